@@ -1,0 +1,1 @@
+"""The dataset preparation CLI: one converter per file."""

@@ -1,0 +1,1 @@
+"""Canonical records, their sources, prompt templates and the sampler."""

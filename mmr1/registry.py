@@ -1,0 +1,101 @@
+"""Names to objects: built-in names, dotted paths, ``path/to/file.py:function`` and entry points.
+
+A registry holds only strings, so that listing what there is imports nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def suggest(name: str, known: Mapping[str, Any] | list[str]) -> str:
+    """``" (did you mean 'x'?)"`` for the nearest known name, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean '{near[0]}'?)" if near else ""
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a Python file by its path, under a name that two files cannot share."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such Python file")
+    name = f"mmr1_user_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+class Registry:
+    """Lazy names of one kind of thing.
+
+    >>> colours = Registry("colour", {"red": "colorsys:rgb_to_hsv"})
+    >>> colours.load("red").__name__
+    'rgb_to_hsv'
+    >>> colours.load("rad")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown colour 'rad' (did you mean 'red'?); known: red; or name a file.py:function
+    """
+
+    def __init__(self, kind: str, builtin: Mapping[str, str], group: str | None = None) -> None:
+        self.kind = kind
+        self.builtin = dict(builtin)
+        self.group = group
+
+    def names(self) -> dict[str, str]:
+        """Every known name and the target it loads, entry points included."""
+        found = {e.name: e.value for e in entry_points(group=self.group)} if self.group else {}
+        return {**found, **self.builtin}
+
+    def load(self, spec: str) -> Any:
+        """The object behind a name, ``pkg.module:attr``, ``pkg.module.attr`` or ``file.py:attr``.
+
+        Raises:
+            ValueError: The name is unknown, the file is missing or the attribute is not there.
+        """
+        names = self.names()
+        target = names.get(spec, spec)
+        module_name, separator, attribute = target.rpartition(":")
+        if not separator:
+            if target.endswith(".py"):
+                raise ValueError(f"{target}: name the function too, as in {target}:reward")
+            module_name, _, attribute = target.rpartition(".")
+        if not module_name:
+            known = ", ".join(sorted(names))
+            raise ValueError(
+                f"unknown {self.kind} '{spec}'{suggest(spec, names)}; known: {known}; "
+                "or name a file.py:function"
+            )
+        return self._attribute(module_name, attribute)
+
+    def _attribute(self, module_name: str, attribute: str) -> Any:
+        if module_name.endswith(".py"):
+            module = import_file(Path(module_name).expanduser())
+        else:
+            try:
+                module = importlib.import_module(module_name)
+            except ImportError as error:
+                raise ValueError(
+                    f"{self.kind} '{module_name}:{attribute}': {error}"
+                ) from error
+        if not hasattr(module, attribute):
+            public = [name for name in vars(module) if not name.startswith("_")]
+            raise ValueError(
+                f"{module_name} has no '{attribute}'{suggest(attribute, public)}"
+            )
+        return getattr(module, attribute)

@@ -1,0 +1,1 @@
+"""What a run did, as something to look at."""

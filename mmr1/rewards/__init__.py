@@ -1,0 +1,1 @@
+"""Verifiable rewards and the sandbox that runs them. Imports neither torch nor ray."""

@@ -1,0 +1,1 @@
+"""The training loop, the algorithms, the policy and its update."""

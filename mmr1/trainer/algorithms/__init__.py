@@ -1,0 +1,1 @@
+"""One algorithm per file: a pure advantage and a pure loss, composed."""

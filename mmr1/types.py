@@ -1,0 +1,232 @@
+"""The frozen dataclasses that flow through mmr1, in the order in which they flow.
+
+``Sample -> Prompt -> RolloutGroup -> ScoredGroup -> Experience -> StepStats``
+
+Every other package of mmr1 imports this module, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:  # reward workers import this module and must stay light
+    import numpy as np
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of text inside a message."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MediaRef:
+    """An image or a video that has not been decoded yet.
+
+    Attributes:
+        kind: ``"image"`` or ``"video"``.
+        path: The file on disk, or None when the encoded bytes are in ``data``.
+        data: The encoded bytes (PNG, JPEG, MP4, ...), or None when they are in ``path``.
+        size: Original ``(width, height)`` in pixels where the record states it.
+        options: Video sampling wishes (``fps``, ``start``, ``end``, ``frames``, ...) and pixel
+            budgets of this one reference; empty for most.
+    """
+
+    kind: Literal["image", "video"]
+    path: Path | None = None
+    data: bytes | None = field(default=None, repr=False)
+    size: tuple[int, int] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self) -> bytes:
+        """The encoded bytes. Raises OSError when the file cannot be read."""
+        if self.data is not None:
+            return self.data
+        assert self.path is not None, "a MediaRef has a path or bytes"
+        return self.path.read_bytes()
+
+    def digest(self) -> str:
+        """SHA-256 of the encoded bytes and the options: the identity of the medium."""
+        identity = hashlib.sha256(self.read())
+        if self.options:
+            identity.update(repr(sorted(self.options.items())).encode())
+        return identity.hexdigest()
+
+    def __str__(self) -> str:
+        return str(self.path) if self.path is not None else f"<{self.kind} in the record>"
+
+
+Part = TextPart | MediaRef
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation. ``role`` is ``system``, ``user`` or ``assistant``."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The canonical record: one question, its media and its gold answer.
+
+    Attributes:
+        id: Unique within a dataset.
+        messages: The conversation so far; a final ``assistant`` message is a demonstration.
+        answer: The gold answer, as the rewards read it (text, number, box list, ...).
+        task: Task type, e.g. ``math``, ``choice``, ``count``, ``iou``; picks the ``auto`` reward.
+        source: Name of the dataset it came from.
+        meta: Every other column, kept for reward functions and reports.
+    """
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: Any = None
+    task: str | None = None
+    source: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def media(self) -> tuple[MediaRef, ...]:
+        """All media of the conversation, in the order of their placeholders."""
+        return tuple(p for m in self.messages for p in m.parts if isinstance(p, MediaRef))
+
+    @property
+    def question(self) -> str:
+        """The text of the last user message."""
+        return next((m.text for m in reversed(self.messages) if m.role == "user"), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A sample rendered for one model: its chat template applied, one placeholder per medium.
+
+    ``text`` and ``token_ids`` hold each placeholder once: the processor and vLLM expand it to as
+    many tokens as the medium has merged patches.
+    """
+
+    sample: Sample
+    text: str
+    token_ids: tuple[int, ...]
+
+    @property
+    def media(self) -> tuple[MediaRef, ...]:
+        return self.sample.media
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One sampled answer.
+
+    Attributes:
+        token_ids: ``[R]`` int64, the end-of-sequence token included when it was sampled.
+        logprobs: ``[R]`` float32, log-probabilities of those tokens under the sampling
+            distribution of the engine (temperature applied).
+        text: Decoded, special tokens left out.
+        truncated: True when the length limit cut it off.
+        policy_version: Number of weight updates the engine had received.
+    """
+
+    token_ids: np.ndarray
+    logprobs: np.ndarray
+    text: str
+    truncated: bool
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutGroup:
+    """The ``n`` completions of one prompt (``n`` is the group size)."""
+
+    prompt: Prompt
+    completions: tuple[Completion, ...]
+
+
+class Status(StrEnum):
+    """What became of one reward. Only ``OK`` and ``NO_ANSWER`` carry a number."""
+
+    OK = "ok"
+    NO_ANSWER = "no_answer"
+    BAD_GOLD = "bad_gold"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    KILLED = "killed"
+
+    @property
+    def valid(self) -> bool:
+        return self in (Status.OK, Status.NO_ANSWER)
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """The reward of one completion.
+
+    Attributes:
+        value: The number, or None when there is no valid reward. Never 0 because something broke.
+        status: Why ``value`` is what it is.
+        parts: The unweighted value of each named part; None for a part without a valid reward.
+        error: What went wrong, in one line, when the status is not valid.
+    """
+
+    value: float | None
+    status: Status = Status.OK
+    parts: Mapping[str, float | None] = field(default_factory=dict)
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.value is not None) == self.status.valid, (self.value, self.status)
+
+    @property
+    def valid(self) -> bool:
+        return self.status.valid
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredGroup:
+    """A rollout group and the reward of each of its completions, in the same order."""
+
+    group: RolloutGroup
+    rewards: tuple[Reward, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """What one update learns from: sequences in rollout order, groups adjacent.
+
+    With B sequences and R the longest completion:
+
+    Attributes:
+        groups: The scored groups, for their prompts and completions.
+        completion_ids: ``[B, R]`` int64, padded on the right.
+        completion_mask: ``[B, R]`` bool, True where a token counts in the loss.
+        rollout_logprobs: ``[B, R]`` float32 from the engine that sampled.
+        advantages: ``[B, R]`` float32, 0 where the mask is False.
+        old_logprobs: ``[B, R]`` of the policy before the update, or None when there is a single
+            update per rollout (then they equal the current ones, detached).
+        ref_logprobs: ``[B, R]`` of the reference policy, or None when KL is off.
+    """
+
+    groups: tuple[ScoredGroup, ...]
+    completion_ids: torch.Tensor
+    completion_mask: torch.Tensor
+    rollout_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    old_logprobs: torch.Tensor | None = None
+    ref_logprobs: torch.Tensor | None = None
+
+
+StepStats = dict[str, float]
+"""One object of ``metrics.jsonl``: slash-separated names to numbers."""

@@ -1,0 +1,1 @@
+"""Images, videos, boxes and pixel budgets; one file per model family."""

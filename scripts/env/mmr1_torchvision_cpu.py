@@ -1,0 +1,35 @@
+"""Lets torchvision's CUDA wheel be imported beside a CPU build of torch.
+
+The wheel registers meta kernels for ``torchvision::nms`` and ``torchvision::qnms``, whose schemas
+live in a library that cannot be loaded without CUDA; the import then dies with "operator
+torchvision::nms does not exist". Nothing in mmr1 calls either operator, so declaring the schemas
+first is enough. ``scripts/setup_env.sh`` copies this file into site-packages with a ``.pth`` line
+that imports it, because vLLM inspects models in subprocesses of its own.
+
+Start-up cost: one finder on ``sys.meta_path``; torch is not imported here.
+"""
+
+import importlib.abc
+import sys
+
+
+class _BeforeTorchvision(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname == "torchvision":
+            sys.meta_path.remove(self)
+            _declare_schemas()
+        return None
+
+
+def _declare_schemas():
+    import torch
+
+    if torch.version.cuda is not None:
+        return
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declare_schemas.library = library  # the schemas live as long as this object
+
+
+sys.meta_path.insert(0, _BeforeTorchvision())

