@@ -6,16 +6,9 @@ interpolations work); then pydantic checks the whole. Unknown keys are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from mmr1.registry import suggest
+from pydantic import BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
@@ -42,7 +35,8 @@ class DataConfig(Section):
     eval: str | None = Field(None, description="Held-out records")
     system_prompt: str | None = Field(None, description="Put before every conversation")
     media_root: str | None = Field(
-        None, description="Folder that media paths are relative to; the record file's own by default"
+        None,
+        description="Folder that media paths are relative to; the record file's own by default",
     )
 
 
@@ -50,10 +44,13 @@ class RewardPartConfig(Section):
     """One named, weighted part of the reward."""
 
     use: str | None = Field(
-        None, description="A built-in name, file.py:function or dotted path; the part's name if absent"
+        None,
+        description="A built-in name, file.py:function or dotted path; the part's name if absent",
     )
     weight: float = 1.0
-    options: dict[str, Any] = Field(default_factory=dict, description="Keyword options of the reward")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword options of the reward"
+    )
 
 
 class RewardsConfig(Section):
@@ -102,7 +99,9 @@ class RolloutConfig(Section):
     gpu_memory_utilization: Fraction = 0.5
     cpu_kv_cache_gib: Positive = 1
     parity_tolerance: float = Field(
-        1e-4, gt=0, description="Largest log-prob gap at start-up in float32; 100 times that in bf16"
+        1e-4,
+        gt=0,
+        description="Largest log-prob gap at start-up in float32; 100 times that in bf16",
     )
 
 
@@ -133,7 +132,9 @@ class TrainerConfig(Section):
 
     max_steps: Positive = 100
     output_dir: str = "runs/run"
-    save_every: int = Field(0, ge=0, description="Checkpoint interval in steps; 0 saves the last only")
+    save_every: int = Field(
+        0, ge=0, description="Checkpoint interval in steps; 0 saves the last only"
+    )
     log_rollouts_every: Positive = 10
     threads: Positive | None = Field(None, description="CPU threads of the trainer")
     micro_batch: Positive = Field(64, description="Sequences per forward and backward")

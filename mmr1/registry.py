@@ -90,12 +90,8 @@ class Registry:
             try:
                 module = importlib.import_module(module_name)
             except ImportError as error:
-                raise ValueError(
-                    f"{self.kind} '{module_name}:{attribute}': {error}"
-                ) from error
+                raise ValueError(f"{self.kind} '{module_name}:{attribute}': {error}") from error
         if not hasattr(module, attribute):
             public = [name for name in vars(module) if not name.startswith("_")]
-            raise ValueError(
-                f"{module_name} has no '{attribute}'{suggest(attribute, public)}"
-            )
+            raise ValueError(f"{module_name} has no '{attribute}'{suggest(attribute, public)}")
         return getattr(module, attribute)

@@ -1,0 +1,71 @@
+"""The plain forward: every sequence whole, padded to the longest.
+
+Slow, and short enough to be read and believed. The packed forward is compared with it in tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from mmr1.trainer.sequences import GroupInput, TokenScores, completion_batch
+
+
+def padded_scores(model: Any, groups: Sequence[GroupInput], temperature: float) -> TokenScores:
+    """Log-probs and entropies of all completion tokens, by one padded batch. Differentiable.
+
+    Args:
+        model: A ``Qwen2_5_VLForConditionalGeneration``.
+        groups: B sequences in all.
+        temperature: That of the rollout; the logits are divided by it.
+    """
+    device = model.device
+    inputs = _padded_inputs(groups)
+    hidden = model.model(**{k: v.to(device) for k, v in inputs.items()}, use_cache=False)[0]
+
+    completion_ids, mask = completion_batch(groups)
+    # The logits at position p predict the token at p + 1: row b's completion starts at prompt_b.
+    prompt_lengths = torch.tensor([len(g.prompt_ids) for g in groups for _ in g.completions])
+    columns = prompt_lengths[:, None] - 1 + torch.arange(completion_ids.shape[1])
+    rows = torch.arange(len(prompt_lengths))[:, None].expand_as(columns)
+    logits = model.lm_head(hidden[rows[mask], columns[mask]]).float() / temperature  # [N, V]
+
+    log_distribution = logits.log_softmax(-1)
+    targets = completion_ids[mask].to(device)
+    logprobs = log_distribution.gather(-1, targets[:, None])[:, 0]
+    entropy = -(log_distribution.exp() * log_distribution).sum(-1)
+    return TokenScores(_scatter(logprobs, mask), _scatter(entropy, mask))
+
+
+def _scatter(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    mask = mask.to(values.device)
+    return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values)
+
+
+def _padded_inputs(groups: Sequence[GroupInput]) -> dict[str, torch.Tensor]:
+    ids, positions = [], []
+    media = []
+    for group in groups:
+        for index, completion in enumerate(group.completions):
+            ids.append(torch.cat([group.prompt_ids, completion]))
+            both = [group.prompt_positions, group.completion_positions(index)]
+            positions.append(torch.cat(both, dim=1).T)
+            media.extend(group.media)
+    attention_mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
+    inputs = {
+        "input_ids": pad_sequence(ids, batch_first=True),
+        "attention_mask": attention_mask,
+        "position_ids": pad_sequence(positions, batch_first=True).permute(2, 0, 1),  # [3, B, T]
+    }
+    for kind, pixels, grid in (
+        ("image", "pixel_values", "image_grid_thw"),
+        ("video", "pixel_values_videos", "video_grid_thw"),
+    ):
+        chosen = [m for m in media if m.kind == kind]
+        if chosen:
+            inputs[pixels] = torch.cat([m.patches for m in chosen])
+            inputs[grid] = torch.tensor([m.grid for m in chosen])
+    return inputs

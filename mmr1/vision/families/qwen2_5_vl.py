@@ -1,0 +1,204 @@
+"""Qwen2.5-VL: its processor, its placeholder tokens and its three-row (M-RoPE) positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoProcessor
+
+from mmr1.types import MediaRef, Prompt, Sample, TextPart
+from mmr1.vision.images import load_image
+from mmr1.vision.prepare import PreparedMedia
+
+MODEL_TYPE = "qwen2_5_vl"
+PLACEHOLDERS = (
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|vision_pad|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What mmr1 has to know of one model's inputs.
+
+    Attributes:
+        processor: The model's own processor (tokenizer, image and video processors).
+        tokens_per_second: Temporal positions per second of video.
+        forbidden_ids: Vision placeholders; a completion that holds one cannot be fed back.
+    """
+
+    processor: Any
+    image_id: int
+    video_id: int
+    eos_id: int
+    pad_id: int
+    tokens_per_second: float
+    forbidden_ids: tuple[int, ...]
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.processor.tokenizer
+
+
+def load_family(path: str) -> Family:
+    """Read the processor beside a Qwen2.5-VL model.
+
+    Raises:
+        ValueError: There is no model at ``path``, or it is of another kind.
+    """
+    config = _load_config(path)
+    try:
+        processor = AutoProcessor.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
+    tokenizer = processor.tokenizer
+    return Family(
+        processor=processor,
+        image_id=config.image_token_id,
+        video_id=config.video_token_id,
+        eos_id=tokenizer.eos_token_id,
+        pad_id=tokenizer.pad_token_id,
+        tokens_per_second=float(config.vision_config.tokens_per_second),
+        forbidden_ids=tuple(
+            i for i in map(tokenizer.convert_tokens_to_ids, PLACEHOLDERS) if i is not None
+        ),
+    )
+
+
+def _load_config(path: str) -> Any:
+    # A path that looks like one must exist: the hub's error for it would speak of repositories.
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
+    if (looks_local or Path(path).exists()) and not (Path(path) / "config.json").is_file():
+        raise ValueError(
+            f"model.path '{path}' is not a model directory (no config.json there); "
+            "make a small one with 'mmr1 model new' or name a Hugging Face model"
+        )
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"model.path '{path}' does not exist here and cannot be had from the hub: {first_line}"
+        ) from error
+    if config.model_type != MODEL_TYPE:
+        raise ValueError(
+            f"model.path '{path}' is a '{config.model_type}' model; mmr1 trains vision-language "
+            f"models of type '{MODEL_TYPE}' (Qwen2.5-VL)"
+        )
+    return config
+
+
+def render_prompt(family: Family, sample: Sample, system_prompt: str | None = None) -> Prompt:
+    """Apply the chat template up to the assistant's turn; each medium stays one placeholder."""
+    turns: list[dict[str, Any]] = []
+    if system_prompt is not None and all(m.role != "system" for m in sample.messages):
+        turns.append({"role": "system", "content": system_prompt})
+    for message in sample.messages:
+        if message.role == "assistant" and message is sample.messages[-1]:
+            break  # a demonstration's answer is not part of its prompt
+        content = [
+            {"type": "text", "text": part.text}
+            if isinstance(part, TextPart)
+            else {"type": part.kind}
+            for part in message.parts
+        ]
+        turns.append({"role": message.role, "content": content})
+    text = family.processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    ids = family.tokenizer(text, add_special_tokens=False)["input_ids"]
+    return Prompt(sample=sample, text=text, token_ids=tuple(ids))
+
+
+def prepare_media(family: Family, media: MediaRef) -> PreparedMedia:
+    """Decode one medium and run the model's processor on it, once."""
+    if media.kind == "image":
+        processor = family.processor.image_processor
+        batch = processor(images=[load_image(media)], return_tensors="pt")
+        patches, grid, seconds = batch["pixel_values"], batch["image_grid_thw"][0], None
+    else:
+        from mmr1.vision.videos import load_video  # decord and PyAV load only where videos are
+
+        processor = family.processor.video_processor
+        frames, metadata = load_video(media)
+        # load_video has resized already; resizing again would change the grid.
+        batch = processor(
+            videos=[frames],
+            video_metadata=[metadata],
+            do_resize=False,
+            do_sample_frames=False,
+            return_tensors="pt",
+        )
+        patches, grid = batch["pixel_values_videos"], batch["video_grid_thw"][0]
+        seconds = processor.temporal_patch_size / metadata.sampled_fps
+    t, h, w = grid.tolist()
+    return PreparedMedia(
+        kind=media.kind,
+        patches=patches.float(),
+        grid=(t, h, w),
+        merge=processor.merge_size,
+        seconds_per_grid=seconds,
+        digest=media.digest(),
+    )
+
+
+def expand_placeholders(
+    family: Family, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+) -> list[int]:
+    """Repeat each placeholder as often as its medium has merged tokens.
+
+    Raises:
+        ValueError: Placeholders and media differ in number or in kind.
+    """
+    kinds = {family.image_id: "image", family.video_id: "video"}
+    expected = [kinds[i] for i in token_ids if i in kinds]
+    given = [m.kind for m in media]
+    if expected != given:
+        raise ValueError(f"the prompt has placeholders for {expected} and the media are {given}")
+    queue = iter(media)
+    expanded: list[int] = []
+    for token in token_ids:
+        expanded.extend([token] * next(queue).tokens if token in kinds else [token])
+    return expanded
+
+
+def prompt_positions(
+    family: Family, prompt_ids: Sequence[int], media: Sequence[PreparedMedia]
+) -> torch.Tensor:
+    """M-RoPE positions of an expanded prompt: ``[3, P]`` int64, rows time, height, width.
+
+    Text advances all rows together. A medium spans its grid from the next free position on, and
+    what follows starts after the largest position of any row, as in the Qwen2.5-VL release and in
+    vLLM. (transformers 5 steps over the larger *spatial* side only, which differs for videos that
+    last longer than they are wide; positions are therefore always passed to the model.) A
+    completion continues at ``prompt_positions(...).max() + 1`` on all rows.
+    """
+    pieces: list[torch.Tensor] = []
+    queue = iter(media)
+    start, index = 0, 0
+    while index < len(prompt_ids):
+        if prompt_ids[index] in (family.image_id, family.video_id):
+            medium = next(queue)
+            piece = _grid_positions(family, medium) + start
+            index += medium.tokens
+        else:
+            piece = torch.full((3, 1), start)
+            index += 1
+        pieces.append(piece)
+        start = int(piece.max()) + 1
+    return torch.cat(pieces, dim=1) if pieces else torch.zeros(3, 0, dtype=torch.int64)
+
+
+def _grid_positions(family: Family, medium: PreparedMedia) -> torch.Tensor:
+    t, h, w = medium.grid
+    per_frame = 1.0
+    if medium.seconds_per_grid is not None:
+        per_frame = medium.seconds_per_grid * family.tokens_per_second
+    time = (torch.arange(t) * per_frame).long()
+    axes = (time, torch.arange(h // medium.merge), torch.arange(w // medium.merge))
+    return torch.stack(torch.meshgrid(*axes, indexing="ij")).reshape(3, -1)
