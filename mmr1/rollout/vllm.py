@@ -128,7 +128,9 @@ class VllmEngine:
 
     def _completion(self, output: Any) -> Completion:
         tokens = list(output.token_ids)
-        logprobs = [entry[token].logprob for entry, token in zip(output.logprobs, tokens)]
+        logprobs = [
+            entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)
+        ]
         return Completion(
             token_ids=np.array(tokens, dtype=np.int64),
             logprobs=np.array(logprobs, dtype=np.float32),

@@ -156,6 +156,7 @@ def prepare_media(family: Family, media: MediaRef) -> PreparedMedia:
         merge=processor.merge_size,
         seconds_per_grid=seconds,
         digest=media.digest(),
+        patch_size=processor.patch_size,
     )
 
 
