@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForImageTextToText
+from transformers.utils.logging import disable_progress_bar
 
 from mmr1.config import Config, ModelConfig, SamplingConfig
 from mmr1.data.record import load_samples
@@ -23,7 +24,8 @@ from mmr1.vision.prepare import MediaCache
 
 
 def set_up(config: Config) -> None:
-    """Seed torch and bound its threads."""
+    """Seed torch, bound its threads, keep transformers' progress bars out of ours."""
+    disable_progress_bar()
     torch.manual_seed(config.seed)
     if config.trainer.threads is not None:
         torch.set_num_threads(config.trainer.threads)

@@ -14,6 +14,21 @@ class NonFiniteError(RuntimeError):
     """A loss or gradient is NaN or infinite; the weights were left as they are."""
 
 
+def check_finite(loss: torch.Tensor) -> float:
+    """The loss as a number.
+
+    Raises:
+        NonFiniteError: It is NaN or infinite; called before the gradient is computed.
+    """
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise NonFiniteError(
+            f"the loss is {value}; the weights were not changed. Lower optimizer.lr, or look at "
+            "the last rollouts for what caused it"
+        )
+    return value
+
+
 class Optimizer:
     """AdamW over the trainable parameters of a model, for a known number of steps."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.losses import token_weights
-from mmr1.trainer.optimizer import NonFiniteError, Optimizer
+from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.padded import padded_scores
 from mmr1.trainer.sequences import TokenScores, group_input
 from mmr1.types import Experience, RolloutGroup, StepStats
@@ -117,14 +116,8 @@ class LocalPolicy:
             width = scores.logprobs.shape[1]
             chosen = mask[rows, :width]
             loss = (weights[rows, :width] * self._algorithm.token_loss(inputs)).sum()
-            if not math.isfinite(float(loss)):
-                raise NonFiniteError(
-                    f"the loss is {float(loss)}; the weights were not changed. Lower "
-                    "optimizer.lr, or look at the last rollouts for what caused it"
-                )
-            if loss.requires_grad:
-                loss.backward()
-            totals["loss"] += float(loss)
+            totals["loss"] += check_finite(loss)
+            loss.backward()
             tokens += float(chosen.sum())
             for name, values in self._logged(inputs, experience, rows).items():
                 totals[name] += float(values.detach()[chosen].sum())

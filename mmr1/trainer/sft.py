@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from mmr1.data.sampler import Sampler
 from mmr1.trainer.build import load_model, load_split, media_cache, renderer, set_up
 from mmr1.trainer.display import Display
 from mmr1.trainer.losses import token_weights
-from mmr1.trainer.optimizer import NonFiniteError, Optimizer
+from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.output import RunDirectory, refuse_existing_run
 from mmr1.trainer.policy import Scorer, micro_batches
 from mmr1.trainer.sequences import completion_mask
@@ -79,10 +78,9 @@ def sft_step(scorer: Scorer, optimizer: Optimizer, groups: Sequence[RolloutGroup
         logprobs = scorer.scores([groups[i] for i in batch]).logprobs
         rows = slice(start, start + len(logprobs))
         loss = -(weights[rows, : logprobs.shape[1]] * logprobs).sum()
-        if not math.isfinite(float(loss)):
-            raise NonFiniteError(f"the loss is {float(loss)}; the weights were not changed")
+        total += check_finite(loss)
         loss.backward()
-        start, total = rows.stop, total + float(loss)
+        start = rows.stop
     lr = optimizer.lr
     return {
         "loss": total,
