@@ -50,10 +50,22 @@ class RewardPartConfig(Section):
     """One named, weighted part of the reward."""
 
     use: str | None = Field(
-        None, description="A built-in name, file.py:function or dotted path; the part's name if absent"
+        None,
+        description="Built-in name, file.py:function, dotted path or URL; the part's name if absent",
     )
-    weight: float = 1.0
-    options: dict[str, Any] = Field(default_factory=dict, description="Keyword options of the reward")
+    weight: float = Field(1.0, allow_inf_nan=False, description="0 logs the part only")
+    gate: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="The parts after this one are 0 for a completion below this value",
+    )
+    isolated: bool = Field(
+        True, description="Run a plugin in the sandbox: no network, no writing, limited memory"
+    )
+    timeout_s: float | None = Field(
+        None, gt=0, description="Deadline of one call of a plugin or URL; else rewards.timeout_s"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword options")
 
 
 class RewardsConfig(Section):
