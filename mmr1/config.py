@@ -52,10 +52,21 @@ class RewardPartConfig(Section):
 
     use: str | None = Field(
         None,
-        description="Built-in name, file.py:function or dotted path; default: the part's name",
+        description="Built-in name, file.py:function, dotted path or URL; default: the name",
     )
-    weight: float = 1.0
-    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword options")
+    weight: float = Field(1.0, allow_inf_nan=False, description="0 logs the part only")
+    gate: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="The parts after this one are 0 for a completion below this value",
+    )
+    isolated: bool = Field(
+        True, description="Run a plugin in the sandbox: no network, no writing, limited memory"
+    )
+    timeout_s: float | None = Field(
+        None, gt=0, description="Deadline of one call of a plugin or URL; else rewards.timeout_s"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword options")
 
 
 class RewardsConfig(Section):

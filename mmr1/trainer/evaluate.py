@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from mmr1.config import Config, RewardsConfig
+from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.engine import Request, RolloutEngine, request_seed
 from mmr1.trainer.build import greedy
-from mmr1.trainer.metrics import reward_stats
 from mmr1.trainer.output import append_json
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.types import Prompt, Reward, Sample, ScoredGroup
@@ -112,7 +112,7 @@ def _mode(scored: Sequence[ScoredGroup], part: str) -> Mode:
         completions=len(rewards),
         invalid=len(rewards) - len(valid),
         length_mean=fmean(lengths),
-        parts={name: stats[f"reward/{name}"] for name in rewards[0].parts},
+        parts={name: stats.get(f"reward/{name}", 0.0) for name in rewards[0].parts},
     )
 
 

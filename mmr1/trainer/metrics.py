@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from mmr1.types import Prompt, Reward, ScoredGroup, StepStats
+from mmr1.rewards.accounting import reward_stats
+from mmr1.types import Prompt, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
 
 
@@ -43,16 +44,3 @@ def step_stats(
 def vision_tokens(prompt: Prompt, media: MediaCache) -> int:
     """Tokens that the prompt's images and videos take up."""
     return sum(media[m].tokens for m in prompt.media)
-
-
-def reward_stats(rewards: Sequence[Reward]) -> StepStats:
-    """``reward/mean``, the mean of every part, and the share without a valid reward."""
-    values = [r.value for r in rewards if r.value is not None]
-    stats = {
-        "reward/mean": fmean(values) if values else 0.0,
-        "reward/invalid": 1 - len(values) / len(rewards),
-    }
-    for name in rewards[0].parts:
-        part = [v for r in rewards if (v := r.parts.get(name)) is not None]
-        stats[f"reward/{name}"] = fmean(part) if part else 0.0
-    return stats

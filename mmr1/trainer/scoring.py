@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from mmr1.rewards import RewardItem, Scorer
-from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup
+from mmr1.rewards.accounting import refuse_too_many_invalid
+from mmr1.types import RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.prepare import MediaCache
-
-
-class TooManyInvalidRewards(RuntimeError):  # noqa: N818 (it says what happened)
-    """More completions than allowed had no valid reward."""
 
 
 def check_gold(scorer: Scorer, samples: Sequence[Sample]) -> None:
@@ -42,26 +38,13 @@ class GroupScorer:
         """One reward per completion.
 
         Raises:
-            TooManyInvalidRewards: Names the commonest error and one sample that has it.
+            TooManyInvalidRewardsError: Names one part and one sample.
         """
         items = [item for number, group in enumerate(groups) for item in self._items(group, number)]
         rewards = self._scorer.score(items)
-        self._check(items, rewards)
+        refuse_too_many_invalid(rewards, items, self._max_invalid_fraction)
         queue = iter(rewards)
         return [ScoredGroup(g, tuple(next(queue) for _ in g.completions)) for g in groups]
-
-    def _check(self, items: Sequence[RewardItem], rewards: Sequence[Reward]) -> None:
-        invalid = [(i, r) for i, r in zip(items, rewards, strict=True) if not r.valid]
-        if len(invalid) <= self._max_invalid_fraction * len(items):
-            return
-        causes = Counter(f"{r.status}: {r.error}" for _, r in invalid)
-        cause, _ = causes.most_common(1)[0]
-        sample = next(i.sample.id for i, r in invalid if f"{r.status}: {r.error}" == cause)
-        raise TooManyInvalidRewards(
-            f"{len(invalid)} of {len(items)} completions have no valid reward, more than "
-            f"rewards.max_invalid_fraction={self._max_invalid_fraction} allows. Most often: "
-            f"{cause} (sample '{sample}', for one)"
-        )
 
     def _items(self, group: RolloutGroup, number: int) -> list[RewardItem]:
         prepared = [self._media[m] for m in group.prompt.media]
