@@ -43,7 +43,7 @@ def refuse_too_many_invalid(
     """End the run when too many completions of a step have no valid reward.
 
     Raises:
-        TooManyInvalidRewardsError: More than ``max_fraction`` are invalid; it names a reward and a sample.
+        TooManyInvalidRewardsError: More than ``max_fraction`` are; names a part and a sample.
     """
     invalid = [(r, i) for r, i in zip(rewards, items, strict=True) if not r.valid]
     if len(invalid) <= max_fraction * len(rewards):

@@ -80,9 +80,9 @@ def test_accounting(scorer: Scorer) -> None:
     rewards = scorer.score(items)
     stats = reward_stats(rewards)
     assert stats["reward/mean"] == 0.75
-    assert stats["reward/part/math"] == 0.5
+    assert stats["reward/math"] == 0.5
     assert stats["reward/invalid"] == 1
-    assert stats["reward/invalid/part/math"] == 1
+    assert stats["reward/invalid/math"] == 1
     assert stats["reward/invalid/status/bad_gold"] == 1
     assert stats["reward/no_answer"] == 1
     refuse_too_many_invalid(rewards, items, 0.34)
