@@ -36,7 +36,7 @@ class DataConfig(Section):
     system_prompt: str | None = Field(None, description="Put before every conversation")
     media_root: str | None = Field(
         None,
-        description="Folder that media paths are relative to; the record file's own by default",
+        description="Folder of the media paths; by default that of the record file",
     )
 
 
@@ -45,12 +45,10 @@ class RewardPartConfig(Section):
 
     use: str | None = Field(
         None,
-        description="A built-in name, file.py:function or dotted path; the part's name if absent",
+        description="Built-in name, file.py:function or dotted path; default: the part's name",
     )
     weight: float = 1.0
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="Keyword options of the reward"
-    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword options")
 
 
 class RewardsConfig(Section):
@@ -97,11 +95,12 @@ class RolloutConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     max_model_len: Positive = Field(4096, description="Longest prompt and completion together")
     gpu_memory_utilization: Fraction = 0.5
+    tensor_parallel_size: Positive = 1
     cpu_kv_cache_gib: Positive = 1
     parity_tolerance: float = Field(
         1e-4,
         gt=0,
-        description="Largest log-prob gap at start-up in float32; 100 times that in bf16",
+        description="Largest log-prob gap at start-up, float32; 100 times it in bf16",
     )
 
 
@@ -132,9 +131,7 @@ class TrainerConfig(Section):
 
     max_steps: Positive = 100
     output_dir: str = "runs/run"
-    save_every: int = Field(
-        0, ge=0, description="Checkpoint interval in steps; 0 saves the last only"
-    )
+    save_every: int = Field(0, ge=0, description="Checkpoint interval in steps; 0: the last only")
     log_rollouts_every: Positive = 10
     threads: Positive | None = Field(None, description="CPU threads of the trainer")
     micro_batch: Positive = Field(64, description="Sequences per forward and backward")

@@ -29,7 +29,8 @@ def import_file(path: Path) -> ModuleType:
         raise ValueError(f"{path}: no such Python file")
     name = f"mmr1_user_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -12,15 +12,22 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.trainer.sequences import GroupInput, TokenScores, completion_batch
+from mmr1.vision.prepare import media_inputs
 
 
-def padded_scores(model: Any, groups: Sequence[GroupInput], temperature: float) -> TokenScores:
+def padded_scores(
+    model: Any,
+    groups: Sequence[GroupInput],
+    temperature: float,
+    forbidden_ids: Sequence[int] = (),
+) -> TokenScores:
     """Log-probs and entropies of all completion tokens, by one padded batch. Differentiable.
 
     Args:
         model: A ``Qwen2_5_VLForConditionalGeneration``.
         groups: B sequences in all.
         temperature: That of the rollout; the logits are divided by it.
+        forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
     """
     device = model.device
     inputs = _padded_inputs(groups)
@@ -32,6 +39,7 @@ def padded_scores(model: Any, groups: Sequence[GroupInput], temperature: float) 
     columns = prompt_lengths[:, None] - 1 + torch.arange(completion_ids.shape[1])
     rows = torch.arange(len(prompt_lengths))[:, None].expand_as(columns)
     logits = model.lm_head(hidden[rows[mask], columns[mask]]).float() / temperature  # [N, V]
+    logits[:, list(forbidden_ids)] = torch.finfo(logits.dtype).min
 
     log_distribution = logits.log_softmax(-1)
     targets = completion_ids[mask].to(device)
@@ -55,17 +63,9 @@ def _padded_inputs(groups: Sequence[GroupInput]) -> dict[str, torch.Tensor]:
             positions.append(torch.cat(both, dim=1).T)
             media.extend(group.media)
     attention_mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
-    inputs = {
+    return {
         "input_ids": pad_sequence(ids, batch_first=True),
         "attention_mask": attention_mask,
         "position_ids": pad_sequence(positions, batch_first=True).permute(2, 0, 1),  # [3, B, T]
+        **media_inputs(media),
     }
-    for kind, pixels, grid in (
-        ("image", "pixel_values", "image_grid_thw"),
-        ("video", "pixel_values_videos", "video_grid_thw"),
-    ):
-        chosen = [m for m in media if m.kind == kind]
-        if chosen:
-            inputs[pixels] = torch.cat([m.patches for m in chosen])
-            inputs[grid] = torch.tensor([m.grid for m in chosen])
-    return inputs

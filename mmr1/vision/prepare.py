@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,6 +36,20 @@ class PreparedMedia:
         """Merged vision tokens: the length of its placeholder run in the prompt."""
         t, h, w = self.grid
         return t * h * w // self.merge**2
+
+
+def media_inputs(media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
+    """The model's pixel and grid arguments: patches ``[sum N, D]`` and grids ``[M, 3]`` per kind."""
+    inputs: dict[str, torch.Tensor] = {}
+    for kind, pixels, grid in (
+        ("image", "pixel_values", "image_grid_thw"),
+        ("video", "pixel_values_videos", "video_grid_thw"),
+    ):
+        chosen = [m for m in media if m.kind == kind]
+        if chosen:
+            inputs[pixels] = torch.cat([m.patches for m in chosen])
+            inputs[grid] = torch.tensor([m.grid for m in chosen])
+    return inputs
 
 
 class MediaCache:

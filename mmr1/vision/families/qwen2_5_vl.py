@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoProcessor
+from transformers import AutoConfig, AutoProcessor, GenerationConfig
 
 from mmr1.types import MediaRef, Prompt, Sample, TextPart
 from mmr1.vision.images import load_image
@@ -31,14 +31,17 @@ class Family:
     Attributes:
         processor: The model's own processor (tokenizer, image and video processors).
         tokens_per_second: Temporal positions per second of video.
-        forbidden_ids: Vision placeholders; a completion that holds one cannot be fed back.
+        stop_ids: Tokens that end a completion.
+        forbidden_ids: Vision placeholders and padding. A completion that holds a placeholder cannot
+            be fed back, so they are outside the policy's vocabulary: engines never sample them and
+            the trainer's softmax leaves them out too.
     """
 
     processor: Any
     image_id: int
     video_id: int
-    eos_id: int
     pad_id: int
+    stop_ids: tuple[int, ...]
     tokens_per_second: float
     forbidden_ids: tuple[int, ...]
 
@@ -59,17 +62,26 @@ def load_family(path: str) -> Family:
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
     tokenizer = processor.tokenizer
+    stop_ids = _stop_ids(path, tokenizer)
+    never = {tokenizer.convert_tokens_to_ids(name) for name in PLACEHOLDERS}
     return Family(
         processor=processor,
         image_id=config.image_token_id,
         video_id=config.video_token_id,
-        eos_id=tokenizer.eos_token_id,
         pad_id=tokenizer.pad_token_id,
+        stop_ids=stop_ids,
         tokens_per_second=float(config.vision_config.tokens_per_second),
-        forbidden_ids=tuple(
-            i for i in map(tokenizer.convert_tokens_to_ids, PLACEHOLDERS) if i is not None
-        ),
+        forbidden_ids=tuple(sorted((never | {tokenizer.pad_token_id}) - {None, *stop_ids})),
     )
+
+
+def _stop_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
+    try:
+        ids = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # a model without generation_config.json
+        ids = None
+    listed = [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+    return tuple(sorted({*listed, tokenizer.eos_token_id}))
 
 
 def _load_config(path: str) -> Any:

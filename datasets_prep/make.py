@@ -1,0 +1,60 @@
+"""Make a generated dataset: whole, or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from datasets_prep.generators import GENERATORS, Generator
+from datasets_prep.manifest import content_hashes, media_hash, read_manifest, write_manifest
+from mmr1.data.record import write_records
+
+
+def make(name: str, output: Path, seed: int) -> dict[str, Any]:
+    """Build the dataset ``name`` in ``output``; returns its manifest.
+
+    A folder that already holds the same dataset, unaltered, is left as it is.
+
+    Raises:
+        ValueError: No such dataset, or the folder holds something else.
+    """
+    generator: Generator = GENERATORS.load(name)
+    facts = {
+        "name": generator.name,
+        "source": generator.source,
+        "licence": generator.licence,
+        "seed": seed,
+    }
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        return _existing(output, facts)
+    staging = output.with_name(f".{output.name}.making")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        splits = generator.build(staging, seed)
+        for split, samples in splits.items():
+            write_records(staging / f"{split}.jsonl", samples)
+        counts = {split: len(samples) for split, samples in splits.items()}
+        write_manifest(staging, {**facts, "counts": counts})
+        if output.exists():
+            output.rmdir()
+        staging.replace(output)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    manifest = read_manifest(output)
+    assert manifest is not None
+    return manifest
+
+
+def _existing(output: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of what is there. Raises ValueError unless it is just what was asked for."""
+    manifest = read_manifest(output) if output.is_dir() else None
+    if manifest is None or any(manifest.get(key) != value for key, value in facts.items()):
+        raise ValueError(f"{output} holds something else; remove it or name another --output")
+    hashes = content_hashes(output)
+    records = manifest["sha256"]
+    media = media_hash({n: h for n, h in hashes.items() if n not in records})
+    if any(hashes.get(n) != h for n, h in records.items()) or media != manifest["media"]["sha256"]:
+        raise ValueError(f"{output} was altered since it was made; remove it and make it again")
+    return manifest

@@ -1,0 +1,59 @@
+"""Media paths stay under their root."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+_SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]+)://")
+
+
+def local_name(name: str) -> str:
+    """The path of a ``file://`` address, or the name itself.
+
+    Raises:
+        ValueError: The name is empty, or an address of another machine.
+    """
+    if not name or "\0" in name:
+        raise ValueError("an empty media path" if not name else "a media path with a NUL byte")
+    scheme = _SCHEME.match(name)
+    if scheme is None:
+        return name
+    if scheme[1].lower() != "file":
+        raise ValueError(
+            f"remote media '{name}': download it first, or allow its host by name where the "
+            "command offers that"
+        )
+    return unquote(name[scheme.end() :])
+
+
+def resolve_media(root: Path, name: str) -> Path:
+    """The existing file that a record means by ``name``, under ``root`` after symlinks.
+
+    Raises:
+        ValueError: It is outside the root, missing, or not a regular file.
+    """
+    path = confine(root, name)
+    if not path.is_file():
+        what = "is not a regular file" if path.exists() else "does not exist"
+        raise ValueError(
+            f"media file '{name}' {what} under {root}; restore it, or set the media root "
+            "(data.media_root) to the folder the paths are relative to"
+        )
+    return path
+
+
+def confine(root: Path, name: str) -> Path:
+    """``root / name`` with symlinks resolved. Raises ValueError when that leaves the root."""
+    root = root.resolve()
+    try:
+        path = (root / local_name(name)).resolve()
+    except (OSError, RuntimeError) as error:  # a loop of symlinks, a name too long
+        raise ValueError(f"media path '{name[:200]}': {error}") from error
+    if not path.is_relative_to(root):
+        raise ValueError(
+            f"media path '{name}' leads outside {root}; move the file under it, or set the media "
+            "root (data.media_root) to a folder that holds all media"
+        )
+    return path

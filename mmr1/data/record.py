@@ -1,0 +1,225 @@
+"""Canonical records on disk <-> ``Sample``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from mmr1.data.paths import resolve_media
+from mmr1.data.placeholders import TAG, check_counts, check_text, split_tags
+from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
+from mmr1.types import MediaRef, Message, Part, Sample, TextPart
+
+
+def read_records(path: str | Path, media_root: str | Path | None = None) -> Iterator[Sample]:
+    """The samples of a canonical JSON Lines file, checked one by one.
+
+    Args:
+        path: The record file.
+        media_root: Folder that media paths are relative to; the record file's own by default.
+
+    Raises:
+        ValueError: The file is missing, or a row is malformed, names media that are not under
+            the root, or has another number of placeholders than media. Names file and line.
+    """
+    path = Path(path)
+    root = Path(media_root) if media_root is not None else path.parent
+    for number, line in read_lines(path):
+        try:
+            yield decode(parse_json(line), root)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number}: {error}") from error
+
+
+def load_samples(path: str | Path, media_root: str | Path | None = None) -> list[Sample]:
+    """All samples of a canonical file; see :func:`read_records`.
+
+    Raises:
+        ValueError: As there; also when the file holds no record or an id twice.
+    """
+    samples = list(read_records(path, media_root))
+    if not samples:
+        raise ValueError(f"{path} holds no records; check the path or make the dataset again")
+    seen: set[str] = set()
+    for sample in samples:
+        if sample.id in seen:
+            raise ValueError(f"{path}: the id '{sample.id}' appears twice; ids must be unique")
+        seen.add(sample.id)
+    return samples
+
+
+def write_records(path: str | Path, samples: Iterable[Sample]) -> None:
+    """Write a canonical JSON Lines file in one step: whole, or not at all.
+
+    Media must lie under the folder of ``path`` (or be bytes: they are embedded).
+    """
+    path = Path(path)
+    with atomic(path) as file:
+        for sample in samples:
+            file.write(dump(encode(sample, path.parent)) + "\n")
+
+
+def decode(row: Any, root: Path) -> Sample:
+    """A row to a sample. Raises ValueError for anything that is not a sound record."""
+    record = parse(row)
+    queue = {
+        "image": [media_ref("image", name, root) for name in record.images or ()],
+        "video": [media_ref("video", name, root) for name in record.videos or ()],
+    }
+    check_counts([kind for turn in record.messages for kind in _wanted(turn)], queue)
+    messages = tuple(Message(t.role, tuple(_parts(t, queue, root))) for t in record.messages)
+    return Sample(record.id, messages, record.answer, record.task, record.source, record.meta)
+
+
+def _wanted(turn: Turn) -> list[str]:
+    """The kinds of media that this turn takes from the record's lists."""
+    if isinstance(turn.content, str):
+        return TAG.findall(turn.content)
+    for item in turn.content:
+        if isinstance(item, TextItem) and (tag := TAG.search(item.text)):
+            raise ValueError(
+                f"the text of a list content holds {tag[0]}; write the medium as an item of its own"
+            )
+    return [i.type for i in turn.content if isinstance(i, MediaItem) and _is_bare(i)]
+
+
+def _is_bare(item: MediaItem) -> bool:
+    return item.path is None and item.data is None
+
+
+def _parts(turn: Turn, queue: dict[str, list[MediaRef]], root: Path) -> Iterator[Part]:
+    if isinstance(turn.content, str):
+        for position, piece in enumerate(split_tags(turn.content)):
+            if position % 2:
+                yield queue[piece].pop(0)
+            elif piece:
+                yield TextPart(check_text(piece))
+        return
+    for item in turn.content:
+        if isinstance(item, TextItem):
+            yield TextPart(check_text(item.text))
+        else:
+            yield queue[item.type].pop(0) if _is_bare(item) else _medium(item, root)
+
+
+def _medium(item: MediaItem, root: Path) -> MediaRef:
+    if (item.width is None) != (item.height is None):
+        raise ValueError("a medium has both a width and a height, or neither")
+    size = (item.width, item.height) if item.width and item.height else None
+    if item.data is None:
+        assert item.path is not None
+        return MediaRef(item.type, resolve_media(root, item.path), None, size, item.options)
+    if item.path is not None:
+        raise ValueError(f"the {item.type} '{item.path}' has both a path and data; keep one")
+    return MediaRef(item.type, None, _unbase64(item.data), size, item.options)
+
+
+def media_ref(kind: Any, name: str, root: Path) -> MediaRef:
+    """A reference to a file under the root. Raises ValueError when it is not there."""
+    return MediaRef(kind, resolve_media(root, name))
+
+
+def _unbase64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"embedded media are not base64: {error}") from None
+
+
+def encode(sample: Sample, root: Path) -> dict[str, Any]:
+    """A sample to a row, media paths relative to ``root``.
+
+    Raises:
+        ValueError: A media file lies outside the root.
+    """
+    row: dict[str, Any] = {
+        "version": VERSION,
+        "id": sample.id,
+        "messages": [
+            {"role": m.role, "content": [_item(part, root) for part in m.parts]}
+            for m in sample.messages
+        ],
+        "answer": sample.answer,
+        "task": sample.task,
+        "source": sample.source,
+    }
+    if sample.meta:
+        row["meta"] = dict(sample.meta)
+    return row
+
+
+def _item(part: Part, root: Path) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    item: dict[str, Any] = {"type": part.kind}
+    if part.path is None:
+        item["data"] = base64.b64encode(part.read()).decode()
+    else:
+        path, folder = part.path.resolve(), root.resolve()
+        if not path.is_relative_to(folder):
+            raise ValueError(f"{path} lies outside {folder}; records name media beside them")
+        item["path"] = path.relative_to(folder).as_posix()
+    if part.size is not None:
+        item["width"], item["height"] = part.size
+    if part.options:
+        item["options"] = dict(part.options)
+    return item
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """``(line number from 1, line)`` of a UTF-8 file, blank lines left out."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; check the path (data.train, data.eval)")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{path}:{number}: not UTF-8 text: {error.reason}") from error
+
+
+def parse_json(text: str) -> Any:
+    """Strict JSON: NaN and infinities are refused, for no other reader accepts them."""
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is not a JSON number")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
+
+
+def dump(value: Any) -> str:
+    """One line of strict JSON. Raises ValueError for what JSON cannot hold."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        raise ValueError(f"cannot be written as JSON: {error}") from error
+    return text
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[IO[str]]:
+    """A text file that appears under its name only when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,121 @@
+"""Which sample comes next: a pure function of the seed and of how many were drawn before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mmr1.types import Sample
+
+
+class Sampler:
+    """An endless, reproducible order over one source or a weighted mixture of several.
+
+    Every source is walked through in a fresh permutation per epoch, so no sample comes again
+    before all others of its source came. Sources are interleaved by weight without chance: after
+    any number of draws each source is near its share (of two sources: within one draw). The order
+    depends neither on the sizes of the requests nor on who decodes the samples.
+
+    Args:
+        sources: The samples, or named lists of them.
+        seed: Picks the permutations.
+        weights: Share of each named source, any positive scale; equal shares by default.
+
+    Raises:
+        ValueError: A source is empty, or the weights do not match the sources.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Sample] | Mapping[str, Sequence[Sample]],
+        seed: int,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        named = sources if isinstance(sources, Mapping) else {"": sources}
+        self._sources = {name: list(samples) for name, samples in named.items()}
+        self._shares = _shares(self._sources, weights)
+        self._seed = seed
+        self._drawn = dict.fromkeys(self._sources, 0)
+        self._orders: dict[str, tuple[int, np.ndarray]] = {}
+
+    def next(self, count: int) -> list[Sample]:
+        """The next ``count`` samples."""
+        return [self._draw() for _ in range(count)]
+
+    @property
+    def position(self) -> int:
+        """How many samples were drawn so far."""
+        return sum(self._drawn.values())
+
+    @property
+    def epoch(self) -> float:
+        """How often the smallest-walked source has been walked through."""
+        return min(drawn / len(self._sources[name]) for name, drawn in self._drawn.items())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the order depends on, as JSON values."""
+        return {"seed": self._seed, "drawn": dict(self._drawn), "sources": self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where the sampler of ``state`` stood.
+
+        Raises:
+            ValueError: The seed, the samples or the weights are not those of the state.
+        """
+        for what, mine, theirs in (
+            ("seed", self._seed, state["seed"]),
+            ("data or weights", self._identity(), state["sources"]),
+        ):
+            if mine != theirs:
+                raise ValueError(
+                    f"the sampler cannot resume: the {what} changed ({theirs} when saved, {mine} "
+                    "now); resume with the original data and seed, or start a new run"
+                )
+        self._drawn = {name: int(state["drawn"][name]) for name in self._sources}
+
+    def _draw(self) -> Sample:
+        position = self.position + 1
+        # The source furthest behind its share; the first of them on a tie.
+        name = max(self._shares, key=lambda n: self._shares[n] * position - self._drawn[n])
+        samples = self._sources[name]
+        epoch, place = divmod(self._drawn[name], len(samples))
+        self._drawn[name] += 1
+        return samples[self._order(name, epoch)[place]]
+
+    def _order(self, name: str, epoch: int) -> np.ndarray:
+        """The permutation ``[len(source)]`` of this epoch, made once."""
+        if self._orders.get(name, (-1,))[0] != epoch:
+            digest = hashlib.sha256(f"{self._seed}/{name}/{epoch}".encode()).digest()
+            rng = np.random.default_rng(int.from_bytes(digest))
+            self._orders[name] = (epoch, rng.permutation(len(self._sources[name])))
+        return self._orders[name][1]
+
+    def _identity(self) -> dict[str, list[Any]]:
+        """Of every source its length, its share and a hash over its ids, in their order."""
+        return {
+            name: [
+                len(samples),
+                round(self._shares[name], 9),
+                hashlib.sha256("\0".join(s.id for s in samples).encode()).hexdigest()[:16],
+            ]
+            for name, samples in self._sources.items()
+        }
+
+
+def _shares(
+    sources: Mapping[str, Sequence[Sample]], weights: Mapping[str, float] | None
+) -> dict[str, float]:
+    if not sources or not all(sources.values()):
+        empty = ", ".join(repr(n) for n, samples in sources.items() if not samples) or "all"
+        raise ValueError(f"nothing to sample from (empty: {empty}); give every source samples")
+    weights = dict.fromkeys(sources, 1.0) if weights is None else weights
+    if set(weights) != set(sources) or min(weights.values()) <= 0:
+        raise ValueError(
+            f"weights {dict(weights)} do not fit the sources {sorted(sources)}; "
+            "give each source one weight above 0"
+        )
+    total = sum(weights.values())
+    return {name: weights[name] / total for name in sources}

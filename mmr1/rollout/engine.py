@@ -1,0 +1,67 @@
+"""What the training loop asks of an engine that samples completions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from mmr1.config import SamplingConfig
+from mmr1.types import Prompt, RolloutGroup
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Sample ``n`` completions of one prompt; completion i draws from ``seed + i``."""
+
+    prompt: Prompt
+    n: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A prompt as the engine feeds it to its model.
+
+    Attributes:
+        prompt_ids: Token ids with the placeholders expanded.
+        grids: ``(t, h, w)`` of each medium, in patches.
+    """
+
+    prompt_ids: tuple[int, ...]
+    grids: tuple[tuple[int, int, int], ...]
+
+
+class RolloutEngine(Protocol):
+    """Samples completions with the weights it was last given."""
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        """One group per request, in order. Log-probs are those of the sampling distribution."""
+        ...
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """Take over new weights (names of the transformers model) and drop what they make stale."""
+        ...
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+        """How the engine reads these prompts, for the parity check."""
+        ...
+
+    def close(self) -> None:
+        """Free the engine; safe to call twice."""
+        ...
+
+
+def request_seed(run_seed: int, step: int, sample_id: str) -> int:
+    """The seed of a prompt's completions: the same run, step and prompt draw the same tokens.
+
+    >>> request_seed(0, 1, "a") == request_seed(0, 1, "a") != request_seed(0, 2, "a")
+    True
+    """
+    digest = hashlib.sha256(f"{run_seed}:{step}:{sample_id}".encode()).digest()
+    # 48 bits leave room to add the completion's index; vLLM takes seeds below 2**63.
+    return int.from_bytes(digest[:6], "big")

@@ -1,0 +1,207 @@
+"""An engine in a process of its own, behind the same protocol.
+
+vLLM binds the OpenMP threads of the process it lives in, so the trainer must live elsewhere. Calls
+go over a pipe; weights go through shared memory, written in place by the trainer and read by the
+engine when it is told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing
+
+from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import Probe, Request, RolloutEngine
+from mmr1.types import Prompt, RolloutGroup
+
+
+class EngineError(RuntimeError):
+    """The engine's process failed or died."""
+
+
+class EngineProcess:
+    """Runs ``build(*args)`` in a spawned process and forwards the protocol's calls to it.
+
+    Args:
+        build: A module-level function that makes a ``RolloutEngine``.
+        args: Its arguments; they are pickled.
+        log: File that receives the process's output.
+        threads: OpenMP threads of the process, or None for its own choice.
+
+    Raises:
+        ValueError: ``build`` refused its arguments (raised here with its message).
+        EngineError: The process failed otherwise.
+    """
+
+    def __init__(
+        self,
+        build: Callable[..., RolloutEngine],
+        args: tuple[Any, ...],
+        log: Path,
+        threads: int | None = None,
+    ) -> None:
+        self._log = log
+        self._shared: dict[str, torch.Tensor] | None = None
+        context = mp.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+        self._process = context.Process(
+            target=_serve, args=(theirs, build, args, str(log), os.getpid()), name="mmr1-engine"
+        )
+        with _environment(environment):
+            self._process.start()
+        theirs.close()  # so that the pipe ends when the process does
+        try:
+            self._receive()
+        except BaseException:
+            self.close()
+            raise
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        return self._call("generate", requests, sampling)
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        if self._shared is None:
+            self._shared = {
+                name: tensor.detach().cpu().clone().share_memory_()
+                for name, tensor in weights.items()
+            }
+            self._call("share_weights", self._shared)
+        else:
+            for name, tensor in weights.items():
+                self._shared[name].copy_(tensor.detach())
+        self._call("load_shared_weights", version)
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+        return self._call("probe", prompts)
+
+    def close(self) -> None:
+        """End the process: ask, then terminate, then kill."""
+        with contextlib.suppress(OSError):
+            self._pipe.close()
+        for stop in (lambda: None, self._process.terminate, self._process.kill):
+            stop()
+            self._process.join(timeout=5)
+            if not self._process.is_alive():
+                return
+
+    def _call(self, method: str, *args: Any) -> Any:
+        try:
+            self._pipe.send((method, args))
+        except OSError as error:
+            raise EngineError(self._obituary()) from error
+        return self._receive()
+
+    def _receive(self) -> Any:
+        try:
+            kind, value = self._pipe.recv()
+        except (EOFError, OSError) as error:
+            raise EngineError(self._obituary()) from error
+        if kind == "refused":
+            raise ValueError(value)
+        if kind == "failed":
+            raise EngineError(f"the rollout engine failed; its log is {self._log}\n{value}")
+        return value
+
+    def _obituary(self) -> str:
+        self._process.join(timeout=5)
+        tail = ""
+        if self._log.exists():
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-8:])
+        return (
+            f"the rollout engine died (exit code {self._process.exitcode}); "
+            f"its log is {self._log} and ends with:\n{tail}"
+        )
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Any:
+    """Environment variables for a child that is started inside the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(
+    pipe: Connection,
+    build: Callable[..., RolloutEngine],
+    args: tuple[Any, ...],
+    log: str,
+    parent: int,
+) -> None:
+    """The process: build the engine, then answer calls until the pipe ends."""
+    _redirect_output(log)
+    _die_with(parent)
+    engine = _answer(pipe, lambda: build(*args), reply=False)
+    if engine is None:
+        return
+    pipe.send(("ok", None))
+    shared: dict[str, torch.Tensor] = {}
+    while True:
+        try:
+            method, arguments = pipe.recv()
+        except (EOFError, OSError):  # the trainer closed its end or is gone
+            return
+        if method == "share_weights":
+            shared = arguments[0]
+            pipe.send(("ok", None))
+        elif method == "load_shared_weights":
+            version = arguments[0]
+            _answer(pipe, lambda: engine.load_weights(shared, version))  # noqa: B023
+        else:
+            _answer(pipe, lambda: getattr(engine, method)(*arguments))  # noqa: B023
+
+
+def _answer(pipe: Connection, call: Callable[[], Any], reply: bool = True) -> Any:
+    """Run one call and send its outcome; a ValueError is the user's, the rest is ours."""
+    try:
+        value = call()
+    except ValueError as error:
+        traceback.print_exc()
+        pipe.send(("refused", str(error)))
+        return None
+    except Exception:
+        traceback.print_exc()
+        pipe.send(("failed", traceback.format_exc(limit=-4)))
+        return None
+    if reply:
+        pipe.send(("ok", value))
+    return value
+
+
+def _redirect_output(log: str) -> None:
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, sys.stdout.fileno())
+    os.dup2(descriptor, sys.stderr.fileno())
+    os.close(descriptor)
+
+
+def _die_with(parent: int) -> None:
+    """Ask Linux to kill this process when its parent dies, however that happens."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+    import signal
+
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(1)

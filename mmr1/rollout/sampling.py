@@ -1,0 +1,52 @@
+"""Drawing the next token from logits, as vLLM's processed log-probs describe it."""
+
+from __future__ import annotations
+
+import torch
+
+from mmr1.config import SamplingConfig
+
+
+def next_tokens(
+    logits: torch.Tensor, uniforms: torch.Tensor, sampling: SamplingConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sample one token per row by inverting the cumulative distribution.
+
+    One uniform number decides one token, so a completion depends on its own seed and not on the
+    rows that happen to be beside it.
+
+    Args:
+        logits: ``[B, V]`` float32, forbidden tokens already at minus infinity.
+        uniforms: ``[B]`` in [0, 1).
+
+    Returns:
+        Token ids ``[B]`` and their log-probabilities ``[B]`` under the sampling distribution. At
+        temperature 0 the most probable token and its log-probability at temperature 1.
+    """
+    if sampling.temperature == 0:
+        logprobs = logits.log_softmax(-1)
+        best = logprobs.max(-1)
+        return best.indices, best.values
+    logprobs = _truncate(logits / sampling.temperature, sampling).log_softmax(-1)
+    cumulative = logprobs.exp().cumsum(-1)
+    # Rounding leaves the last entry near 1; scaling by it keeps every index inside the vocabulary.
+    thresholds = uniforms[:, None] * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, thresholds, right=True)
+    tokens = tokens.clamp(max=logits.shape[-1] - 1)
+    return tokens[:, 0], logprobs.gather(-1, tokens)[:, 0]
+
+
+def _truncate(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
+    """Top-k, then top-p (nucleus, arXiv 1904.09751): what is left out gets minus infinity."""
+    if sampling.top_k:
+        kth = logits.topk(min(sampling.top_k, logits.shape[-1])).values[:, -1:]
+        logits = logits.masked_fill(logits < kth, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, order = logits.sort(descending=True)
+        probabilities = ordered.softmax(-1)
+        before = probabilities.cumsum(-1) - probabilities  # mass of the more probable tokens
+        outside = torch.zeros_like(before, dtype=torch.bool).scatter(
+            -1, order, before >= sampling.top_p
+        )
+        logits = logits.masked_fill(outside, -torch.inf)
+    return logits

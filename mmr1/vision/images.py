@@ -1,0 +1,124 @@
+"""Images: the size from the header, the pixels late, always upright RGB on white."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from PIL import Image
+from PIL.Image import Transpose
+
+from mmr1.types import MediaRef
+
+MAX_PIXELS = 100_000_000
+"""Larger images are refused from their header (a 10,000 x 10,000 photograph still passes)."""
+
+# Formats with a plain decoder; PIL would hand EPS to Ghostscript, for one.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
+
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
+_QUARTER_TURNS = frozenset({5, 6, 7, 8})
+
+# The cap above is ours and comes with a message; PIL's own would only warn.
+Image.MAX_IMAGE_PIXELS = None
+
+
+def load_image(ref: MediaRef) -> Image.Image:
+    """Decode an image: mode RGB, EXIF orientation applied, transparency on white.
+
+    Of an animated image the first frame is taken.
+
+    Raises:
+        ValueError: Names the file: it cannot be read or decoded, is larger than
+            :data:`MAX_PIXELS`, or its size is not the one that the record states.
+    """
+    with _opened(ref) as image:
+        turn = _UPRIGHT.get(_orientation(image))
+        pixels = to_rgb(image)
+        if turn is not None:
+            pixels = pixels.transpose(turn)
+    if ref.size is not None and pixels.size != tuple(ref.size):
+        raise ValueError(
+            f"{ref}: the record states {ref.size[0]}x{ref.size[1]} pixels, the image has "
+            f"{pixels.width}x{pixels.height}; correct width and height, or the file"
+        )
+    return pixels
+
+
+def image_size(ref: MediaRef) -> tuple[int, int]:
+    """``(width, height)`` of the upright image, read from the header: no pixel is decoded.
+
+    Raises:
+        ValueError: As :func:`load_image`, as far as the header shows it.
+    """
+    with _opened(ref) as image:
+        width, height = image.size
+        return (height, width) if _orientation(image) in _QUARTER_TURNS else (width, height)
+
+
+@contextmanager
+def _opened(ref: MediaRef) -> Iterator[Image.Image]:
+    """The lazily opened file, its size within the cap; decoding errors inside name the file."""
+    try:
+        source = io.BytesIO(ref.data) if ref.data is not None else ref.path
+        assert source is not None
+        with Image.open(source, formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(
+                    f"{image.width}x{image.height} pixels by its header, more than the "
+                    f"{MAX_PIXELS:,} allowed; scale it down first"
+                )
+            yield image
+    except Image.UnidentifiedImageError:
+        raise ValueError(f"{ref}: not an image ({', '.join(FORMATS)})") from None
+    except OSError as error:
+        raise ValueError(f"{ref}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # PIL's decoders raise every kind of error on broken files
+        raise ValueError(f"{ref}: {error or type(error).__name__}") from error
+
+
+def _orientation(image: Image.Image) -> int:
+    # PIL decodes a whole PNG in search of an EXIF chunk behind the pixels; only the header counts.
+    if image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys():
+        return 1
+    return image.getexif().get(_ORIENTATION, 1)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any PIL mode to RGB, transparency composited on white. Decodes the image.
+
+    Raises:
+        ValueError: A mode without a defined brightness (floating point, LAB).
+    """
+    if image.mode.startswith("I"):
+        return _from_16_bit(image)
+    if image.mode in ("F", "LAB", "HSV"):
+        raise ValueError(f"images of mode {image.mode} have no defined colours; convert it first")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, layer).convert("RGB")
+    return image.convert("RGB") if image.mode != "RGB" else image.copy()
+
+
+def _from_16_bit(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits to 8 by its high byte; PIL's own conversion clips at 255 instead."""
+    values = np.asarray(image, dtype=np.int64)
+    if values.min() < 0 or values.max() > 0xFFFF:
+        raise ValueError("grey values beyond 16 bits; convert it to 8 or 16 bits first")
+    grey = Image.fromarray((values >> 8).astype(np.uint8))
+    if isinstance(transparent := image.info.get("transparency"), int):
+        alpha = Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8))
+        return to_rgb(Image.merge("LA", (grey, alpha)))
+    return grey.convert("RGB")
