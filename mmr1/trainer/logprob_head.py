@@ -35,7 +35,8 @@ def token_logprobs(
     Returns:
         Two ``[N]`` float32 tensors.
     """
-    return _TokenLogprobs.apply(hidden, weight, targets, temperature, chunk_elements)
+    with torch.autocast(hidden.device.type, enabled=False):  # it would round the logits
+        return _TokenLogprobs.apply(hidden, weight, targets, temperature, chunk_elements)
 
 
 class _TokenLogprobs(torch.autograd.Function):

@@ -136,7 +136,7 @@ def encode_media(
     if missing:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
             encoded = _run_tower(tower, missing)
-        made = dict(zip((m.digest for m in missing), encoded))
+        made = {m.digest: rows for m, rows in zip(missing, encoded, strict=True)}
     if features is None:
         return torch.cat([made[m.digest] for m in media])
     found = [made[m.digest] if m.digest in made else features[m.digest] for m in media]

@@ -67,70 +67,70 @@ def pack(
     """
     assert groups, "nothing to pack"
     assert all(group.completions for group in groups), "a group has no completions"
-    fed = [
-        [row if read == "at" else row[:-1] for row in group.completions] for group in groups
-    ]
-    alone = [len(group.completions) == 1 for group in groups]
-    trunks = [
-        torch.cat([group.prompt_ids, *rows]) if single else group.prompt_ids
-        for group, rows, single in zip(groups, fed, alone)
-    ]
-    branches = [row for rows, single in zip(fed, alone) if not single for row in rows]
-    layout = _layout(trunks, fed, alone, device)
-    ids_t, mask = completion_batch(groups)
-    media, feature_rows, feature_slots = _place_media(groups, trunks, placeholder_ids)
+    pieces = [_pieces(group, read) for group in groups]
+    ids = torch.cat([p.trunk for p in pieces] + [row for p in pieces for row in p.branches])
+    media, feature_rows, feature_slots = _place_media(groups, ids, placeholder_ids)
+    completion_ids, mask = completion_batch(groups)
     return Packed(
-        ids=torch.cat([*trunks, *branches]).to(device),
-        positions=_positions(groups, trunks, branches, alone).to(device),
-        layout=layout,
-        rows=_read_rows(groups, trunks, alone, read).to(device),
+        ids=ids.to(device),
+        positions=_positions(pieces).to(device),
+        layout=_layout(pieces, device),
+        rows=_read_rows(pieces, read).to(device),
         mask=mask.to(device),
-        targets=ids_t[mask].to(device),
+        targets=completion_ids[mask].to(device),
         media=media,
         feature_rows=feature_rows.to(device),
         feature_slots=feature_slots.to(device),
     )
 
 
-def _layout(
-    trunks: Sequence[torch.Tensor],
-    fed: Sequence[Sequence[torch.Tensor]],
-    alone: Sequence[bool],
-    device: torch.device,
-) -> AttentionLayout:
-    trunk_lengths = tuple(len(trunk) for trunk in trunks)
-    per_group = [[] if single else [len(row) for row in rows] for rows, single in zip(fed, alone)]
-    branch_lengths = tuple(length for lengths in per_group for length in lengths)
+@dataclass(frozen=True)
+class _Pieces:
+    """A group cut up: its trunk ``[L]``, and its branches unless it has a single completion."""
+
+    group: GroupInput
+    trunk: torch.Tensor
+    branches: tuple[torch.Tensor, ...]
+
+    @property
+    def next_position(self) -> int:
+        return int(self.group.prompt_positions.max()) + 1
+
+
+def _pieces(group: GroupInput, read: Read) -> _Pieces:
+    fed = tuple(row if read == "at" else row[:-1] for row in group.completions)
+    if len(fed) == 1:
+        return _Pieces(group, torch.cat([group.prompt_ids, *fed]), ())
+    return _Pieces(group, group.prompt_ids, fed)
+
+
+def _layout(pieces: Sequence[_Pieces], device: torch.device) -> AttentionLayout:
+    trunks = tuple(len(p.trunk) for p in pieces)
+    branches = tuple(len(row) for p in pieces for row in p.branches)
+    per_trunk = tuple(sum(len(row) for row in p.branches) for p in pieces)
     return AttentionLayout(
-        trunks=Blocks(trunk_lengths, trunk_lengths, causal=True, device=device),
-        branches=Blocks(branch_lengths, branch_lengths, causal=True, device=device),
-        shared=Blocks(tuple(map(sum, per_group)), trunk_lengths, causal=False, device=device),
+        trunks=Blocks(trunks, trunks, causal=True, device=device),
+        branches=Blocks(branches, branches, causal=True, device=device),
+        shared=Blocks(per_trunk, trunks, causal=False, device=device),
     )
 
 
-def _positions(
-    groups: Sequence[GroupInput],
-    trunks: Sequence[torch.Tensor],
-    branches: Sequence[torch.Tensor],
-    alone: Sequence[bool],
-) -> torch.Tensor:
+def _positions(pieces: Sequence[_Pieces]) -> torch.Tensor:
     """``[4, T]``. Every branch goes on where its prompt ended, as if it were the only one."""
-    pieces = []
-    starts = []  # of each branch: in the sequence, and in M-RoPE
-    for group, trunk, single in zip(groups, trunks, alone):
-        length, next_position = len(group.prompt_ids), int(group.prompt_positions.max()) + 1
-        more = torch.arange(len(trunk) - length) + next_position
-        rope = torch.cat([group.prompt_positions, more.expand(3, -1)], dim=1)
-        pieces.append(torch.cat([torch.arange(len(trunk))[None], rope]))
-        if not single:
-            starts += [(length, next_position)] * len(group.completions)
-    if branches:
-        lengths = torch.tensor([len(branch) for branch in branches])
-        in_sequence, in_rope = torch.tensor(starts).T
-        steps = _steps(lengths)
-        rope = (steps + in_rope.repeat_interleave(lengths)).expand(3, -1)
-        pieces.append(torch.cat([(steps + in_sequence.repeat_interleave(lengths))[None], rope]))
-    return torch.cat(pieces, dim=1)
+    parts = []
+    starts, lengths = [], []  # of each branch; a start is (in the sequence, in M-RoPE)
+    for p in pieces:
+        prompt_length = len(p.group.prompt_ids)
+        own = torch.arange(len(p.trunk) - prompt_length) + p.next_position
+        rope = torch.cat([p.group.prompt_positions, own.expand(3, -1)], dim=1)
+        parts.append(torch.cat([torch.arange(len(p.trunk))[None], rope]))
+        starts += [(prompt_length, p.next_position)] * len(p.branches)
+        lengths += [len(row) for row in p.branches]
+    if lengths:
+        lengths_t = torch.tensor(lengths)
+        begin = torch.tensor(starts).T.repeat_interleave(lengths_t, dim=1)
+        parts.append((begin + _steps(lengths_t))[[0, 1, 1, 1]])
+    return torch.cat(parts, dim=1)
 
 
 def _steps(lengths: torch.Tensor) -> torch.Tensor:
@@ -139,25 +139,21 @@ def _steps(lengths: torch.Tensor) -> torch.Tensor:
     return torch.arange(int(lengths.sum())) - starts.repeat_interleave(lengths)
 
 
-def _read_rows(
-    groups: Sequence[GroupInput],
-    trunks: Sequence[torch.Tensor],
-    alone: Sequence[bool],
-    read: Read,
-) -> torch.Tensor:
+def _read_rows(pieces: Sequence[_Pieces], read: Read) -> torch.Tensor:
     """``[N]``. Token t of a completion is read at its own row, or one before it."""
-    firsts = []  # row of token 0 and of token 1 of each completion, as far as they exist
-    lengths = []
-    trunk_start, branch_start = 0, sum(len(trunk) for trunk in trunks)
-    for group, trunk, single in zip(groups, trunks, alone):
-        last = trunk_start + len(group.prompt_ids) - 1
-        for row in group.completions:
-            own = last + 1 if single else branch_start
-            firsts.append((own, own + 1) if read == "at" else (last, own))
+    firsts, lengths = [], []  # rows where tokens 0 and 1 are read; the rest follows token 1
+    trunk_start, branch_start = 0, sum(len(p.trunk) for p in pieces)
+    for p in pieces:
+        prompt_end = trunk_start + len(p.group.prompt_ids)
+        own_rows = [prompt_end]
+        if p.branches:
+            ends = torch.tensor([len(row) for row in p.branches]).cumsum(0) + branch_start
+            own_rows = [branch_start, *ends[:-1].tolist()]
+            branch_start = int(ends[-1])
+        for row, own in zip(p.group.completions, own_rows, strict=True):
+            firsts.append((own, own + 1) if read == "at" else (prompt_end - 1, own))
             lengths.append(len(row))
-            if not single:
-                branch_start += len(row) if read == "at" else max(len(row) - 1, 0)
-        trunk_start += len(trunk)
+        trunk_start += len(p.trunk)
     lengths_t = torch.tensor(lengths)
     token_0, token_1 = torch.tensor(firsts).T.repeat_interleave(lengths_t, dim=1)
     steps = _steps(lengths_t)
@@ -165,32 +161,26 @@ def _read_rows(
 
 
 def _place_media(
-    groups: Sequence[GroupInput],
-    trunks: Sequence[torch.Tensor],
-    placeholder_ids: Sequence[int],
+    groups: Sequence[GroupInput], ids: torch.Tensor, placeholder_ids: Sequence[int]
 ) -> tuple[tuple[PreparedMedia, ...], torch.Tensor, torch.Tensor]:
+    """Distinct media, and which of their feature rows goes to which token."""
     distinct: dict[str, PreparedMedia] = {}
     first_row: dict[str, int] = {}
-    total = trunk_start = 0
-    rows, slots = [], []
-    placeholders = torch.tensor(list(placeholder_ids))
-    for group, trunk in zip(groups, trunks):
-        expected = 0
-        for medium in group.media:
-            if medium.digest not in distinct:
-                distinct[medium.digest], first_row[medium.digest] = medium, total
-                total += medium.tokens
-            start = first_row[medium.digest]
-            rows.append(torch.arange(start, start + medium.tokens))
-            expected += medium.tokens
-        found = torch.isin(trunk, placeholders).nonzero()[:, 0]
-        if len(found) != expected:
-            raise ValueError(
-                f"a prompt and its completions hold {len(found)} vision placeholders where its "
-                f"media have {expected} tokens; a sampled placeholder cannot be fed back, so "
-                "forbid them in sampling"
-            )
-        slots.append(found + trunk_start)
-        trunk_start += len(trunk)
-    none = torch.zeros(0, dtype=torch.int64)
-    return tuple(distinct.values()), torch.cat([none, *rows]), torch.cat([none, *slots])
+    total = 0
+    rows = [torch.zeros(0, dtype=torch.int64)]
+    for medium in (m for group in groups for m in group.media):
+        if medium.digest not in distinct:
+            distinct[medium.digest], first_row[medium.digest] = medium, total
+            total += medium.tokens
+        start = first_row[medium.digest]
+        rows.append(torch.arange(start, start + medium.tokens))
+    feature_rows = torch.cat(rows)
+    # Prompts come first, in group order: the placeholders are met in the order of the media.
+    slots = torch.isin(ids, torch.tensor(list(placeholder_ids))).nonzero()[:, 0]
+    if len(slots) != len(feature_rows):
+        raise ValueError(
+            f"prompts and completions hold {len(slots)} vision placeholders where the media have "
+            f"{len(feature_rows)} tokens; a sampled placeholder cannot be fed back: forbid them in "
+            "sampling"
+        )
+    return tuple(distinct.values()), feature_rows, slots

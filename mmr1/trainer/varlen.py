@@ -46,7 +46,8 @@ class Blocks:
 
         Sorted by size, a block joins the current bucket while padding stays below a quarter.
         """
-        areas = {i: (q, k) for i, (q, k) in enumerate(zip(self.q_lengths, self.k_lengths)) if q}
+        sizes = enumerate(zip(self.q_lengths, self.k_lengths, strict=True))
+        areas = {i: (q, k) for i, (q, k) in sizes if q}
         made: list[list[int]] = []
         real = longest_q = longest_k = 0
         for i in sorted(areas, key=lambda i: (areas[i][1], areas[i][0]), reverse=True):
@@ -120,15 +121,13 @@ class Padding:
         slots = (source >= 0).nonzero()[:, 0]
         rows = source[slots]
         source = source.clamp(min=0)
-        return Padding(
-            shapes, source.to(device), rows.to(device), slots.to(device), valid, total
-        )
+        return Padding(shapes, source.to(device), rows.to(device), slots.to(device), valid, total)
 
     def pad(self, packed: torch.Tensor) -> list[torch.Tensor]:
         """``[T, H, ...]`` to one ``[blocks, H, longest, ...]`` per bucket."""
         moved = packed if self.source is None else packed.index_select(0, self.source)
         pieces = moved.split([blocks * longest for blocks, longest in self.shapes])
-        return [p.unflatten(0, s).transpose(1, 2) for p, s in zip(pieces, self.shapes)]
+        return [p.unflatten(0, s).transpose(1, 2) for p, s in zip(pieces, self.shapes, strict=True)]
 
     def unpad(self, padded: list[torch.Tensor]) -> torch.Tensor:
         """The inverse of ``pad``: padding dropped, rows that are in no bucket 0."""
@@ -183,9 +182,9 @@ def attend_backward(
     keys, values = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     padding = blocks.q_padding
     grads: list[Gradients] = []
-    queries_side = zip(padding.pad(grad_out), padding.pad(out), padding.pad(lse), padding.valid)
-    for (g, o, row_lse, valid), block in zip(
-        queries_side, _padded(query, keys, values, blocks), strict=True
+    sides = (padding.pad(grad_out), padding.pad(out), padding.pad(lse), padding.valid)
+    for g, o, row_lse, valid, block in zip(
+        *sides, _padded(query, keys, values, blocks), strict=True
     ):
         if valid is not None:  # a padded query attends to nothing: its weights are exp(s - inf)
             row_lse = row_lse.masked_fill(~valid[:, None], math.inf)
@@ -230,9 +229,7 @@ def block_forward(
             query, key, value, 0.0, causal, attn_mask=mask, scale=scale
         )
         return out, lse
-    scores = _scores(query, key, mask, causal, scale)
-    lse = scores.logsumexp(-1)
-    return (scores - lse[..., None]).exp().to(value.dtype) @ value, lse
+    return dense_forward(query, key, value, mask, causal, scale)
 
 
 def block_backward(
@@ -251,6 +248,35 @@ def block_backward(
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad_out, query, key, value, out, lse, 0.0, causal, attn_mask=mask, scale=scale
         )
+    return dense_backward(grad_out, query, key, value, mask, out, lse, causal, scale)
+
+
+def dense_forward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``block_forward`` by matrix products, for devices and precisions without a kernel."""
+    scores = _scores(query, key, mask, causal, scale)
+    lse = scores.logsumexp(-1)
+    return (scores - lse[..., None]).exp().to(value.dtype) @ value, lse
+
+
+def dense_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    causal: bool,
+    scale: float,
+) -> Gradients:
+    """Gradients of ``dense_forward`` for its output."""
     weights = (_scores(query, key, mask, causal, scale) - lse[..., None]).exp()
     grad_value = weights.to(grad_out.dtype).transpose(-1, -2) @ grad_out
     grad_weights = (grad_out @ value.transpose(-1, -2)).float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import tempfile
 from collections.abc import Sequence
@@ -36,7 +37,12 @@ def family() -> Family:
 
 
 def new_model(preset: str = "tiny") -> Any:
-    """Trained-like weights: at initialisation attention hardly matters, so that it is scaled up."""
+    return copy.deepcopy(_weights(preset)).eval()
+
+
+@functools.cache
+def _weights(preset: str) -> Any:
+    """At initialisation attention hardly matters; larger weights make its errors show."""
     model = AutoModelForImageTextToText.from_pretrained(model_dir(preset), dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -45,7 +51,7 @@ def new_model(preset: str = "tiny") -> Any:
                 parameter.mul_(6)
             if name.endswith("bias"):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return model.eval()
+    return model
 
 
 def image(height: int, width: int, seed: int) -> PreparedMedia:
@@ -89,4 +95,3 @@ def group(
         media=tuple(media),
         completions=tuple(torch.tensor(rng.integers(20, 600, n)) for n in completions),
     )
-
