@@ -11,10 +11,9 @@ from mmr1.rewards.item import BadGoldError, no_answer
 from mmr1.rewards.latex import normalise
 from mmr1.types import Reward
 
+MAX_ANSWER = 4_000  # characters; a longer text names no one option
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_ALONE = re.compile(
-    r"\W*(?:option|choice|answer)?\s*:?\s*[(\[{]?([A-Za-z])[)\]}]?\W*", re.IGNORECASE
-)
+_ALONE = re.compile(r"\W*+(?:(?:option|choice|answer)\b\W*+)?([A-Za-z])\W*", re.IGNORECASE)
 _LABELLED = re.compile(r"\s*[(\[]?([A-Za-z])(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)", re.DOTALL)
 _STANDING = re.compile(r"(?<![\w'])([A-Z])(?![\w'])")
 _ARTICLE = re.compile(r"(?<![\w'(\[])(?:A|I)(?= (?!or\b|and\b|is\b|but\b|because\b)[a-z])")
@@ -51,6 +50,8 @@ def choice(
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
+    if len(prediction) > MAX_ANSWER:
+        return 0.0
     return float(named_option(prediction, texts) == gold)
 
 
