@@ -62,12 +62,16 @@ def all_columns(item: RewardItem) -> dict[str, Any]:
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], who: str) -> None:
-    """Refuse options that the function does not take.
+    """Refuse options that the function does not take, and the lack of one that it needs.
 
     Raises:
         ValueError: Naming the option and what there is.
     """
     parameters = inspect.signature(function).parameters
+    for parameter in parameters.values():
+        needed = parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+        if needed and parameter.name not in options:
+            raise ValueError(f"reward '{who}' needs the option '{parameter.name}'")
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     for name in options:

@@ -49,6 +49,7 @@ _TEXT = re.compile(
     r"\{([^{}]*)\}"
 )
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", "**"), ("`", "`"))
+_MAX_WRAPPERS = 8  # nobody nests more, and a megabyte of them must not cost a megabyte squared
 _PREFIX = re.compile(
     r"(?:the\s+)?(?:final\s+)?(?:answer|result)(?:\s+is)?\s*[:=]?\s*(?=\S)", re.IGNORECASE
 )
@@ -84,8 +85,7 @@ def normalise(text: str) -> str:
 
 def _strip_delimiters(text: str) -> str:
     """Without surrounding math delimiters, emphasis, a leading "the answer is", a final stop."""
-    before = None
-    while text != before:
+    for _ in range(_MAX_WRAPPERS):
         before = text
         text = text.strip()
         if text.endswith(".") and not text.endswith(".."):
@@ -103,6 +103,8 @@ def _strip_delimiters(text: str) -> str:
         match = _PREFIX.match(text)
         if match:
             text = text[match.end() :]
+        if text == before:
+            break
     return text
 
 

@@ -29,7 +29,8 @@ class Scorer:
         self._parts: dict[str, Part] = {}
         try:
             for name, part in config.parts.items():
-                self._parts[name] = make_part(name, part, self._pool)
+                deadline = part.timeout_s or config.timeout_s
+                self._parts[name] = make_part(name, part, self._pool, self._parts, deadline)
         except BaseException:
             self.close()
             raise
@@ -44,7 +45,9 @@ class Scorer:
         values: list[dict[str, Reward]] = [{} for _ in items]
         open_items = list(range(len(items)))
         for name, part in self._parts.items():
-            rewards = part.score([items[index] for index in open_items])
+            rewards = part.score(
+                [items[index] for index in open_items], [values[index] for index in open_items]
+            )
             assert len(rewards) == len(open_items), (name, len(rewards))
             for index, reward in zip(open_items, rewards, strict=True):
                 values[index][name] = reward
