@@ -13,7 +13,7 @@ from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.losses import token_weights
 from mmr1.trainer.optimizer import Optimizer, check_finite
-from mmr1.trainer.padded import padded_scores
+from mmr1.trainer.packed import packed_scores
 from mmr1.trainer.sequences import TokenScores, group_input
 from mmr1.types import Experience, RolloutGroup, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
@@ -56,7 +56,7 @@ class Scorer:
     def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
         """Log-probs and entropies ``[B, R]`` of all completions, in one differentiable pass."""
         inputs = [group_input(self.family, self.media, group) for group in groups]
-        return padded_scores(self.model, inputs, self.temperature, self.family.forbidden_ids)
+        return packed_scores(self.model, inputs, self.temperature, self.family.forbidden_ids)
 
     @torch.no_grad()
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
