@@ -26,7 +26,8 @@ def token_logprobs(
     """Log-probabilities of ``targets`` and entropies of their distributions, in nats.
 
     The distribution is ``softmax(hidden @ weight.T / temperature)`` over the tokens that are not
-    forbidden, in float32 whatever the inputs are. Differentiable by both outputs with respect to ``hidden`` and ``weight``.
+    forbidden, in float32 whatever the inputs are. Differentiable by both outputs with respect to
+    ``hidden`` and ``weight``.
 
     Args:
         hidden: ``[N, H]``.
