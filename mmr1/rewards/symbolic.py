@@ -62,6 +62,12 @@ def parse(text: str) -> Any:
     return value
 
 
+def warm() -> None:
+    """Parse and compare once, so that every worker is forked with the tables built."""
+    verify(r"\frac{\sqrt{3}}{2}x + 1", r"1 + x\frac{\sqrt{12}}{4}")
+    verify(r"\{1, 2\}", "2, 1")
+
+
 def verify(gold: str, prediction: str, percent: int = 1) -> float:
     """1.0 where two normalised answers are equal, else 0.0.
 
