@@ -122,20 +122,14 @@ def to_row(item: RewardItem) -> dict[str, Any]:
 def _rewards(answer: Any, expected: int) -> list[Reward]:
     """A server's answer; its ``status`` and ``error`` lists are those of ``mmr1 reward serve``."""
     rewards = rewards_of(answer, expected, batch=True)
-    statuses, errors = (answer.get(k) if isinstance(answer, dict) else None for k in _DETAIL)
-    if not (_is_list(statuses, expected) and _is_list(errors, expected)):
+    detail = answer if isinstance(answer, dict) else {}
+    statuses, errors = detail.get("status"), detail.get("error")
+    if not (isinstance(statuses, list) and isinstance(errors, list)):
         return rewards
     return [
         reward if error is None else invalid(Status(status), str(error))
         for reward, status, error in zip(rewards, statuses, errors, strict=True)
     ]
-
-
-_DETAIL = ("status", "error")
-
-
-def _is_list(value: Any, length: int) -> bool:
-    return isinstance(value, list) and len(value) == length
 
 
 def _told(response: httpx.Response) -> str:

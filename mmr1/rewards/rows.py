@@ -20,8 +20,8 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
     """The item of a row ``{"completion", "answer", ...}``.
 
     ``id``, ``task``, ``source``, ``question``, ``prompt``, ``token_ids``, ``truncated``,
-    ``group``, ``images`` (paths), ``original_sizes`` and ``media_sizes`` (``[width, height]`` each),
-    ``image_grid_thw`` and ``shuffled`` are known by these names; every other column is the
+    ``group``, ``images`` (paths), ``original_sizes`` and ``media_sizes`` (``[width, height]``
+    each), ``image_grid_thw`` and ``shuffled`` are known by these names; every other column is the
     record's own.
 
     Args:
