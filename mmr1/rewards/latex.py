@@ -49,6 +49,7 @@ _TEXT = re.compile(
     r"\{([^{}]*)\}"
 )
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", "**"), ("`", "`"))
+_FIRST = {opening[0] for opening, _ in _DELIMITERS}
 _MAX_WRAPPERS = 8  # nobody nests more, and a megabyte of them must not cost a megabyte squared
 _PREFIX = re.compile(
     r"(?:the\s+)?(?:final\s+)?(?:answer|result)(?:\s+is)?\s*[:=]?\s*(?=\S)", re.IGNORECASE
@@ -72,6 +73,8 @@ def normalise(text: str) -> str:
     >>> normalise("$ \\\\dfrac{√3}{2}\\\\, \\\\text{cm}. $")
     '\\\\frac{\\\\sqrt{3}}{2} cm'
     """
+    if text.isascii() and text.isalnum():
+        return text
     text = _strip_delimiters(text)
     if not text.isascii():
         text = _to_latex(text)
@@ -90,7 +93,7 @@ def _strip_delimiters(text: str) -> str:
         text = text.strip()
         if text.endswith(".") and not text.endswith(".."):
             text = text[:-1].rstrip()
-        for opening, closing in _DELIMITERS:
+        for opening, closing in _DELIMITERS if text[:1] in _FIRST else ():
             inner = text[len(opening) : -len(closing)]
             if (
                 len(text) > len(opening) + len(closing)

@@ -7,7 +7,6 @@ needs algebra goes to ``mmr1.rewards.symbolic`` in the verifier pool.
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from functools import lru_cache
 from math import isfinite
 from typing import Any
@@ -85,6 +84,9 @@ def decide(gold: str, prediction: str) -> float | Job:
         return float(int(gold) == int(prediction))
     if len(prediction) > MAX_ANSWER:
         return 0.0
+    number = parse_number(prediction)
+    if number and (gold_number := _gold_number(gold)):
+        return float(same_number(gold_number, number))
     gold, prediction = _normalised_gold(gold), normalise(prediction)
     if gold == prediction:
         return 1.0
@@ -92,7 +94,9 @@ def decide(gold: str, prediction: str) -> float | Job:
     return _decide_quantities(gold, prediction) if worded is None else worded
 
 
+# The golds of a group are one gold.
 _normalised_gold = lru_cache(8192)(normalise)
+_gold_number = lru_cache(8192)(parse_number)
 
 
 def is_prose(text: str) -> bool:
@@ -150,11 +154,7 @@ def _same_units(
     if gold_unit.dimension != unit.dimension:
         return 0.0
     if numbers[0] and numbers[1]:
-        scaled = [
-            Number(n.value * u.factor, n.decimals) if u.factor != 1 else n
-            for n, u in zip(numbers, (gold_unit, unit), strict=True)
-            if n is not None
-        ]
+        scaled = numbers[0].times(gold_unit.factor), numbers[1].times(unit.factor)
         return float(same_number(*scaled))
     if gold_unit.factor != unit.factor:
         gold, prediction = _scaled(gold, gold_unit), _scaled(prediction, unit)
@@ -162,8 +162,7 @@ def _same_units(
 
 
 def _scaled(text: str, unit: Unit) -> str:
-    factor = Fraction(unit.factor)
-    return rf"({text}) \cdot \frac{{{factor.numerator}}}{{{factor.denominator}}}"
+    return rf"({text}) \cdot \frac{{{unit.factor.numerator}}}{{{unit.factor.denominator}}}"
 
 
 def _same_up_to_percent(
@@ -173,12 +172,17 @@ def _same_up_to_percent(
     if same_number(gold, number):
         return True
     if gold_unit == PERCENT:
-        gold = Number(gold.value / 100, gold.decimals + 2 if gold.decimals else 0)
+        gold = _hundredth(gold)
     elif unit == PERCENT:
-        number = Number(number.value / 100, number.decimals + 2 if number.decimals else 0)
+        number = _hundredth(number)
     else:
         return False
     return same_number(gold, number)
+
+
+def _hundredth(number: Number) -> Number:
+    decimals = number.decimals + 2 if number.decimals else 0
+    return Number(number.numerator, number.denominator * 100, decimals)
 
 
 def _in_radians(text: str, unit: Unit | None) -> str:

@@ -13,7 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 import sympy
-from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+from antlr4.atn.PredictionMode import PredictionMode
+from latex2sympy2_extended import NormalizationConfig, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
 from math_verify import verify as math_verify
 from math_verify.grader import should_treat_as_complex
 
@@ -48,18 +50,41 @@ def parse(text: str) -> Any:
     """A normalised answer as a sympy object. Raises ValueError when it is no mathematics."""
     prepared = normalize_latex(_prepare(text), _NORMALISATION)
     try:
-        value = latex2sympy(
-            prepared,
-            is_real=not should_treat_as_complex(prepared),
-            convert_degrees=False,
-            normalization_config=None,
-        )
+        value = _read(prepared, PredictionMode.SLL)
+    except ValueError:
+        value = _read(prepared, PredictionMode.LL)
+    _refuse_odd_names(value)
+    return value
+
+
+def _read(latex: str, mode: PredictionMode) -> Any:
+    """Parse with one of the two strategies of ANTLR.
+
+    SLL is many times faster; where it succeeds it finds what LL finds, where not LL is asked
+    (Parr, The Definitive ANTLR 4 Reference, 13.7).
+    """
+    reader = _Latex2Sympy(is_real=not should_treat_as_complex(latex), convert_degrees=False)
+    make_parser = reader.create_parser
+
+    def fast_parser(text: str) -> Any:
+        parser = make_parser(text)
+        parser._interp.predictionMode = mode
+        return parser
+
+    reader.create_parser = fast_parser
+    reader.parse_number = _exact_number
+    try:
+        return reader.parse(latex)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # the grammar raises bare Exception
         raise ValueError(str(error).partition("\n")[0]) from error
-    _refuse_odd_names(value)
-    return value
+
+
+def _exact_number(text: str) -> sympy.Rational:
+    """A literal as the number it is; latex2sympy would have sympy compile it as Python source."""
+    number = Fraction(text.replace(",", ""))
+    return sympy.Rational(number.numerator, number.denominator)
 
 
 def warm() -> None:
@@ -129,13 +154,16 @@ def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
     """Two numbers by value: exactly, or as a decimal that stands for the other."""
     decimals = [n.decimals for n in map(parse_number, (gold, prediction)) if n and n.decimals]
     x, y = sympy.N(a, 50), sympy.N(b, 50)
-    if not decimals and not (a.has(sympy.Float) or b.has(sympy.Float)):
+    if not decimals:
         scale = max(abs(x), abs(y), 1)
         return bool(abs(x - y) <= scale * sympy.Float("1e-40"))
     if not (x.is_real and y.is_real and x.is_finite and y.is_finite):
         return bool(abs(x - y) <= sympy.Float("1e-9"))
-    places = min(decimals) if decimals else 6
-    return same_number(Number(Fraction(str(x)), places), Number(Fraction(str(y)), places))
+    left, right = Fraction(str(x)), Fraction(str(y))
+    return same_number(
+        Number(left.numerator, left.denominator, min(decimals)),
+        Number(right.numerator, right.denominator, min(decimals)),
+    )
 
 
 def _prepare(text: str) -> str:
