@@ -13,7 +13,7 @@ from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, Job, no_answer
-from mmr1.rewards.latex import normalise
+from mmr1.rewards.latex import normalise, without_labels
 from mmr1.rewards.numbers import Number, parse_number, same_number
 from mmr1.rewards.units import DEGREE, PERCENT, Unit, split_unit
 from mmr1.types import Reward
@@ -49,9 +49,9 @@ def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Re
 
 def math_gold(answer: Any) -> Job | None:
     """Check at load that the gold can be compared with; a Job where only algebra can tell."""
-    gold = normalise(gold_text(answer))
+    gold, _ = without_labels(normalise(gold_text(answer)), "")
     core, _ = split_unit(gold, bare_letters=False)
-    if parse_number(core) is not None or is_prose(gold):
+    if parse_number(core) is not None or is_prose(gold) or not any(map(str.isalnum, gold)):
         return None
     return Job("mmr1.rewards.symbolic:check_gold", (core,))
 
@@ -90,6 +90,8 @@ def decide(gold: str, prediction: str) -> float | Job:
     gold, prediction = _normalised_gold(gold), normalise(prediction)
     if gold == prediction:
         return 1.0
+    if "=" in gold or "=" in prediction:
+        gold, prediction = without_labels(gold, prediction)
     worded = _compare_words(gold, prediction)
     return _decide_quantities(gold, prediction) if worded is None else worded
 
@@ -112,12 +114,14 @@ def _compare_words(gold: str, prediction: str) -> float | None:
     if len(gold) == 1 and gold in "ABCDEFGHIJ":
         choice = _CHOICE.fullmatch(prediction)
         return float(choice[1].upper() == gold) if choice else None
-    if not is_prose(gold):
+    if not is_prose(gold) and any(c.isalnum() for c in gold):
         return None
     return float(_plain(gold) == _plain(prediction))
 
 
 def _plain(text: str) -> str:
+    if not any(c.isalnum() for c in text):
+        return text
     return " ".join(re.sub(r"[^\w\s]", " ", text.casefold()).split())
 
 

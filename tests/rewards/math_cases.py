@@ -21,7 +21,11 @@ INTEGERS_AND_DECIMALS: list[Case] = [
 ]
 
 FRACTIONS: list[Case] = [
-    (r"\frac{1}{3}", ["1/3", "2/6", r"\frac{2}{6}", "0.333333", "0.33333333"], ["0.33", "0.3", "3"]),
+    (
+        r"\frac{1}{3}",
+        ["1/3", "2/6", r"\frac{2}{6}", "0.333333", "0.33333333"],
+        ["0.33", "0.3", "3"],
+    ),
     (r"\frac{2}{3}", ["0.666667", "4/6", r"\tfrac23", r"\frac 2 3"], ["0.67", "0.66", "3/2"]),
     (r"-\frac{3}{4}", ["-0.75", "-3/4", r"\frac{-3}{4}", r"\frac{3}{-4}"], ["0.75", "-4/3"]),
     ("7/2", ["3.5", r"\frac{7}{2}", r"3\frac{1}{2}", "3 1/2", "3½"], ["31/2", "2/7", "3.2"]),
@@ -44,7 +48,11 @@ ROOTS_AND_POWERS: list[Case] = [
         ["2√3", r"\sqrt{12}", r"2 \cdot \sqrt{3}", "2sqrt(3)", "2*sqrt(3)", r"\frac{6}{\sqrt{3}}"],
         ["2", r"\sqrt{6}", "3√2", r"\sqrt{3}", "6"],
     ),
-    (r"\sqrt{2}", ["√2", r"2^{1/2}", "1.41421356", r"\frac{2}{\sqrt{2}}"], ["1.41", "2", r"\sqrt{3}"]),
+    (
+        r"\sqrt{2}",
+        ["√2", r"2^{1/2}", "1.41421356", r"\frac{2}{\sqrt{2}}"],
+        ["1.41", "2", r"\sqrt{3}"],
+    ),
     (r"\frac{\sqrt{3}}{2}", ["√3/2", r"\sqrt{3}/2", r"\frac{\sqrt3}{2}"], [r"\sqrt{3/2}", "3/2"]),
     (r"5\sqrt{2}-1", [r"-1+5\sqrt{2}", r"\sqrt{50}-1"], [r"5\sqrt{2}+1", r"5\sqrt{1}"]),
     (r"\sqrt[3]{8}", ["2", r"8^{1/3}"], ["8/3", "512"]),
@@ -67,7 +75,11 @@ PI_AND_E: list[Case] = [
 ]
 
 DEGREES_AND_TRIGONOMETRY: list[Case] = [
-    ("60°", ["60", "60.0°", r"60^\circ", r"60^{\circ}", "60 degrees", r"\frac{\pi}{3}"], ["61°", "30°"]),
+    (
+        "60°",
+        ["60", "60.0°", r"60^\circ", r"60^{\circ}", "60 degrees", r"\frac{\pi}{3}"],
+        ["61°", "30°"],
+    ),
     (r"140^\circ", ["140°", "140", "140.0", "140 deg"], ["40°", "40"]),
     (r"\angle ABC = 60^\circ", ["60°", "60", r"\angle ABC = 60°"], ["120°"]),
     ("55", ["55°", r"55^{\circ}", r"$55^\circ$"], ["35°", "5.5"]),
@@ -91,9 +103,17 @@ PERCENT: list[Case] = [
 ]
 
 UNITS: list[Case] = [
-    ("12 cm", ["12", "12cm", r"12\text{ cm}", r"12~\mathrm{cm}", "0.12 m", "120 mm"], ["12 m", "12 mm", "13 cm"]),
+    (
+        "12 cm",
+        ["12", "12cm", r"12\text{ cm}", r"12~\mathrm{cm}", "0.12 m", "120 mm"],
+        ["12 m", "12 mm", "13 cm"],
+    ),
     ("5 m", ["5", "5m", "5 meters", "500 cm", r"5\,\text{m}"], ["5 cm", "5 km", "50"]),
-    (r"24 \text{ cm}^2", ["24", "24 cm²", r"24\,cm^2", "24 square centimeters", r"24\mathrm{cm}^2"], ["24 m^2", "24 cm", "42"]),
+    (
+        r"24 \text{ cm}^2",
+        ["24", "24 cm²", r"24\,cm^2", "24 square centimeters", r"24\mathrm{cm}^2"],
+        ["24 m^2", "24 cm", "42"],
+    ),
     ("100 cm^3", ["100", "100 cubic centimeters", "100 cm³", "0.1 l"], ["100 cm^2", "100 m^3"]),
     ("3 hours", ["3", "3 h", "180 minutes", "3 hrs"], ["3 minutes", "30"]),
     ("60 km/h", ["60", "60 kilometers per hour", "60km/h"], ["60 m/s", "60 mph", "6"]),
@@ -101,7 +121,11 @@ UNITS: list[Case] = [
     (r"\$5", ["5", "5 dollars", "$5", "$5.00"], ["5 cents", "50"]),
     ("7 apples", ["7", "7 apples", "7 Apples"], ["7 oranges", "8 apples"]),
     ("12", ["12 cm", r"12\text{ units}", "12 cm^2"], ["1.2 cm", "21 cm"]),
-    (r"6\sqrt{3} \text{ cm}", [r"6\sqrt{3}", "6√3 cm", r"\sqrt{108}\text{ cm}"], [r"6\sqrt{3} \text{ m}", "6 cm"]),
+    (
+        r"6\sqrt{3} \text{ cm}",
+        [r"6\sqrt{3}", "6√3 cm", r"\sqrt{108}\text{ cm}"],
+        [r"6\sqrt{3} \text{ m}", "6 cm"],
+    ),
     (r"36\pi \text{ cm}^2", [r"36\pi", "36π cm²"], ["36 cm²", r"36\pi \text{ m}^2"]),
     ("90 seconds", ["90", "1.5 minutes", "90 s"], ["90 minutes", "9 s"]),
     ("1 foot", ["12 inches", "1 ft", "1"], ["12 feet", "1 inch"]),
@@ -134,29 +158,60 @@ ALGEBRA: list[Case] = [
 ]
 
 SETS_TUPLES_INTERVALS: list[Case] = [
-    (r"\{1,2,3\}", [r"\{3,2,1\}", "1,2,3", r"\left\{1, 2, 3\right\}", r"\{1,2,2,3\}"], [r"\{1,2\}", r"\{1,2,4\}", "6"]),
-    ("(1,2)", ["(1, 2)", "(1.0,2)", r"\left(1,2\right)", r"(\frac{2}{2}, 2)"], ["(2,1)", "(1,3)", "[1,2]", "3"]),
+    (
+        r"\{1,2,3\}",
+        [r"\{3,2,1\}", "1,2,3", r"\left\{1, 2, 3\right\}", r"\{1,2,2,3\}"],
+        [r"\{1,2\}", r"\{1,2,4\}", "6"],
+    ),
+    (
+        "(1,2)",
+        ["(1, 2)", "(1.0,2)", r"\left(1,2\right)", r"(\frac{2}{2}, 2)"],
+        ["(2,1)", "(1,3)", "[1,2]", "3"],
+    ),
     ("A(3,-4)", ["(3,-4)", "(3, −4)", "A(3, -4)"], ["(-4,3)", "(3,4)"]),
-    ("[0,1)", ["[0, 1)", r"\left[0,1\right)", r"0 \le x < 1"], ["[0,1]", "(0,1)", "(0,1]", r"0<x\le 1"]),
-    (r"(-\infty, 3)", ["x<3", r"(-\infty,3)", r"3 > x", "(-∞,3)"], [r"(-\infty,3]", "x>3", r"x \le 3"]),
-    (r"x \ge 3", [r"[3,\infty)", r"x\geq 3", "x≥3", r"3\le x", r"[3, +\infty)"], ["x>3", r"x\le 3", r"(3,\infty)"]),
+    (
+        "[0,1)",
+        ["[0, 1)", r"\left[0,1\right)", r"0 \le x < 1"],
+        ["[0,1]", "(0,1)", "(0,1]", r"0<x\le 1"],
+    ),
+    (
+        r"(-\infty, 3)",
+        ["x<3", r"(-\infty,3)", r"3 > x", "(-∞,3)"],
+        [r"(-\infty,3]", "x>3", r"x \le 3"],
+    ),
+    (
+        r"x \ge 3",
+        [r"[3,\infty)", r"x\geq 3", "x≥3", r"3\le x", r"[3, +\infty)"],
+        ["x>3", r"x\le 3", r"(3,\infty)"],
+    ),
     (r"-2<x<3", ["(-2,3)", r"x\in(-2,3)", r"-2 < x < 3"], ["[-2,3]", "(-3,2)", "(-2,4)"]),
     (r"(-\infty,0)\cup(1,\infty)", [r"(1,\infty)\cup(-\infty,0)"], [r"(-\infty,0)", "(0,1)"]),
     (r"\pm 2", ["2, -2", r"\{-2, 2\}", "±2"], ["2", "-2"]),
     ("x=1 or x=2", ["1, 2", "x=2 or x=1", r"\{1,2\}", r"x = 1, x = 2"], ["x=1", "x=1 or x=3", "3"]),
     ("1, 4", ["4, 1", r"1 \text{ and } 4", "1 and 4"], ["1", "14", "1, 5"]),
     (r"\emptyset", [r"\varnothing", "∅"], ["0", r"\{0\}"]),
-    (r"(\frac{1}{2}, \sqrt{3})", ["(0.5, √3)", r"(1/2,\sqrt{3})"], [r"(\sqrt{3}, \frac12)", "(0.5, 3)"]),
+    (
+        r"(\frac{1}{2}, \sqrt{3})",
+        ["(0.5, √3)", r"(1/2,\sqrt{3})"],
+        [r"(\sqrt{3}, \frac12)", "(0.5, 3)"],
+    ),
     ("(1,2,3)", ["(1, 2, 3)"], ["(3,2,1)", "(1,2)"]),
 ]
 
 MATRICES_AND_VECTORS: list[Case] = [
     (
         r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
-        [r"\begin{bmatrix}1&2\\3&4\end{bmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4.0 \end{pmatrix}"],
+        [
+            r"\begin{bmatrix}1&2\\3&4\end{bmatrix}",
+            r"\begin{pmatrix} 1 & 2 \\ 3 & 4.0 \end{pmatrix}",
+        ],
         [r"\begin{pmatrix}1&3\\2&4\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}"],
     ),
-    (r"\begin{pmatrix}1\\2\end{pmatrix}", [r"\begin{bmatrix}1\\2\end{bmatrix}"], [r"\begin{pmatrix}2\\1\end{pmatrix}"]),
+    (
+        r"\begin{pmatrix}1\\2\end{pmatrix}",
+        [r"\begin{bmatrix}1\\2\end{bmatrix}"],
+        [r"\begin{pmatrix}2\\1\end{pmatrix}"],
+    ),
 ]
 
 RATIOS: list[Case] = [
@@ -176,18 +231,58 @@ WORDS_AND_CHOICES: list[Case] = [
     ("Tuesday", ["tuesday", r"\text{Tuesday}", "**Tuesday**"], ["Thursday", "Tues"]),
     ("summer clothing", ["Summer clothing", "summer  clothing."], ["winter clothing", "clothing"]),
     ("no solution", [r"\text{no solution}", "No solution"], ["0", "one solution"]),
-    ("B", ["B", "(B)", "B.", "b", r"\text{B}", "Option B", r"\textbf{(B)}"], ["A", "(C)", "AB", "D."]),
+    (
+        "B",
+        ["B", "(B)", "B.", "b", r"\text{B}", "Option B", r"\textbf{(B)}"],
+        ["A", "(C)", "AB", "D."],
+    ),
     ("D", ["D", "(D)", "Choice D"], ["B", "E"]),
     ("isosceles triangle", ["Isosceles Triangle"], ["equilateral triangle"]),
     ("rhombus", ["Rhombus", r"\mathrm{rhombus}"], ["square"]),
 ]
 
 WRAPPERS: list[Case] = [
-    ("15", ["The answer is 15", "Answer: 15", r"\[15\]", "$$15$$", r"\boxed{15}", "**15**"], ["The answer is 51"]),
+    (
+        "15",
+        ["The answer is 15", "Answer: 15", r"\[15\]", "$$15$$", r"\boxed{15}", "**15**"],
+        ["The answer is 51"],
+    ),
     ("$12$", ["12", r"\(12\)"], ["21"]),
     (r"\boxed{\frac{3}{5}}", ["3/5", "0.6"], ["5/3"]),
     ("<answer> 3 </answer>", ["3", "3.0"], ["4"]),
     ("x", ["x", "$x$"], ["y", "2x"]),
+]
+
+GEOMETRY_DATA: list[Case] = [
+    ("9米", ["9", "9 m", "9米", "9 meters"], ["9 cm", "90"]),
+    ("16π平方米", [r"16\pi", r"16\pi \text{ m}^2", "16π"], ["16", r"16\pi \text{ cm}^2"]),
+    ("5cm^2^", ["5", "5 cm²", r"5\text{ cm}^2"], ["5 cm", "25"]),
+    ("(√{3}+1)小时", [r"\sqrt{3}+1", "√3+1 hours"], [r"\sqrt{3}", r"\sqrt{4}"]),
+    ("30${}^\\circ $", ["30°", "30", r"30^\circ"], ["60°"]),
+    (r"\frac { \sqrt { 2 } } { 10 }", [r"\frac{\sqrt{2}}{10}", "√2/10"], [r"\frac{\sqrt{2}}{5}"]),
+    (r"5 \sqrt { 2 }", [r"5\sqrt{2}", "5√2", r"\sqrt{50}"], ["10", r"2\sqrt{5}"]),
+    (r"diameter $=10 \mathrm{~m}$", ["10", "10 m", "diameter = 10 m"], ["5", "10 cm"]),
+    ("$y=21.61$", ["21.61", "y = 21.61"], ["21.6", "2161"]),
+    ("254.4\n267.12", ["254.4, 267.12", "254.4 and 267.12"], ["254.4", "254.4, 267.1"]),
+    (">-2", ["x>-2", "> -2"], ["-2", "x<-2"]),
+    ("$ < $", ["<", r"$<$"], [">", "="]),
+    ("2191.7 metres", ["2191.7", "2191.7 m", "2,191.7"], ["2191", "2191.7 km"]),
+    (r"\frac{24}{5}cm", ["4.8", "4.8 cm", "48 mm"], ["4.8 m", "24"]),
+    ("60√{3}+1", [r"60\sqrt{3}+1", r"1+60\sqrt{3}"], [r"61\sqrt{3}", r"60\sqrt{3}"]),
+]
+
+TRAPS: list[Case] = [
+    (
+        "2",
+        [r"\frac{4}{2}", r"\sqrt{4}"],
+        [r"2\sqrt{3}", "2x", "2 or 3", "not 2", "1, 2", "2+i", "2/3"],
+    ),
+    ("6", ["2*3", r"2 \times 3"], ["2, 3", "6, 7", "between 5 and 6", r"6\pi", "6^2"]),
+    ("0", [r"\ln 1", "3-3"], ["", "nan", r"\infty", "none", "1e-3"]),
+    (r"\sqrt{5}", [r"5^{0.5}"], ["5", r"\sqrt{5}i", r"-\sqrt{5}", r"\pm\sqrt{5}"]),
+    ("x+1", ["1+x"], ["x", "1", "x+1=0", "(x,1)"]),
+    ("xy=6", ["yx=6"], ["6", "x=6", "xy"]),
+    ("AB=5", ["5", "AB = 5.0"], ["6", "AB=6"]),
 ]
 
 CATEGORIES: dict[str, list[Case]] = {
@@ -206,6 +301,8 @@ CATEGORIES: dict[str, list[Case]] = {
     "complex": COMPLEX,
     "words and choices": WORDS_AND_CHOICES,
     "wrappers": WRAPPERS,
+    "geometry data": GEOMETRY_DATA,
+    "traps": TRAPS,
 }
 
 PAIRS: list[tuple[str, str, str, float]] = [
