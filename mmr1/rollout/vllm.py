@@ -88,7 +88,10 @@ class VllmEngine:
         self._version = version
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        rendered = self._llm.renderer.render_cmpl([self._prompt(p) for p in prompts])
+        # Rendering through the cache would mark media as sent that the engine core never got.
+        rendered = self._llm.renderer.render_cmpl(
+            [self._prompt(p) for p in prompts], skip_mm_cache=True
+        )
         return [
             Probe(tuple(r["prompt_token_ids"]), _grids(prompt, r.get("mm_kwargs", {})))
             for prompt, r in zip(prompts, rendered, strict=True)
@@ -128,7 +131,9 @@ class VllmEngine:
 
     def _completion(self, output: Any) -> Completion:
         tokens = list(output.token_ids)
-        logprobs = [entry[token].logprob for entry, token in zip(output.logprobs, tokens)]
+        logprobs = [
+            entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)
+        ]
         return Completion(
             token_ids=np.array(tokens, dtype=np.int64),
             logprobs=np.array(logprobs, dtype=np.float32),
@@ -143,7 +148,7 @@ def _prepare_environment(config: RolloutConfig) -> bool:
     import torch
 
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine stays in this process
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     on_cpu = not torch.cuda.is_available()
     if on_cpu:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(config.cpu_kv_cache_gib))

@@ -156,6 +156,7 @@ def prepare_media(family: Family, media: MediaRef) -> PreparedMedia:
         merge=processor.merge_size,
         seconds_per_grid=seconds,
         digest=media.digest(),
+        patch_size=processor.patch_size,
     )
 
 
@@ -197,13 +198,20 @@ def prompt_positions(
         if prompt_ids[index] in (family.image_id, family.video_id):
             medium = next(queue)
             piece = _grid_positions(family, medium) + start
-            index += medium.tokens
         else:
-            piece = torch.full((3, 1), start)
-            index += 1
+            piece = (start + torch.arange(_text_run(family, prompt_ids, index))).expand(3, -1)
         pieces.append(piece)
+        index += piece.shape[1]
         start = int(piece.max()) + 1
     return torch.cat(pieces, dim=1) if pieces else torch.zeros(3, 0, dtype=torch.int64)
+
+
+def _text_run(family: Family, prompt_ids: Sequence[int], start: int) -> int:
+    """Number of text tokens from ``start`` to the next placeholder or the end."""
+    end = start
+    while end < len(prompt_ids) and prompt_ids[end] not in (family.image_id, family.video_id):
+        end += 1
+    return end - start
 
 
 def _grid_positions(family: Family, medium: PreparedMedia) -> torch.Tensor:

@@ -1,0 +1,132 @@
+"""Attention of a packed sequence whose completions share their prompt.
+
+The sequence is ``[trunk 1 | ... | trunk G | branch 1 | ... | branch B]``: a trunk is a prompt, a
+branch one of its completions. Tokens of a trunk attend causally to their trunk; tokens of a branch
+to the whole of its trunk and causally to their branch. Nothing is padded or copied per completion
+and no mask of tokens by tokens exists.
+
+Registered with transformers as ``"mmr1"``. (A name with "flash" in it would make transformers
+rearrange masks and positions on its own.) Without a layout it is transformers' SDPA attention, so a
+model set to it still generates and still takes padded batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from mmr1.trainer.varlen import Blocks, attend, attend_backward
+
+NAME = "mmr1"
+
+
+@dataclass(frozen=True)
+class AttentionLayout:
+    """Who attends to whom.
+
+    Attributes:
+        trunks: Causal blocks of the trunks.
+        branches: Causal blocks of the branches.
+        shared: Each trunk's branches, all together, to that trunk.
+        calls: One entry per layer that ran on this layout; the forward checks their number,
+            because a layer that fell back to plain attention would mix the sequences silently.
+    """
+
+    trunks: Blocks
+    branches: Blocks
+    shared: Blocks
+    calls: list[None] = field(default_factory=list)
+
+    @property
+    def trunk_tokens(self) -> int:
+        return sum(self.trunks.q_lengths)
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    layout: AttentionLayout | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention signature: ``[1, H, T, D]`` in, ``[1, T, H, D]`` out."""
+    if layout is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+    assert dropout == 0, "packed attention has no dropout"
+    assert attention_mask is None, "a packed sequence has no mask"
+    assert query.shape[0] == 1, "a packed batch is one sequence"
+    assert query.shape[2] == key.shape[2], "packing does not go with a key-value cache"
+    layout.calls.append(None)
+    # Under autocast the rotary embedding leaves queries and keys in float32.
+    rows = [x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value)]
+    return _SharedPrefixAttention.apply(*rows, layout, scaling)[None], None
+
+
+class _SharedPrefixAttention(torch.autograd.Function):
+    """``[T, H, D]`` queries, ``[T, H_kv, D]`` keys and values -> ``[T, H, D]``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        layout: AttentionLayout,
+        scale: float,
+    ) -> torch.Tensor:
+        n = layout.trunk_tokens
+        out, lse = attend(query[:n], key[:n], value[:n], layout.trunks, scale)
+        if n < len(query):
+            own = attend(query[n:], key[n:], value[n:], layout.branches, scale)
+            shared = attend(query[n:], key[:n], value[:n], layout.shared, scale)
+            branch_out, branch_lse = _merge(own, shared)
+            out, lse = torch.cat([out, branch_out]), torch.cat([lse, branch_lse])
+        ctx.save_for_backward(query, key, value, out, lse)
+        ctx.layout, ctx.scale = layout, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        query, key, value, out, lse = ctx.saved_tensors
+        layout, scale = ctx.layout, ctx.scale
+        n = layout.trunk_tokens
+        trunk = (grad_out[:n], query[:n], key[:n], value[:n], out[:n], lse[:n])
+        dq, dk, dv = attend_backward(*trunk, layout.trunks, scale)
+        if n < len(query):
+            ends = (out[n:], lse[n:])
+            own = attend_backward(
+                grad_out[n:], query[n:], key[n:], value[n:], *ends, layout.branches, scale
+            )
+            shared = attend_backward(
+                grad_out[n:], query[n:], key[:n], value[:n], *ends, layout.shared, scale
+            )
+            dq = torch.cat([dq, own[0] + shared[0]])
+            dk = torch.cat([dk + shared[1], own[1]])
+            dv = torch.cat([dv + shared[2], own[2]])
+        return dq, dk, dv, None, None
+
+
+def _merge(
+    one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over the union of two sets of keys, from the attention over each."""
+    (out_1, lse_1), (out_2, lse_2) = one, other
+    lse = torch.logaddexp(lse_1, lse_2)
+    out = out_1 * (lse_1 - lse).exp()[..., None] + out_2 * (lse_2 - lse).exp()[..., None]
+    return out.to(out_1.dtype), lse
+
+
+AttentionInterface.register(NAME, packed_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

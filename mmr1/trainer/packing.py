@@ -1,0 +1,186 @@
+"""Groups as one packed sequence: every prompt, every image and every completion once.
+
+``[trunk 1 | ... | trunk G | branch 1 | ... | branch B]``, see ``attention.py``. A group with a
+single completion has nothing to share: its completion goes on in its trunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from mmr1.trainer.attention import AttentionLayout
+from mmr1.trainer.sequences import GroupInput, completion_batch
+from mmr1.trainer.varlen import Blocks
+from mmr1.vision.prepare import PreparedMedia
+
+Read = Literal["before", "at"]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One packed sequence of T tokens, holding N completion tokens to be read.
+
+    Attributes:
+        ids: ``[T]`` int64.
+        positions: ``[4, T]`` int64: place within the sequence, then the three M-RoPE rows.
+        layout: Who attends to whom.
+        rows: ``[N]`` int64, where the hidden state of each completion token is read; completions
+            in order, and within them tokens in order.
+        mask: ``[B, R]`` bool, where those N values go in a padded batch.
+        targets: ``[N]`` int64, the completion tokens.
+        media: Every image and video once, by digest.
+        feature_rows: ``[F]`` int64, row in the concatenated features of ``media`` for each
+            placeholder token; a medium that two prompts show occurs twice.
+        feature_slots: ``[F]`` int64, those placeholder tokens.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    layout: AttentionLayout
+    rows: torch.Tensor
+    mask: torch.Tensor
+    targets: torch.Tensor
+    media: tuple[PreparedMedia, ...]
+    feature_rows: torch.Tensor
+    feature_slots: torch.Tensor
+
+
+def pack(
+    groups: Sequence[GroupInput],
+    placeholder_ids: Sequence[int],
+    device: torch.device,
+    read: Read = "before",
+) -> Packed:
+    """Lay groups out as one sequence.
+
+    Args:
+        groups: Each with at least one completion.
+        placeholder_ids: Token ids of images and videos.
+        device: Where the sequence goes.
+        read: ``"before"`` reads the state a completion token is predicted from, and leaves the
+            last token of each completion out, since nothing is predicted from it. ``"at"`` reads
+            the state at the token itself.
+    """
+    assert groups, "nothing to pack"
+    assert all(group.completions for group in groups), "a group has no completions"
+    pieces = [_pieces(group, read) for group in groups]
+    ids = torch.cat([p.trunk for p in pieces] + [row for p in pieces for row in p.branches])
+    media, feature_rows, feature_slots = _place_media(groups, ids, placeholder_ids)
+    completion_ids, mask = completion_batch(groups)
+    return Packed(
+        ids=ids.to(device),
+        positions=_positions(pieces).to(device),
+        layout=_layout(pieces, device),
+        rows=_read_rows(pieces, read).to(device),
+        mask=mask.to(device),
+        targets=completion_ids[mask].to(device),
+        media=media,
+        feature_rows=feature_rows.to(device),
+        feature_slots=feature_slots.to(device),
+    )
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """A group cut up: its trunk ``[L]``, and its branches unless it has a single completion."""
+
+    group: GroupInput
+    trunk: torch.Tensor
+    branches: tuple[torch.Tensor, ...]
+
+    @property
+    def next_position(self) -> int:
+        return int(self.group.prompt_positions.max()) + 1
+
+
+def _pieces(group: GroupInput, read: Read) -> _Pieces:
+    fed = tuple(row if read == "at" else row[:-1] for row in group.completions)
+    if len(fed) == 1:
+        return _Pieces(group, torch.cat([group.prompt_ids, *fed]), ())
+    return _Pieces(group, group.prompt_ids, fed)
+
+
+def _layout(pieces: Sequence[_Pieces], device: torch.device) -> AttentionLayout:
+    trunks = tuple(len(p.trunk) for p in pieces)
+    branches = tuple(len(row) for p in pieces for row in p.branches)
+    per_trunk = tuple(sum(len(row) for row in p.branches) for p in pieces)
+    return AttentionLayout(
+        trunks=Blocks(trunks, trunks, causal=True, device=device),
+        branches=Blocks(branches, branches, causal=True, device=device),
+        shared=Blocks(per_trunk, trunks, causal=False, device=device),
+    )
+
+
+def _positions(pieces: Sequence[_Pieces]) -> torch.Tensor:
+    """``[4, T]``. Every branch goes on where its prompt ended, as if it were the only one."""
+    parts = []
+    starts, lengths = [], []  # of each branch; a start is (in the sequence, in M-RoPE)
+    for p in pieces:
+        prompt_length = len(p.group.prompt_ids)
+        own = torch.arange(len(p.trunk) - prompt_length) + p.next_position
+        rope = torch.cat([p.group.prompt_positions, own.expand(3, -1)], dim=1)
+        parts.append(torch.cat([torch.arange(len(p.trunk))[None], rope]))
+        starts += [(prompt_length, p.next_position)] * len(p.branches)
+        lengths += [len(row) for row in p.branches]
+    if lengths:
+        lengths_t = torch.tensor(lengths)
+        begin = torch.tensor(starts).T.repeat_interleave(lengths_t, dim=1)
+        parts.append((begin + _steps(lengths_t))[[0, 1, 1, 1]])
+    return torch.cat(parts, dim=1)
+
+
+def _steps(lengths: torch.Tensor) -> torch.Tensor:
+    """0, 1, ..., lengths[0] - 1, 0, 1, ..., lengths[1] - 1, ..."""
+    starts = lengths.cumsum(0) - lengths
+    return torch.arange(int(lengths.sum())) - starts.repeat_interleave(lengths)
+
+
+def _read_rows(pieces: Sequence[_Pieces], read: Read) -> torch.Tensor:
+    """``[N]``. Token t of a completion is read at its own row, or one before it."""
+    firsts, lengths = [], []  # rows where tokens 0 and 1 are read; the rest follows token 1
+    trunk_start, branch_start = 0, sum(len(p.trunk) for p in pieces)
+    for p in pieces:
+        prompt_end = trunk_start + len(p.group.prompt_ids)
+        own_rows = [prompt_end]
+        if p.branches:
+            ends = torch.tensor([len(row) for row in p.branches]).cumsum(0) + branch_start
+            own_rows = [branch_start, *ends[:-1].tolist()]
+            branch_start = int(ends[-1])
+        for row, own in zip(p.group.completions, own_rows, strict=True):
+            firsts.append((own, own + 1) if read == "at" else (prompt_end - 1, own))
+            lengths.append(len(row))
+        trunk_start += len(p.trunk)
+    lengths_t = torch.tensor(lengths)
+    token_0, token_1 = torch.tensor(firsts).T.repeat_interleave(lengths_t, dim=1)
+    steps = _steps(lengths_t)
+    return torch.where(steps == 0, token_0, token_1 + steps - 1)
+
+
+def _place_media(
+    groups: Sequence[GroupInput], ids: torch.Tensor, placeholder_ids: Sequence[int]
+) -> tuple[tuple[PreparedMedia, ...], torch.Tensor, torch.Tensor]:
+    """Distinct media, and which of their feature rows goes to which token."""
+    distinct: dict[str, PreparedMedia] = {}
+    first_row: dict[str, int] = {}
+    total = 0
+    rows = [torch.zeros(0, dtype=torch.int64)]
+    for medium in (m for group in groups for m in group.media):
+        if medium.digest not in distinct:
+            distinct[medium.digest], first_row[medium.digest] = medium, total
+            total += medium.tokens
+        start = first_row[medium.digest]
+        rows.append(torch.arange(start, start + medium.tokens))
+    feature_rows = torch.cat(rows)
+    # Prompts come first, in group order: the placeholders are met in the order of the media.
+    slots = torch.isin(ids, torch.tensor(list(placeholder_ids))).nonzero()[:, 0]
+    if len(slots) != len(feature_rows):
+        raise ValueError(
+            f"prompts and completions hold {len(slots)} vision placeholders where the media have "
+            f"{len(feature_rows)} tokens; a sampled placeholder cannot be fed back: forbid them in "
+            "sampling"
+        )
+    return tuple(distinct.values()), feature_rows, slots

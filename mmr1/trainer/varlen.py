@@ -1,0 +1,352 @@
+"""Attention over blocks of unequal length, forward and backward, without autograd.
+
+``attend`` returns the log-sum-exp beside the output, and ``attend_backward`` takes both. A query
+that attends to two sets of keys can therefore be computed in two calls whose outputs are merged:
+given the merged output and log-sum-exp, each call's backward is exactly its share of the gradient
+(the identity behind ring attention, arXiv:2310.01889).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+# Blocks of different size share a padded batch while the padding costs less than a call of its own
+# would; so many score entries take about as long as the overhead of a call.
+PADDING_RATIO = 1.25
+PADDING_ENTRIES = 1 << 16
+
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Block i: the next ``q_lengths[i]`` queries attend to the next ``k_lengths[i]`` keys.
+
+    Attributes:
+        causal: Within a block, query j sees keys 0..j (the two lengths are then equal).
+        device: Where the index tensors live.
+    """
+
+    q_lengths: tuple[int, ...]
+    k_lengths: tuple[int, ...]
+    causal: bool
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        assert not self.causal or self.q_lengths == self.k_lengths, "causal blocks are square"
+
+    @cached_property
+    def buckets(self) -> list[list[int]]:
+        """Blocks by padded batch, those of similar size together; blocks without queries left out.
+
+        Sorted by size, a block joins the current bucket while padding stays below a quarter.
+        """
+        sizes = enumerate(zip(self.q_lengths, self.k_lengths, strict=True))
+        areas = {i: (q, k) for i, (q, k) in sizes if q}
+        made: list[list[int]] = []
+        real = longest_q = longest_k = 0
+        for i in sorted(areas, key=lambda i: (areas[i][1], areas[i][0]), reverse=True):
+            q, k = areas[i]
+            real, longest_q, longest_k = real + q * k, max(longest_q, q), max(longest_k, k)
+            allowed = PADDING_RATIO * real + PADDING_ENTRIES
+            if made and (len(made[-1]) + 1) * longest_q * longest_k <= allowed:
+                made[-1].append(i)
+            else:
+                made.append([i])
+                real, longest_q, longest_k = q * k, q, k
+        return [sorted(bucket) for bucket in made]
+
+    @cached_property
+    def q_padding(self) -> Padding:
+        return Padding.of(self.q_lengths, self.buckets, self.device)
+
+    @cached_property
+    def k_padding(self) -> Padding:
+        return Padding.of(self.k_lengths, self.buckets, self.device)
+
+    @cached_property
+    def q_offsets(self) -> torch.Tensor:
+        return _offsets(self.q_lengths, self.device)
+
+    @cached_property
+    def k_offsets(self) -> torch.Tensor:
+        return _offsets(self.k_lengths, self.device)
+
+
+def _offsets(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    """``[B + 1]`` int32 cumulative lengths, as the varlen kernels want them."""
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    return ends.to(device=device, dtype=torch.int32)
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Moves packed rows into the padded batches of the buckets, and back.
+
+    Attributes:
+        shapes: ``(blocks, longest)`` of each bucket.
+        source: Packed row of every padded row (padding reads row 0), None when nothing moves.
+        rows, slots: Packed rows that are in a bucket, and their padded rows; None as above.
+        valid: Per bucket ``[blocks, longest]`` bool, None where there is no padding.
+        total: Number of packed rows.
+    """
+
+    shapes: list[tuple[int, int]]
+    source: torch.Tensor | None
+    rows: torch.Tensor | None
+    slots: torch.Tensor | None
+    valid: list[torch.Tensor | None]
+    total: int
+
+    @staticmethod
+    def of(lengths: Sequence[int], buckets: list[list[int]], device: torch.device) -> Padding:
+        lengths_t = torch.tensor(lengths, dtype=torch.int64)
+        starts = lengths_t.cumsum(0) - lengths_t
+        shapes, sources, valid = [], [], []
+        for bucket in buckets:
+            steps = torch.arange(int(lengths_t[bucket].max()))
+            inside = steps < lengths_t[bucket, None]
+            sources.append(torch.where(inside, starts[bucket, None] + steps, -1).flatten())
+            shapes.append((len(bucket), len(steps)))
+            valid.append(None if inside.all() else inside.to(device))
+        source = torch.cat(sources) if sources else torch.zeros(0, dtype=torch.int64)
+        total = int(lengths_t.sum())
+        if torch.equal(source, torch.arange(total)):
+            return Padding(shapes, None, None, None, valid, total)
+        slots = (source >= 0).nonzero()[:, 0]
+        rows = source[slots]
+        source = source.clamp(min=0)
+        return Padding(shapes, source.to(device), rows.to(device), slots.to(device), valid, total)
+
+    def pad(self, packed: torch.Tensor) -> list[torch.Tensor]:
+        """``[T, H, ...]`` to one ``[blocks, H, longest, ...]`` per bucket."""
+        moved = packed if self.source is None else packed.index_select(0, self.source)
+        pieces = moved.split([blocks * longest for blocks, longest in self.shapes])
+        return [p.unflatten(0, s).transpose(1, 2) for p, s in zip(pieces, self.shapes, strict=True)]
+
+    def unpad(self, padded: list[torch.Tensor]) -> torch.Tensor:
+        """The inverse of ``pad``: padding dropped, rows that are in no bucket 0."""
+        flat = torch.cat([p.transpose(1, 2).flatten(0, 1) for p in padded])
+        if self.rows is None or self.slots is None:
+            return flat
+        out = flat.new_zeros(self.total, *flat.shape[1:])
+        return out.index_copy_(0, self.rows, flat.index_select(0, self.slots))
+
+
+def attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: Blocks, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax attention within blocks.
+
+    Args:
+        query: ``[Tq, H, D]``.
+        key, value: ``[Tk, H_kv, D]``; H is a multiple of H_kv (grouped-query attention).
+
+    Returns:
+        Output ``[Tq, H, D]`` and log-sum-exp of the scaled scores ``[Tq, H]`` float32.
+    """
+    if _has_varlen_kernel(query):
+        return _kernel_forward(query, key, value, blocks, scale)
+    repeats = query.shape[1] // key.shape[1]
+    keys, values = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    outs, lses = [], []
+    for block in _padded(query, keys, values, blocks):
+        out, lse = block_forward(*block, blocks.causal, scale)
+        outs.append(out)
+        lses.append(lse)
+    return blocks.q_padding.unpad(outs), blocks.q_padding.unpad(lses)
+
+
+def attend_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    blocks: Blocks,
+    scale: float,
+) -> Gradients:
+    """Gradients of query, key and value, in their shapes.
+
+    ``out`` and ``lse`` may be those of a merge of several calls; see the module's docstring.
+    """
+    if _has_varlen_kernel(query):
+        return _kernel_backward(grad_out, query, key, value, out, lse, blocks, scale)
+    kv_heads, repeats = key.shape[1], query.shape[1] // key.shape[1]
+    keys, values = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    padding = blocks.q_padding
+    grads: list[Gradients] = []
+    sides = (padding.pad(grad_out), padding.pad(out), padding.pad(lse), padding.valid)
+    for g, o, row_lse, valid, block in zip(
+        *sides, _padded(query, keys, values, blocks), strict=True
+    ):
+        if valid is not None:  # a padded query attends to nothing: its weights are exp(s - inf)
+            row_lse = row_lse.masked_fill(~valid[:, None], math.inf)
+        grads.append(block_backward(g, *block, o, row_lse, blocks.causal, scale))
+    grad_query = padding.unpad([g[0] for g in grads])
+    grad_key, grad_value = (
+        blocks.k_padding.unpad([g[i] for g in grads]).unflatten(1, (kv_heads, repeats)).sum(2)
+        for i in (1, 2)
+    )
+    return grad_query, grad_key, grad_value
+
+
+def _padded(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: Blocks
+) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+    """Query, key, value and additive mask of each bucket."""
+    # Padded keys of a causal block lie behind every real query: no mask is needed.
+    masks = [
+        None if valid is None or blocks.causal else _additive(valid, query.dtype)
+        for valid in blocks.k_padding.valid
+    ]
+    sides = (blocks.q_padding.pad(query), blocks.k_padding.pad(key), blocks.k_padding.pad(value))
+    return list(zip(*sides, masks, strict=True))
+
+
+def _additive(valid: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    mask = torch.zeros(valid.shape, dtype=dtype, device=valid.device)
+    return mask.masked_fill_(~valid, -math.inf)[:, None, None, :]
+
+
+def block_forward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One padded batch, ``[B, H, L, D]``: output and log-sum-exp ``[B, H, L]``."""
+    if query.device.type == "cpu":
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
+        )
+        return out, lse
+    return dense_forward(query, key, value, mask, causal, scale)
+
+
+def block_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    causal: bool,
+    scale: float,
+) -> Gradients:
+    """Gradients of ``block_forward`` for its output."""
+    if query.device.type == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad_out, query, key, value, out, lse, 0.0, causal, attn_mask=mask, scale=scale
+        )
+    return dense_backward(grad_out, query, key, value, mask, out, lse, causal, scale)
+
+
+def dense_forward(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``block_forward`` by matrix products, for devices and precisions without a kernel."""
+    scores = _scores(query, key, mask, causal, scale)
+    lse = scores.logsumexp(-1)
+    return (scores - lse[..., None]).exp().to(value.dtype) @ value, lse
+
+
+def dense_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    causal: bool,
+    scale: float,
+) -> Gradients:
+    """Gradients of ``dense_forward`` for its output."""
+    weights = (_scores(query, key, mask, causal, scale) - lse[..., None]).exp()
+    grad_value = weights.to(grad_out.dtype).transpose(-1, -2) @ grad_out
+    grad_weights = (grad_out @ value.transpose(-1, -2)).float()
+    delta = (grad_out.float() * out.float()).sum(-1, keepdim=True)
+    grad_scores = (weights * (grad_weights - delta) * scale).to(query.dtype)
+    return grad_scores @ key, grad_scores.transpose(-1, -2) @ query, grad_value
+
+
+def _scores(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float
+) -> torch.Tensor:
+    scores = (query @ key.transpose(-1, -2)).float() * scale
+    if mask is not None:
+        scores = scores + mask
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    return scores
+
+
+def _has_varlen_kernel(query: torch.Tensor) -> bool:
+    """Flash attention, as torch ships it: CUDA, half precision, heads up to 256."""
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    return query.is_cuda and half and query.shape[-1] <= 256
+
+
+def _kernel_forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: Blocks, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse, *_ = torch.ops.aten._flash_attention_forward(
+        query,
+        key,
+        value,
+        blocks.q_offsets,
+        blocks.k_offsets,
+        max(blocks.q_lengths),
+        max(blocks.k_lengths),
+        0.0,
+        blocks.causal,
+        False,
+        scale=scale,
+    )
+    return out, lse.T  # the kernel's is [H, Tq]
+
+
+def _kernel_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    blocks: Blocks,
+    scale: float,
+) -> Gradients:
+    unused_rng = torch.zeros(2, dtype=torch.uint64, device=query.device)  # there is no dropout
+    return torch.ops.aten._flash_attention_backward(
+        grad_out.contiguous(),
+        query,
+        key,
+        value,
+        out,
+        lse.T.contiguous(),
+        blocks.q_offsets,
+        blocks.k_offsets,
+        max(blocks.q_lengths),
+        max(blocks.k_lengths),
+        0.0,
+        blocks.causal,
+        unused_rng,
+        torch.empty(0, device=query.device),
+        scale=scale,
+    )

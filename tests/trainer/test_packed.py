@@ -1,0 +1,301 @@
+"""The packed forward against the padded one: values and every parameter's gradient."""
+
+import peft
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_groups import family, group, image, new_model, video
+
+from mmr1.trainer.features import FeatureCache
+from mmr1.trainer.packed import packed_hidden, packed_scores, to_rows, unwrapped
+from mmr1.trainer.padded import padded_scores
+from mmr1.trainer.sequences import GroupInput, completion_batch
+
+TOLERANCE = 1e-5
+
+
+def one_image():
+    return image(56, 84, seed=0)
+
+
+GROUPS = {
+    "text": lambda: [group([], 9, [3, 7, 1, 12], 0), group([], 30, [5, 5], 1)],
+    "image": lambda: [group([one_image()], 11, [5, 9], 1), group([image(84, 56, 1)], 3, [4], 2)],
+    "two images": lambda: [group([one_image(), image(84, 112, 3)], 6, [4, 4, 4], 2)],
+    "one image in two prompts": lambda: [
+        group([one_image()], 6, [4, 2], 2),
+        group([image(28, 28, 9), one_image()], 5, [7, 3], 3),
+    ],
+    "video": lambda: [group([video(4, 56, 84, 1)], 5, [8, 2, 6], 3)],
+    "everything": lambda: [
+        group([], 9, [3, 7, 1, 12], 0),
+        group([one_image()], 11, [5, 9], 1),
+        group([video(4, 56, 84, 1)], 5, [8], 3),
+        group([image(112, 140, 5), video(2, 56, 56, 2)], 5, [8, 2], 4),
+        group([], 4, [1], 5),
+    ],
+}
+
+
+def weighted_sum(scores):
+    """Every token of both outputs with a weight of its own."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(2, *scores.logprobs.shape, generator=generator)
+    return (scores.logprobs * weights[0]).sum() + (scores.entropy * weights[1]).sum()
+
+
+def gradients(model, scores):
+    model.zero_grad()
+    weighted_sum(scores).backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_gradients(found, wanted):
+    """Equal to 1e-5, of the gradient's largest entry where that is above 1."""
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        scale = max(1.0, gradient.abs().max().item())
+        error = (found[name] - gradient).abs().max().item()
+        assert error <= TOLERANCE * scale, f"{name}: off by {error} with entries up to {scale}"
+
+
+def assert_same(model, groups, temperature=0.7, **options):
+    expected = padded_scores(model, groups, temperature)
+    wanted = gradients(model, expected)
+    got = packed_scores(model, groups, temperature, **options)
+    torch.testing.assert_close(got.logprobs, expected.logprobs, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(got.entropy, expected.entropy, atol=TOLERANCE, rtol=0)
+    assert_gradients(gradients(model, got), wanted)
+    return wanted
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_equals_the_padded_forward(case):
+    names = assert_same(new_model(), GROUPS[case]())
+    if case != "text":
+        assert any("visual" in name for name in names)
+
+
+@settings(deadline=None, max_examples=12)
+@given(data=st.data())
+def test_random_ragged_groups(data):
+    media = {
+        "text": [],
+        "image": [image(56, 56, 7)],
+        "two images": [image(28, 84, 8), image(56, 56, 7)],
+        "video": [video(4, 56, 56, 1)],
+    }
+    groups = []
+    for seed in range(data.draw(st.integers(1, 4))):
+        kind = data.draw(st.sampled_from(sorted(media)))
+        lengths = data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=5))
+        text = data.draw(st.integers(1, 20))
+        groups.append(group(media[kind], text, lengths, seed))
+    assert_same(new_model(), groups, temperature=1.0)
+
+
+def test_forbidden_tokens_are_outside_the_distribution():
+    model, groups = new_model(), GROUPS["everything"]()
+    used = {int(t) for g in groups for row in g.completions for t in row}
+    forbidden = tuple(i for i in range(640) if i not in used)[:200]
+    expected = padded_scores(model, groups, 0.7, forbidden)
+    free = packed_scores(model, groups, 0.7)
+    got = packed_scores(model, groups, 0.7, forbidden)
+    torch.testing.assert_close(got.logprobs, expected.logprobs, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(got.entropy, expected.entropy, atol=TOLERANCE, rtol=0)
+    assert_gradients(gradients(model, got), gradients(model, expected))
+    assert (got.logprobs >= free.logprobs).all()  # their mass went to the others
+
+
+def test_small_chunks_change_nothing():
+    assert_same(new_model(), GROUPS["everything"](), chunk_elements=3 * 640)
+
+
+@pytest.mark.parametrize("case", ["image", "everything"])
+def test_with_activation_checkpointing(case):
+    model = new_model()
+    wanted = gradients(model, padded_scores(model, GROUPS[case](), 1.0))
+    model.train()  # layers checkpoint only in training
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    found = gradients(model, packed_scores(model, GROUPS[case](), 1.0))
+    assert_gradients(found, wanted)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_with_lora(checkpointing):
+    config = peft.LoraConfig(
+        r=4, target_modules="all-linear", init_lora_weights=False, lora_dropout=0.0
+    )
+    model = peft.get_peft_model(new_model(), config)
+    if checkpointing:
+        model.train()
+        model.enable_input_require_grads()
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    groups = GROUPS["everything"]()
+    wanted = gradients(model, padded_scores(unwrapped(model), groups, 1.0))
+    found = gradients(model, packed_scores(model, groups, 1.0))
+    assert any("visual" in n and "lora" in n for n in wanted)
+    assert_gradients(found, wanted)
+
+
+def test_a_frozen_tower_is_run_once():
+    model = new_model()
+    model.model.visual.requires_grad_(False)
+    groups, features = GROUPS["everything"](), FeatureCache()
+    runs = []
+    model.model.visual.register_forward_pre_hook(lambda _, args: runs.append(len(args[0])))
+    expected = packed_scores(model, groups, 1.0)
+    wanted = gradients(model, expected)
+    del runs[:]
+    for _ in range(3):
+        got = packed_scores(model, groups, 1.0, features=features)
+        assert torch.equal(got.logprobs, expected.logprobs)
+        found = gradients(model, got)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    media = {m.digest: m for g in groups for m in g.media}
+    assert runs == [sum(len(m.patches) for m in media.values())]
+
+
+def test_features_of_a_trained_tower_cannot_be_kept():
+    with pytest.raises(ValueError, match="only be kept where the vision tower is frozen"):
+        packed_scores(new_model(), GROUPS["image"](), 1.0, features=FeatureCache())
+
+
+def test_feature_cache_is_bounded():
+    cache = FeatureCache(max_bytes=2 * 4 * 4)
+    for name in "abc":
+        cache[name] = torch.zeros(1, 4)
+        assert name in cache
+    assert "a" not in cache
+    assert len(cache) == 2
+
+
+def test_each_image_goes_through_the_tower_once():
+    model = new_model()
+    seen = []
+    model.model.visual.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    packed_scores(model, GROUPS["one image in two prompts"](), 1.0)
+    assert seen == [len(one_image().patches) + len(image(28, 28, 9).patches)]
+
+
+@pytest.mark.parametrize("case", ["text", "everything"])
+def test_split_groups_add_up_to_the_whole(case):
+    groups = GROUPS[case]()
+    model = new_model()
+    whole = packed_scores(model, groups, 1.0)
+    model.zero_grad()
+    whole.logprobs.square().sum().backward()
+    wanted = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    rows = []
+    for g in groups:
+        half = (len(g.completions) + 1) // 2
+        for part in (g.completions[:half], g.completions[half:]):
+            if part:
+                piece = GroupInput(g.prompt_ids, g.prompt_positions, g.media, part)
+                scores = packed_scores(model, [piece], 1.0)
+                scores.logprobs.square().sum().backward()
+                rows += [row[: len(c)] for row, c in zip(scores.logprobs, part, strict=True)]
+    _, mask = completion_batch(groups)
+    torch.testing.assert_close(torch.cat(rows), whole.logprobs[mask], atol=TOLERANCE, rtol=0)
+    parts = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert_gradients(parts, wanted)
+
+
+@pytest.mark.parametrize("read", ["before", "at"])
+def test_hidden_states_are_those_of_the_plain_forward(read):
+    model, groups = new_model(), GROUPS["everything"]()
+    hidden, mask = packed_hidden(model, groups, read)
+    expected = []
+    for g in groups:
+        for i, completion in enumerate(g.completions):
+            one = GroupInput(g.prompt_ids, g.prompt_positions, g.media, (completion,))
+            states = whole_sequence(model, one)
+            start = len(g.prompt_ids) - (read == "before")
+            expected.append(states[start : start + len(completion)])
+            assert mask[len(expected) - 1].sum() == len(completion), i
+    torch.testing.assert_close(hidden, torch.cat(expected), atol=TOLERANCE, rtol=0)
+    values = to_rows(hidden[:, 0], mask)
+    assert torch.equal(values[mask], hidden[:, 0])
+
+
+def whole_sequence(model, one):
+    """Final hidden states of a prompt and its completion by transformers' own forward."""
+    media = {kind: [m for m in one.media if m.kind == kind] for kind in ("image", "video")}
+    inputs = {}
+    for kind, pixels, grid in (
+        ("image", "pixel_values", "image_grid_thw"),
+        ("video", "pixel_values_videos", "video_grid_thw"),
+    ):
+        if media[kind]:
+            inputs[pixels] = torch.cat([m.patches for m in media[kind]])
+            inputs[grid] = torch.tensor([m.grid for m in media[kind]])
+    positions = torch.cat([one.prompt_positions, one.completion_positions(0)], 1)
+    ids = torch.cat([one.prompt_ids, one.completions[0]])
+    out = model.model(
+        input_ids=ids[None],
+        position_ids=positions[:, None],
+        attention_mask=torch.ones_like(ids)[None],
+        use_cache=False,
+        **inputs,
+    )
+    return out.last_hidden_state[0]
+
+
+def test_sequences_do_not_see_each_other():
+    model = new_model()
+    a, b = group([], 9, [6, 5], 0), group([one_image()], 7, [4, 8], 1)
+    alone = packed_scores(model, [a], 1.0).logprobs
+    other = group([image(84, 84, 3)], 12, [9, 2], 5)
+    for neighbour in (b, other):
+        together = packed_scores(model, [a, neighbour], 1.0).logprobs[:2, : alone.shape[1]]
+        torch.testing.assert_close(together, alone, atol=TOLERANCE, rtol=0)
+
+
+def test_layers_that_do_not_run_packed_attention_are_noticed():
+    model = new_model()
+    attention = model.model.language_model.layers[0].self_attn
+    own = type(attention.config)(**attention.config.to_dict())
+    own._attn_implementation = "sdpa"
+    attention.config = own
+    with pytest.raises(AssertionError, match="1 of 2 layers mixed the packed sequences"):
+        packed_scores(model, GROUPS["text"](), 1.0)
+
+
+def test_the_model_still_generates_and_takes_padded_batches():
+    model = new_model()
+    groups = GROUPS["everything"]()
+    before = padded_scores(model, groups, 1.0)
+    generated = model.generate(torch.arange(30, 40)[None], max_new_tokens=5, do_sample=False)
+    packed_scores(model, groups, 1.0)
+    after = padded_scores(model, groups, 1.0)
+    torch.testing.assert_close(after.logprobs, before.logprobs, atol=TOLERANCE, rtol=0)
+    again = model.generate(torch.arange(30, 40)[None], max_new_tokens=5, do_sample=False)
+    assert torch.equal(generated, again)
+
+
+def test_sampled_placeholders_are_refused():
+    g = group([one_image()], 5, [4, 4], 0)
+    bad = g.completions[0].clone()
+    bad[1] = family().image_id
+    g = GroupInput(g.prompt_ids, g.prompt_positions, g.media, (bad, g.completions[1]))
+    with pytest.raises(ValueError, match="forbid them in sampling"):
+        packed_scores(new_model(), [g], 1.0)
+
+
+def test_lora_on_the_output_layer_is_refused():
+    config = peft.LoraConfig(r=4, target_modules=["lm_head"])
+    model = peft.get_peft_model(new_model(), config)
+    with pytest.raises(ValueError, match="leave lm_head out"):
+        packed_scores(model, GROUPS["text"](), 1.0)
+
+
+def test_bf16_autocast_is_close_to_float32():
+    model, groups = new_model(), GROUPS["everything"]()
+    exact = packed_scores(model, groups, 1.0).logprobs
+    with torch.autocast("cpu", torch.bfloat16):
+        got = packed_scores(model, groups, 1.0)
+    assert got.logprobs.dtype == torch.float32
+    torch.testing.assert_close(got.logprobs, exact, atol=0.1, rtol=0)
+    weighted_sum(got).backward()

@@ -1,0 +1,97 @@
+"""A tiny Qwen2.5-VL and ragged groups for it: text, images, videos, shared and unshared."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForImageTextToText
+
+from mmr1.trainer.sequences import GroupInput
+from mmr1.vision.families import tiny
+from mmr1.vision.families.qwen2_5_vl import (
+    Family,
+    expand_placeholders,
+    load_family,
+    prompt_positions,
+)
+from mmr1.vision.prepare import PreparedMedia
+
+
+@functools.cache
+def model_dir(preset: str) -> Path:
+    path = Path(tempfile.mkdtemp(prefix="mmr1-packed-")) / preset
+    tiny.new_model(path, preset)
+    return path
+
+
+@functools.cache
+def family() -> Family:
+    return load_family(str(model_dir("tiny")))
+
+
+def new_model(preset: str = "tiny") -> Any:
+    return copy.deepcopy(_weights(preset)).eval()
+
+
+@functools.cache
+def _weights(preset: str) -> Any:
+    """At initialisation attention hardly matters; larger weights make its errors show."""
+    model = AutoModelForImageTextToText.from_pretrained(model_dir(preset), dtype=torch.float32)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("q_proj.weight", "k_proj.weight", "qkv.weight")):
+                parameter.mul_(6)
+            if name.endswith("bias"):
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    return model
+
+
+def image(height: int, width: int, seed: int) -> PreparedMedia:
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
+    processor = family().processor.image_processor
+    batch = processor(images=[torch.tensor(pixels).permute(2, 0, 1)], return_tensors="pt")
+    t, h, w = batch["image_grid_thw"][0].tolist()
+    patches = batch["pixel_values"].float()
+    return PreparedMedia("image", patches, (t, h, w), 2, None, f"image {height} {width} {seed}")
+
+
+def video(frames: int, height: int, width: int, seed: int) -> PreparedMedia:
+    pixels = np.random.default_rng(seed).integers(0, 255, (frames, 3, height, width), np.uint8)
+    processor = family().processor.video_processor
+    batch = processor(
+        videos=[torch.tensor(pixels)],
+        do_resize=False,
+        do_sample_frames=False,
+        return_tensors="pt",
+    )
+    t, h, w = batch["video_grid_thw"][0].tolist()
+    patches = batch["pixel_values_videos"].float()
+    digest = f"video {frames} {height} {width} {seed}"
+    return PreparedMedia("video", patches, (t, h, w), 2, 1.0, digest)
+
+
+def group(
+    media: Sequence[PreparedMedia], text: int, completions: Sequence[int], seed: int
+) -> GroupInput:
+    """Random ids: ``text`` prompt tokens around the media, completions of the given lengths."""
+    rng = np.random.default_rng(seed)
+    names = {"image": family().image_id, "video": family().video_id}
+    ids = rng.integers(20, 600, text).tolist()
+    places = sorted(rng.integers(0, text, len(media)).tolist())
+    for place, medium in reversed(list(zip(places, media, strict=True))):
+        ids.insert(place, names[medium.kind])
+    ids = expand_placeholders(family(), ids, media)
+    return GroupInput(
+        prompt_ids=torch.tensor(ids),
+        prompt_positions=prompt_positions(family(), ids, media),
+        media=tuple(media),
+        completions=tuple(torch.tensor(rng.integers(20, 600, n)) for n in completions),
+    )
