@@ -1,0 +1,37 @@
+"""MathVerse: one problem in six versions, from text only to picture only."""
+
+import re
+from collections.abc import Iterator
+
+from datasets_prep.converter import Converter
+from mmr1.data.forms import Place, Row, assemble, with_options
+from mmr1.types import Sample
+
+_OPTION = re.compile(r"^([A-Z])[:.](.*)$", re.MULTILINE)
+
+
+def convert(row: Row, place: Place) -> Iterator[Sample]:
+    """The question, its options on lines of their own; text-only rows have no picture."""
+    question, _, listed = row["question"].partition("\nChoices:\n")
+    options = [text.strip() for _, text in _OPTION.findall(listed)]
+    choice = row["question_type"] == "multi-choice"
+    if choice and not options:
+        raise ValueError("a multiple-choice question without choices")
+    if not str(question).strip() and not row["image"]:
+        raise ValueError("neither a question nor a picture")
+    yield assemble(
+        row, place, [("user", with_options(question, options))], images=row["image"],
+        answer=str(row["answer"]).strip(), task="choice" if choice else "math", untagged=True,
+        used=("question", "answer", "query_wo", "query_cot", "model_answer", "question_type"),
+        meta={"options": options} if options else {},
+    )  # fmt: skip
+
+
+CONVERTER = Converter(
+    name="mathverse",
+    description="MathVerse testmini: visual mathematics in six versions",
+    source="ZrrSkywalker/MathVerse",
+    licence="MIT; a test set",
+    files=("*testmini*.json", "*.parquet"),
+    convert=convert,
+)
