@@ -35,6 +35,24 @@ def make(
     typer.echo(f"{name}: {counts} in {output}")
 
 
+@app.command()
+def convert(
+    name: Annotated[str, typer.Argument(help="Converter; 'mmr1-data list' shows them")],
+    source: Annotated[Path, typer.Option("--input", help="The dataset's file or folder")],
+    output: Annotated[Path, typer.Option(help="Folder to write; an unfinished one is resumed")],
+    media_root: Annotated[
+        Path | None, typer.Option(help="Folder of the media paths, if not that of the rows")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; one per core by default")] = None,
+    embed: Annotated[bool, typer.Option(help="Put the media into the records")] = False,
+) -> None:
+    """Convert a dataset to canonical records."""
+    from datasets_prep.convert import convert
+    from datasets_prep.tables import print_outcome
+
+    print_outcome(convert(name, source, output, media_root, workers, embed))
+
+
 def main() -> None:
     """Run the CLI: exit code 0, or 2 with one line on stderr for what the user can mend."""
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from datasets_prep import converters
 from mmr1.data.forms import Place, Row, read_row
 from mmr1.data.rows import Located, read_rows
 from mmr1.registry import Registry
@@ -85,10 +87,11 @@ def retasked(sample: Sample, task: str | None, answer: object = None) -> Sample:
 
 ROW_FILES = ("*.jsonl", "*.json", "*.parquet")
 
-_NAMES = ["charades_sta", "clevr_70k", "easyr1", "geometry3k", "geometry3k_hub", "geoqa_8k", "geoqa_choice", "geoqa_eval", "got10k", "journeybench", "lmm_r1", "math_vision", "mathverse", "mathvista", "mm_eureka", "mmk12", "multimodal_open_r1", "nextgqa", "open_r1_video", "openrlhf", "r1_onevision", "refcoco", "sharegpt", "super_clevr", "superclevr_eval", "time_r1", "trl", "tvgbench", "verl_geo3k", "video_r1", "vlm_r1_multi_image", "vlm_r1_rec", "vlm_r1_rec_train"]
-
 CONVERTERS = Registry(
     "dataset to convert",
-    {name: f"datasets_prep.converters.{name}:CONVERTER" for name in _NAMES},
+    {
+        module.name: f"{converters.__name__}.{module.name}:CONVERTER"
+        for module in pkgutil.iter_modules(converters.__path__)
+    },
     group="mmr1.converters",
 )
