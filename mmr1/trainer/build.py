@@ -19,7 +19,13 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.types import Prompt, Sample
-from mmr1.vision.families.qwen2_5_vl import Family, load_family, prepare_media, render_prompt
+from mmr1.vision.families.qwen2_5_vl import (
+    Family,
+    load_family,
+    media_tokens,
+    prepare_media,
+    render_prompt,
+)
 from mmr1.vision.prepare import MediaCache
 
 
@@ -77,11 +83,15 @@ def check_engine(config: Config) -> None:
         )
 
 
-def check_window(config: Config, prompts: Sequence[Prompt], media: MediaCache) -> None:
-    """Refuse prompts that do not leave room for a completion in the engine's window."""
+def check_window(config: Config, prompts: Sequence[Prompt], family: Family) -> None:
+    """Refuse prompts that do not leave room for a completion in the engine's window.
+
+    Media are measured by their headers; nothing is decoded.
+    """
+    room = config.rollout.max_model_len - config.rollout.sampling.max_tokens
     for prompt in prompts:
-        expanded = len(prompt.token_ids) + sum(media[m].tokens - 1 for m in prompt.media)
-        room = config.rollout.max_model_len - config.rollout.sampling.max_tokens
+        media = sum(media_tokens(family, m) - 1 for m in prompt.media)
+        expanded = len(prompt.token_ids) + media
         if expanded > room:
             raise ValueError(
                 f"sample '{prompt.sample.id}' has {expanded} prompt tokens and only {room} fit "

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.trainer.logprob_head import FORBIDDEN
 from mmr1.trainer.sequences import GroupInput, TokenScores, completion_batch
-from mmr1.vision.prepare import media_inputs
+from mmr1.vision.prepare import PreparedMedia, media_inputs
 
 
 def padded_scores(
@@ -56,7 +56,7 @@ def _scatter(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def _padded_inputs(groups: Sequence[GroupInput]) -> dict[str, torch.Tensor]:
     ids, positions = [], []
-    media = []
+    media: list[PreparedMedia] = []
     for group in groups:
         for index, completion in enumerate(group.completions):
             ids.append(torch.cat([group.prompt_ids, completion]))

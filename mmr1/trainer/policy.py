@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
@@ -178,6 +179,5 @@ def micro_batches(
 
 def _rows(groups: Sequence[RolloutGroup], batch: Sequence[int]) -> torch.Tensor:
     """Places ``[b]`` of the batch's completions among all completions."""
-    sizes = torch.tensor([len(g.completions) for g in groups])
-    starts = sizes.cumsum(0) - sizes
-    return torch.cat([torch.arange(starts[i], starts[i] + sizes[i]) for i in batch])
+    ends = list(accumulate(len(g.completions) for g in groups))
+    return torch.cat([torch.arange(ends[i] - len(groups[i].completions), ends[i]) for i in batch])

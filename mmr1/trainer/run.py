@@ -53,7 +53,7 @@ def run_training(config: Config) -> Path:
 
     with build_scorer(config.rewards) as scorer:
         check_gold(scorer, samples + held_out)
-        check_window(config, [render(s) for s in samples], media)
+        check_window(config, [render(s) for s in samples], family)
         model = load_model(config.model)
         directory = RunDirectory(config.trainer.output_dir, config)
         display = Display(config.trainer, directory)
@@ -147,7 +147,7 @@ def run_evaluation(config: Config) -> Evaluation:
     render = renderer(family, config)
     with build_scorer(config.rewards) as scorer, TemporaryDirectory() as scratch:
         check_gold(scorer, samples)
-        check_window(config, [render(s) for s in samples], media)
+        check_window(config, [render(s) for s in samples], family)
         model = load_model(config.model) if config.rollout.engine == "hf" else None
         folder = Path(config.eval.output) if config.eval.output else Path(scratch)
         engine = build_engine(config, family, media, folder / "engine.log", model)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_groups import family, group, image, new_model, video
+from tests.trainer.tiny_groups import family, group, image, new_model, video
 
 from mmr1.trainer.features import FeatureCache
 from mmr1.trainer.packed import packed_hidden, packed_scores, to_rows, unwrapped
