@@ -26,7 +26,9 @@ from typing import Any
 from datasets_prep.converter import CONVERTERS, Changed, Converter
 from datasets_prep.finish import finish
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
+from datasets_prep.parquet import write_parquet
 from datasets_prep.progress import Progress
+from datasets_prep.remote import fetch_media
 from mmr1.data.forms import Place
 from mmr1.data.record import atomic, dump
 from mmr1.data.schema import VERSION
@@ -49,6 +51,7 @@ class Plan:
     output: Path
     media_root: Path | None
     embed: bool
+    hosts: tuple[str, ...] = ()
 
     def facts(self, source: Path) -> dict[str, Any]:
         """The plan as JSON values, free of places, the inputs by content."""
@@ -68,8 +71,20 @@ def convert(
     media_root: Path | None = None,
     workers: int | None = None,
     embed: bool = False,
+    hosts: tuple[str, ...] = (),
+    parquet: bool = False,
 ) -> dict[str, Any]:
     """Convert ``source`` with the converter ``name`` into ``output``; returns the manifest.
+
+    Args:
+        name: Converter.
+        source: File or folder.
+        output: Folder for records, media, ``quarantine.jsonl`` and ``manifest.json``.
+        media_root: What media paths are relative to; by default the folder of their rows.
+        workers: Processes; one per core by default.
+        embed: Put the media into the records instead of beside them.
+        hosts: Media may be downloaded from these hosts; from none by default.
+        parquet: Write ``records.parquet`` too, media embedded.
 
     Raises:
         ValueError: No such converter or input, the output holds something else, or no row at all
@@ -78,12 +93,12 @@ def convert(
     converter: Converter = CONVERTERS.load(name)
     if not source.exists():
         raise ValueError(f"{source} does not exist; name the dataset's file or folder")
-    plan = Plan(name, tuple(converter.find(source)), output, media_root, embed)
+    plan = Plan(name, tuple(converter.find(source)), output, media_root, embed, hosts)
     facts = plan.facts(source)
     if (done := _start(output, facts)) is not None:
         return done
     _work(converter, plan, workers or os.cpu_count() or 1)
-    return _join(converter, plan, facts)
+    return _join(converter, plan, facts, parquet)
 
 
 def _start(output: Path, facts: dict[str, Any]) -> dict[str, Any] | None:
@@ -156,6 +171,7 @@ def _convert_chunk(plan: Plan, part: Path, rows: list[Numbered]) -> int:
         try:
             if isinstance(row, ValueError):
                 raise row
+            row = fetch_media(row, plan.hosts)
             place = Place(Path(root), plan.name, number)
             for result in _converted(converter, row, place):
                 if isinstance(result, Changed):
@@ -188,7 +204,7 @@ def _converted(converter: Converter, row: Any, place: Place) -> Iterator[Sample 
         yield Changed(sample, result.change) if isinstance(result, Changed) else sample
 
 
-def _join(converter: Converter, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+def _join(converter: Converter, plan: Plan, facts: dict[str, Any], parquet: bool) -> dict[str, Any]:
     """The chunks in order to the records, the quarantine and the manifest."""
     parts = sorted((plan.output / ".parts").glob("[0-9]*.json"))
     counts = {"rows": 0, "records": 0, "dropped": 0}
@@ -204,6 +220,8 @@ def _join(converter: Converter, plan: Plan, facts: dict[str, Any]) -> dict[str, 
             counts["dropped"] += len(outcome["dropped"])
             changed.update(outcome["changed"])
             reasons.update(reason_class(entry["reason"]) for entry in outcome["dropped"])
+    if parquet:
+        write_parquet(plan.output / RECORDS, plan.output / "records.parquet")
     description = {
         "name": plan.name,
         "source": converter.source,

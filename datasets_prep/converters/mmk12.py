@@ -10,6 +10,7 @@ from mmr1.types import Sample
 MAX_ANSWER = 60
 """Characters; longer answers are sentences."""
 _PART = re.compile(r"\(\d\)")
+_DEGREES = re.compile(r"\$\{\}\^\{?\\circ\}?\s*\$")
 _NUMBER = re.compile(r"\\number\{([^{}]*)\}")
 
 
@@ -24,7 +25,7 @@ def clean(answer: str) -> str:
         raise ValueError("several answers in one row")
     if len(text) > MAX_ANSWER:
         raise ValueError("the answer is prose, which no rule can check")
-    text = _NUMBER.sub(r"\1", text)
+    text = _DEGREES.sub("°", _NUMBER.sub(r"\1", text))
     if text.startswith("$$") and text.endswith("$$") and len(text) > 4:
         text = f"${text[2:-2].strip()}$"
     return text.removesuffix(".").strip()

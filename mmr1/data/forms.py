@@ -11,7 +11,7 @@ from typing import Any
 
 from mmr1.data.media_values import media_refs
 from mmr1.data.placeholders import fill, prepend
-from mmr1.data.record import decode
+from mmr1.data.record import decode, parse_json
 from mmr1.registry import suggest
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.boxes import check_inside, pixels
@@ -190,6 +190,10 @@ def _canonical(row: Row, place: Place) -> Sample:
     return decode(dict(row), place.root)
 
 
+def _canonical_parquet(row: Row, place: Place) -> Sample:
+    return decode(parse_json(row["record"]), place.root)
+
+
 def _easyr1(row: Row, place: Place) -> Sample:
     images = row.get("images") if row.get("images") is not None else row.get("image")
     videos = row.get("videos") if row.get("videos") is not None else row.get("video")
@@ -362,6 +366,7 @@ def _sharegpt(row: Row, place: Place) -> Sample:
 
 # The first form whose keys a row has: the particular ones stand before the general ones.
 FORMS: dict[str, Form] = {
+    "canonical_parquet": Form(("id", "record"), _canonical_parquet),
     "canonical": Form(("version", "messages"), _canonical),
     "lmm_r1": Form(("message", "answer"), _lmm_r1),
     "verl": Form(("prompt", "reward_model"), _verl),
