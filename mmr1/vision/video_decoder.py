@@ -140,7 +140,7 @@ def _budget(values: dict[str, Any]) -> VideoBudget:
 def _resize(frames: Frames, count: int, expected: Shape, size: Shape) -> np.ndarray:
     """Each frame by torchvision's antialiased bicubic, as qwen-vl-utils resizes videos."""
     import torch
-    from torchvision.transforms.v2 import InterpolationMode, functional
+    from torchvision.transforms import InterpolationMode, functional
 
     torch.set_num_threads(1)
     pixels = np.empty((count, 3, *size), np.uint8)
