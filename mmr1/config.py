@@ -6,9 +6,16 @@ interpolations work); then pydantic checks the whole. Unknown keys are refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mmr1.registry import suggest
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
@@ -45,10 +52,21 @@ class RewardPartConfig(Section):
 
     use: str | None = Field(
         None,
-        description="Built-in name, file.py:function or dotted path; default: the part's name",
+        description="Built-in name, file.py:function, dotted path or URL; default: the name",
     )
-    weight: float = 1.0
-    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword options")
+    weight: float = Field(1.0, allow_inf_nan=False, description="0 logs the part only")
+    gate: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="The parts after this one are 0 for a completion below this value",
+    )
+    isolated: bool = Field(
+        True, description="Run a plugin in the sandbox: no network, no writing, limited memory"
+    )
+    timeout_s: float | None = Field(
+        None, gt=0, description="Deadline of one call of a plugin or URL; else rewards.timeout_s"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword options")
 
 
 class RewardsConfig(Section):
@@ -78,12 +96,16 @@ class SamplingConfig(Section):
 
 
 class EvalConfig(Section):
-    """Evaluation on ``data.eval``."""
+    """Evaluation on ``data.eval`` (``mmr1 eval``, and at the end of ``mmr1 train``)."""
 
-    batch_size: Positive = 64
-    samples: Positive = Field(1, description="Sampled completions per prompt beside the greedy one")
-    temperature: float = Field(1.0, ge=0)
+    samples: int = Field(1, ge=0, description="Sampled completions per prompt, beside the greedy")
+    temperature: float = Field(1.0, gt=0, description="Of the sampled completions")
+    batch_size: Positive = Field(128, description="Prompts given to the engine at once")
     limit: Positive | None = Field(None, description="Only the first records")
+    accuracy: str | None = Field(
+        None, description="Reward part whose 1.0 means right; default: the first but 'format'"
+    )
+    output: str | None = Field(None, description="Folder for result.json and completions.jsonl")
 
 
 class RolloutConfig(Section):
@@ -111,6 +133,10 @@ class AlgorithmConfig(Section):
     clip_low: float = Field(0.2, ge=0)
     clip_high: float = Field(0.2, ge=0)
     kl_coef: float = Field(0.0, ge=0, description="0 loads no reference policy")
+    entropy_coef: float = Field(0.0, ge=0, description="Entropy bonus per token")
+    aggregation: Literal["sequence", "token", "constant"] | None = Field(
+        None, description="How token losses are added up; each algorithm has its own default"
+    )
     updates_per_rollout: Positive = 1
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss")
 
@@ -133,42 +159,119 @@ class TrainerConfig(Section):
     output_dir: str = "runs/run"
     save_every: int = Field(0, ge=0, description="Checkpoint interval in steps; 0: the last only")
     log_rollouts_every: Positive = 10
-    threads: Positive | None = Field(None, description="CPU threads of the trainer")
+    log_every: Positive = Field(10, description="Steps between lines when not on a terminal")
+    threads: Positive | None = Field(None, description="CPU threads of trainer and engine each")
     micro_batch: Positive = Field(64, description="Sequences per forward and backward")
 
 
-class TrainConfig(Section):
-    """``mmr1 train``: reinforcement learning."""
+class SftConfig(Section):
+    """Supervised fine-tuning on demonstrations (``mmr1 sft``)."""
+
+    batch_size: Positive = 32
+
+
+class Config(Section):
+    """The whole tree, for ``mmr1 train``, ``mmr1 sft`` and ``mmr1 eval`` alike.
+
+    A command reads the sections it needs, so the configuration that a run saved can be given to
+    ``mmr1 eval`` as it is.
+    """
 
     seed: int = 0
     model: ModelConfig
-    data: DataConfig
+    data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
     rewards: RewardsConfig = RewardsConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
+    sft: SftConfig = SftConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
 
-
-class SftConfig(Section):
-    """``mmr1 sft``: supervised fine-tuning on demonstrations."""
-
-    seed: int = 0
-    model: ModelConfig
-    data: DataConfig
-    batch_size: Positive = 32
-    optimizer: OptimizerConfig = OptimizerConfig(lr=1e-5)
-    trainer: TrainerConfig = TrainerConfig()
+    @model_validator(mode="after")
+    def _make_sense(self) -> Config:
+        if self.algorithm.name in ("grpo", "rloo") and self.rollout.n < 2:
+            raise ValueError(
+                f"rollout.n={self.rollout.n} and algorithm.name={self.algorithm.name}: a group of "
+                "one has no baseline; set rollout.n to 2 or more"
+            )
+        return self
 
 
-class EvaluationConfig(Section):
-    """``mmr1 eval``: held-out accuracy of a checkpoint."""
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file, apply ``key.path=value`` overrides, check everything.
 
-    seed: int = 0
-    model: ModelConfig
-    data: DataConfig
-    rollout: RolloutConfig = RolloutConfig()
-    rewards: RewardsConfig = RewardsConfig()
-    eval: EvalConfig = EvalConfig()
-    output: str | None = Field(None, description="Where to write the JSON result and completions")
+    Raises:
+        ValueError: Names the file and the key, and the nearest right key for an unknown one.
+    """
+    tree = OmegaConf.create({})
+    if path is not None:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such configuration file")
+        tree = _read_yaml(path)
+    for override in overrides:
+        key, separator, _ = override.partition("=")
+        if not separator or not key:
+            raise ValueError(f"override '{override}' is not of the form key.path=value")
+    try:
+        merged = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
+        values = OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{path or 'overrides'}: {error}") from error
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        source = str(path) if path is not None else "configuration"
+        raise ValueError("\n".join(_explain(error, source))) from error
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        tree = OmegaConf.load(path)
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not OmegaConf.is_dict(tree):
+        raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
+    return tree
+
+
+def _explain(error: ValidationError, source: str) -> Iterable[str]:
+    """One line per problem: file, key, what is wrong, what would be right."""
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = _sibling_keys(problem["loc"])
+            near = suggest(str(problem["loc"][-1]), known)
+            hint = near or f"; known here: {', '.join(known)}"
+            yield f"{source}: unknown key '{key}'{hint}"
+        elif problem["type"] == "missing":
+            yield f"{source}: '{key}' is missing; set it in the file or as {key}=..."
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            value = problem["input"]
+            shown = "" if isinstance(value, dict) else f" (it is {value!r})"
+            yield f"{source}: '{key}': {message}{shown}" if key else f"{source}: {message}"
+
+
+def _sibling_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that may stand where an unknown one does."""
+    section: Any = Config
+    for part in location[:-1]:
+        field = getattr(section, "model_fields", {}).get(part)
+        if field is None:  # an entry of a mapping, such as rewards.parts.NAME
+            continue
+        section = _section_of(field.annotation)
+    return sorted(getattr(section, "model_fields", {}))
+
+
+def _section_of(annotation: Any) -> Any:
+    """The Section inside an annotation such as ``dict[str, RewardPartConfig]`` or ``X | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    inner = [_section_of(argument) for argument in getattr(annotation, "__args__", ())]
+    return next((section for section in inner if section is not None), None)
+
+
+def dump_yaml(config: Section) -> str:
+    """The resolved configuration as YAML, in the order of the tree."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,14 +54,26 @@ class MediaRef:
         return self.path.read_bytes()
 
     def digest(self) -> str:
-        """SHA-256 of the encoded bytes and the options: the identity of the medium."""
-        identity = hashlib.sha256(self.read())
-        if self.options:
-            identity.update(repr(sorted(self.options.items())).encode())
-        return identity.hexdigest()
+        """SHA-256 of the encoded bytes and the options: the identity of the medium.
+
+        A file is read once per process; it is taken not to change while a run uses it.
+        """
+        options = repr(sorted(self.options.items()))
+        if self.path is not None:
+            return _file_digest(self.path, options)
+        return _digest(self.read(), options)
 
     def __str__(self) -> str:
         return str(self.path) if self.path is not None else f"<{self.kind} in the record>"
+
+
+@lru_cache(maxsize=1_000_000)
+def _file_digest(path: Path, options: str) -> str:
+    return _digest(path.read_bytes(), options)
+
+
+def _digest(data: bytes, options: str) -> str:
+    return hashlib.sha256(data + options.encode()).hexdigest()
 
 
 Part = TextPart | MediaRef

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from mmr1.data.paths import resolve_media
 from mmr1.data.placeholders import TAG, check_counts, check_text, split_tags
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
 from mmr1.types import MediaRef, Message, Part, Sample, TextPart
+from mmr1.vision.paths import resolve_media
 
 
 def read_records(path: str | Path, media_root: str | Path | None = None) -> Iterator[Sample]:

@@ -1,1 +1,29 @@
-"""Verifiable rewards and the sandbox that runs them. Imports neither torch nor ray."""
+"""Verifiable rewards and the sandbox that runs them. Imports neither torch nor ray.
+
+The verifier's workers import modules of this package; loading the names lazily keeps the
+configuration and its libraries out of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmr1.rewards.item import BadGoldError, Job, RewardItem
+    from mmr1.rewards.scorer import Scorer, build_scorer
+
+_HOME = {
+    "BadGoldError": "item",
+    "Job": "item",
+    "RewardItem": "item",
+    "Scorer": "scorer",
+    "build_scorer": "scorer",
+}
+__all__ = ["BadGoldError", "Job", "RewardItem", "Scorer", "build_scorer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(f"mmr1.rewards.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

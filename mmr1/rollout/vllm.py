@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,10 @@ import numpy as np
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.engine import Probe, Request
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
-from mmr1.vision.images import load_image
+from mmr1.vision.families.qwen2_5_vl import Family, decode_media
 
 if TYPE_CHECKING:
     import torch
-
-    from mmr1.vision.families.qwen2_5_vl import Family
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0
@@ -88,7 +87,10 @@ class VllmEngine:
         self._version = version
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        rendered = self._llm.renderer.render_cmpl([self._prompt(p) for p in prompts])
+        # Rendering through the cache would mark media as sent that the engine core never got.
+        rendered = self._llm.renderer.render_cmpl(
+            [self._prompt(p) for p in prompts], skip_mm_cache=True
+        )
         return [
             Probe(tuple(r["prompt_token_ids"]), _grids(prompt, r.get("mm_kwargs", {})))
             for prompt, r in zip(prompts, rendered, strict=True)
@@ -103,8 +105,13 @@ class VllmEngine:
         for medium in prompt.media:
             by_kind.setdefault(medium.kind, []).append(medium)
         if by_kind:
-            given["multi_modal_data"] = {k: [_decode(m) for m in v] for k, v in by_kind.items()}
-            given["multi_modal_uuids"] = {k: [m.digest() for m in v] for k, v in by_kind.items()}
+            given["multi_modal_data"] = {
+                kind: [_as_vllm_takes_it(decode_media(self._family, m)) for m in media]
+                for kind, media in by_kind.items()
+            }
+            given["multi_modal_uuids"] = {
+                kind: [m.digest() for m in media] for kind, media in by_kind.items()
+            }
         if "video" in by_kind:
             # load_video has sampled and resized; doing it again would change the grid.
             given["mm_processor_kwargs"] = {"do_resize": False, "do_sample_frames": False}
@@ -128,7 +135,9 @@ class VllmEngine:
 
     def _completion(self, output: Any) -> Completion:
         tokens = list(output.token_ids)
-        logprobs = [entry[token].logprob for entry, token in zip(output.logprobs, tokens)]
+        logprobs = [
+            entry[token].logprob for entry, token in zip(output.logprobs, tokens, strict=True)
+        ]
         return Completion(
             token_ids=np.array(tokens, dtype=np.int64),
             logprobs=np.array(logprobs, dtype=np.float32),
@@ -143,7 +152,7 @@ def _prepare_environment(config: RolloutConfig) -> bool:
     import torch
 
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine stays in this process
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     on_cpu = not torch.cuda.is_available()
     if on_cpu:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(config.cpu_kv_cache_gib))
@@ -161,12 +170,9 @@ def _grids(prompt: Prompt, mm_kwargs: Mapping[str, Any]) -> tuple[tuple[int, int
     return tuple(grids)
 
 
-def _decode(medium: MediaRef) -> Any:
-    if medium.kind == "image":
-        return load_image(medium)
-    from dataclasses import asdict
-
-    from mmr1.vision.videos import load_video
-
-    frames, metadata = load_video(medium)
+def _as_vllm_takes_it(decoded: Any) -> Any:
+    """vLLM wants a video's metadata as a dictionary."""
+    if not isinstance(decoded, tuple):
+        return decoded
+    frames, metadata = decoded
     return frames, asdict(metadata)

@@ -6,11 +6,13 @@ chunk of them exists, in the forward as in the backward.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 CHUNK_ELEMENTS = 1 << 24  # logits alive at a time: 64 MiB in float32
+FORBIDDEN = -1e4  # a logit whose probability is exactly 0 in float32, and its products finite
 
 
 def token_logprobs(
@@ -18,25 +20,29 @@ def token_logprobs(
     weight: torch.Tensor,
     targets: torch.Tensor,
     temperature: float = 1.0,
+    forbidden_ids: Sequence[int] = (),
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities of ``targets`` and entropies of their distributions, in nats.
 
-    The distribution is ``softmax(hidden @ weight.T / temperature)``, in float32 whatever the
-    inputs are. Differentiable by both outputs with respect to ``hidden`` and ``weight``.
+    The distribution is ``softmax(hidden @ weight.T / temperature)`` over the tokens that are not
+    forbidden, in float32 whatever the inputs are. Differentiable by both outputs with respect to
+    ``hidden`` and ``weight``.
 
     Args:
         hidden: ``[N, H]``.
         weight: ``[V, H]``, the output embedding.
         targets: ``[N]`` int64.
         temperature: That of the rollout.
+        forbidden_ids: Tokens that cannot be sampled; their probability is 0.
         chunk_elements: Logits that may exist at a time; at least one row is taken.
 
     Returns:
         Two ``[N]`` float32 tensors.
     """
     with torch.autocast(hidden.device.type, enabled=False):  # it would round the logits
-        return _TokenLogprobs.apply(hidden, weight, targets, temperature, chunk_elements)
+        forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64, device=hidden.device)
+        return _TokenLogprobs.apply(hidden, weight, targets, temperature, forbidden, chunk_elements)
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -47,20 +53,21 @@ class _TokenLogprobs(torch.autograd.Function):
         weight: torch.Tensor,
         targets: torch.Tensor,
         temperature: float,
+        forbidden: torch.Tensor,
         chunk_elements: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = max(1, chunk_elements // len(weight))
         chunks = _chunks(len(hidden), rows)
         lse, logprobs, entropy = (torch.empty(len(hidden), device=hidden.device) for _ in range(3))
         for part in chunks:
-            distribution = _logits(hidden[part], weight, temperature)
+            distribution = _logits(hidden[part], weight, temperature, forbidden)
             lse[part] = distribution.logsumexp(-1)
             distribution.sub_(lse[part, None])  # log-probabilities [C, V]
             logprobs[part] = distribution.gather(-1, targets[part, None])[:, 0]
             entropy[part] = -torch.linalg.vecdot(distribution.exp(), distribution)
         # A batch that is one chunk keeps it; otherwise the backward computes the chunks again.
         kept = distribution if len(chunks) == 1 and any(ctx.needs_input_grad[:2]) else None
-        ctx.save_for_backward(hidden, weight, targets, lse, entropy, kept)
+        ctx.save_for_backward(hidden, weight, targets, forbidden, lse, entropy, kept)
         ctx.temperature, ctx.rows = temperature, rows
         ctx.set_materialize_grads(False)
         return logprobs, entropy
@@ -69,7 +76,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logprobs: torch.Tensor | None, grad_entropy: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, targets, lse, entropy, kept = ctx.saved_tensors
+        hidden, weight, targets, forbidden, lse, entropy, kept = ctx.saved_tensors
         if grad_logprobs is None:
             grad_logprobs = torch.zeros_like(lse)
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
@@ -82,7 +89,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for part in _chunks(len(hidden), ctx.rows):
             distribution = kept
             if distribution is None:
-                distribution = _logits(hidden[part], weight, ctx.temperature)
+                distribution = _logits(hidden[part], weight, ctx.temperature, forbidden)
                 distribution.sub_(lse[part, None])
             grad_logits = _grad_logits(
                 distribution,
@@ -98,15 +105,17 @@ class _TokenLogprobs(torch.autograd.Function):
                 _add_product(grad_weight, grad_logits.T, hidden[part])
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None
+        return grad_hidden, grad_weight, None, None, None, None
 
 
 def _chunks(total: int, rows: int) -> list[slice]:
     return [slice(start, min(start + rows, total)) for start in range(0, total, rows)]
 
 
-def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> torch.Tensor:
-    """``[C, V]`` float32, divided by the temperature."""
+def _logits(
+    hidden: torch.Tensor, weight: torch.Tensor, temperature: float, forbidden: torch.Tensor
+) -> torch.Tensor:
+    """``[C, V]`` float32, divided by the temperature, forbidden tokens out of reach."""
     if hidden.dtype == weight.dtype == torch.float32:
         logits = hidden @ weight.T
     elif hidden.is_cuda and hidden.dtype == weight.dtype:
@@ -114,7 +123,9 @@ def _logits(hidden: torch.Tensor, weight: torch.Tensor, temperature: float) -> t
         logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)
     else:
         logits = hidden.float() @ weight.float().T
-    return logits.div_(temperature) if temperature != 1 else logits
+    if temperature != 1:
+        logits.div_(temperature)
+    return logits.index_fill_(-1, forbidden, FORBIDDEN)
 
 
 def _grad_logits(

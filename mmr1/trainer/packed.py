@@ -23,6 +23,7 @@ def packed_scores(
     model: Any,
     groups: Sequence[GroupInput],
     temperature: float,
+    forbidden_ids: Sequence[int] = (),
     features: FeatureCache | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
 ) -> TokenScores:
@@ -32,6 +33,7 @@ def packed_scores(
         model: A ``Qwen2_5_VLForConditionalGeneration``, as it is or inside a peft model.
         groups: B sequences in all.
         temperature: That of the rollout; the logits are divided by it.
+        forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
         features: Vision features of a frozen tower, kept from call to call.
         chunk_elements: Logits that may exist at a time.
     """
@@ -39,7 +41,7 @@ def packed_scores(
     packed = pack(groups, _placeholder_ids(base), base.device)
     hidden = _forward(base, packed, features)
     logprobs, entropy = token_logprobs(
-        hidden, _output_weight(base), packed.targets, temperature, chunk_elements
+        hidden, _output_weight(base), packed.targets, temperature, forbidden_ids, chunk_elements
     )
     return TokenScores(to_rows(logprobs, packed.mask), to_rows(entropy, packed.mask))
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from mmr1.trainer.logprob_head import FORBIDDEN
 from mmr1.trainer.sequences import GroupInput, TokenScores, completion_batch
-from mmr1.vision.prepare import media_inputs
+from mmr1.vision.prepare import PreparedMedia, media_inputs
 
 
 def padded_scores(
@@ -39,7 +40,7 @@ def padded_scores(
     columns = prompt_lengths[:, None] - 1 + torch.arange(completion_ids.shape[1])
     rows = torch.arange(len(prompt_lengths))[:, None].expand_as(columns)
     logits = model.lm_head(hidden[rows[mask], columns[mask]]).float() / temperature  # [N, V]
-    logits[:, list(forbidden_ids)] = torch.finfo(logits.dtype).min
+    logits[:, list(forbidden_ids)] = FORBIDDEN
 
     log_distribution = logits.log_softmax(-1)
     targets = completion_ids[mask].to(device)
@@ -55,7 +56,7 @@ def _scatter(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def _padded_inputs(groups: Sequence[GroupInput]) -> dict[str, torch.Tensor]:
     ids, positions = [], []
-    media = []
+    media: list[PreparedMedia] = []
     for group in groups:
         for index, completion in enumerate(group.completions):
             ids.append(torch.cat([group.prompt_ids, completion]))

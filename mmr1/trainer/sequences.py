@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.qwen2_5_vl import Family, expand_placeholders, prompt_positions
@@ -65,6 +66,14 @@ def group_input(
 def completion_batch(groups: Sequence[GroupInput]) -> tuple[torch.Tensor, torch.Tensor]:
     """Completions of all groups, right-padded with 0: ids and mask, ``[B, R]`` each."""
     rows = [row for group in groups for row in group.completions]
-    ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    lengths = torch.tensor([len(row) for row in rows])
-    return ids, torch.arange(ids.shape[1]) < lengths[:, None]
+    return pad_sequence(rows, batch_first=True), length_mask([len(row) for row in rows])
+
+
+def completion_mask(groups: Sequence[RolloutGroup]) -> torch.Tensor:
+    """``[B, R]`` bool: where the groups' completions have a token."""
+    return length_mask([len(c.token_ids) for g in groups for c in g.completions])
+
+
+def length_mask(lengths: Sequence[int]) -> torch.Tensor:
+    """``[B, max(lengths)]`` bool: True at the first ``lengths[b]`` places of row b."""
+    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]

@@ -11,9 +11,10 @@ from PIL import Image
 from PIL.Image import Transpose
 
 from mmr1.types import MediaRef
+from mmr1.vision.budget import PixelBudget, fit_size
 
-MAX_PIXELS = 100_000_000
-"""Larger images are refused from their header (a 10,000 x 10,000 photograph still passes)."""
+MAX_PIXELS = 80_000_000
+"""Larger images are refused from their header. Below the number from which PIL itself warns."""
 
 # Formats with a plain decoder; PIL would hand EPS to Ghostscript, for one.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
@@ -30,14 +31,16 @@ _UPRIGHT = {
 }
 _QUARTER_TURNS = frozenset({5, 6, 7, 8})
 
-# The cap above is ours and comes with a message; PIL's own would only warn.
-Image.MAX_IMAGE_PIXELS = None
 
-
-def load_image(ref: MediaRef) -> Image.Image:
+def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
     """Decode an image: mode RGB, EXIF orientation applied, transparency on white.
 
     Of an animated image the first frame is taken.
+
+    Args:
+        ref: The image.
+        budget: Resize to this budget (and to the wishes in ``ref.options``) the way qwen-vl-utils
+            does; every engine's own processor then leaves the pixels as they are.
 
     Raises:
         ValueError: Names the file: it cannot be read or decoded, is larger than
@@ -53,7 +56,15 @@ def load_image(ref: MediaRef) -> Image.Image:
             f"{ref}: the record states {ref.size[0]}x{ref.size[1]} pixels, the image has "
             f"{pixels.width}x{pixels.height}; correct width and height, or the file"
         )
-    return pixels
+    return pixels if budget is None else _fitted(pixels, ref, budget)
+
+
+def _fitted(image: Image.Image, ref: MediaRef, budget: PixelBudget) -> Image.Image:
+    try:
+        size = fit_size(*image.size, budget.of(ref.options))
+    except ValueError as error:
+        raise ValueError(f"{ref}: {error}") from error
+    return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
 
 
 def image_size(ref: MediaRef) -> tuple[int, int]:
@@ -75,11 +86,12 @@ def _opened(ref: MediaRef) -> Iterator[Image.Image]:
         assert source is not None
         with Image.open(source, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
-                raise ValueError(
-                    f"{image.width}x{image.height} pixels by its header, more than the "
-                    f"{MAX_PIXELS:,} allowed; scale it down first"
-                )
+                raise Image.DecompressionBombError(f"{image.width}x{image.height}")
             yield image
+    except Image.DecompressionBombError as error:
+        raise ValueError(
+            f"{ref}: more than {MAX_PIXELS:,} pixels by its header ({error}); scale it down first"
+        ) from None
     except Image.UnidentifiedImageError:
         raise ValueError(f"{ref}: not an image ({', '.join(FORMATS)})") from None
     except OSError as error:

@@ -22,6 +22,7 @@ class PreparedMedia:
         merge: Side of the square of patches that becomes one token.
         seconds_per_grid: Seconds between two temporal positions (video only).
         digest: Identity of the medium; equal digests have equal patches.
+        patch_size: Side of a patch in pixels.
     """
 
     kind: Literal["image", "video"]
@@ -30,6 +31,13 @@ class PreparedMedia:
     merge: int
     seconds_per_grid: float | None
     digest: str
+    patch_size: int = 14
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """``(width, height)`` as the model sees it, after resizing."""
+        _, h, w = self.grid
+        return w * self.patch_size, h * self.patch_size
 
     @property
     def tokens(self) -> int:
@@ -39,7 +47,7 @@ class PreparedMedia:
 
 
 def media_inputs(media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
-    """The model's pixel and grid arguments: patches ``[sum N, D]`` and grids ``[M, 3]`` per kind."""
+    """The model's pixel and grid arguments: ``[sum N, D]`` patches, ``[M, 3]`` grids, per kind."""
     inputs: dict[str, torch.Tensor] = {}
     for kind, pixels, grid in (
         ("image", "pixel_values", "image_grid_thw"),

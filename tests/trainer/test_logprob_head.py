@@ -27,7 +27,7 @@ def plain(hidden, weight, targets, temperature):
 @pytest.mark.parametrize("use", ["logprobs", "entropy", "both"])
 def test_values_and_gradients(temperature, chunk, use):
     hidden, weight, targets = inputs()
-    got = token_logprobs(hidden, weight, targets, temperature, chunk)
+    got = token_logprobs(hidden, weight, targets, temperature, chunk_elements=chunk)
     exact = [x.detach().double().requires_grad_() for x in (hidden, weight)]
     expected = plain(*exact, targets, temperature)
     for a, b in zip(got, expected, strict=True):

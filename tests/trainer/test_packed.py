@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_groups import family, group, image, new_model, video
+from tests.trainer.tiny_groups import family, group, image, new_model, video
 
 from mmr1.trainer.packed import packed_hidden, packed_scores, to_rows, unwrapped
 from mmr1.trainer.padded import padded_scores
@@ -93,6 +93,19 @@ def test_random_ragged_groups(data):
         text = data.draw(st.integers(1, 20))
         groups.append(group(media[kind], text, lengths, seed))
     assert_same(new_model(), groups, temperature=1.0)
+
+
+def test_forbidden_tokens_are_outside_the_distribution():
+    model, groups = new_model(), GROUPS["everything"]()
+    used = {int(t) for g in groups for row in g.completions for t in row}
+    forbidden = tuple(i for i in range(640) if i not in used)[:200]
+    expected = padded_scores(model, groups, 0.7, forbidden)
+    free = packed_scores(model, groups, 0.7)
+    got = packed_scores(model, groups, 0.7, forbidden)
+    torch.testing.assert_close(got.logprobs, expected.logprobs, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(got.entropy, expected.entropy, atol=TOLERANCE, rtol=0)
+    assert_gradients(gradients(model, got), gradients(model, expected))
+    assert (got.logprobs >= free.logprobs).all()  # their mass went to the others
 
 
 def test_small_chunks_change_nothing():

@@ -11,8 +11,10 @@ import torch
 from transformers import AutoConfig, AutoProcessor, GenerationConfig
 
 from mmr1.types import MediaRef, Prompt, Sample, TextPart
-from mmr1.vision.images import load_image
+from mmr1.vision.budget import image_budget, image_grid, tokens, video_budget
+from mmr1.vision.images import image_size, load_image
 from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.videos import load_video, sampled_grid
 
 MODEL_TYPE = "qwen2_5_vl"
 PLACEHOLDERS = (
@@ -127,18 +129,37 @@ def render_prompt(family: Family, sample: Sample, system_prompt: str | None = No
     return Prompt(sample=sample, text=text, token_ids=tuple(ids))
 
 
+def decode_media(family: Family, media: MediaRef) -> Any:
+    """Pixels of one medium, sampled and resized to what the model sees.
+
+    Engines and trainer both start from these, so their processors have nothing left to resize.
+
+    Returns:
+        A PIL image, or for a video ``(frames [T, 3, H, W] uint8, VideoMetadata)``.
+    """
+    if media.kind == "image":
+        return load_image(media, image_budget(family.processor))
+    return load_video(media, video_budget(family.processor))
+
+
+def media_tokens(family: Family, media: MediaRef) -> int:
+    """Tokens the medium will take in a prompt, from its header: nothing is decoded."""
+    if media.kind == "image":
+        budget = image_budget(family.processor)
+        return tokens(image_grid(*image_size(media), budget.of(media.options)), budget.merge)
+    video = video_budget(family.processor)
+    return tokens(sampled_grid(media, video), video.frame.merge)
+
+
 def prepare_media(family: Family, media: MediaRef) -> PreparedMedia:
     """Decode one medium and run the model's processor on it, once."""
     if media.kind == "image":
         processor = family.processor.image_processor
-        batch = processor(images=[load_image(media)], return_tensors="pt")
+        batch = processor(images=[decode_media(family, media)], return_tensors="pt")
         patches, grid, seconds = batch["pixel_values"], batch["image_grid_thw"][0], None
     else:
-        from mmr1.vision.videos import load_video  # decord and PyAV load only where videos are
-
         processor = family.processor.video_processor
-        frames, metadata = load_video(media)
-        # load_video has resized already; resizing again would change the grid.
+        frames, metadata = decode_media(family, media)
         batch = processor(
             videos=[frames],
             video_metadata=[metadata],
@@ -156,6 +177,7 @@ def prepare_media(family: Family, media: MediaRef) -> PreparedMedia:
         merge=processor.merge_size,
         seconds_per_grid=seconds,
         digest=media.digest(),
+        patch_size=processor.patch_size,
     )
 
 
@@ -197,13 +219,20 @@ def prompt_positions(
         if prompt_ids[index] in (family.image_id, family.video_id):
             medium = next(queue)
             piece = _grid_positions(family, medium) + start
-            index += medium.tokens
         else:
-            piece = torch.full((3, 1), start)
-            index += 1
+            piece = (start + torch.arange(_text_run(family, prompt_ids, index))).expand(3, -1)
         pieces.append(piece)
+        index += piece.shape[1]
         start = int(piece.max()) + 1
     return torch.cat(pieces, dim=1) if pieces else torch.zeros(3, 0, dtype=torch.int64)
+
+
+def _text_run(family: Family, prompt_ids: Sequence[int], start: int) -> int:
+    """Number of text tokens from ``start`` to the next placeholder or the end."""
+    end = start
+    while end < len(prompt_ids) and prompt_ids[end] not in (family.image_id, family.video_id):
+        end += 1
+    return end - start
 
 
 def _grid_positions(family: Family, medium: PreparedMedia) -> torch.Tensor:

@@ -1,0 +1,133 @@
+"""``mmr1``: the command line.
+
+What a user can mend ends with one message and exit code 2; a run that fails ends with its typed
+error and exit code 1. A traceback is a bug.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mmr1.config import Config, dump_yaml, load_config
+
+if TYPE_CHECKING:
+    from mmr1.trainer.evaluate import Evaluation
+
+app = typer.Typer(
+    help="R1-style reasoning RL for vision-language models.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+model_app = typer.Typer(help="Make models.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
+
+ConfigFile = Annotated[Path, typer.Argument(help="YAML file of the run")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="key.path=value, applied after the file")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the resolved configuration and exit")
+]
+
+
+@app.command()
+def train(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+    """Reinforcement learning: roll out, score, learn."""
+    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        from mmr1.trainer.run import run_training
+
+        run_training(resolved)
+
+
+@app.command()
+def sft(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+    """Supervised fine-tuning on demonstrations."""
+    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        from mmr1.trainer.sft import run_sft
+
+        run_sft(resolved)
+
+
+@app.command("eval")
+def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+    """Held-out accuracy of a model or checkpoint."""
+    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        from mmr1.trainer.run import run_evaluation
+
+        _print_evaluation(run_evaluation(resolved))
+
+
+@app.command()
+def doctor() -> None:
+    """Check this machine and environment, each line ok or with its remedy."""
+    from mmr1.doctor import run_doctor
+
+    raise typer.Exit(0 if run_doctor() else 1)
+
+
+@model_app.command("new")
+def model_new(
+    output: Annotated[Path, typer.Argument(help="Directory to write, new or empty")],
+    preset: Annotated[str, typer.Option(help="tiny (0.7M parameters) or 20m (21M)")] = "tiny",
+    seed: Annotated[int, typer.Option(help="Of the random weights")] = 0,
+) -> None:
+    """Write a small Qwen2.5-VL with random weights, its tokenizer and processor."""
+    from mmr1.vision.families.tiny import new_model
+
+    parameters = new_model(output, preset, seed)
+    typer.echo(f"{output}: {preset}, {parameters:,} parameters")
+
+
+def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:
+    """The checked configuration, or None when it was only to be printed."""
+    config = load_config(path, overrides or [])
+    if dry_run:
+        typer.echo(dump_yaml(config), nl=False)
+        return None
+    return config
+
+
+def _print_evaluation(result: Evaluation) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(next(iter(result.modes.values())).parts)
+    table = Table("decoding", "accuracy", *names, "length", "completions", "invalid")
+    for name, mode in result.modes.items():
+        parts = [f"{mode.parts[n]:.3f}" for n in names]
+        numbers = [f"{mode.length_mean:.1f}", str(mode.completions), str(mode.invalid)]
+        table.add_row(name, f"{mode.accuracy:.3f}", *parts, *numbers)
+    Console().print(table)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    _quiet_libraries()
+    try:
+        app()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except RuntimeError as error:
+        if not type(error).__module__.startswith("mmr1."):
+            raise
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _quiet_libraries() -> None:
+    """transformers' own bars and notices would break ours."""
+    import os
+
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+
+
+if __name__ == "__main__":
+    main()

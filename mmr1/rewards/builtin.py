@@ -1,0 +1,92 @@
+"""The built-in rewards by name, what checks their golds, and the tasks that ``auto`` knows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from mmr1.registry import Registry
+from mmr1.rewards.item import Job
+
+REWARDS = Registry(
+    "reward",
+    {
+        "auto": "mmr1.rewards.parts:AutoPart",
+        "choice": "mmr1.rewards.choice:choice",
+        "count": "mmr1.rewards.numeric:count",
+        "exact": "mmr1.rewards.text:exact",
+        "format": "mmr1.rewards.format:format",
+        "iou": "mmr1.rewards.iou:iou",
+        "length_cosine": "mmr1.rewards.length:length_cosine",
+        "math": "mmr1.rewards.mathematics:math",
+        "numeric": "mmr1.rewards.numeric:numeric",
+        "ocr": "mmr1.rewards.text:ocr",
+        "overlong": "mmr1.rewards.length:overlong",
+        "regression": "mmr1.rewards.numeric:regression",
+        "repetition": "mmr1.rewards.length:repetition",
+        "rouge": "mmr1.rewards.text:rouge",
+        "steps": "mmr1.rewards.process:steps",
+        "temporal_contrast": "mmr1.rewards.temporal:temporal_contrast",
+        "tiou": "mmr1.rewards.temporal:tiou",
+    },
+    group="mmr1.rewards",
+)
+
+# Checks of a gold answer at load: they raise BadGoldError or return a Job for the sandbox.
+GOLD_CHECKS = {
+    "choice": "mmr1.rewards.choice:choice_gold",
+    "count": "mmr1.rewards.numeric:number_gold",
+    "exact": "mmr1.rewards.text:text_gold",
+    "iou": "mmr1.rewards.iou:iou_gold",
+    "math": "mmr1.rewards.mathematics:math_gold",
+    "numeric": "mmr1.rewards.numeric:number_gold",
+    "ocr": "mmr1.rewards.text:text_gold",
+    "regression": "mmr1.rewards.numeric:number_gold",
+    "rouge": "mmr1.rewards.text:text_gold",
+    "steps": "mmr1.rewards.process:steps_gold",
+    "tiou": "mmr1.rewards.temporal:tiou_gold",
+}
+
+# Built-ins that need the accuracy another part found; their option ``of`` names it.
+DERIVED = ("length_cosine", "temporal_contrast")
+
+# Task types, as our converters and other projects' records call them, and their reward.
+TASKS = {
+    "math": "math",
+    "choice": "choice",
+    "multiple choice": "choice",
+    "mcq": "choice",
+    "count": "count",
+    "counting": "count",
+    "numeric": "numeric",
+    "numerical": "numeric",
+    "regression": "regression",
+    "iou": "iou",
+    "rec": "iou",
+    "grounding": "iou",
+    "detection": "iou",
+    "tiou": "tiou",
+    "temporal grounding": "tiou",
+    "ocr": "ocr",
+    "rouge": "rouge",
+    "free-form": "rouge",
+    "text": "exact",
+    "exact": "exact",
+}
+
+
+def gold_check(name: str) -> Callable[..., Job | None] | None:
+    """The function that checks a built-in's gold answers, where it has one."""
+    if name not in GOLD_CHECKS:
+        return None
+    module, _, attribute = GOLD_CHECKS[name].partition(":")
+    check: Callable[..., Job | None] = getattr(importlib.import_module(module), attribute)
+    return check
+
+
+def reward_of_task(task: str | None) -> str | None:
+    """The built-in for a task type, or None; case, ``-`` and ``_`` do not matter."""
+    if task is None:
+        return None
+    plain = task.lower().replace("_", " ").replace("-", " ").strip()
+    return {known.replace("-", " "): name for known, name in TASKS.items()}.get(plain)

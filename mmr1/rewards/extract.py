@@ -1,0 +1,97 @@
+"""Where the answer of a completion is: one rule for every reward.
+
+The thinking is never read. Of the rest, the last ``<answer>...</answer>`` holds the answer, and in
+it the last balanced ``\\boxed{...}`` where there is one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, get_args
+
+Where = Literal["answer", "boxed", "auto", "whole"]
+
+_THINK = re.compile(r"</?think>")
+_BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
+
+
+def spoken(completion: str) -> str:
+    """The completion without its thinking.
+
+    A ``</think>`` that nothing opened ends a thinking that the prompt began; a ``<think>`` that
+    nothing closes runs to the end.
+
+    >>> spoken("<think>so 3</think><answer>4</answer>")
+    '<answer>4</answer>'
+    >>> spoken("it was begun for me</think>4"), spoken("4 <think>or <answer>5</answer>")
+    ('4', '4 ')
+    """
+    if "think>" not in completion:
+        return completion
+    kept: list[str] = []
+    depth, position = 0, 0
+    for tag in _THINK.finditer(completion):
+        if depth == 0:
+            kept.append(completion[position : tag.start()])
+        if tag[0] == "<think>":
+            depth += 1
+        elif depth:
+            depth -= 1
+        else:
+            kept.clear()
+        position = tag.end()
+    if depth == 0:
+        kept.append(completion[position:])
+    return "".join(kept)
+
+
+def last_answer(text: str) -> str | None:
+    """The content of the last ``<answer>...</answer>``, or None."""
+    end = text.rfind("</answer>")
+    if end < 0:
+        return None
+    start = text.rfind("<answer>", 0, end)
+    return None if start < 0 else text[start + len("<answer>") : end]
+
+
+def last_boxed(text: str) -> str | None:
+    """The content of the last balanced ``\\boxed{...}``, or None.
+
+    >>> last_boxed(r"\\boxed{1}, no: \\boxed{\\frac{1}{2}}")
+    '\\\\frac{1}{2}'
+    """
+    if "box" not in text:
+        return None
+    last: tuple[int, int] | None = None
+    open_braces: list[int | None] = []  # where a box's content starts; None for a plain brace
+    for token in _BRACE.finditer(text):
+        if token[0] == "}":
+            if open_braces and (start := open_braces.pop()) is not None:
+                last = start, token.start()
+        elif token[0][-1] == "{" and token[0] != "\\{":
+            open_braces.append(None if token[0] == "{" else token.end())
+    return text[slice(*last)] if last else None
+
+
+def extract_answer(completion: str, where: Where = "auto") -> str | None:
+    """The answer's text, stripped, or None where there is no answer.
+
+    Args:
+        completion: The whole completion.
+        where: ``answer`` wants the tags; ``boxed`` wants a box (inside the tags if there are any);
+            ``auto`` takes the tags, or else a box; ``whole`` takes all that is not thinking where
+            there are no tags.
+    """
+    if where not in get_args(Where):
+        raise ValueError(f"extract={where!r}: known are {', '.join(get_args(Where))}")
+    text = spoken(completion)
+    tagged = last_answer(text)
+    if tagged is None and where == "answer":
+        return None
+    scope = text if tagged is None else tagged
+    boxed = last_boxed(scope)
+    if boxed is not None:
+        return boxed.strip() or None
+    if where == "boxed" or (where == "auto" and tagged is None):
+        return None
+    return scope.strip() or None

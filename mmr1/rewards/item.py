@@ -1,0 +1,92 @@
+"""What a reward is asked about, and what it may answer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from mmr1.types import Reward, Sample, Status
+
+
+@dataclass(frozen=True, slots=True)
+class RewardItem:
+    """One completion to be scored, with everything a reward function may ask for.
+
+    Attributes:
+        completion: The decoded text, special tokens left out.
+        sample: The record it answers; ``sample.answer`` is the gold answer.
+        prompt: The rendered prompt text.
+        token_ids: The completion's tokens; length and repetition rewards count these.
+        truncated: True when the length limit cut the completion off.
+        group: Items of one prompt share this number.
+        media_sizes: ``(width, height)`` in pixels the model saw, one per medium.
+        grid_thw: ``(frames, rows, columns)`` of vision patches, one per medium.
+        shuffled: Completions of the same prompt with its frames shuffled (``temporal_contrast``).
+    """
+
+    completion: str
+    sample: Sample
+    prompt: str = ""
+    token_ids: tuple[int, ...] = ()
+    truncated: bool = False
+    group: int = 0
+    media_sizes: tuple[tuple[int, int], ...] = ()
+    grid_thw: tuple[tuple[int, int, int], ...] = ()
+    shuffled: tuple[str, ...] = ()
+
+
+class BadGoldError(ValueError):
+    """The gold answer cannot be read by this reward; the completion is not to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Work for the sandbox, returned by a reward function that cannot decide cheaply itself.
+
+    Attributes:
+        target: ``"module:function"``, imported by the worker.
+        args: Positional arguments; hashable where ``cached``, because equal jobs run once.
+        cached: False for work whose result may differ from call to call.
+    """
+
+    target: str
+    args: tuple[Any, ...]
+    cached: bool = True
+
+
+def no_answer() -> Reward:
+    """The completion holds no answer: an honest 0 with a status of its own."""
+    return Reward(0.0, Status.NO_ANSWER)
+
+
+def invalid(status: Status, error: str) -> Reward:
+    """No valid reward, and why, on one line."""
+    line = " ".join(error.split())
+    return Reward(None, status, error=line if len(line) <= 500 else f"{line[:497]}...")
+
+
+def as_reward(value: Any) -> Reward:
+    """What a reward function returned, checked: a finite number, or no valid reward."""
+    if type(value) is float and math.isfinite(value):
+        return Reward(value)
+    if isinstance(value, Reward):
+        return value
+    if value is None:
+        return invalid(Status.ERROR, "returned None, not a number")
+    if isinstance(value, str | bytes):
+        return invalid(Status.ERROR, f"returned text ({value[:40]!r}), not a number")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return invalid(Status.ERROR, f"returned {type(value).__name__}, not a number")
+    if not math.isfinite(number):
+        return invalid(Status.ERROR, f"returned {number}, which is not finite")
+    return Reward(number)
+
+
+def from_exception(error: BaseException) -> Reward:
+    """The reward of a function that raised."""
+    if isinstance(error, BadGoldError):
+        return invalid(Status.BAD_GOLD, str(error))
+    return invalid(Status.ERROR, f"{type(error).__name__}: {error}")

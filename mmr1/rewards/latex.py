@@ -1,0 +1,128 @@
+"""One spelling for what can be spelled in many ways: LaTeX, Unicode, plain text."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
+_VULGAR = re.compile("[¼½¾⅐-⅞]")
+_UNICODE = {
+    "−": "-",
+    "–": "-",
+    "—": "-",
+    "×": r"\times ",
+    "⋅": r"\cdot ",
+    "·": r"\cdot ",
+    "÷": r"\div ",
+    "±": r"\pm ",
+    "π": r"\pi ",
+    "θ": r"\theta ",
+    "α": r"\alpha ",
+    "β": r"\beta ",
+    "λ": r"\lambda ",
+    "∞": r"\infty ",
+    "≤": r"\le ",
+    "≥": r"\ge ",
+    "≠": r"\ne ",
+    "∪": r"\cup ",
+    "∩": r"\cap ",
+    "∈": r"\in ",
+    "∅": r"\emptyset ",
+    "º": "°",
+    "˚": "°",
+    "′": "'",
+    "“": '"',
+    "”": '"',
+}
+_UNICODE_TABLE = str.maketrans(_UNICODE)
+_ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[A-Za-z]))")
+_PLAIN_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt\s*(?:\(((?:[^()]|\([^()]*\))*)\)|(\d+))")
+
+_SPACES = re.compile(r"\\[,;:!> ]|~|\\(?:quad|qquad|thinspace|displaystyle|limits)(?![A-Za-z])")
+_SIZES = re.compile(r"\\(?:left|right|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr)(?![A-Za-z])")
+_DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree(?![A-Za-z]))")
+_FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_TEXT = re.compile(
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm)\s*"
+    r"\{([^{}]*)\}"
+)
+_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", "**"), ("`", "`"))
+_MAX_WRAPPERS = 8  # nobody nests more, and a megabyte of them must not cost a megabyte squared
+_PREFIX = re.compile(
+    r"(?:the\s+)?(?:final\s+)?(?:answer|result)(?:\s+is)?\s*[:=]?\s*(?=\S)", re.IGNORECASE
+)
+_SYNONYMS = re.compile(r"\\(?:leqslant|geqslant|leq|geq|neq|varnothing|lbrace|rbrace)(?![A-Za-z])")
+_SYNONYM_TABLE = {
+    r"\leq": r"\le",
+    r"\leqslant": r"\le",
+    r"\geq": r"\ge",
+    r"\geqslant": r"\ge",
+    r"\neq": r"\ne",
+    r"\varnothing": r"\emptyset",
+    r"\lbrace": r"\{",
+    r"\rbrace": r"\}",
+}
+
+
+def normalise(text: str) -> str:
+    """The answer in one spelling, without its delimiters; equal meaning is not attempted here.
+
+    >>> normalise("$ \\\\dfrac{√3}{2}\\\\, \\\\text{cm}. $")
+    '\\\\frac{\\\\sqrt{3}}{2} cm'
+    """
+    text = _strip_delimiters(text)
+    if not text.isascii():
+        text = _to_latex(text)
+    if "\\" in text:
+        text = _plain_latex(text)
+    if "sqrt" in text:
+        text = _PLAIN_ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
+    text = " ".join(text.split())
+    return _strip_delimiters(text)
+
+
+def _strip_delimiters(text: str) -> str:
+    """Without surrounding math delimiters, emphasis, a leading "the answer is", a final stop."""
+    for _ in range(_MAX_WRAPPERS):
+        before = text
+        text = text.strip()
+        if text.endswith(".") and not text.endswith(".."):
+            text = text[:-1].rstrip()
+        for opening, closing in _DELIMITERS:
+            inner = text[len(opening) : -len(closing)]
+            if (
+                len(text) > len(opening) + len(closing)
+                and text.startswith(opening)
+                and text.endswith(closing)
+                and opening not in inner
+                and closing not in inner
+            ):
+                text = inner
+        match = _PREFIX.match(text)
+        if match:
+            text = text[match.end() :]
+        if text == before:
+            break
+    return text
+
+
+def _to_latex(text: str) -> str:
+    text = _VULGAR.sub(_vulgar_fraction, text)
+    text = _SUPERSCRIPT.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
+    text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or m[3]}}}", text)
+    return unicodedata.normalize("NFKC", text.translate(_UNICODE_TABLE))
+
+
+def _vulgar_fraction(match: re.Match[str]) -> str:
+    numerator, _, denominator = unicodedata.normalize("NFKC", match[0]).partition("⁄")
+    return rf"\frac{{{numerator}}}{{{denominator}}}"
+
+
+def _plain_latex(text: str) -> str:
+    text = text.replace(r"\%", "%").replace(r"\$", "$")
+    text = _DEGREES.sub("°", _SPACES.sub(" ", _SIZES.sub("", text)))
+    text = _FRACTIONS.sub(r"\\frac", text)
+    text = _SYNONYMS.sub(lambda m: _SYNONYM_TABLE[m[0]], text)
+    return _TEXT.sub(r" \1 ", text)

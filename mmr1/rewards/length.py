@@ -1,0 +1,93 @@
+"""Rewards of a completion's length and repetition, in tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def length_cosine(
+    completion: str,
+    accuracy: float,
+    token_ids: Sequence[int],
+    *,
+    max_length: int,
+    correct: tuple[float, float] = (1.0, 0.5),
+    wrong: tuple[float, float] = (-1.0, -0.5),
+    correct_above: float = 0.5,
+) -> float:
+    """A reward that moves along a half cosine from length 0 to ``max_length`` and stays there.
+
+    Right answers are worth less the longer they are, wrong ones cost less (Yeo et al. 2025,
+    https://arxiv.org/abs/2502.03373).
+
+    Args:
+        completion: The whole completion.
+        accuracy: Its accuracy, from the part named by ``of``.
+        token_ids: Its tokens.
+        max_length: Tokens at which the far end is reached.
+        correct: Value of a right answer at length 0 and at ``max_length``.
+        wrong: The same of a wrong answer.
+        correct_above: An answer is right above this accuracy.
+
+    >>> length_cosine("...", 1.0, range(50), max_length=100)
+    0.75
+    """
+    if max_length <= 0:
+        raise ValueError(f"max_length={max_length}: it must be above 0")
+    start, end = correct if accuracy > correct_above else wrong
+    progress = min(1.0, _length(completion, token_ids) / max_length)
+    return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def overlong(completion: str, token_ids: Sequence[int], *, max_length: int, buffer: int) -> float:
+    """DAPO's soft penalty: 0 up to ``max_length - buffer`` tokens, then down to -1, no further.
+
+    Yu et al. 2025, https://arxiv.org/abs/2503.14476, equation 13.
+
+    Args:
+        completion: The whole completion.
+        token_ids: Its tokens.
+        max_length: Tokens from which the penalty is -1.
+        buffer: Tokens over which it grows.
+
+    >>> overlong("...", range(90), max_length=100, buffer=20)
+    -0.5
+    """
+    if not 0 < buffer <= max_length:
+        raise ValueError(f"buffer={buffer}: it must be above 0 and at most max_length={max_length}")
+    over = _length(completion, token_ids) - (max_length - buffer)
+    return -min(1.0, max(0, over) / buffer) or 0.0
+
+
+def repetition(
+    completion: str, token_ids: Sequence[int], *, ngram: int = 4, penalty: float = -1.0
+) -> float:
+    """``penalty`` times the share of token n-grams that occurred before in the completion.
+
+    Yeo et al. 2025, https://arxiv.org/abs/2502.03373, appendix on the repetition penalty.
+
+    Args:
+        completion: The whole completion.
+        token_ids: Its tokens.
+        ngram: Length of the n-grams; shorter completions repeat nothing.
+        penalty: The value of a completion that only repeats, at most 0.
+
+    >>> repetition("...", [1, 2, 1, 2, 1, 2], ngram=2)
+    -0.6
+    """
+    if ngram < 1 or penalty > 0:
+        raise ValueError(
+            f"ngram={ngram}, penalty={penalty}: ngram is at least 1, penalty at most 0"
+        )
+    total = _length(completion, token_ids) - ngram + 1
+    if total <= 0:
+        return 0.0
+    distinct = len({tuple(token_ids[i : i + ngram]) for i in range(total)})
+    return penalty * (1 - distinct / total) or 0.0
+
+
+def _length(completion: str, token_ids: Sequence[int]) -> int:
+    if completion and not len(token_ids):
+        raise ValueError("this reward counts tokens and the item has no token_ids")
+    return len(token_ids)

@@ -1,0 +1,1 @@
+"""The verifier pool: reward code in worker processes that can hurt nobody."""

@@ -1,0 +1,199 @@
+"""Units at the end of an answer: ``12 cm`` is 0.12 m and not 12 m."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+# name(s) -> (dimension, how many base units). Symbols are case-sensitive, words are not.
+_SYMBOLS: dict[str, tuple[str, str]] = {
+    "mm": ("length", "1/1000"),
+    "cm": ("length", "1/100"),
+    "dm": ("length", "1/10"),
+    "m": ("length", "1"),
+    "km": ("length", "1000"),
+    "in": ("length", "254/10000"),
+    "ft": ("length", "3048/10000"),
+    "yd": ("length", "9144/10000"),
+    "mi": ("length", "1609344/1000"),
+    "mg": ("mass", "1/1000"),
+    "g": ("mass", "1"),
+    "kg": ("mass", "1000"),
+    "lb": ("mass", "45359237/100000"),
+    "lbs": ("mass", "45359237/100000"),
+    "oz": ("mass", "45359237/1600000"),
+    "ms": ("time", "1/1000"),
+    "s": ("time", "1"),
+    "sec": ("time", "1"),
+    "min": ("time", "60"),
+    "h": ("time", "3600"),
+    "hr": ("time", "3600"),
+    "hrs": ("time", "3600"),
+    "ml": ("volume", "1/1000"),
+    "mL": ("volume", "1/1000"),
+    "l": ("volume", "1"),
+    "L": ("volume", "1"),
+    "cc": ("volume", "1/1000"),
+    "gal": ("volume", "3785411784/1000000000"),
+    "ha": ("length2", "10000"),
+    "N": ("force", "1"),
+    "kN": ("force", "1000"),
+    "J": ("energy", "1"),
+    "kJ": ("energy", "1000"),
+    "W": ("power", "1"),
+    "kW": ("power", "1000"),
+    "V": ("voltage", "1"),
+    "A": ("current", "1"),
+    "Hz": ("frequency", "1"),
+    "Pa": ("pressure", "1"),
+    "kPa": ("pressure", "1000"),
+    "mph": ("length/time", "1609344/3600000"),
+    "kmh": ("length/time", "1000/3600"),
+    "kph": ("length/time", "1000/3600"),
+}
+_WORDS: dict[str, str] = {
+    "millimeter": "mm",
+    "millimetre": "mm",
+    "centimeter": "cm",
+    "centimetre": "cm",
+    "decimeter": "dm",
+    "meter": "m",
+    "metre": "m",
+    "kilometer": "km",
+    "kilometre": "km",
+    "inch": "in",
+    "inche": "in",  # "inches" less its s
+    "foot": "ft",
+    "feet": "ft",
+    "yard": "yd",
+    "mile": "mi",
+    "milligram": "mg",
+    "gram": "g",
+    "kilogram": "kg",
+    "pound": "lb",
+    "ounce": "oz",
+    "second": "s",
+    "minute": "min",
+    "hour": "h",
+    "milliliter": "ml",
+    "millilitre": "ml",
+    "liter": "l",
+    "litre": "l",
+    "gallon": "gal",
+    "hectare": "ha",
+    "newton": "N",
+    "joule": "J",
+    "watt": "W",
+    "volt": "V",
+}
+_MONEY = {"dollar": "$", "euro": "€", "yen": "¥", "yuan": "¥", "rmb": "¥", "pound sterling": "£"}
+_CUBIC = {"length3": ("volume", Fraction(1000))}  # 1 m^3 is 1000 l
+
+_UNIT_WORD = r"[A-Za-zµ€£¥]+"
+_UNIT = rf"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?{_UNIT_WORD}(?:\s*\^\s*-?\d)?"
+_TAIL = re.compile(
+    rf"^(?P<core>.*?[\d)}}\]])(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$",
+    re.DOTALL,
+)
+# Letters that end an expression and are no unit unless they stand apart or are in \text{}.
+_NOT_UNITS = {"pi", "e", "i", "or", "and", "to", "sqrt"}
+_TRIGONOMETRY = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit; ``factor`` base units of ``dimension``, or an unknown word with factor 1."""
+
+    dimension: str
+    factor: Fraction = Fraction(1)
+
+
+PERCENT, DEGREE = Unit("%"), Unit("°")
+
+
+def split_unit(text: str, *, bare_letters: bool) -> tuple[str, Unit | None]:
+    """An answer's expression and its unit.
+
+    Args:
+        text: A normalised answer; ``\\text{}`` is unwrapped with a space before it.
+        bare_letters: Take a single letter right behind a number (``5m``) for a unit; where the
+            other side has letters too it is rather a variable.
+
+    >>> split_unit("12 cm", bare_letters=False)
+    ('12', Unit(dimension='length', factor=Fraction(1, 100)))
+    >>> split_unit("2x", bare_letters=True), split_unit("5m", bare_letters=False)
+    (('2x', None), ('5m', None))
+    """
+    for mark, sign_unit in (("%", PERCENT), ("°", DEGREE)):
+        if text.endswith(mark) and len(text) > len(mark):
+            if sign_unit == DEGREE and _TRIGONOMETRY.search(text):
+                return text, None  # an argument, not the unit of the whole
+            return text[: -len(mark)].rstrip().removesuffix("\\"), sign_unit
+    for sign in "$€£¥":
+        if text.startswith(sign) and len(text) > 1:
+            return text[1:].lstrip(), Unit(sign)
+    match = _TAIL.match(text[-80:]) if len(text) < 200 else None
+    if match is None:
+        return text, None
+    name, gap = match["unit"], match["gap"]
+    if name.lower() in _NOT_UNITS or (len(name) == 1 and not gap and not bare_letters):
+        return text, None
+    unit = _parse(name)
+    if unit is None or (unit.dimension == name.lower() and not gap):
+        return text, None  # unknown letters right behind a number: variables
+    return text[: -len(match[0])] + match["core"], unit
+
+
+@lru_cache(4096)
+def _parse(name: str) -> Unit | None:
+    top, *bottom = re.split(r"\s*/\s*|\s+per\s+", name)
+    upper = _single(top)
+    if not bottom:
+        return upper
+    lower = _single(bottom[0])
+    if upper is None or lower is None:
+        return None
+    return Unit(f"{upper.dimension}/{lower.dimension}", upper.factor / lower.factor)
+
+
+def _single(name: str) -> Unit | None:
+    match = re.fullmatch(
+        rf"(?:(square|sq\.?|cubic|cu\.?)\s+)?({_UNIT_WORD})(?:\s*\^\s*(\d))?", name.strip()
+    )
+    if match is None:
+        return None
+    prefix, word, power = match[1], match[2], match[3]
+    exponent = int(power) if power else 1
+    if prefix:
+        exponent = 2 if prefix.startswith("sq") else 3
+    known = _known(word)
+    if known is None:
+        return Unit(_singular(word.lower())) if len(word) > 1 and exponent == 1 else None
+    if exponent == 1:
+        return known
+    dimension, factor = f"{known.dimension}{exponent}", known.factor**exponent
+    if dimension in _CUBIC:
+        dimension, scale = _CUBIC[dimension]
+        factor *= scale
+    return Unit(dimension, factor)
+
+
+def _known(word: str) -> Unit | None:
+    lower = word.lower()
+    if lower in ("degree", "degrees", "deg"):
+        return DEGREE
+    if lower in ("percent", "percentage", "pct"):
+        return PERCENT
+    if _singular(lower) in _MONEY:
+        return Unit(_MONEY[_singular(lower)])
+    symbol = word if word in _SYMBOLS else _WORDS.get(lower) or _WORDS.get(_singular(lower))
+    if symbol is None:
+        return None
+    dimension, factor = _SYMBOLS[symbol]
+    return Unit(dimension, Fraction(factor))
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if word.endswith("s") and len(word) > 3 else word

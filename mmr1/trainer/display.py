@@ -1,0 +1,75 @@
+"""What a person sees while a run goes on: a live bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mmr1.config import TrainerConfig
+from mmr1.trainer.output import RunDirectory
+from mmr1.types import StepStats
+
+# Metric names and how the bar calls them, in the order of importance.
+SHOWN = {
+    "reward/mean": "reward",
+    "reward/format": "format",
+    "reward/math": "math",
+    "loss": "loss",
+    "entropy": "entropy",
+    "completion/length_mean": "length",
+    "rollout/logprob_gap": "gap",
+    "grad_norm": "grad",
+    "time/step": "s/step",
+}
+
+
+class Display:
+    """Shows the steps of one run."""
+
+    def __init__(self, config: TrainerConfig, directory: RunDirectory) -> None:
+        self._console = Console()
+        self._config = config
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[numbers]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._progress.add_task(
+            directory.path.name, total=config.max_steps, numbers=""
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def say(self, line: str) -> None:
+        """One plain line."""
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+    def show(self, stats: StepStats) -> None:
+        """One step: moves the bar, or prints a line every ``trainer.log_every`` steps."""
+        numbers = "  ".join(f"{SHOWN[k]} {_short(stats[k])}" for k in SHOWN if k in stats)
+        step = int(stats["step"])
+        self._progress.update(self._task, completed=step, numbers=numbers)
+        due = step % self._config.log_every == 0 or step in (1, self._config.max_steps)
+        if not self._console.is_terminal and due:
+            self.say(f"step {step:>5}/{self._config.max_steps}  {numbers}")
+
+
+def _short(value: float) -> str:
+    return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"

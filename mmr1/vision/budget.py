@@ -1,0 +1,220 @@
+"""Pixel and token budgets: what an image or a video will cost, known from its size alone.
+
+The arithmetic is that of Qwen2-VL's processors (``smart_resize``) and of qwen-vl-utils' frame
+sampling, so that filtering by length never decodes a dataset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MAX_ASPECT_RATIO = 200
+"""The processors refuse longer strips."""
+
+
+@dataclass(frozen=True, slots=True)
+class PixelBudget:
+    """How large one image may be for the model, and how it is cut up.
+
+    Attributes:
+        min_pixels: Smaller images are enlarged to this area.
+        max_pixels: Larger images are shrunk to this area.
+        patch: Side of a patch in pixels.
+        merge: Side of the square of patches that becomes one token.
+    """
+
+    min_pixels: int = 4 * 28 * 28
+    max_pixels: int = 1280 * 28 * 28
+    patch: int = 14
+    merge: int = 2
+
+    @property
+    def factor(self) -> int:
+        """Sides are multiples of this."""
+        return self.patch * self.merge
+
+    def of(self, options: Mapping[str, Any]) -> PixelBudget:
+        """This budget with the wishes of one medium."""
+        return PixelBudget(
+            int(options.get("min_pixels", self.min_pixels)),
+            int(options.get("max_pixels", self.max_pixels)),
+            self.patch,
+            self.merge,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VideoBudget:
+    """How many frames a video gives and how large they may be, as qwen-vl-utils counts.
+
+    Attributes:
+        fps: Frames sampled per second of video.
+        min_frames: At least so many frames, the video permitting.
+        max_frames: At most so many frames.
+        frame: Pixels of one frame.
+        total_pixels: Of all frames together; longer videos get smaller frames.
+        temporal: Frames that make one temporal patch; the number of frames is a multiple.
+    """
+
+    fps: float = 2.0
+    min_frames: int = 4
+    max_frames: int = 768
+    frame: PixelBudget = PixelBudget(128 * 28 * 28, 768 * 28 * 28)
+    total_pixels: int = int(128_000 * 28 * 28 * 0.9)
+    temporal: int = 2
+
+    def of(self, options: Mapping[str, Any]) -> VideoBudget:
+        """This budget with the wishes of one medium."""
+        return VideoBudget(
+            float(options.get("fps", self.fps)),
+            int(options.get("min_frames", self.min_frames)),
+            int(options.get("max_frames", self.max_frames)),
+            self.frame.of(options),
+            int(options.get("total_pixels", self.total_pixels)),
+            self.temporal,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VideoHeader:
+    """What a video holds by its index of packets, not by what its header declares.
+
+    Attributes:
+        frames: Number of frames.
+        fps: Frames per second.
+        width: In pixels.
+        height: In pixels.
+    """
+
+    frames: int
+    fps: float
+    width: int
+    height: int
+
+
+def image_budget(processor: Any) -> PixelBudget:
+    """The budget of a transformers image processor (or of the one inside a whole processor)."""
+    processor = getattr(processor, "image_processor", processor)
+    size = processor.size
+    return PixelBudget(
+        size["shortest_edge"], size["longest_edge"], processor.patch_size, processor.merge_size
+    )
+
+
+def video_budget(processor: Any, **wishes: Any) -> VideoBudget:
+    """The budget of a transformers video processor (or of the one inside a whole processor)."""
+    processor = getattr(processor, "video_processor", processor)
+    frame = image_budget(processor)
+    return VideoBudget(frame=frame, temporal=processor.temporal_patch_size).of(wishes)
+
+
+def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
+    """``(width, height)`` in pixels as the model will see the image.
+
+    Multiples of :attr:`PixelBudget.factor`, the area within the budget, the aspect ratio nearly
+    kept. Applying it again changes nothing, so a processor leaves a fitted image alone.
+
+    Raises:
+        ValueError: The longer side exceeds :data:`MAX_ASPECT_RATIO` times the shorter one.
+    """
+    fitted = _fit_once(width, height, budget)
+    # Of a very long strip one side is raised to the factor, and the area may exceed the budget.
+    while (again := _fit_once(*fitted, budget)) != fitted:
+        fitted = again
+    return fitted
+
+
+def _fit_once(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
+    if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
+        raise ValueError(
+            f"{width}x{height} pixels: one side is more than {MAX_ASPECT_RATIO} times the other, "
+            "which the model's processor refuses; crop or pad it"
+        )
+    factor = budget.factor
+    columns, rows = round(width / factor), round(height / factor)
+    area = columns * rows * factor**2
+    if area > budget.max_pixels:
+        shrink = math.sqrt(width * height / budget.max_pixels)
+        columns = max(1, math.floor(width / shrink / factor))
+        rows = max(1, math.floor(height / shrink / factor))
+    elif area < budget.min_pixels:
+        enlarge = math.sqrt(budget.min_pixels / (width * height))
+        columns = math.ceil(width * enlarge / factor)
+        rows = math.ceil(height * enlarge / factor)
+    return columns * factor, rows * factor
+
+
+def image_grid(width: int, height: int, budget: PixelBudget) -> tuple[int, int, int]:
+    """``(t, h, w)`` in patches of an image of this original size."""
+    fitted = fit_size(width, height, budget)
+    return 1, fitted[1] // budget.patch, fitted[0] // budget.patch
+
+
+def frame_indices(
+    frames: int, fps: float, budget: VideoBudget, options: Mapping[str, Any]
+) -> list[int]:
+    """Which frames of a video are taken: evenly spread, an even number.
+
+    Args:
+        frames: Frames of the whole video.
+        fps: Its frame rate.
+        budget: With the wishes of the video applied.
+        options: ``start`` and ``end`` in seconds, ``nframes`` for a fixed number.
+
+    Raises:
+        ValueError: The video, or the part from ``start`` to ``end``, is too short.
+    """
+    first, last = _frame_range(frames, fps, options)
+    available = last - first + 1
+    step = budget.temporal
+    if "nframes" in options:
+        count = round(int(options["nframes"]) / step) * step
+    else:
+        lowest = math.ceil(budget.min_frames / step) * step
+        highest = math.floor(min(budget.max_frames, available) / step) * step
+        wanted = min(max(available / fps * budget.fps, lowest), highest, available)
+        count = math.floor(wanted / step) * step
+    if not step <= count <= available:
+        raise ValueError(
+            f"{count} frames wanted of the {available} there are; between {step} and that many "
+            "can be had (set nframes, fps, start and end accordingly)"
+        )
+    # Halfway cases round to the even neighbour, as torch.linspace(...).round() does.
+    return [round(first + (last - first) * i / (count - 1)) for i in range(count)]
+
+
+def _frame_range(frames: int, fps: float, options: Mapping[str, Any]) -> tuple[int, int]:
+    start, end = options.get("start"), options.get("end")
+    duration = frames / fps
+    first = 0 if start is None else math.ceil(min(max(start, 0.0), duration) * fps)
+    last = frames - 1 if end is None else math.floor(min(max(end, 0.0), duration) * fps)
+    last = min(last, frames - 1)
+    if first >= last:
+        raise ValueError(f"no two frames between {start} s and {end} s of a {duration:.2f} s video")
+    return first, last
+
+
+def fit_frame(width: int, height: int, count: int, budget: VideoBudget) -> tuple[int, int]:
+    """``(width, height)`` of each of ``count`` frames as the model will see them."""
+    share = budget.total_pixels / count * budget.temporal
+    largest = max(min(budget.frame.max_pixels, share), int(budget.frame.min_pixels * 1.05))
+    frame = PixelBudget(
+        budget.frame.min_pixels, math.floor(largest), budget.frame.patch, budget.frame.merge
+    )
+    return fit_size(width, height, frame)
+
+
+def video_grid(width: int, height: int, count: int, budget: VideoBudget) -> tuple[int, int, int]:
+    """``(t, h, w)`` in patches of ``count`` sampled frames of this original size."""
+    fitted = fit_frame(width, height, count, budget)
+    patch = budget.frame.patch
+    return math.ceil(count / budget.temporal), fitted[1] // patch, fitted[0] // patch
+
+
+def tokens(grid: tuple[int, int, int], merge: int = 2) -> int:
+    """Vision tokens of a grid ``(t, h, w)`` of patches."""
+    t, h, w = grid
+    return t * h * w // merge**2

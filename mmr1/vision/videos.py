@@ -1,0 +1,201 @@
+"""Videos: sampled as qwen-vl-utils samples, decoded in a killable process under a deadline."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mmr1.types import MediaRef
+from mmr1.vision.budget import VideoBudget, VideoHeader, frame_indices, video_grid
+
+if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
+    import torch
+    from transformers.video_utils import VideoMetadata
+
+DEADLINE_S = 60.0
+"""Seconds that one video may take."""
+
+
+def load_video(
+    ref: MediaRef, budget: VideoBudget | None = None, deadline_s: float = DEADLINE_S
+) -> tuple[torch.Tensor, VideoMetadata]:
+    """Sample, decode and resize a video.
+
+    ``ref.options`` may hold ``fps`` or ``nframes``, ``min_frames``, ``max_frames``, ``start`` and
+    ``end`` in seconds, ``min_pixels``, ``max_pixels`` and ``total_pixels``.
+
+    Returns:
+        The frames ``[T, 3, H, W]`` uint8, already of the size the model sees (give processors
+        ``do_resize=False, do_sample_frames=False``), and the metadata that processors want; its
+        ``sampled_fps`` is the rate of the sampled frames.
+
+    Raises:
+        ValueError: Names the file: it cannot be decoded within the deadline, holds fewer frames
+            than its header declares or than are wanted, or has damaged frames. Nothing is ever
+            put in their place.
+    """
+    import torch
+    from transformers.video_utils import VideoMetadata
+
+    request = {"task": "decode", "options": dict(ref.options)}
+    request["budget"] = asdict(budget or VideoBudget())
+    facts, data = _ask(ref, request, deadline_s)
+    pixels = np.frombuffer(data, np.uint8).reshape(facts["shape"])
+    indices = facts["indices"]
+    metadata = VideoMetadata(
+        total_num_frames=_covered(facts, ref),
+        fps=facts["fps"],
+        width=facts["width"],
+        height=facts["height"],
+        duration=facts["frames"] / facts["fps"],
+        video_backend=facts["backend"],
+        frames_indices=indices,
+    )
+    return torch.from_numpy(pixels), metadata
+
+
+def _covered(facts: dict[str, Any], ref: MediaRef) -> int:
+    """Frames of the part between start and end: what the sampled rate is relative to."""
+    if "start" in ref.options or "end" in ref.options:
+        return int(facts["indices"][-1] - facts["indices"][0] + 1)
+    return max(int(facts["frames"]), len(facts["indices"]))
+
+
+def probe_video(ref: MediaRef, deadline_s: float = DEADLINE_S) -> VideoHeader:
+    """Count the frames and read the frame rate and size; no frame is decoded.
+
+    Raises:
+        ValueError: Names the file; see :func:`load_video`.
+    """
+    facts, _ = _ask(ref, {"task": "probe"}, deadline_s)
+    return VideoHeader(facts["frames"], facts["fps"], facts["width"], facts["height"])
+
+
+def sampled_grid(ref: MediaRef, budget: VideoBudget) -> tuple[int, int, int]:
+    """``(t, h, w)`` in patches of a video, without decoding it."""
+    header = probe_video(ref)
+    wishes = budget.of(ref.options)
+    try:
+        if ref.path is not None and ref.path.name.endswith(".frames.json"):
+            count = header.frames + (-header.frames) % budget.temporal
+        else:
+            count = len(frame_indices(header.frames, header.fps, wishes, ref.options))
+        return video_grid(header.width, header.height, count, wishes)
+    except ValueError as error:
+        raise ValueError(f"{ref}: {error}") from error
+
+
+class _Decoder:
+    """The process behind this module. Started when first needed, replaced when it was killed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+
+    def ask(self, request: dict[str, Any], deadline_s: float) -> tuple[dict[str, Any], bytearray]:
+        """Send one request. Raises TimeoutError (killed) or EOFError (it crashed)."""
+        with self._lock:
+            process = self._started()
+            assert process.stdin is not None
+            deadline = time.monotonic() + deadline_s
+            try:
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                process.stdin.flush()
+                return self._receive(process, deadline)
+            except BaseException:  # the answer that is still under way belongs to nobody
+                self.close()
+                raise
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
+            self._owner = os.getpid()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mmr1.vision.video_decoder"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        return self._process
+
+    def _receive(
+        self, process: subprocess.Popen[bytes], deadline: float
+    ) -> tuple[dict[str, Any], bytearray]:
+        assert process.stdout is not None
+        received = bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+
+            def more() -> None:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise TimeoutError
+                block = os.read(process.stdout.fileno(), 1 << 20)  # type: ignore[union-attr]
+                if not block:
+                    raise EOFError
+                received.extend(block)
+
+            while (end := received.find(b"\n")) < 0:
+                more()
+            facts = json.loads(received[:end])
+            while len(received) < end + 1 + facts["bytes"]:
+                more()
+        return facts, received[end + 1 :]
+
+    def close(self) -> None:
+        """Kill the process."""
+        if self._process is not None and self._owner == os.getpid():
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    stream.close()
+        self._process = None
+
+
+_decoder = _Decoder()
+atexit.register(_decoder.close)
+
+
+def _ask(
+    ref: MediaRef, request: dict[str, Any], deadline_s: float
+) -> tuple[dict[str, Any], bytearray]:
+    with _on_disk(ref) as path:
+        try:
+            facts, data = _decoder.ask({**request, "path": path}, deadline_s)
+        except TimeoutError:
+            raise ValueError(
+                f"{ref}: not decoded within {deadline_s:g} s; re-encode it or raise the deadline"
+            ) from None
+        except (EOFError, BrokenPipeError):
+            raise ValueError(f"{ref}: the video decoder crashed on it; re-encode it") from None
+    if "error" in facts:
+        raise ValueError(f"{ref}: {facts['error']}")
+    return facts, data
+
+
+@contextmanager
+def _on_disk(ref: MediaRef) -> Iterator[str]:
+    """A path to the video; for bytes in the record a temporary file."""
+    if ref.path is not None:
+        if not ref.path.is_file():
+            raise ValueError(f"{ref}: no such file")
+        yield str(ref.path.absolute())
+        return
+    with tempfile.NamedTemporaryFile(suffix=".video") as file:
+        file.write(ref.read())
+        file.flush()
+        yield file.name

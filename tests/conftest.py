@@ -1,0 +1,66 @@
+"""Fixtures that several test packages share: a tiny model and a small real dataset."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads only get in each other's way
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import pytest
+import torch
+
+from mmr1.types import Sample
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen2.5-VL directory of 0.7M random parameters."""
+    from mmr1.vision.families.tiny import new_model
+
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    new_model(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The digits dataset as the quickstart makes it."""
+    from datasets_prep.make import make
+
+    path = tmp_path_factory.mktemp("data") / "digits"
+    make("digits", path, 0)
+    return path
+
+
+@pytest.fixture(scope="session")
+def digit_samples(digits: Path) -> list[Sample]:
+    from mmr1.data.record import load_samples
+
+    return load_samples(digits / "rl.jsonl")
+
+
+@pytest.fixture
+def mmr1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in this process: ``(exit code, stdout, stderr)``."""
+    from mmr1 import cli
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["mmr1", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_info:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(exit_info.value.code or 0), captured.out, captured.err
+
+    return run

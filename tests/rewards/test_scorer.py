@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mmr1.config import RewardPartConfig, RewardsConfig
+from mmr1.rewards import Scorer, build_scorer
+from mmr1.rewards.accounting import refuse_too_many_invalid, reward_stats
+from mmr1.types import Status
+from tests.rewards.helpers import item, sample, think
+
+
+@pytest.fixture(scope="module")
+def scorer() -> Iterator[Scorer]:
+    with build_scorer(RewardsConfig(timeout_s=1.0)) as built:
+        yield built
+
+
+def test_total_is_the_weighted_sum_and_parts_are_unweighted(scorer: Scorer) -> None:
+    right, shapeless, wrong = scorer.score(
+        [item(think("4"), "4"), item("<answer>4</answer>", 4), item(think("5"), "4")]
+    )
+    assert (right.value, right.parts) == (1.5, {"format": 1.0, "math": 1.0})
+    assert (shapeless.value, shapeless.parts) == (1.0, {"format": 0.0, "math": 1.0})
+    assert (wrong.value, wrong.parts) == (0.5, {"format": 1.0, "math": 0.0})
+
+
+def test_no_answer_is_an_honest_zero_with_its_own_status(scorer: Scorer) -> None:
+    (reward,) = scorer.score([item("<think>4</think>", "4")])
+    assert (reward.value, reward.status) == (0.0, Status.NO_ANSWER)
+
+
+def test_a_gold_that_cannot_be_read_is_nobodys_reward(scorer: Scorer) -> None:
+    bad, good = scorer.score([item(think("1"), r"\frac{"), item(think("1"), "1")])
+    assert (bad.value, bad.status, bad.parts) == (
+        None,
+        Status.BAD_GOLD,
+        {"format": 1.0, "math": None},
+    )
+    assert bad.error is not None
+    assert bad.error.startswith("math: the gold answer")
+    assert good.value == 1.5
+
+
+def test_bad_golds_are_found_at_load(scorer: Scorer) -> None:
+    samples = [sample(a) for a in (r"\frac{", "3", r"\sqrt 2", "", None, float("nan"), "Tuesday")]
+    found = [(found.answer, message) for found, message in scorer.check_gold(samples)]
+    assert [answer for answer, _ in found[:3]] == [r"\frac{", "", None]
+    assert len(found) == 4  # and nan, which equals nothing
+
+
+def test_a_closed_gate_leaves_the_rest_at_zero_and_unrun() -> None:
+    parts = {"format": RewardPartConfig(weight=0.5, gate=1.0), "math": RewardPartConfig()}
+    with build_scorer(RewardsConfig(parts=parts)) as gated:
+        closed, opened = gated.score([item("<answer>4</answer>", r"\frac{"), item(think("4"), "4")])
+    assert (closed.value, closed.parts) == (0.0, {"format": 0.0, "math": 0.0})
+    assert opened.value == 1.5
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"use": "maths"}, "did you mean 'math'"),
+        ({"use": "format", "options": {"tempalte": "boxed"}}, "did you mean 'template'"),
+    ],
+)
+def test_what_is_wrong_with_a_part_is_said_at_the_start(part: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_scorer(RewardsConfig(parts={"x": RewardPartConfig(**part)}))
+
+
+def test_weights_are_finite() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        RewardPartConfig(weight=float("inf"))
+
+
+def test_accounting(scorer: Scorer) -> None:
+    items = [item(think("4"), "4"), item("no", "4"), item(think("1"), r"\frac{")]
+    rewards = scorer.score(items)
+    stats = reward_stats(rewards)
+    assert stats["reward/mean"] == 0.75
+    assert stats["reward/math"] == 0.5
+    assert stats["reward/invalid"] == 1
+    assert stats["reward/invalid/math"] == 1
+    assert stats["reward/invalid/status/bad_gold"] == 1
+    assert stats["reward/no_answer"] == 1
+    refuse_too_many_invalid(rewards, items, 0.34)
+    with pytest.raises(ValueError, match=r"1 of 3 .* sample 's1': math: the gold"):
+        refuse_too_many_invalid(rewards, items, 0.3)

@@ -1,0 +1,150 @@
+"""Token counts from sizes alone, against the processors of transformers and qwen-vl-utils."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from qwen_vl_utils import vision_process
+from transformers import Qwen2VLImageProcessor, Qwen2VLVideoProcessor
+
+from mmr1.types import MediaRef
+from mmr1.vision.budget import (
+    PixelBudget,
+    VideoBudget,
+    fit_frame,
+    fit_size,
+    frame_indices,
+    image_budget,
+    image_grid,
+    tokens,
+    video_budget,
+    video_grid,
+)
+from mmr1.vision.images import image_size, load_image
+from tests.vision.media import encoded, noise
+
+
+def odd_sizes(count: int) -> list[tuple[int, int]]:
+    """Sizes from 1 to 3,000 pixels a side, thin strips and tiny images among them."""
+    rng = np.random.default_rng(7)
+    sizes = [(int(math.exp(a)), int(math.exp(b))) for a, b in rng.uniform(0, 8, (count * 4, 2))]
+    fine = [(w, h) for w, h in sizes if max(w, h) <= 200 * min(w, h) and w * h < 2_000_000]
+    return [(1, 1), (17, 17), (13, 14), (28, 28), (2000, 10), (10, 2000), (12, 1000), *fine][:count]
+
+
+@pytest.mark.parametrize("budget", [PixelBudget(), PixelBudget(4 * 784, 16 * 784)])
+def test_header_counts_equal_the_processor_on_220_images(budget: PixelBudget) -> None:
+    size = {"shortest_edge": budget.min_pixels, "longest_edge": budget.max_pixels}
+    processor = Qwen2VLImageProcessor(size=size)
+    assert image_budget(processor) == budget
+    different = 0
+    sizes = odd_sizes(220)
+    for width, height in sizes:
+        data = encoded(Image.fromarray(noise(width, height)), "BMP")
+        ref = MediaRef("image", data=data)
+        grid = image_grid(*image_size(ref), budget)
+        fitted = processor(images=[load_image(ref, budget)], return_tensors="pt")
+        assert tuple(fitted["image_grid_thw"][0].tolist()) == grid
+        assert fitted["pixel_values"].shape[0] == 4 * tokens(grid)
+        raw = processor(images=[load_image(ref)], return_tensors="pt")["image_grid_thw"][0]
+        different += tuple(raw.tolist()) != grid
+    # A strip whose short side is raised to 28 pixels goes over the budget in the processor's one
+    # pass; fitting goes on until it holds.
+    assert different == (0 if budget == PixelBudget() else STRIPS_OVER_BUDGET)
+
+
+STRIPS_OVER_BUDGET = 9
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(4, 2000), st.integers(4, 2000))
+def test_fitting_holds_the_budget_and_is_final(
+    width: int, height: int, low: int, high: int
+) -> None:
+    budget = PixelBudget(min(low, high) * 784, max(low, high) * 784)
+    if max(width, height) > 200 * min(width, height):
+        with pytest.raises(ValueError, match="more than 200 times"):
+            fit_size(width, height, budget)
+        return
+    fitted = fit_size(width, height, budget)
+    assert fit_size(*fitted, budget) == fitted
+    assert fitted[0] % 28 == fitted[1] % 28 == 0
+    assert fitted[0] * fitted[1] <= max(budget.max_pixels, min_area(budget, width, height))
+
+
+def min_area(budget: PixelBudget, width: int, height: int) -> int:
+    """Enlarging rounds up, which may overshoot a budget as narrow as this."""
+    scale = math.sqrt(budget.min_pixels / (width * height))
+    return math.ceil(width * scale / 28) * math.ceil(height * scale / 28) * 784
+
+
+@given(
+    st.integers(2, 5000),
+    st.floats(1, 120),
+    st.floats(0.1, 30),
+    st.integers(2, 64),
+    st.integers(2, 768),
+)
+def test_frame_sampling_is_that_of_qwen_vl_utils(
+    total: int, rate: float, fps: float, low: int, high: int
+) -> None:
+    asked = {"fps": fps, "min_frames": low, "max_frames": high}
+    try:
+        count = vision_process.smart_nframes(asked, total_frames=total, video_fps=rate)
+        expected = torch.linspace(0, total - 1, count).round().long().tolist()
+    except ValueError:
+        with pytest.raises(ValueError, match="frames wanted"):
+            frame_indices(total, rate, VideoBudget().of(asked), {})
+        return
+    indices = frame_indices(total, rate, VideoBudget().of(asked), {})
+    assert len(indices) == len(expected)
+    # linspace works in float32: exact halves may round either way.
+    assert max(abs(a - b) for a, b in zip(indices, expected, strict=True)) <= 1
+
+
+@given(st.integers(2, 3000), st.floats(1, 60), st.floats(-5, 400), st.floats(-5, 400))
+def test_start_and_end_are_those_of_qwen_vl_utils(
+    total: int, rate: float, start: float, end: float
+) -> None:
+    asked = {"video_start": start, "video_end": end}
+    wishes = {"start": start, "end": end, "nframes": 2}
+    try:
+        first, last, _ = vision_process.calculate_video_frame_range(asked, total, rate)
+    except ValueError:
+        with pytest.raises(ValueError, match="no two frames"):
+            frame_indices(total, rate, VideoBudget(), wishes)
+        return
+    assert frame_indices(total, rate, VideoBudget(), wishes) == [first, last]
+
+
+@given(st.integers(28, 2000), st.integers(28, 2000), st.integers(1, 384).map(lambda n: 2 * n))
+def test_frame_size_is_that_of_qwen_vl_utils(width: int, height: int, count: int) -> None:
+    factor, low, high = 28, 128 * 784, 768 * 784
+    total = vision_process.MODEL_SEQ_LEN * factor * factor * 0.9
+    largest = max(min(high, total / count * 2), int(low * 1.05))
+    if max(width, height) > 100 * min(width, height):
+        return
+    rows, columns = vision_process.smart_resize(height, width, factor, low, largest)
+    assert fit_frame(width, height, count, VideoBudget()) == (columns, rows)
+
+
+def test_video_grids_equal_the_processor_on_24_videos() -> None:
+    processor = Qwen2VLVideoProcessor(size={"shortest_edge": 4 * 784, "longest_edge": 64 * 784})
+    budget = video_budget(processor, fps=1.0)
+    rng = np.random.default_rng(3)
+    for _ in range(24):
+        width, height, count = (int(v) for v in rng.integers((8, 8, 1), (400, 400, 9)))
+        count *= 2
+        fitted = fit_frame(width, height, count, budget)
+        frames = torch.zeros(count, 3, fitted[1], fitted[0], dtype=torch.uint8)
+        for resize in (False, True):  # what is fitted stays as it is, even if resizing is left on
+            out = processor(
+                videos=[frames], do_resize=resize, do_sample_frames=False, return_tensors="pt"
+            )
+            grid = tuple(out["video_grid_thw"][0].tolist())
+            assert grid == video_grid(width, height, count, budget)

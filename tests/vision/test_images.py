@@ -1,0 +1,125 @@
+"""Images of every mode, right way up; broken and oversized ones refused from the header."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from mmr1.types import MediaRef
+from mmr1.vision.images import image_size, load_image
+from tests.vision.media import SHARED, bomb_png, encoded, noise
+
+
+def ref(data: bytes, **fields: object) -> MediaRef:
+    return MediaRef("image", data=data, **fields)
+
+
+def colour(image: Image.Image, at: tuple[int, int] = (0, 0)) -> tuple[int, ...]:
+    assert image.mode == "RGB"
+    return image.getpixel(at)
+
+
+def test_transparency_lies_on_white() -> None:
+    clear = Image.new("RGBA", (30, 30), (0, 0, 0, 0))
+    half = Image.new("RGBA", (30, 30), (255, 0, 0, 128))
+    assert colour(load_image(ref(encoded(clear)))) == (255, 255, 255)
+    assert colour(load_image(ref(encoded(half)))) == (255, 127, 127)
+    grey = Image.merge("LA", (Image.new("L", (30, 30), 0), Image.new("L", (30, 30), 0)))
+    assert colour(load_image(ref(encoded(grey)))) == (255, 255, 255)
+
+
+def test_palettes_and_colour_keys() -> None:
+    palette = Image.new("P", (30, 30), 1)
+    palette.putpalette([0, 0, 0, 10, 200, 30])
+    assert colour(load_image(ref(encoded(palette)))) == (10, 200, 30)
+    assert colour(load_image(ref(encoded(palette, transparency=1)))) == (255, 255, 255)
+    rgb = Image.new("RGB", (30, 30), (1, 2, 3))
+    assert colour(load_image(ref(encoded(rgb, transparency=(1, 2, 3))))) == (255, 255, 255)
+
+
+def test_one_bit_cmyk_and_sixteen_bits() -> None:
+    assert colour(load_image(ref(encoded(Image.new("1", (30, 30), 1))))) == (255, 255, 255)
+    ink = Image.new("CMYK", (30, 30), (0, 255, 255, 0))
+    red = colour(load_image(ref(encoded(ink, "JPEG", quality=100))))
+    assert red[0] > 250
+    assert max(red[1:]) < 6
+    for value, expected in ((0, 0), (255, 0), (256, 1), (32768, 128), (65535, 255)):
+        deep = Image.fromarray(np.full((30, 30), value, np.uint16))
+        assert colour(load_image(ref(encoded(deep)))) == (expected,) * 3
+    floating = Image.fromarray(np.full((30, 30), 0.5, np.float32))
+    with pytest.raises(ValueError, match="mode F"):
+        load_image(ref(encoded(floating, "TIFF")))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_exif_is_turned_as_pil_turns_it(orientation: int, format: str) -> None:
+    image = Image.fromarray(noise(40, 24))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if format == "WEBP" else {}
+    data = encoded(image, format, exif=exif, **options)
+    import io
+
+    expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    turned = load_image(ref(data))
+    assert np.array_equal(np.asarray(turned), np.asarray(expected))
+    assert image_size(ref(data)) == turned.size == ((24, 40) if orientation >= 5 else (40, 24))
+
+
+def test_a_stated_size_is_checked() -> None:
+    data = encoded(Image.fromarray(noise(40, 24)))
+    assert load_image(ref(data, size=(40, 24))).size == (40, 24)
+    with pytest.raises(ValueError, match="the record states 24x40 pixels, the image has 40x24"):
+        load_image(ref(data, size=(24, 40)))
+
+
+BROKEN = {
+    "empty": (b"", "not an image"),
+    "text": (b"certainly no picture", "not an image"),
+    "cut off": (encoded(Image.fromarray(noise(200, 200)))[:5000], "cut|truncated"),
+    "cut off jpeg": (encoded(Image.fromarray(noise(200, 200)), "JPEG")[:5000], "truncated"),
+    "bomb": (bomb_png(50_000, 50_000), "more than 80,000,000 pixels"),
+    "smaller bomb": (bomb_png(9_000, 9_000), "more than 80,000,000 pixels"),
+    "no pixels": (bomb_png(100, 100), "truncated|cut"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), BROKEN.values(), ids=BROKEN)
+def test_broken_images_are_refused_at_once(tmp_path: Path, data: bytes, message: str) -> None:
+    path = tmp_path / "picture.png"
+    path.write_bytes(data)
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match=message) as caught:
+        load_image(MediaRef("image", path))
+    assert time.perf_counter() - start < 1
+    assert str(caught.value).startswith(str(path))
+
+
+def test_missing_and_unreadable(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.png: cannot be read: No such file"):
+        load_image(MediaRef("image", tmp_path / "none.png"))
+
+
+def test_size_is_read_without_decoding_a_pixel() -> None:
+    data = encoded(Image.fromarray(noise(60, 40)))
+    assert image_size(ref(data[:100])) == (60, 40)
+
+
+@pytest.mark.skipif(SHARED is None, reason="no sample data beside this checkout")
+def test_every_sample_image_loads() -> None:
+    """Real files: RGBA, palette, grey, 1-bit, 17 pixels wide; blank where they are blank."""
+    paths = [p for p in (SHARED / "samples").rglob("*") if p.suffix in (".png", ".jpg")]
+    assert len(paths) > 40
+    for path in paths:
+        image = load_image(MediaRef("image", path))
+        assert image.size == image_size(MediaRef("image", path))
+        with Image.open(path) as raw:
+            if raw.mode == "RGBA":
+                alpha = np.asarray(raw)[..., 3]
+                assert (np.asarray(image)[alpha == 0] == 255).all()
