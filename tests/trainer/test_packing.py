@@ -4,7 +4,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_groups import family, group, image, new_model
 
 from mmr1.trainer.micro_batches import micro_batches
 from mmr1.trainer.packed import packed_scores
@@ -12,6 +11,7 @@ from mmr1.trainer.packing import pack
 from mmr1.trainer.sequences import GroupInput
 from mmr1.vision.families.qwen2_5_vl import prompt_positions
 from mmr1.vision.prepare import PreparedMedia
+from tests.trainer.tiny_groups import family, group, image, new_model
 
 CPU = torch.device("cpu")
 PLACEHOLDERS = (family().image_id, family().video_id)
