@@ -72,7 +72,7 @@ def gaps(parts, prompts) -> float:
 
 def parity(parts, prompts):
     family, model, media, engine = parts
-    scorer = Scorer(model, family, media, SAMPLING.temperature, 64)
+    scorer = Scorer(model, family, media, SAMPLING.temperature, budget=1000)
     return check_parity(engine, scorer, family, media, prompts, SAMPLING, 1e-4)
 
 

@@ -15,7 +15,7 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.experience import build_experience
 from mmr1.trainer.optimizer import NonFiniteError, Optimizer
 from mmr1.trainer.padded import padded_scores
-from mmr1.trainer.policy import LocalPolicy, Scorer, micro_batches
+from mmr1.trainer.policy import LocalPolicy, Scorer
 from mmr1.trainer.sequences import group_input
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
@@ -43,11 +43,11 @@ def parts(tiny_model, digit_samples):
     return family, model, media, scored
 
 
-def policy(parts, config: AlgorithmConfig, micro_batch: int = 64, lr: float = 1e-3):
+def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-3):
     """A policy with its own copy of the model, and that copy."""
     family, model, media, _ = parts
     own = copy.deepcopy(model)
-    scorer = Scorer(own, family, media, 1.0, micro_batch)
+    scorer = Scorer(own, family, media, 1.0, budget)
     optimizer = Optimizer(own, OptimizerConfig(lr=lr, warmup_steps=0, max_grad_norm=1e9), 10)
     return LocalPolicy(
         scorer, build_algorithm(config), optimizer, config.updates_per_rollout, limit=16
@@ -58,9 +58,9 @@ def experience(parts, config: AlgorithmConfig, own: LocalPolicy, reference=None)
     return build_experience(parts[3], build_algorithm(config), config, own, reference)
 
 
-def gradients_of_update(parts, config, micro_batch=64, reference=None):
+def gradients_of_update(parts, config, budget=10_000, reference=None):
     """The accumulated gradient, caught before the optimizer takes it."""
-    own, model = policy(parts, config, micro_batch)
+    own, model = policy(parts, config, budget)
     caught: dict[str, torch.Tensor] = {}
 
     def step() -> float:
@@ -111,17 +111,17 @@ def test_rloo_on_policy_is_the_leave_one_out_policy_gradient(parts):
 
 
 @pytest.mark.parametrize("config", [{}, {"kl_coef": 0.1}, {"entropy_coef": 0.01}])
-@pytest.mark.parametrize("micro_batch", [1, 8])
-def test_micro_batches_do_not_change_the_gradient(parts, config, micro_batch):
+@pytest.mark.parametrize("budget", [1, 100])
+def test_micro_batches_do_not_change_the_gradient(parts, config, budget):
     settings = AlgorithmConfig(**config)
     family, model, media, _ = parts
     torch.manual_seed(0)
     frozen = copy.deepcopy(model)
     with torch.no_grad():
         frozen.lm_head.weight += 0.05 * torch.randn_like(frozen.lm_head.weight)
-    reference = Scorer(frozen, family, media, 1.0, 64) if config.get("kl_coef") else None
-    whole, stats = gradients_of_update(parts, settings, 64, reference)
-    pieces, other = gradients_of_update(parts, settings, micro_batch, reference)
+    reference = Scorer(frozen, family, media, 1.0, 100) if config.get("kl_coef") else None
+    whole, stats = gradients_of_update(parts, settings, 10_000, reference)
+    pieces, other = gradients_of_update(parts, settings, budget, reference)
     assert_close(pieces, whole, 1e-6)
     assert other == pytest.approx(stats, abs=1e-5)
     assert (stats["kl"] > 0) == ("kl_coef" in config)
@@ -132,9 +132,9 @@ def test_a_group_without_signal_is_left_out(parts, monkeypatch):
     seen: list[int] = []
     scores = Scorer.scores
 
-    def counting(self, groups):
-        seen.append(len(groups))
-        return scores(self, groups)
+    def counting(self, batch):
+        seen.append(len(batch.groups))
+        return scores(self, batch)
 
     monkeypatch.setattr(Scorer, "scores", counting)
     gradients_of_update(parts, AlgorithmConfig())
@@ -176,10 +176,3 @@ def test_a_gradient_that_is_not_finite_stops_before_the_step(parts):
     with pytest.raises(NonFiniteError, match="norm is nan"):
         optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(own.parameters(), model.parameters(), strict=True))
-
-
-def test_micro_batches_keep_groups_whole(parts):
-    groups = [s.group for s in parts[3]]
-    assert list(micro_batches(groups, range(3), 8)) == [[0, 1], [2]]
-    assert list(micro_batches(groups, range(3), 1)) == [[0], [1], [2]]
-    assert list(micro_batches(groups, [], 8)) == []
