@@ -42,12 +42,10 @@ def train(config: Config, parts: Parts) -> Iterator[Step]:
     for number in range(1, config.trainer.max_steps + 1):
         clock = Clock()
         prompts = [parts.render(s) for s in parts.sampler.next(config.rollout.prompts)]
-        requests = [
-            Request(p, config.rollout.n, request_seed(config.seed, number, p.sample.id))
-            for p in prompts
-        ]
         with clock("rollout"):
-            groups = parts.rollout.generate(requests, config.rollout.sampling)
+            groups = parts.rollout.generate(
+                requests(config, number, prompts), config.rollout.sampling
+            )
         with clock("reward"):
             scored = parts.rewards.score(groups)
         with clock("update"):
@@ -57,13 +55,15 @@ def train(config: Config, parts: Parts) -> Iterator[Step]:
             stats = parts.policy.update(batch)
         with clock("sync"):
             parts.rollout.load_weights(parts.policy.weights(), parts.policy.version)
-        advantages = batch.advantages[:, 0].tolist()
-        yield Step(
-            number,
-            step_stats(number, scored, stats, clock.seconds(), parts.media),
-            scored,
-            advantages,
-        )
+        line = step_stats(number, scored, stats, clock.seconds(), parts.media)
+        yield Step(number, line, scored, batch.advantages[:, 0].tolist())
+
+
+def requests(config: Config, step: int, prompts: Sequence[Prompt]) -> list[Request]:
+    """``rollout.n`` completions of each prompt, seeded by run, step and prompt."""
+    return [
+        Request(p, config.rollout.n, request_seed(config.seed, step, p.sample.id)) for p in prompts
+    ]
 
 
 @dataclass(frozen=True, slots=True)
