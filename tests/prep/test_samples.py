@@ -1,4 +1,4 @@
-"""Real rows of public datasets: each folder converts, or says precisely why a row cannot."""
+"""Real rows of public datasets: each folder converts, or says why a row cannot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.vision.media import SHARED
 
 pytestmark = pytest.mark.skipif(SHARED is None, reason="no sample data beside this checkout")
 
-# converter, input, rows in, records out, dropped by reason; the media of most are not in the samples
+# Converter, input, rows in, records out, dropped by reason. Most of the media are not there.
 MISSING = "media file '…' does not exist under …"
 ABSENT = "media file '…' does not exist under …, nor does the end of its path"
 NO_VIDEO = "the video '…' (.mpN, .avi, .mkv, .webm) is not under …"
