@@ -24,7 +24,7 @@ CASES = [
     ("math_vision", "math_vision", 19, 19, {}),
     ("lmm_r1", "lmm_r1_messages", 1, 1, {}),
     ("sharegpt", "sharegpt_llamafactory", 6, 6, {}),
-    ("super_clevr", "superclevr_counting_r1v/output/superCLEVR_questions_5_subset.json", 42, 42, {}),
+    ("super_clevr", "superclevr_counting_r1v/output", 42, 42, {}),
     ("mmk12", "mmk12_mm_eureka", 24, 16, {
         "several answers in one row": 5,
         "the gold answer '…' is not readable: I expected something else here": 1,
