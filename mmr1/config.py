@@ -175,7 +175,12 @@ class TrainerConfig(Section):
     log_rollouts_every: Positive = 10
     log_every: Positive = Field(10, description="Steps between lines when not on a terminal")
     threads: Positive | None = Field(None, description="CPU threads of trainer and engine each")
-    micro_batch: Positive = Field(64, description="Sequences per forward and backward")
+    micro_batch_tokens: Positive = Field(
+        16384, description="Cost of one forward and backward: tokens, and vision tokens once more"
+    )
+    vision_cost: float = Field(
+        1.0, ge=0, description="Of a vision token in the tower; 1.0 for 3B, 0.42 for 7B"
+    )
 
 
 class SftConfig(Section):

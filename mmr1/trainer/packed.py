@@ -13,11 +13,10 @@ from typing import Any
 import torch
 
 from mmr1.trainer.attention import NAME
-from mmr1.trainer.features import FeatureCache
 from mmr1.trainer.logprob_head import CHUNK_ELEMENTS, token_logprobs
 from mmr1.trainer.packing import Packed, Read, pack
 from mmr1.trainer.sequences import GroupInput, TokenScores
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.trainer.vision_features import FeatureCache, encode_media
 
 
 def packed_scores(
@@ -120,36 +119,3 @@ def _check_forward(text_model: Any, packed: Packed, hidden: torch.Tensor) -> Non
     assert ran == layers, f"{layers - ran} of {layers} layers mixed the packed sequences"
     assert packed.positions.shape == (4, len(packed.ids)), "a packed forward has 4-row positions"
     assert hidden.shape[:2] == (1, len(packed.ids)), hidden.shape
-
-
-def encode_media(
-    tower: Any, media: Sequence[PreparedMedia], features: FeatureCache | None = None
-) -> torch.Tensor:
-    """Features of distinct media, concatenated: ``[sum of medium.tokens, H]``.
-
-    Raises:
-        ValueError: Features are to be kept, but the tower is being trained.
-    """
-    frozen = not any(p.requires_grad for p in tower.parameters())
-    if features is not None and not frozen:
-        raise ValueError("vision features can only be kept where the vision tower is frozen")
-    missing = [m for m in media if features is None or m.digest not in features]
-    made: dict[str, torch.Tensor] = {}
-    if missing:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-            encoded = _run_tower(tower, missing)
-        made = {m.digest: rows for m, rows in zip(missing, encoded, strict=True)}
-    if features is None:
-        return torch.cat([made[m.digest] for m in media])
-    found = [made[m.digest] if m.digest in made else features[m.digest] for m in media]
-    for digest, rows in made.items():
-        features[digest] = rows
-    return torch.cat(found)
-
-
-def _run_tower(tower: Any, media: Sequence[PreparedMedia]) -> tuple[torch.Tensor, ...]:
-    weight = tower.patch_embed.proj.weight
-    patches = torch.cat([m.patches for m in media]).to(weight.device, weight.dtype)
-    grid = torch.tensor([m.grid for m in media], device=weight.device)
-    output = tower(patches, grid_thw=grid).pooler_output
-    return output.split([m.tokens for m in media])

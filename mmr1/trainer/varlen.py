@@ -245,9 +245,13 @@ def block_backward(
 ) -> Gradients:
     """Gradients of ``block_forward`` for its output."""
     if query.device.type == "cpu":
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad_out, query, key, value, out, lse, 0.0, causal, attn_mask=mask, scale=scale
+        # In half precision this kernel takes 2 to 5 times as long as in float32.
+        floats = (x.float() for x in (grad_out, query, key, value, out))
+        mask = None if mask is None else mask.float()
+        grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *floats, lse, 0.0, causal, attn_mask=mask, scale=scale
         )
+        return grads[0].to(query.dtype), grads[1].to(query.dtype), grads[2].to(query.dtype)
     return dense_backward(grad_out, query, key, value, mask, out, lse, causal, scale)
 
 

@@ -43,7 +43,7 @@ def probe(source: str | BinaryIO) -> VideoHeader:
         ValueError: No video, no frames, no frame rate, too large, or the header declares more
             frames than there are.
     """
-    with av.open(source) as container:
+    with av.open(source, "r") as container:
         if not container.streams.video:
             raise ValueError("holds no video stream")
         stream = container.streams.video[0]

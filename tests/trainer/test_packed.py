@@ -5,12 +5,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.trainer.tiny_groups import family, group, image, new_model, video
 
-from mmr1.trainer.features import FeatureCache
 from mmr1.trainer.packed import packed_hidden, packed_scores, to_rows, unwrapped
 from mmr1.trainer.padded import padded_scores
 from mmr1.trainer.sequences import GroupInput, completion_batch
+from mmr1.trainer.vision_features import FeatureCache
+from tests.trainer.tiny_groups import family, group, image, new_model, video
 
 TOLERANCE = 1e-5
 
@@ -125,7 +125,7 @@ def test_with_activation_checkpointing(case):
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_with_lora(checkpointing):
     config = peft.LoraConfig(
-        r=4, target_modules="all-linear", init_lora_weights=False, lora_dropout=0.0
+        r=4, target_modules="all-linear", init_lora_weights=False, lora_alpha=1
     )
     model = peft.get_peft_model(new_model(), config)
     if checkpointing:
