@@ -2,4 +2,5 @@
 
 from datasets_prep.cli import main
 
-main()
+if __name__ == "__main__":  # worker processes import this module under another name
+    main()

@@ -20,9 +20,13 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def content_hashes(folder: Path) -> dict[str, str]:
+def content_hashes(folder: Path, skip: str = "") -> dict[str, str]:
     """SHA-256 of every file under a folder, by its relative path; the manifest left out."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME)
+    files = sorted(
+        p
+        for p in folder.rglob("*")
+        if p.is_file() and p.name != NAME and p.relative_to(folder).parts[0] != skip
+    )
     return {p.relative_to(folder).as_posix(): file_hash(p) for p in files}
 
 
@@ -32,9 +36,9 @@ def media_hash(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Add the content hashes to the facts and write them."""
-    hashes = content_hashes(folder)
+def write_manifest(folder: Path, facts: Mapping[str, Any], skip: str = "") -> None:
+    """Add the content hashes to the facts and write them; files under ``skip`` do not count."""
+    hashes = content_hashes(folder, skip)
     records = {n: h for n, h in hashes.items() if n.endswith((".jsonl", ".parquet"))}
     media = {n: h for n, h in hashes.items() if n not in records}
     manifest = {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmr1.config import Config, dump_yaml, load_config
+from mmr1.rewards.cli import app as reward_app
 
 if TYPE_CHECKING:
     from mmr1.trainer.evaluate import Evaluation
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 model_app = typer.Typer(help="Make models.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
+app.add_typer(reward_app, name="reward")
 
 ConfigFile = Annotated[Path, typer.Argument(help="YAML file of the run")]
 Overrides = Annotated[

@@ -38,13 +38,27 @@ class ModelConfig(Section):
 class DataConfig(Section):
     """Where the samples are and how they become prompts."""
 
-    train: str | None = Field(None, description="Training records")
-    eval: str | None = Field(None, description="Held-out records")
+    train: str | dict[str, float] | None = Field(
+        None,
+        description="Training data: a file, a folder, a dataset name@split; or several: weight",
+    )
+    eval: str | None = Field(None, description="Held-out data, named in the same way")
+    format: str | None = Field(
+        None, description="Row form (easyr1, verl, trl, ...); recognised by its keys if not set"
+    )
+    template: str | None = Field(
+        None, description="Prompt template by name (think_answer, boxed, ...) or a .jinja file"
+    )
     system_prompt: str | None = Field(None, description="Put before every conversation")
     media_root: str | None = Field(
         None,
         description="Folder of the media paths; by default that of the record file",
     )
+    max_bad_fraction: Fraction = Field(
+        0.0, description="Share of rows that may be unusable: dropped, counted and named"
+    )
+    video_fps: float = Field(2.0, gt=0, description="Frames sampled per second of video")
+    video_max_frames: Positive = Field(768, description="Most frames sampled of one video")
 
 
 class RewardPartConfig(Section):
@@ -161,7 +175,12 @@ class TrainerConfig(Section):
     log_rollouts_every: Positive = 10
     log_every: Positive = Field(10, description="Steps between lines when not on a terminal")
     threads: Positive | None = Field(None, description="CPU threads of trainer and engine each")
-    micro_batch: Positive = Field(64, description="Sequences per forward and backward")
+    micro_batch_tokens: Positive = Field(
+        16384, description="Cost of one forward and backward: tokens, and vision tokens once more"
+    )
+    vision_cost: float = Field(
+        1.0, ge=0, description="Of a vision token in the tower; 1.0 for 3B, 0.42 for 7B"
+    )
 
 
 class SftConfig(Section):

@@ -33,6 +33,10 @@ class Generator:
 GENERATORS = Registry(
     "dataset to make",
     {
+        "counting": "datasets_prep.generators.counting:COUNTING",
+        "digit-sums": "datasets_prep.generators.digit_sums:DIGIT_SUMS",
         "digits": "datasets_prep.generators.digits:DIGITS",
+        "grounding": "datasets_prep.generators.grounding:GROUNDING",
+        "video": "datasets_prep.generators.video:VIDEO",
     },
 )

@@ -28,6 +28,9 @@ def spoken(completion: str) -> str:
     """
     if "think>" not in completion:
         return completion
+    start, end = completion.find("<think>"), completion.find("</think>")
+    if 0 <= start < end and completion.count("think>") == 2:  # nearly every completion
+        return completion[:start] + completion[end + len("</think>") :]
     kept: list[str] = []
     depth, position = 0, 0
     for tag in _THINK.finditer(completion):

@@ -40,7 +40,11 @@ _UNICODE_TABLE = str.maketrans(_UNICODE)
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[A-Za-z]))")
 _PLAIN_ROOT = re.compile(r"(?<![\\A-Za-z])sqrt\s*(?:\(((?:[^()]|\([^()]*\))*)\)|(\d+))")
 
-_SPACES = re.compile(r"\\[,;:!> ]|~|\\(?:quad|qquad|thinspace|displaystyle|limits)(?![A-Za-z])")
+_SPACES = re.compile(
+    r"(?<!\\)\\[,;:!> ]|~|\\(?:quad|qquad|thinspace|displaystyle|limits)(?![A-Za-z])"
+)
+_DOLLAR = re.compile(r"(?<!\\)\$")
+_CARETS = re.compile(r"\^(\d)\^")  # superscript as Markdown has it
 _SIZES = re.compile(r"\\(?:left|right|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr)(?![A-Za-z])")
 _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree(?![A-Za-z]))")
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
@@ -48,7 +52,13 @@ _TEXT = re.compile(
     r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm)\s*"
     r"\{([^{}]*)\}"
 )
+_RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|in)(?![a-z])")
+_LABEL = re.compile(
+    r"(?:(?:\\(?:angle|triangle|odot|overline|vec)\s*)?\{?(?:[A-Za-z]|[A-Z]{2,4})'?(?:_\{?\w+\}?)?\}?"
+    r"(?:\s*\([A-Za-z]\))?|[A-Za-z]{4,20}(?: [A-Za-z]{1,20}){0,3})\s*=\s*(?=[^=]+$)"
+)
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", "**"), ("`", "`"))
+_FIRST = {opening[0] for opening, _ in _DELIMITERS}
 _MAX_WRAPPERS = 8  # nobody nests more, and a megabyte of them must not cost a megabyte squared
 _PREFIX = re.compile(
     r"(?:the\s+)?(?:final\s+)?(?:answer|result)(?:\s+is)?\s*[:=]?\s*(?=\S)", re.IGNORECASE
@@ -72,14 +82,20 @@ def normalise(text: str) -> str:
     >>> normalise("$ \\\\dfrac{√3}{2}\\\\, \\\\text{cm}. $")
     '\\\\frac{\\\\sqrt{3}}{2} cm'
     """
+    if text.isascii() and text.isalnum():
+        return text
     text = _strip_delimiters(text)
+    if len(_DOLLAR.findall(text)) % 2 == 0:
+        text = _DOLLAR.sub("", text)
+    if "\n" in text and all(line.count("{") == line.count("}") for line in text.splitlines()):
+        text = ", ".join(line for line in text.splitlines() if line.strip())
     if not text.isascii():
         text = _to_latex(text)
     if "\\" in text:
         text = _plain_latex(text)
     if "sqrt" in text:
         text = _PLAIN_ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
-    text = " ".join(text.split())
+    text = _CARETS.sub(r"^\1", " ".join(text.split()))
     return _strip_delimiters(text)
 
 
@@ -90,7 +106,7 @@ def _strip_delimiters(text: str) -> str:
         text = text.strip()
         if text.endswith(".") and not text.endswith(".."):
             text = text[:-1].rstrip()
-        for opening, closing in _DELIMITERS:
+        for opening, closing in _DELIMITERS if text[:1] in _FIRST else ():
             inner = text[len(opening) : -len(closing)]
             if (
                 len(text) > len(opening) + len(closing)
@@ -108,6 +124,21 @@ def _strip_delimiters(text: str) -> str:
     return text
 
 
+def without_labels(gold: str, prediction: str) -> tuple[str, str]:
+    """``x = 3`` beside ``3`` is 3, and so it is beside another ``x = 3``; both normalised.
+
+    >>> without_labels("x = 3", "3"), without_labels("x=3", "y=3"), without_labels("3x=y", "2")
+    (('3', '3'), ('x=3', 'y=3'), ('3x=y', '2'))
+    """
+    labels = _LABEL.match(gold), _LABEL.match(prediction)
+    same = all(labels) and len({"".join(m[0].split()) for m in labels if m}) == 1
+    if labels[0] and (same or not _RELATION.search(prediction)):
+        gold = gold[labels[0].end() :]
+    if labels[1] and (same or not _RELATION.search(gold)):
+        prediction = prediction[labels[1].end() :]
+    return gold, prediction
+
+
 def _to_latex(text: str) -> str:
     text = _VULGAR.sub(_vulgar_fraction, text)
     text = _SUPERSCRIPT.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
@@ -121,7 +152,7 @@ def _vulgar_fraction(match: re.Match[str]) -> str:
 
 
 def _plain_latex(text: str) -> str:
-    text = text.replace(r"\%", "%").replace(r"\$", "$")
+    text = text.replace(r"\%", "%").replace(r"\$", "$").replace("{}^", "^")
     text = _DEGREES.sub("°", _SPACES.sub(" ", _SIZES.sub("", text)))
     text = _FRACTIONS.sub(r"\\frac", text)
     text = _SYNONYMS.sub(lambda m: _SYNONYM_TABLE[m[0]], text)

@@ -7,14 +7,13 @@ needs algebra goes to ``mmr1.rewards.symbolic`` in the verifier pool.
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from functools import lru_cache
 from math import isfinite
 from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, Job, no_answer
-from mmr1.rewards.latex import normalise
+from mmr1.rewards.latex import normalise, without_labels
 from mmr1.rewards.numbers import Number, parse_number, same_number
 from mmr1.rewards.units import DEGREE, PERCENT, Unit, split_unit
 from mmr1.types import Reward
@@ -50,9 +49,9 @@ def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Re
 
 def math_gold(answer: Any) -> Job | None:
     """Check at load that the gold can be compared with; a Job where only algebra can tell."""
-    gold = normalise(gold_text(answer))
+    gold, _ = without_labels(normalise(gold_text(answer)), "")
     core, _ = split_unit(gold, bare_letters=False)
-    if parse_number(core) is not None or is_prose(gold):
+    if parse_number(core) is not None or is_prose(gold) or not any(map(str.isalnum, gold)):
         return None
     return Job("mmr1.rewards.symbolic:check_gold", (core,))
 
@@ -85,14 +84,21 @@ def decide(gold: str, prediction: str) -> float | Job:
         return float(int(gold) == int(prediction))
     if len(prediction) > MAX_ANSWER:
         return 0.0
+    number = parse_number(prediction)
+    if number and (gold_number := _gold_number(gold)):
+        return float(same_number(gold_number, number))
     gold, prediction = _normalised_gold(gold), normalise(prediction)
     if gold == prediction:
         return 1.0
+    if "=" in gold or "=" in prediction:
+        gold, prediction = without_labels(gold, prediction)
     worded = _compare_words(gold, prediction)
     return _decide_quantities(gold, prediction) if worded is None else worded
 
 
+# The golds of a group are one gold.
 _normalised_gold = lru_cache(8192)(normalise)
+_gold_number = lru_cache(8192)(parse_number)
 
 
 def is_prose(text: str) -> bool:
@@ -108,12 +114,14 @@ def _compare_words(gold: str, prediction: str) -> float | None:
     if len(gold) == 1 and gold in "ABCDEFGHIJ":
         choice = _CHOICE.fullmatch(prediction)
         return float(choice[1].upper() == gold) if choice else None
-    if not is_prose(gold):
+    if not is_prose(gold) and any(c.isalnum() for c in gold):
         return None
     return float(_plain(gold) == _plain(prediction))
 
 
 def _plain(text: str) -> str:
+    if not any(c.isalnum() for c in text):
+        return text
     return " ".join(re.sub(r"[^\w\s]", " ", text.casefold()).split())
 
 
@@ -150,11 +158,7 @@ def _same_units(
     if gold_unit.dimension != unit.dimension:
         return 0.0
     if numbers[0] and numbers[1]:
-        scaled = [
-            Number(n.value * u.factor, n.decimals) if u.factor != 1 else n
-            for n, u in zip(numbers, (gold_unit, unit), strict=True)
-            if n is not None
-        ]
+        scaled = numbers[0].times(gold_unit.factor), numbers[1].times(unit.factor)
         return float(same_number(*scaled))
     if gold_unit.factor != unit.factor:
         gold, prediction = _scaled(gold, gold_unit), _scaled(prediction, unit)
@@ -162,8 +166,7 @@ def _same_units(
 
 
 def _scaled(text: str, unit: Unit) -> str:
-    factor = Fraction(unit.factor)
-    return rf"({text}) \cdot \frac{{{factor.numerator}}}{{{factor.denominator}}}"
+    return rf"({text}) \cdot \frac{{{unit.factor.numerator}}}{{{unit.factor.denominator}}}"
 
 
 def _same_up_to_percent(
@@ -173,12 +176,17 @@ def _same_up_to_percent(
     if same_number(gold, number):
         return True
     if gold_unit == PERCENT:
-        gold = Number(gold.value / 100, gold.decimals + 2 if gold.decimals else 0)
+        gold = _hundredth(gold)
     elif unit == PERCENT:
-        number = Number(number.value / 100, number.decimals + 2 if number.decimals else 0)
+        number = _hundredth(number)
     else:
         return False
     return same_number(gold, number)
+
+
+def _hundredth(number: Number) -> Number:
+    decimals = number.decimals + 2 if number.decimals else 0
+    return Number(number.numerator, number.denominator * 100, decimals)
 
 
 def _in_radians(text: str, unit: Unit | None) -> str:

@@ -23,53 +23,79 @@ _MIXED = re.compile(r"([+-]?)\s*(\d+)\s+(\d+)\s*/\s*(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number as it was written.
+    """A number as it was written; two integers, because Fraction reduces and that takes time.
 
     Attributes:
-        value: Its exact value.
+        numerator: Any integer.
+        denominator: A positive integer.
         decimals: Digits after the point; 0 for integers and fractions, which are exact.
     """
 
-    value: Fraction
+    numerator: int
+    denominator: int = 1
     decimals: int = 0
+
+    @property
+    def value(self) -> Fraction:
+        return Fraction(self.numerator, self.denominator)
+
+    def times(self, factor: Fraction) -> Number:
+        """The number in another unit, just as coarse."""
+        top, bottom = self.numerator * factor.numerator, self.denominator * factor.denominator
+        return Number(top, bottom, self.decimals)
 
 
 def parse_number(text: str) -> Number | None:
     """An integer, decimal, fraction, mixed or scientific number, or None.
 
-    >>> parse_number("1,234.50"), parse_number("3 1/2"), parse_number("\\\\frac{1}{0}")
-    (Number(value=Fraction(2469, 2), decimals=2), Number(value=Fraction(7, 2), decimals=0), None)
+    >>> parse_number("3 1/2"), parse_number("\\frac{1}{0}")
+    (Number(numerator=7, denominator=2, decimals=0), None)
+    >>> parse_number("1,234.5")
+    Number(numerator=12345, denominator=10, decimals=1)
     """
     if len(text) > MAX_DIGITS:
         return None
     if _DECIMAL.fullmatch(text):
-        digits = text.replace(",", "").rstrip(".")
-        return Number(Fraction(digits), len(digits.partition(".")[2]))
-    if match := _RATIO.fullmatch(text):
-        return _fraction("", "0", match[1], match[2])
+        whole, _, places = text.replace(",", "").partition(".")
+        return Number(int(whole + places), 10 ** len(places), len(places))
+    if "/" in text:
+        return _plain_fraction(text)
     if match := _FRACTION.fullmatch(text):
         sign, whole, *parts = match.groups()
         numerator, denominator = (parts[0] or parts[2]), (parts[1] or parts[3])
         if whole and not 0 < int(numerator) < int(denominator):
             return None  # a product, or a mistake; not a mixed number
         return _fraction(sign, whole or "0", numerator, denominator)
+    if match := _SCIENTIFIC.fullmatch(text):
+        return _scientific(match[1], int(match[2] or match[3] or match[4]))
+    return None
+
+
+def _plain_fraction(text: str) -> Number | None:
+    if match := _RATIO.fullmatch(text):
+        return _fraction("", "0", match[1], match[2])
     if match := _MIXED.fullmatch(text):
         sign, whole, numerator, denominator = match.groups()
-        if not 0 < int(numerator) < int(denominator):
-            return None
-        return _fraction(sign, whole, numerator, denominator)
-    if match := _SCIENTIFIC.fullmatch(text):
-        exponent = int(match[2] or match[3] or match[4])
-        decimals = max(0, len(match[1].partition(".")[2]) - exponent)
-        return Number(Fraction(match[1]) * Fraction(10) ** exponent, decimals)
+        if 0 < int(numerator) < int(denominator):
+            return _fraction(sign, whole, numerator, denominator)
     return None
 
 
 def _fraction(sign: str, whole: str, numerator: str, denominator: str) -> Number | None:
-    if int(denominator) == 0:
+    top, bottom = int(numerator), int(denominator)
+    if bottom == 0:
         return None
-    value = int(whole) + Fraction(int(numerator), int(denominator))
-    return Number(-value if sign == "-" else value)
+    if bottom < 0:
+        top, bottom = -top, -bottom
+    top += int(whole) * bottom
+    return Number(-top if sign == "-" else top, bottom)
+
+
+def _scientific(mantissa: str, exponent: int) -> Number:
+    whole, _, places = mantissa.partition(".")
+    digits, shift = int(whole + places), exponent - len(places)
+    decimals = max(0, -shift) if places or exponent < 0 else 0
+    return Number(digits * 10 ** max(0, shift), 10 ** max(0, -shift), decimals)
 
 
 def same_number(a: Number, b: Number) -> bool:
@@ -79,15 +105,15 @@ def same_number(a: Number, b: Number) -> bool:
     unit of its last place (of the coarser one's, if both are decimals) and to one part in 10^6, so
     0.333333 is 1/3, 0.33 is not, and 1e-7 is not 2e-7.
 
-    >>> third = Number(Fraction(1, 3))
-    >>> [same_number(third, parse_number(text)) for text in ("0.333333", "0.33", "2/6")]
+    >>> [same_number(Number(1, 3), parse_number(text)) for text in ("0.333333", "0.33", "2/6")]
     [True, False, True]
     """
-    if a.value == b.value:
+    left, right = a.numerator * b.denominator, b.numerator * a.denominator
+    if left == right:
         return True
     decimals = [n.decimals for n in (a, b) if n.decimals]
     if not decimals:
         return False
-    gap = abs(a.value - b.value)
-    largest = max(abs(a.value), abs(b.value))
-    return gap * 10 ** min(decimals) <= 1 and gap * 1_000_000 <= largest
+    gap = abs(left - right)
+    enough = gap * 10 ** min(decimals) <= a.denominator * b.denominator
+    return enough and gap * 1_000_000 <= max(abs(left), abs(right))

@@ -14,6 +14,7 @@ from mmr1.rewards.units import split_unit
 from mmr1.types import Reward
 
 _NUMBER = re.compile(r"(?<![\w.])[+-]?+(?:\d{1,3}+(?:,\d{3})++|\d++)?+(?:\.\d++)?+(?![\w.]*\d)")
+_MAX_TEXT = 10_000  # a longer answer is not a number with some words around it
 _TO_TEN = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _TEENS = [f"{stem}teen" for stem in ("thir", "four", "fif", "six", "seven", "eigh", "nine")]
 _WORDS = [*_TO_TEN, "eleven", "twelve", *_TEENS, "twenty"]
@@ -118,6 +119,8 @@ def read_number(text: str) -> Fraction | None:
     >>> read_number("about 3,200 kg"), read_number("3 of 4"), read_number("\\\\frac{1}{2}")
     (Fraction(3200, 1), None, Fraction(1, 2))
     """
+    if len(text) > _MAX_TEXT:
+        return None
     if len(text) <= 4 * MAX_DIGITS:
         core, _ = split_unit(normalise(text), bare_letters=True)
         if whole := parse_number(core):

@@ -12,6 +12,8 @@ from mmr1.registry import suggest
 from mmr1.rewards.builtin import DERIVED, REWARDS, TASKS, gold_check, reward_of_task
 from mmr1.rewards.columns import bind, check_options
 from mmr1.rewards.item import Job, RewardItem, as_reward, from_exception, invalid
+from mmr1.rewards.plugins import PluginPart
+from mmr1.rewards.remote import RemotePart, is_url
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Reward, Status
 
@@ -150,7 +152,7 @@ class DerivedPart:
         self._measured = [n for n in measured if n in inspect.signature(function).parameters]
         self._arguments = bind(function, {**own, **dict.fromkeys(self._measured, 0.0)})
         self._reuse = self._of in earlier
-        if not self._reuse and (self._of in DERIVED or self._of not in REWARDS.names()):
+        if not self._reuse and (self._of in DERIVED or self._of not in REWARDS.builtin):
             raise ValueError(
                 f"reward '{name}': of={self._of} is neither a part before it "
                 f"({', '.join(earlier) or 'there is none'}) nor a built-in accuracy"
@@ -214,7 +216,13 @@ def settle(outcomes: Sequence[Any], pool: Pool) -> list[Reward]:
 
 
 def make_part(
-    name: str, config: RewardPartConfig, pool: Pool, earlier: Mapping[str, Part], timeout_s: float
+    name: str,
+    config: RewardPartConfig,
+    pool: Pool,
+    earlier: Mapping[str, Part],
+    *,
+    workers: int,
+    timeout_s: float,
 ) -> Part:
     """The part that a configuration describes.
 
@@ -223,7 +231,8 @@ def make_part(
         config: Its configuration.
         pool: The verifier, for built-ins.
         earlier: The parts before it.
-        timeout_s: Deadline of one call of a plugin.
+        workers: Processes of an isolated plugin.
+        timeout_s: Deadline of one call of a plugin without its own.
 
     Raises:
         ValueError: Naming what is wrong with it.
@@ -233,4 +242,15 @@ def make_part(
         return AutoPart(config.options, pool)
     if use in DERIVED:
         return DerivedPart(use, config.options, pool, earlier)
-    return BuiltinPart(use, config.options, pool)
+    if use in REWARDS.builtin:
+        return BuiltinPart(use, config.options, pool)
+    timeout_s = config.timeout_s or timeout_s
+    if is_url(use):
+        return RemotePart(use, config.options, timeout_s=timeout_s)
+    return PluginPart(
+        use,
+        config.options,
+        isolated=config.isolated,
+        workers=workers,
+        timeout_s=timeout_s,
+    )

@@ -29,8 +29,14 @@ class Scorer:
         self._parts: dict[str, Part] = {}
         try:
             for name, part in config.parts.items():
-                deadline = part.timeout_s or config.timeout_s
-                self._parts[name] = make_part(name, part, self._pool, self._parts, deadline)
+                self._parts[name] = make_part(
+                    name,
+                    part,
+                    self._pool,
+                    self._parts,
+                    workers=config.workers,
+                    timeout_s=config.timeout_s,
+                )
         except BaseException:
             self.close()
             raise
@@ -88,6 +94,7 @@ class Scorer:
                 status = Status.NO_ANSWER
             total += config.weight * (parts[name] or 0.0)
         for name, reward in found.items():
+            parts.update({f"{name}/{sub}": value for sub, value in reward.parts.items()})
             if not reward.valid:
                 return Reward(None, reward.status, parts, f"{name}: {reward.error}")
         return Reward(total, status, parts)

@@ -13,7 +13,10 @@ from functools import lru_cache
 from typing import Any
 
 import sympy
-from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+from antlr4.atn.PredictionMode import PredictionMode
+from latex2sympy2_extended import NormalizationConfig, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
+from latex2sympy2_extended.logic import And
 from math_verify import verify as math_verify
 from math_verify.grader import should_treat_as_complex
 
@@ -35,10 +38,6 @@ _TRIGONOMETRY = re.compile(
     r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\s*\^\s*(?:\d|\{\d+\}))?)\s*\(?\s*(\d+(?:\.\d+)?)\s*°\s*\)?"
 )
 _MIXED = re.compile(r"(?<![\d.}\w])(\d+)\s*(?:\\frac\{(\d+)\}\{(\d+)\}|\s(\d+)/(\d+))(?![\d!^])")
-_LABEL = re.compile(
-    r"(?:\\(?:angle|triangle|odot|overline|vec)\s*)?\{?[A-Za-z]{1,4}'?(?:_\{?\w+\}?)?\}?"
-    r"(?:\s*\([A-Za-z]\))?\s*=\s*(?=[^=]+$)"
-)
 _POINT = re.compile(r"[A-Z]'?\s*(?=\()")
 _RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
 
@@ -48,18 +47,72 @@ def parse(text: str) -> Any:
     """A normalised answer as a sympy object. Raises ValueError when it is no mathematics."""
     prepared = normalize_latex(_prepare(text), _NORMALISATION)
     try:
-        value = latex2sympy(
-            prepared,
-            is_real=not should_treat_as_complex(prepared),
-            convert_degrees=False,
-            normalization_config=None,
-        )
+        value = _read(prepared, PredictionMode.SLL)
+    except ValueError:
+        value = _read(prepared, PredictionMode.LL)
+    _refuse_odd_names(value)
+    return value
+
+
+def _read(latex: str, mode: PredictionMode) -> Any:
+    """Parse with one of the two strategies of ANTLR.
+
+    SLL is many times faster; where it succeeds it finds what LL finds, where not LL is asked
+    (Parr, The Definitive ANTLR 4 Reference, 13.7).
+    """
+    reader = _Latex2Sympy(is_real=not should_treat_as_complex(latex), convert_degrees=False)
+    make_parser = reader.create_parser
+
+    def fast_parser(text: str) -> Any:
+        parser = make_parser(text)
+        parser._interp.predictionMode = mode
+        return parser
+
+    reader.create_parser = fast_parser
+    reader.parse_number = _exact_number
+    try:
+        return reader.parse(latex)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # the grammar raises bare Exception
         raise ValueError(str(error).partition("\n")[0]) from error
-    _refuse_odd_names(value)
-    return value
+
+
+def _exact_number(text: str) -> sympy.Rational:
+    """A literal as the number it is; latex2sympy would have sympy compile it as Python source."""
+    number = Fraction(text.replace(",", ""))
+    return sympy.Rational(number.numerator, number.denominator)
+
+
+_COMMON = (
+    r"\frac{\sqrt{3}}{2}x + 1",
+    r"1 + x\frac{\sqrt{12}}{4}",
+    r"2\sqrt{3}-1",
+    r"\frac{3\pi}{4}",
+    r"x^{2}-y",
+    "(x-1)(x+1)",
+    r"\{1, 2\}",
+    "2, 1",
+    "(1, -2)",
+    "[0, 1)",
+    r"(-\infty, 3)\cup[4, \infty)",
+    "y = 2x + 1",
+    r"x \ge 3",
+    "-2 < x < 3",
+    "10\\sin 40°",
+    r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
+    "a/2",
+    "2^{n+1}",
+)
+
+
+def warm() -> None:
+    """Parse what is common once, so that workers are forked with the parser's tables built."""
+    for text in _COMMON:
+        parse(text)
+    verify(_COMMON[0], _COMMON[1])
+    verify(_COMMON[6], _COMMON[7])
+    parse.cache_clear()
 
 
 def verify(gold: str, prediction: str, percent: int = 1) -> float:
@@ -104,6 +157,8 @@ def check_gold_value(gold: str) -> Any:
 def _equal(gold: str, gold_value: Any, prediction: str, value: Any) -> bool:
     if _is_number(gold_value) and _is_number(value):
         return _same_value(gold, gold_value, prediction, value)
+    if _solves_for_nothing(gold_value, value) or _solves_for_nothing(value, gold_value):
+        return False
     return bool(
         math_verify(
             gold_value,
@@ -115,6 +170,13 @@ def _equal(gold: str, gold_value: Any, prediction: str, value: Any) -> bool:
     )
 
 
+def _solves_for_nothing(equation: Any, other: Any) -> bool:
+    """``xy = 6`` beside 6: math-verify takes any product of symbols for the name of the result."""
+    if not isinstance(equation, sympy.Eq) or isinstance(other, sympy.Eq | And):
+        return False
+    return isinstance(equation.lhs, sympy.Mul) and bool(equation.lhs.free_symbols)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, sympy.Expr) and value.is_number is True
 
@@ -123,13 +185,18 @@ def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
     """Two numbers by value: exactly, or as a decimal that stands for the other."""
     decimals = [n.decimals for n in map(parse_number, (gold, prediction)) if n and n.decimals]
     x, y = sympy.N(a, 50), sympy.N(b, 50)
-    if not decimals and not (a.has(sympy.Float) or b.has(sympy.Float)):
+    if not (x.is_finite and y.is_finite):
+        return bool(x == y and x is not sympy.nan)
+    if not decimals:
         scale = max(abs(x), abs(y), 1)
         return bool(abs(x - y) <= scale * sympy.Float("1e-40"))
-    if not (x.is_real and y.is_real and x.is_finite and y.is_finite):
+    if not (x.is_real and y.is_real):
         return bool(abs(x - y) <= sympy.Float("1e-9"))
-    places = min(decimals) if decimals else 6
-    return same_number(Number(Fraction(str(x)), places), Number(Fraction(str(y)), places))
+    left, right = Fraction(str(x)), Fraction(str(y))
+    return same_number(
+        Number(left.numerator, left.denominator, min(decimals)),
+        Number(right.numerator, right.denominator, min(decimals)),
+    )
 
 
 def _prepare(text: str) -> str:
@@ -140,9 +207,10 @@ def _prepare(text: str) -> str:
     text = text.replace("**", "^").replace("*", r"\cdot ")
     if _RATIO.fullmatch(text) and "\\" not in text.replace(r"\frac", "").replace(r"\sqrt", ""):
         return _ratio(text)
+    if text.startswith(("<", ">", r"\le ", r"\ge ")):
+        text = f"x {text}"  # "> -2", the unknown left out
     text = _POINT.sub("", text, count=1) if _POINT.match(text) else text
-    label = _LABEL.match(text)
-    return text[label.end() :] if label else text
+    return text
 
 
 def _mixed_to_sum(match: re.Match[str]) -> str:

@@ -18,6 +18,7 @@ _SYMBOLS: dict[str, tuple[str, str]] = {
     "ft": ("length", "3048/10000"),
     "yd": ("length", "9144/10000"),
     "mi": ("length", "1609344/1000"),
+    "nmi": ("length", "1852"),
     "mg": ("mass", "1/1000"),
     "g": ("mass", "1"),
     "kg": ("mass", "1000"),
@@ -89,12 +90,32 @@ _WORDS: dict[str, str] = {
     "volt": "V",
 }
 _MONEY = {"dollar": "$", "euro": "€", "yen": "¥", "yuan": "¥", "rmb": "¥", "pound sterling": "£"}
+_CHINESE = {
+    "平方厘米": "cm^2",
+    "平方米": "m^2",
+    "立方厘米": "cm^3",
+    "立方米": "m^3",
+    "毫米": "mm",
+    "厘米": "cm",
+    "千米": "km",
+    "公里": "km",
+    "海里": "nmi",
+    "米": "m",
+    "小时": "h",
+    "分钟": "min",
+    "秒": "s",
+    "千克": "kg",
+    "公斤": "kg",
+    "克": "g",
+    "元": "yuan",
+    "度": "degrees",
+}
 _CUBIC = {"length3": ("volume", Fraction(1000))}  # 1 m^3 is 1000 l
 
 _UNIT_WORD = r"[A-Za-zµ€£¥]+"
-_UNIT = rf"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?{_UNIT_WORD}(?:\s*\^\s*-?\d)?"
+_UNIT = rf"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?{_UNIT_WORD}(?:\s*\^\s*\{{?-?\d\}}?)?"
 _TAIL = re.compile(
-    rf"^(?P<core>.*?[\d)}}\]])(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$",
+    rf"^(?P<core>.*?(?:[\d)}}\]]|\S(?=\s)))(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$",
     re.DOTALL,
 )
 # Letters that end an expression and are no unit unless they stand apart or are in \text{}.
@@ -126,6 +147,10 @@ def split_unit(text: str, *, bare_letters: bool) -> tuple[str, Unit | None]:
     >>> split_unit("2x", bare_letters=True), split_unit("5m", bare_letters=False)
     (('2x', None), ('5m', None))
     """
+    for name, symbol in _CHINESE.items() if not text.isascii() else ():
+        if text.endswith(name):
+            text = f"{text[: -len(name)].rstrip()} {symbol}"
+            break
     for mark, sign_unit in (("%", PERCENT), ("°", DEGREE)):
         if text.endswith(mark) and len(text) > len(mark):
             if sign_unit == DEGREE and _TRIGONOMETRY.search(text):
@@ -141,8 +166,9 @@ def split_unit(text: str, *, bare_letters: bool) -> tuple[str, Unit | None]:
     if name.lower() in _NOT_UNITS or (len(name) == 1 and not gap and not bare_letters):
         return text, None
     unit = _parse(name)
-    if unit is None or (unit.dimension == name.lower() and not gap):
-        return text, None  # unknown letters right behind a number: variables
+    unknown = unit is not None and unit.dimension == _singular(name.lower())
+    if unit is None or (unknown and not (gap and match["core"][-1].isdigit())):
+        return text, None  # unknown letters, and no number before them: variables
     return text[: -len(match[0])] + match["core"], unit
 
 
@@ -160,7 +186,7 @@ def _parse(name: str) -> Unit | None:
 
 def _single(name: str) -> Unit | None:
     match = re.fullmatch(
-        rf"(?:(square|sq\.?|cubic|cu\.?)\s+)?({_UNIT_WORD})(?:\s*\^\s*(\d))?", name.strip()
+        rf"(?:(square|sq\.?|cubic|cu\.?)\s+)?({_UNIT_WORD})(?:\s*\^\s*\{{?(\d)\}}?)?", name.strip()
     )
     if match is None:
         return None

@@ -18,6 +18,8 @@ from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
+from mmr1.trainer.policy import Scorer
+from mmr1.trainer.vision_features import FeatureCache
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import (
     Family,
@@ -72,6 +74,31 @@ def _render(family: Family, system_prompt: str | None, sample: Sample) -> Prompt
 def media_cache(family: Family) -> MediaCache:
     """Prepared media, each made once."""
     return MediaCache(partial(prepare_media, family))
+
+
+def feature_cache(config: Config) -> FeatureCache | None:
+    """Kept vision features where the tower is frozen: they never change."""
+    return FeatureCache() if config.model.freeze_vision else None
+
+
+def token_scorer(
+    config: Config,
+    model: Any,
+    family: Family,
+    media: MediaCache,
+    temperature: float,
+    features: FeatureCache | None = None,
+) -> Scorer:
+    """What scores completions under ``model`` within the memory that the configuration allows."""
+    return Scorer(
+        model,
+        family,
+        media,
+        temperature,
+        config.trainer.micro_batch_tokens,
+        config.trainer.vision_cost,
+        features,
+    )
 
 
 def check_engine(config: Config) -> None:

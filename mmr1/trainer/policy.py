@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import torch
@@ -13,9 +12,11 @@ import torch
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.losses import token_weights
+from mmr1.trainer.micro_batches import MicroBatch, micro_batches
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.packed import packed_scores
-from mmr1.trainer.sequences import TokenScores, group_input
+from mmr1.trainer.sequences import TokenScores, completion_mask, group_input
+from mmr1.trainer.vision_features import FeatureCache
 from mmr1.types import Experience, RolloutGroup, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
 from mmr1.vision.prepare import MediaCache
@@ -45,29 +46,41 @@ class Scorer:
 
     Attributes:
         temperature: That of the rollout.
-        micro_batch: Sequences per forward pass.
+        budget: Largest cost of a forward pass, in tokens; see ``micro_batches``.
+        vision_cost: Cost of a vision token in the tower, in language-model tokens.
+        features: Keeps the vision features of a frozen tower; None where the tower is trained.
     """
 
     model: Any
     family: Family
     media: MediaCache
     temperature: float
-    micro_batch: int
+    budget: int
+    vision_cost: float = 1.0
+    features: FeatureCache | None = None
 
-    def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
-        """Log-probs and entropies ``[B, R]`` of all completions, in one differentiable pass."""
+    def batches(
+        self, groups: Sequence[RolloutGroup], keep: torch.Tensor | None = None
+    ) -> list[MicroBatch]:
+        """The completions of B sequences, or those that ``keep`` ``[B]`` names, cut by cost."""
         inputs = [group_input(self.family, self.media, group) for group in groups]
-        return packed_scores(self.model, inputs, self.temperature, self.family.forbidden_ids)
+        vision_cost = self.vision_cost if self.features is None else 0.0
+        return micro_batches(inputs, self.budget, vision_cost, keep)
+
+    def scores(self, batch: MicroBatch) -> TokenScores:
+        """Log-probs and entropies ``[b, R]`` of the batch's completions. Differentiable."""
+        return packed_scores(
+            self.model, batch.groups, self.temperature, self.family.forbidden_ids, self.features
+        )
 
     @torch.no_grad()
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` without gradient, micro-batch by micro-batch."""
-        longest = max(len(c.token_ids) for g in groups for c in g.completions)
-        pieces = [
-            self.scores([groups[i] for i in batch]).logprobs
-            for batch in micro_batches(groups, range(len(groups)), self.micro_batch)
-        ]
-        return torch.cat([torch.nn.functional.pad(p, (0, longest - p.shape[1])) for p in pieces])
+        found = torch.zeros(completion_mask(groups).shape)
+        for batch in self.batches(groups):
+            scored = self.scores(batch).logprobs
+            found[batch.rows, : scored.shape[1]] = scored.cpu()
+        return found
 
 
 class LocalPolicy:
@@ -110,74 +123,57 @@ class LocalPolicy:
         totals: dict[str, float] = defaultdict(float)
         groups = [scored.group for scored in experience.groups]
         tokens = 0.0
-        for batch in micro_batches(groups, self._learning(experience), self._scorer.micro_batch):
-            rows = _rows(groups, batch)
-            scores = self._scorer.scores([groups[i] for i in batch])
-            inputs = _loss_inputs(experience, rows, scores)
-            width = scores.logprobs.shape[1]
-            chosen = mask[rows, :width]
-            loss = (weights[rows, :width] * self._algorithm.token_loss(inputs)).sum()
+        for batch in self._scorer.batches(groups, self._learning(experience)):
+            scores = self._scorer.scores(batch)
+            part = _rows(experience, batch.rows, scores.logprobs)
+            inputs = _loss_inputs(part, scores)
+            own_weights = weights[batch.rows, : scores.logprobs.shape[1]].to(scores.logprobs)
+            loss = (own_weights * self._algorithm.token_loss(inputs)).sum()
             totals["loss"] += check_finite(loss)
             loss.backward()
-            tokens += float(chosen.sum())
-            for name, values in self._logged(inputs, experience, rows).items():
-                totals[name] += float(values.detach()[chosen].sum())
+            tokens += float(part.completion_mask.sum())
+            for name, values in self._logged(inputs, part).items():
+                totals[name] += float(values.detach()[part.completion_mask].sum())
         return {k: v if k == "loss" else v / max(tokens, 1) for k, v in totals.items()}
 
-    def _logged(
-        self, inputs: LossInputs, experience: Experience, rows: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
-        width = inputs.logprobs.shape[1]
-        gap = inputs.logprobs.detach() - experience.rollout_logprobs[rows, :width]
+    def _logged(self, inputs: LossInputs, part: Experience) -> dict[str, torch.Tensor]:
+        gap = inputs.logprobs.detach() - part.rollout_logprobs
         return {
             "entropy": inputs.entropy,
             "rollout/logprob_gap": gap.abs(),
             **self._algorithm.metrics(inputs),
         }
 
-    def _learning(self, experience: Experience) -> list[int]:
-        """Indices of the groups whose gradient can be other than 0.
+    def _learning(self, experience: Experience) -> torch.Tensor | None:
+        """``[B]`` bool: the sequences whose gradient can be other than 0; None for all.
 
-        At least one, so that every step has an entropy and a log-prob gap to log.
+        At least one group, so that every step has an entropy and a log-prob gap to log.
         """
-        everything = list(range(len(experience.groups)))
         if not self._algorithm.needs_signal:
-            return everything
-        sizes = [len(s.group.completions) for s in experience.groups]
-        has_signal = [a.any().item() for a in experience.advantages.split(sizes)]
-        return [i for i in everything if has_signal[i]] or everything[:1]
+            return None
+        has_signal = experience.advantages.ne(0).any(dim=1)
+        if not has_signal.any():
+            has_signal[: len(experience.groups[0].group.completions)] = True
+        return has_signal
 
 
-def _loss_inputs(experience: Experience, rows: torch.Tensor, scores: TokenScores) -> LossInputs:
-    width = scores.logprobs.shape[1]
-    old, ref = experience.old_logprobs, experience.ref_logprobs
+def _rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Experience:
+    """The given sequences of a batch, as wide as ``like`` ``[b, R]`` and on its device."""
+
+    def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return None if tensor is None else tensor[rows, : like.shape[1]].to(like.device)
+
+    tensors: dict[str, Any] = {
+        f.name: cut(getattr(experience, f.name)) for f in fields(experience) if f.name != "groups"
+    }
+    return replace(experience, **tensors)
+
+
+def _loss_inputs(part: Experience, scores: TokenScores) -> LossInputs:
     return LossInputs(
         logprobs=scores.logprobs,
-        old_logprobs=scores.logprobs.detach() if old is None else old[rows, :width],
-        advantages=experience.advantages[rows, :width],
+        old_logprobs=scores.logprobs.detach() if part.old_logprobs is None else part.old_logprobs,
+        advantages=part.advantages,
         entropy=scores.entropy,
-        ref_logprobs=None if ref is None else ref[rows, :width],
+        ref_logprobs=part.ref_logprobs,
     )
-
-
-def micro_batches(
-    groups: Sequence[RolloutGroup], indices: Sequence[int], size: int
-) -> Iterator[list[int]]:
-    """Group indices in batches of at most ``size`` sequences; a larger group goes alone."""
-    batch: list[int] = []
-    sequences = 0
-    for index in indices:
-        count = len(groups[index].completions)
-        if batch and sequences + count > size:
-            yield batch
-            batch, sequences = [], 0
-        batch.append(index)
-        sequences += count
-    if batch:
-        yield batch
-
-
-def _rows(groups: Sequence[RolloutGroup], batch: Sequence[int]) -> torch.Tensor:
-    """Places ``[b]`` of the batch's completions among all completions."""
-    ends = list(accumulate(len(g.completions) for g in groups))
-    return torch.cat([torch.arange(ends[i] - len(groups[i].completions), ends[i]) for i in batch])

@@ -18,11 +18,13 @@ from mmr1.trainer.build import (
     build_engine,
     check_engine,
     check_window,
+    feature_cache,
     load_model,
     load_split,
     media_cache,
     renderer,
     set_up,
+    token_scorer,
 )
 from mmr1.trainer.display import Display
 from mmr1.trainer.evaluate import Evaluation, evaluate, write_evaluation
@@ -30,7 +32,7 @@ from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.output import RunDirectory, refuse_existing_run
 from mmr1.trainer.parity import check_parity
-from mmr1.trainer.policy import LocalPolicy, Scorer
+from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.scoring import GroupScorer, check_gold
 from mmr1.vision.families.qwen2_5_vl import load_family
 
@@ -58,7 +60,8 @@ def run_training(config: Config) -> Path:
         directory = RunDirectory(config.trainer.output_dir, config)
         display = Display(config.trainer, directory)
         sampling = config.rollout.sampling
-        own = Scorer(model, family, media, sampling.temperature, config.trainer.micro_batch)
+        features = feature_cache(config)
+        own = token_scorer(config, model, family, media, sampling.temperature, features)
         policy = LocalPolicy(
             own,
             algorithm,
@@ -73,9 +76,7 @@ def run_training(config: Config) -> Path:
         reference = None
         if config.algorithm.kl_coef > 0:
             frozen = copy.deepcopy(model).requires_grad_(False).eval()
-            reference = Scorer(
-                frozen, family, media, sampling.temperature, config.trainer.micro_batch
-            )
+            reference = token_scorer(config, frozen, family, media, sampling.temperature, features)
 
         display.say("starting the rollout engine")
         engine = build_engine(config, family, media, directory.path / "engine.log", model)

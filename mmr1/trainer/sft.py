@@ -10,12 +10,19 @@ import numpy as np
 
 from mmr1.config import Config
 from mmr1.data.sampler import Sampler
-from mmr1.trainer.build import load_model, load_split, media_cache, renderer, set_up
+from mmr1.trainer.build import (
+    load_model,
+    load_split,
+    media_cache,
+    renderer,
+    set_up,
+    token_scorer,
+)
 from mmr1.trainer.display import Display
 from mmr1.trainer.losses import token_weights
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.output import RunDirectory, refuse_existing_run
-from mmr1.trainer.policy import Scorer, micro_batches
+from mmr1.trainer.policy import Scorer
 from mmr1.trainer.sequences import completion_mask
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family, load_family
@@ -39,7 +46,7 @@ def run_sft(config: Config) -> Path:
     directory = RunDirectory(config.trainer.output_dir, config)
     display = Display(config.trainer, directory)
 
-    scorer = Scorer(model, family, media, temperature=1.0, micro_batch=config.trainer.micro_batch)
+    scorer = token_scorer(config, model, family, media, temperature=1.0)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
     sampler = Sampler(samples, config.seed)
     model.train()
@@ -73,14 +80,13 @@ def sft_step(scorer: Scorer, optimizer: Optimizer, groups: Sequence[RolloutGroup
     """
     mask = completion_mask(groups)
     weights = token_weights(mask, "token")
-    start, total = 0, 0.0
-    for batch in micro_batches(groups, range(len(groups)), scorer.micro_batch):
-        logprobs = scorer.scores([groups[i] for i in batch]).logprobs
-        rows = slice(start, start + len(logprobs))
-        loss = -(weights[rows, : logprobs.shape[1]] * logprobs).sum()
+    total = 0.0
+    for batch in scorer.batches(groups):
+        logprobs = scorer.scores(batch).logprobs
+        own_weights = weights[batch.rows, : logprobs.shape[1]].to(logprobs)
+        loss = -(own_weights * logprobs).sum()
         total += check_finite(loss)
         loss.backward()
-        start = rows.stop
     lr = optimizer.lr
     return {
         "loss": total,

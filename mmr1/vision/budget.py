@@ -118,12 +118,18 @@ def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
     kept. Applying it again changes nothing, so a processor leaves a fitted image alone.
 
     Raises:
-        ValueError: The longer side exceeds :data:`MAX_ASPECT_RATIO` times the shorter one.
+        ValueError: The longer side exceeds :data:`MAX_ASPECT_RATIO` times the shorter one, or no
+            size within the budget has nearly this aspect ratio.
     """
     fitted = _fit_once(width, height, budget)
-    # Of a very long strip one side is raised to the factor, and the area may exceed the budget.
-    while (again := _fit_once(*fitted, budget)) != fitted:
-        fitted = again
+    if fitted[0] * fitted[1] > budget.max_pixels:  # a strip whose short side had to be raised
+        longest = budget.max_pixels // budget.factor**2 * budget.factor
+        fitted = (min(fitted[0], longest), min(fitted[1], longest))
+    if fitted[0] * fitted[1] > budget.max_pixels or _fit_once(*fitted, budget) != fitted:
+        raise ValueError(
+            f"{width}x{height} pixels cannot be brought to {budget.min_pixels}-{budget.max_pixels} "
+            "pixels in whole patches; widen the budget or crop the image"
+        )
     return fitted
 
 
@@ -204,7 +210,7 @@ def fit_frame(width: int, height: int, count: int, budget: VideoBudget) -> tuple
     frame = PixelBudget(
         budget.frame.min_pixels, math.floor(largest), budget.frame.patch, budget.frame.merge
     )
-    return fit_size(width, height, frame)
+    return _fit_once(width, height, frame)
 
 
 def video_grid(width: int, height: int, count: int, budget: VideoBudget) -> tuple[int, int, int]:

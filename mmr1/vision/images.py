@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from PIL import Image
+from PIL import Image, TiffImagePlugin, WebPImagePlugin  # the last two register their formats
 from PIL.Image import Transpose
 
 from mmr1.types import MediaRef
@@ -17,7 +17,7 @@ MAX_PIXELS = 80_000_000
 """Larger images are refused from their header. Below the number from which PIL itself warns."""
 
 # Formats with a plain decoder; PIL would hand EPS to Ghostscript, for one.
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM", "MPO")
+FORMATS = ("PNG", "JPEG", WebPImagePlugin.WebPImageFile.format, "BMP", "GIF", "TIFF", "PPM")
 
 _ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -101,6 +101,8 @@ def _opened(ref: MediaRef) -> Iterator[Image.Image]:
 
 
 def _orientation(image: Image.Image) -> int:
+    if image.format == TiffImagePlugin.TiffImageFile.format:
+        return 1  # PIL turns these itself
     # PIL decodes a whole PNG in search of an EXIF chunk behind the pixels; only the header counts.
     if image.format == "PNG" and not {"exif", "Raw profile type exif"} & image.info.keys():
         return 1

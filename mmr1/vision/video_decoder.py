@@ -43,7 +43,7 @@ def probe(source: str | BinaryIO) -> VideoHeader:
         ValueError: No video, no frames, no frame rate, too large, or the header declares more
             frames than there are.
     """
-    with av.open(source) as container:
+    with av.open(source, "r") as container:
         if not container.streams.video:
             raise ValueError("holds no video stream")
         stream = container.streams.video[0]
@@ -140,7 +140,7 @@ def _budget(values: dict[str, Any]) -> VideoBudget:
 def _resize(frames: Frames, count: int, expected: Shape, size: Shape) -> np.ndarray:
     """Each frame by torchvision's antialiased bicubic, as qwen-vl-utils resizes videos."""
     import torch
-    from torchvision.transforms.v2 import InterpolationMode, functional
+    from torchvision.transforms import InterpolationMode, functional
 
     torch.set_num_threads(1)
     pixels = np.empty((count, 3, *size), np.uint8)

@@ -19,6 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from mmr1.rewards.item import Job, invalid
 from mmr1.rewards.sandbox.limits import Limits
@@ -33,13 +34,13 @@ from mmr1.rewards.sandbox.wire import (
 from mmr1.rewards.sandbox.zygote import ANSWER, FORK, KILL
 from mmr1.types import Reward, Status
 
-VERIFIER = ("mmr1.rewards.symbolic",)
+VERIFIER = Job("mmr1.rewards.symbolic:warm", ())
 _START_S = 120.0
 _SEND_S = 10.0
 _BOOT = (
     "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
     "from mmr1.rewards.sandbox import limits, zygote; "
-    "zygote.main(a['fd'], a['preload'], limits.Limits(**a['limits']))"
+    "zygote.main(a['fd'], a['target'], a['args'], limits.Limits(**a['limits']))"
 )
 # Pure-Python integers can be interrupted by a kill like anything else, but gmpy2 aborts the whole
 # process when it runs out of memory; and one BLAS thread is enough.
@@ -68,14 +69,15 @@ class Pool:
     Args:
         workers: How many processes.
         timeout_s: Deadline of one job, in seconds, held by this side.
-        preload: Modules the workers find imported; importing them here may fail the start.
+        warm: A job (JSON arguments) that the zygote runs first: what it imports and caches, the
+            workers find done. Its answer is the pool's ``greeting``.
         limits: What a worker may use.
         environment: Environment of the workers; a short safe list by default, without tokens.
         cache_size: Results of cached jobs to remember, time-outs included.
-        start_s: Longest wait for the preloaded modules.
+        start_s: Longest wait for the warm-up.
 
     Raises:
-        ValueError: A preloaded module cannot be imported or takes the process down.
+        ValueError: The warm-up fails, or takes the process down.
     """
 
     def __init__(
@@ -83,14 +85,14 @@ class Pool:
         workers: int = 2,
         timeout_s: float = 2.0,
         *,
-        preload: Sequence[str] = VERIFIER,
+        warm: Job = VERIFIER,
         limits: Limits | None = None,
         environment: Mapping[str, str] | None = None,
         cache_size: int = 100_000,
         start_s: float = _START_S,
     ) -> None:
         self.timeout_s = timeout_s
-        self._preload, self._limits = tuple(preload), limits or Limits()
+        self._warm, self._limits = warm, limits or Limits()
         if environment is None:
             environment = {k: v for k in _INHERITED if (v := os.environ.get(k))}
         self._environment = {**environment, **_ENVIRONMENT}
@@ -220,7 +222,9 @@ class Pool:
         return fresh
 
     def _start_zygote(self) -> None:
-        self._state.start(self._preload, self._limits, self._environment, self._start_s)
+        self.greeting = self._state.start(
+            self._warm, self._limits, self._environment, self._start_s
+        )
 
 
 class _Processes:
@@ -233,17 +237,18 @@ class _Processes:
 
     def start(
         self,
-        preload: Sequence[str],
+        warm: Job,
         limits: Limits,
         environment: Mapping[str, str],
         patience: float,
-    ) -> None:
+    ) -> Any:
         self._end_zygote()
         ours, theirs = socket.socketpair()
         settings = {
             "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100 - "" is the cwd
             "fd": theirs.fileno(),
-            "preload": preload,
+            "target": warm.target,
+            "args": warm.args,
             "limits": {"memory": limits.memory, "open_files": limits.open_files},
         }
         with theirs:
@@ -259,14 +264,16 @@ class _Processes:
         self.control = ours
         ours.settimeout(patience)
         try:
-            problem = recv_frame(ours).decode()
+            hello = json.loads(recv_frame(ours))
         except TimeoutError:
-            problem = f"no sign of life in {patience:g} s"
+            hello = None, f"the verifier gives no sign of life in {patience:g} s"
         except (EOFError, OSError):
-            problem = f"the process ended ({_describe(self.zygote.wait())})"
+            hello = None, f"the verifier ended while starting ({_describe(self.zygote.wait())})"
+        greeting, problem = hello
         if problem:
             self.end()
-            raise ValueError(f"the verifier cannot load {', '.join(preload)}: {problem}")
+            raise ValueError(problem)
+        return greeting
 
     def fork(self) -> _Worker:
         assert self.control is not None

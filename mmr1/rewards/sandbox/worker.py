@@ -7,7 +7,7 @@ import os
 import pickle
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mmr1.rewards.item import as_reward, from_exception
@@ -40,10 +40,15 @@ def _run(body: bytes) -> list[Reward]:
         return [from_exception(error)]
 
 
+def call_target(target: str, args: Sequence[Any]) -> Any:
+    """Import ``module:function`` and call it."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(module), name)(*args)
+
+
 def run_job(target: str, args: tuple[Any, ...]) -> list[Reward]:
     """Call ``module:function`` with these arguments; a list is one reward per element."""
-    module, _, name = target.partition(":")
-    value = getattr(importlib.import_module(module), name)(*args)
+    value = call_target(target, args)
     return [as_reward(v) for v in value] if isinstance(value, list) else [as_reward(value)]
 
 

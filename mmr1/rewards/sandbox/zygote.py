@@ -8,37 +8,38 @@ without the risk that another process has got it.
 from __future__ import annotations
 
 import gc
-import importlib
+import json
 import os
 import select
 import signal
 import socket
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 from mmr1.rewards.sandbox.limits import Limits, drop_network
 from mmr1.rewards.sandbox.wire import recv_exactly, send_frame
-from mmr1.rewards.sandbox.worker import work
+from mmr1.rewards.sandbox.worker import call_target, work
 
 FORK, KILL = b"F", b"K"
 ANSWER = struct.Struct("!i")
 _ORPHAN_CHECK_S = 1.0
 
 
-def main(control_fd: int, preload: Sequence[str], limits: Limits) -> None:
-    """Import ``preload``, report, then fork and kill workers until the pool hangs up."""
+def main(control_fd: int, target: str, args: Sequence[Any], limits: Limits) -> None:
+    """Warm up with ``target(*args)``, report, then fork and kill until the pool hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     owner = os.getppid()
     control = socket.socket(fileno=control_fd)
     try:
-        for module in preload:
-            importlib.import_module(module)
+        greeting = json.dumps([call_target(target, args), None])
     except BaseException as error:
-        send_frame(control, f"{type(error).__name__}: {error}".encode())
+        name = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        send_frame(control, json.dumps([None, f"{name}{error}" or "it failed"]).encode())
         raise SystemExit(1) from error
     drop_network()
     gc.freeze()  # its objects stay shared with the workers forked from it
-    send_frame(control, b"")
+    send_frame(control, greeting.encode())
     while os.getppid() == owner:
         if select.select([control], [], [], _ORPHAN_CHECK_S)[0] and not _serve(control, limits):
             break

@@ -1,0 +1,50 @@
+"""GeoQA test questions of G-LLaVA in letter-choice form, their answers in a second file."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from datasets_prep.converter import Converter
+from mmr1.data.forms import Place, Row, assemble, with_options
+from mmr1.data.rows import Located, read_rows
+from mmr1.types import Sample
+
+_OPTION = re.compile(r"^([A-Z]):(.*)$", re.MULTILINE)
+
+
+def rows(path: Path) -> Iterator[Located]:
+    """The questions, each with the answer of the same id from the answer file beside it."""
+    answers = path.with_name(path.name.replace("question", "answer"))
+    if answers == path or not answers.is_file():
+        raise ValueError(f"{path}: its answers ({answers.name}) are not beside it")
+    gold = {row["question_id"]: row["text"] for _, row in read_rows(answers)}
+    for where, row in read_rows(path):
+        if isinstance(row, ValueError):
+            yield where, row
+        else:
+            yield where, {**row, "answer": gold.get(row["question_id"])}
+
+
+def convert(row: Row, place: Place) -> Iterator[Sample]:
+    """The bare question and its options; the prompt wording of G-LLaVA is left out."""
+    text = row["text"].partition("Question:")[2]
+    question, _, listed = text.partition("\nChoices:\n")
+    options = [option for _, option in _OPTION.findall(listed)]
+    if not question or not options or row["answer"] is None:
+        raise ValueError("no question, no choices or no answer")
+    yield assemble(
+        row, place, [("user", with_options(question, options))], images=row["image"],
+        answer=row["answer"], task="choice", used=("text", "answer"), untagged=True,
+        meta={"options": options},
+    )  # fmt: skip
+
+
+CONVERTER = Converter(
+    name="geoqa_choice",
+    description="GeoQA test questions with four options (G-LLaVA)",
+    source="G-LLaVA playground/data",
+    licence="none stated in the repository",
+    files=("*questions.jsonl",),
+    convert=convert,
+    rows=rows,
+)

@@ -1,0 +1,47 @@
+"""MATH-Vision: one picture a problem, however many numbered tags its text has."""
+
+import re
+from collections.abc import Iterator
+
+from datasets_prep.converter import Changed, Converter
+from mmr1.data.forms import LETTERS, Place, Row, assemble, with_options
+from mmr1.types import Sample
+
+_TAG = re.compile(r"<image(\d+)>")
+
+
+def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
+    """The picture stands at the first tag; further tags are named, for the picture shows all."""
+    question = row["question"].replace("\\n<image", "\n<image")
+    options = [_TAG.sub(r"picture \1", option) for option in row["options"]]
+    tags = _TAG.findall(question)
+    if len(tags) > 1:
+        first = _TAG.search(question)
+        assert first is not None
+        rest = _TAG.sub(r"(picture \1)", question[first.end() :])
+        question = question[: first.end()] + rest
+    answer = str(row["answer"]).strip()
+    sample = assemble(
+        row, place, [("user", with_options(question, options))], images=row["image"],
+        answer=answer, task="choice" if options and answer in LETTERS else "math",
+        used=("question", "options", "answer"), untagged=True,
+        meta={"options": options} if options else {},
+    )  # fmt: skip
+    if len(tags) > 1:
+        yield Changed(sample, "several tags for one picture: the first kept, the others named")
+    elif not tags:
+        yield Changed(sample, "no tag: the picture put before the question")
+    elif question != row["question"] or answer != row["answer"]:
+        yield Changed(sample, "literal line breaks or spaces of the answer cleaned")
+    else:
+        yield sample
+
+
+CONVERTER = Converter(
+    name="math_vision",
+    description="MATH-Vision (MATH-V): competition problems with pictures, letters and values",
+    source="mathllm/MATH-V",
+    licence="MIT; a test set",
+    files=("test*.jsonl", "*.parquet"),
+    convert=convert,
+)

@@ -1,0 +1,39 @@
+"""MathVista: options whose TEXT is the answer, numbers with a precision, lists."""
+
+from collections.abc import Iterator
+
+from datasets_prep.converter import Converter
+from mmr1.data.forms import LETTERS, Place, Row, assemble, with_options
+from mmr1.types import Sample
+
+
+def convert(row: Row, place: Place) -> Iterator[Sample]:
+    """Of an option its letter; of a number the number, its unit named in the question."""
+    if row.get("answer") in (None, ""):
+        raise ValueError("the answer is withheld (test split)")
+    choices, answer = row.get("choices") or [], str(row["answer"])
+    question = row["question"]
+    if choices:
+        if answer not in choices:
+            raise ValueError(f"the answer '{answer}' is none of the choices")
+        task, answer = "choice", LETTERS[choices.index(answer)]
+    else:
+        task = "numeric" if row.get("answer_type") in ("integer", "float") else "math"
+        question += f" (in {row['unit']})" if row.get("unit") else ""
+        if row.get("precision") and row.get("answer_type") == "float":
+            question += f" Round to {int(row['precision'])} decimal place(s)."
+    yield assemble(
+        row, place, [("user", with_options(question, choices))], images=row["image"],
+        answer=answer, task=task, untagged=True, meta={"options": choices} if choices else {},
+        used=("question", "choices", "answer", "query", "decoded_image"),
+    )  # fmt: skip
+
+
+CONVERTER = Converter(
+    name="mathvista",
+    description="MathVista testmini: mathematics in pictures of many kinds",
+    source="AI4Math/MathVista on the Hugging Face Hub",
+    licence="CC BY-SA 4.0; may not be used as training data",
+    files=("testmini*.json", "*.json", "*.parquet"),
+    convert=convert,
+)

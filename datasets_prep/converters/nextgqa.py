@@ -1,0 +1,26 @@
+"""NExT-GQA: a choice about a video, with the spans that show the answer."""
+
+from collections.abc import Iterator
+
+from datasets_prep.converter import Converter
+from mmr1.data.forms import Place, Row, assemble, with_options
+from mmr1.types import Sample
+
+
+def convert(row: Row, place: Place) -> Iterator[Sample]:
+    """The letter is the answer; the spans (``glue``, seconds) stay in ``meta``."""
+    yield assemble(
+        row, place, [("user", with_options(row["question"], row["options"]))],
+        videos=row["video"], answer=str(row["answer"]).strip("() "), task="choice",
+        used=("question", "answer"), untagged=True,
+    )  # fmt: skip
+
+
+CONVERTER = Converter(
+    name="nextgqa",
+    description="NExT-GQA: video questions with five options and grounding spans",
+    source="VideoChat-R1 Annotations/NextGQA",
+    licence="none stated in the repository; NExT-GQA is for research",
+    files=("nextgqa*.json",),
+    convert=convert,
+)

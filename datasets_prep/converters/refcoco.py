@@ -1,0 +1,51 @@
+"""RefCOCO, RefCOCO+ and RefCOCOg as raw rows: boxes as a corner and an extent."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from datasets_prep.converter import Converter
+from mmr1.data.forms import Place, Row, assemble, with_size
+from mmr1.types import Sample
+from mmr1.vision.boxes import check_inside, pixels
+from mmr1.vision.images import image_size
+
+
+def convert(row: Row, place: Place) -> Iterator[Sample]:
+    """One sample for every expression; ``bbox`` is xywh in pixels of the original image."""
+    sentences = _sentences(row)
+    if not sentences:
+        raise ValueError("no referring expression")
+    for sentence in sentences:
+        question = f"Give the bounding box of: {sentence}"
+        sample = assemble(
+            row, place, [("user", question)], images=row.get("image") or row.get("file_name"),
+            task="iou", untagged=True, used=("bbox", "sentences", "width", "height"),
+        )  # fmt: skip
+        size = image_size(sample.media[0])
+        box = check_inside(row["bbox"], pixels(*size, layout="xywh"))
+        yield with_size(
+            Sample(sample.id, sample.messages, [list(box)], "iou", sample.source, sample.meta), size
+        )
+
+
+def _sentences(row: Row) -> list[str]:
+    found: Any = next(
+        (row[k] for k in ("sentences", "sentence", "expression", "caption", "sent") if row.get(k)),
+        [],
+    )
+    found = [found] if isinstance(found, str) else found
+    return [s["raw"] if isinstance(s, dict) and "raw" in s else _sent(s) for s in found]
+
+
+def _sent(sentence: Any) -> str:
+    return str(sentence["sent"] if isinstance(sentence, dict) else sentence)
+
+
+CONVERTER = Converter(
+    name="refcoco",
+    description="RefCOCO/+/g raw rows: the box of a described object",
+    source="lichengunc/refer",
+    licence="RefCOCO and COCO annotation terms (CC BY 4.0); images: Flickr terms",
+    files=("*ref*.json", "*ref*.jsonl", "*.parquet"),
+    convert=convert,
+)

@@ -1,0 +1,27 @@
+"""Time-R1's training rows: one moment each, some of them in a part of a video."""
+
+from collections.abc import Iterator
+
+from datasets_prep.converter import Changed, Converter
+from datasets_prep.moments import moment
+from mmr1.data.forms import Place, Row
+from mmr1.types import Sample
+
+
+def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
+    """Times count from ``video_start`` where a part is meant."""
+    part = row.get("video_start"), row.get("video_end")
+    cut = None if part[0] is None or part[1] is None else (float(part[0]), float(part[1]))
+    yield from moment(
+        row, place, row["video"], row["sentence"], row["timestamp"], row["duration"], cut
+    )
+
+
+CONVERTER = Converter(
+    name="time_r1",
+    description="Time-R1 temporal grounding (2.5k training moments)",
+    source="xiaomi-research/time-r1 dataset/timer1/annotations",
+    licence="Apache-2.0 (Time-R1); the videos have their own terms",
+    files=("*train_2k5*.json",),
+    convert=convert,
+)

@@ -1,0 +1,36 @@
+"""VLM-R1 referring expressions, training form: a conversation whose reply is the box."""
+
+from collections.abc import Iterator
+
+from datasets_prep.converter import Converter
+from mmr1.data.forms import Place, Row, assemble, turns_of, with_size
+from mmr1.rewards.boxes import read_boxes
+from mmr1.types import Sample
+from mmr1.vision.boxes import check_inside, pixels
+from mmr1.vision.images import image_size
+
+
+def convert(row: Row, place: Place) -> Iterator[Sample]:
+    """The reply holds xyxy in pixels of the original image."""
+    turns = turns_of(row["conversations"])
+    boxes = read_boxes(turns[-1][1]) if turns and turns[-1][0] == "assistant" else None
+    if not boxes:
+        raise ValueError("the reply holds no box")
+    sample = assemble(
+        row, place, turns[:-1], images=row["image"], answer=[list(b) for b in boxes], task="iou",
+        used=("conversations",), untagged=True,
+    )  # fmt: skip
+    size = image_size(sample.media[0])
+    for box in boxes:
+        check_inside(box, pixels(*size))
+    yield with_size(sample, size)
+
+
+CONVERTER = Converter(
+    name="vlm_r1_rec_train",
+    description="RefCOCO rows of VLM-R1 (training form)",
+    source="omlab/VLM-R1 on the Hugging Face Hub",
+    licence="Apache-2.0 (VLM-R1); RefCOCO and COCO annotation terms",
+    files=("*rec*.jsonl", "*.jsonl"),
+    convert=convert,
+)

@@ -1,0 +1,130 @@
+"""The last check of a converted sample: media decode and lie beside it, the gold is readable."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from mmr1.data.record import dump, encode
+from mmr1.rewards.builtin import gold_check, reward_of_task
+from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.vision.images import load_image
+from mmr1.vision.paths import resolve_media
+from mmr1.vision.videos import probe_video
+
+GOLD_SECONDS = 5
+
+
+def finish(sample: Sample, folder: Path, embed: bool = False) -> str:
+    """The record line of a sample whose media are now in ``folder / "media"`` (or embedded).
+
+    Raises:
+        ValueError: A medium does not decode, or the gold answer cannot be read by the reward of
+            its task.
+    """
+    check_gold(sample)
+
+    def kept(message: Message) -> Message:
+        parts = (p if isinstance(p, TextPart) else _keep(p, folder, embed) for p in message.parts)
+        return Message(message.role, tuple(parts))
+
+    messages = tuple(kept(message) for message in sample.messages)
+    final = Sample(
+        sample.id, messages, sample.answer, sample.task, sample.source, dict(sample.meta)
+    )
+    return dump(encode(final, folder))
+
+
+def check_media(ref: MediaRef) -> tuple[int, int]:
+    """``(width, height)`` of a medium that decodes: an image whole, of a video its packets.
+
+    Raises:
+        ValueError: It does not.
+    """
+    if ref.kind == "image":
+        return load_image(ref).size
+    header = probe_video(ref)
+    return header.width, header.height
+
+
+def _keep(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
+    size = check_media(ref)
+    if embed:
+        return MediaRef(ref.kind, None, ref.read(), size, ref.options)
+    if ref.path is not None and ref.path.name.endswith(".frames.json"):
+        return MediaRef(ref.kind, _copy_frames(ref.path, folder), None, size, ref.options)
+    data = ref.read()
+    suffix = ref.path.suffix.lower() if ref.path is not None else _suffix(ref.kind, data)
+    digest = hashlib.sha256(data).hexdigest()
+    path = folder / "media" / digest[:2] / f"{digest[:32]}{suffix}"
+    write_bytes(path, data)
+    return MediaRef(ref.kind, path, None, size, ref.options)
+
+
+def _suffix(kind: str, data: bytes) -> str:
+    if kind == "video":
+        return ".mp4"
+    known = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"RIFF": ".webp", b"GIF8": ".gif"}
+    return next((suffix for magic, suffix in known.items() if data.startswith(magic)), ".img")
+
+
+def _copy_frames(path: Path, folder: Path) -> Path:
+    """A list of frames with its frames, in a folder of its own."""
+    text = path.read_bytes()
+    home = folder / "media" / f"{hashlib.sha256(text).hexdigest()[:32]}"
+    for frame in json.loads(text)["frames"]:
+        write_bytes(home / frame["path"], resolve_media(path.parent, frame["path"]).read_bytes())
+    write_bytes(home / path.name, text)
+    return home / path.name
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a content-named file once, whole or not at all, whoever else is writing it."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def check_gold(sample: Sample) -> None:
+    """Let the reward of the sample's task read its gold answer, under a deadline.
+
+    Raises:
+        ValueError: It cannot: every completion would be scored against nothing.
+    """
+    reward = reward_of_task(sample.task)
+    check = gold_check(reward) if reward is not None else None
+    if check is None or sample.answer is None:
+        return
+    options = sample.meta.get("options")
+    extra = {"options": options} if reward == "choice" and options else {}
+    with _deadline(GOLD_SECONDS):
+        job = check(sample.answer, **extra)
+        if job is not None:
+            module, _, function = job.target.partition(":")
+            getattr(importlib.import_module(module), function)(*job.args)
+
+
+@contextmanager
+def _deadline(seconds: int) -> Iterator[None]:
+    """Interrupt the main thread's pure-Python work after so many seconds."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise ValueError(f"the gold answer is not understood within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,37 @@
+"""What the generated datasets share: conversations, demonstrations, splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mmr1.types import MediaRef, Message, Sample, TextPart
+
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def ask(media: Sequence[MediaRef], question: str) -> Message:
+    """The media, then the question."""
+    return Message("user", (*media, TextPart(question)))
+
+
+def demonstrate(thought: str, answer: str) -> Message:
+    """A reply in the think–answer form."""
+    return Message("assistant", (TextPart(f"<think>{thought}</think><answer>{answer}</answer>"),))
+
+
+def numbered_splits(
+    sizes: Mapping[str, int], make: Callable[[str, int, bool], Sample]
+) -> dict[str, list[Sample]]:
+    """Samples of every split by ``make(split, number, shown)``; ``sft`` ones are demonstrations."""
+    return {
+        split: [make(split, number, split.endswith("sft")) for number in range(size)]
+        for split, size in sizes.items()
+    }
+
+
+def sample(
+    id: str, messages: Sequence[Message], answer: Any, task: str, source: str, **meta: Any
+) -> Sample:
+    """A sample whose other columns are keywords."""
+    return Sample(id, tuple(messages), answer, task, source, meta)

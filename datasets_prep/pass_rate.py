@@ -1,0 +1,132 @@
+"""Difficulty by trial: sample answers from a served model and see how many are right.
+
+The model is asked over the OpenAI chat interface, as ``vllm serve`` offers it, so that this package
+needs no engine of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from datasets_prep.progress import Progress
+from mmr1.config import RewardPartConfig, RewardsConfig
+from mmr1.rewards import RewardItem, build_scorer
+from mmr1.types import MediaRef, Sample, TextPart
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where to sample.
+
+    Attributes:
+        url: Up to and with ``/v1``.
+        model: Name the server knows.
+        temperature: Of the sampling.
+        max_tokens: Length limit of one answer.
+        timeout_s: Of one request.
+    """
+
+    url: str
+    model: str
+    temperature: float = 1.0
+    max_tokens: int = 1024
+    timeout_s: float = 600.0
+
+    def answers(self, sample: Sample, count: int) -> list[str]:
+        """``count`` sampled answers.
+
+        Raises:
+            ValueError: The server does not answer, or not as it should.
+        """
+        body = {
+            "model": self.model,
+            "messages": [chat_message(m.role, m.parts) for m in prompt_of(sample)],
+            "n": count,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+        }
+        request = urllib.request.Request(
+            f"{self.url.rstrip('/')}/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
+                choices = json.load(response)["choices"]
+            return [choice["message"]["content"] for choice in choices]
+        except (urllib.error.URLError, TimeoutError, KeyError, ValueError) as error:
+            raise ValueError(f"{self.url} gives no answers for {sample.id}: {error}") from error
+
+
+def prompt_of(sample: Sample) -> Sequence[Any]:
+    """The conversation without a demonstration at its end."""
+    last = len(sample.messages) - (sample.messages[-1].role == "assistant")
+    return sample.messages[:last]
+
+
+def chat_message(role: str, parts: Sequence[TextPart | MediaRef]) -> dict[str, Any]:
+    """A message as the interface wants it, media as data addresses."""
+    content: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, TextPart):
+            content.append({"type": "text", "text": part.text})
+            continue
+        mime = "video/mp4" if part.kind == "video" else "image/png"
+        address = f"data:{mime};base64,{base64.b64encode(part.read()).decode()}"
+        content.append({"type": f"{part.kind}_url", f"{part.kind}_url": {"url": address}})
+    return {"role": role, "content": content}
+
+
+def pass_rates(
+    samples: Sequence[Sample], server: Server, count: int, parallel: int = 16
+) -> list[float]:
+    """The share of right answers of each sample, of ``count`` that are sampled.
+
+    Raises:
+        ValueError: The server fails, or a sample's reward cannot be computed.
+    """
+    with (
+        ThreadPoolExecutor(parallel) as pool,
+        Progress("sampling answers", "samples", len(samples)) as progress,
+    ):
+        answers = []
+        for found in pool.map(lambda sample: server.answers(sample, count), samples):
+            answers.append(found)
+            progress.advance(1)
+    return _graded(samples, answers)
+
+
+def _graded(samples: Sequence[Sample], answers: Sequence[Sequence[str]]) -> list[float]:
+    config = RewardsConfig(parts={"auto": RewardPartConfig(weight=1.0)})
+    items = [
+        RewardItem(completion=text, sample=sample, group=number)
+        for number, (sample, texts) in enumerate(zip(samples, answers, strict=True))
+        for text in texts
+    ]
+    with build_scorer(config) as scorer:
+        rewards = scorer.score(items)
+    rates: list[list[float]] = [[] for _ in samples]
+    for item, reward in zip(items, rewards, strict=True):
+        if reward.value is None:
+            raise ValueError(f"{item.sample.id}: no valid reward: {reward.error}")
+        rates[item.group].append(reward.value)
+    return [sum(values) / len(values) if values else 0.0 for values in rates]
+
+
+def keep_band(
+    samples: Sequence[Sample], server: Server, count: int, low: float, high: float
+) -> list[Sample]:
+    """The samples whose pass rate lies from ``low`` to ``high``, with it in ``meta``."""
+    rates = pass_rates(samples, server, count)
+    return [
+        Sample(s.id, s.messages, s.answer, s.task, s.source, {**s.meta, "pass_rate": rate})
+        for s, rate in zip(samples, rates, strict=True)
+        if low <= rate <= high
+    ]

@@ -1,0 +1,61 @@
+"""Progress of long work: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+EVERY_S = 10.0
+
+
+class Progress:
+    """Counts what is done, on stderr.
+
+    Args:
+        what: Said before the count.
+        unit: What is counted.
+        total: How many there will be, where that is known.
+    """
+
+    def __init__(self, what: str, unit: str, total: int | None = None) -> None:
+        self._what, self._unit, self._total = what, unit, total
+        self._done, self._said = 0, time.monotonic()
+        self._bar: Bar | None = None
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            columns = (
+                TextColumn(self._what),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn(self._unit),
+                TimeElapsedColumn(),
+            )
+            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(self._what, total=self._total)
+            self._bar.start()
+        return self
+
+    def advance(self, count: int) -> None:
+        """So many more are done."""
+        self._done += count
+        if self._bar is not None:
+            self._bar.advance(self._task, count)
+        elif time.monotonic() - self._said > EVERY_S:
+            self._said = time.monotonic()
+            of = f" of {self._total:,}" if self._total else ""
+            print(f"{self._what}: {self._done:,}{of} {self._unit}", file=sys.stderr)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

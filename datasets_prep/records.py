@@ -1,0 +1,29 @@
+"""The record files of a prepared dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mmr1.data.record import load_samples
+from mmr1.types import Sample
+
+_NOT_RECORDS = {"quarantine.jsonl"}
+
+
+def record_files(path: Path) -> list[Path]:
+    """The file itself, or every record file of a folder.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if path.is_file():
+        return [path]
+    found = sorted(p for p in path.glob("*.jsonl") if p.name not in _NOT_RECORDS)
+    if not found:
+        raise ValueError(f"{path} holds no record file (.jsonl)")
+    return found
+
+
+def load_all(path: Path) -> list[Sample]:
+    """The samples of a file or of all files of a folder. Raises ValueError as `load_samples`."""
+    return [sample for file in record_files(path) for sample in load_samples(file)]

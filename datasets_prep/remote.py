@@ -1,0 +1,75 @@
+"""Media on other machines: only from hosts that the user names."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from email.message import Message
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+MAX_BYTES = 256 * 1024**2
+TIMEOUT_S = 30.0
+
+
+class _StayOnHost(urllib.request.HTTPRedirectHandler):
+    """A redirect may not lead to a host that was not allowed."""
+
+    def __init__(self, hosts: tuple[str, ...]) -> None:
+        self._hosts = hosts
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Message,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        check_host(newurl, self._hosts)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+
+
+def check_host(address: str, hosts: tuple[str, ...]) -> None:
+    """Raise ValueError unless the address is http(s) on one of the hosts."""
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https") or parts.hostname not in hosts:
+        raise ValueError(
+            f"remote media '{address}': allow the host with --allow-host {parts.hostname}"
+        )
+
+
+def fetch_media(value: Any, hosts: tuple[str, ...]) -> Any:
+    """The row with every http(s) address in its media columns replaced by the bytes behind it."""
+    if not isinstance(value, dict):
+        return value
+    columns = ("image", "images", "video", "videos", "image_path", "image_urls", "path")
+    return {k: _fetched(v, hosts) if k in columns else v for k, v in value.items()}
+
+
+def _fetched(value: Any, hosts: tuple[str, ...]) -> Any:
+    if isinstance(value, list):
+        return [_fetched(item, hosts) for item in value]
+    if isinstance(value, str) and value.startswith(("http://", "https://")):
+        return {"bytes": download(value, hosts)}
+    return value
+
+
+def download(address: str, hosts: tuple[str, ...]) -> bytes:
+    """The bytes behind an address.
+
+    Raises:
+        ValueError: Its host, or one it redirects to, is not allowed; it cannot be had; or it is
+            larger than :data:`MAX_BYTES`.
+    """
+    check_host(address, hosts)
+    opener = urllib.request.build_opener(_StayOnHost(hosts))
+    try:
+        with opener.open(address, timeout=TIMEOUT_S) as response:
+            data = response.read(MAX_BYTES + 1)
+    except (urllib.error.URLError, OSError) as error:
+        raise ValueError(f"remote media '{address}' cannot be had: {error}") from error
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"remote media '{address}' is larger than {MAX_BYTES:,} bytes")
+    return bytes(data)

@@ -1,0 +1,31 @@
+"""Tables on the terminal; plain lines where the output is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table whose numbers are aligned on the right."""
+    console = Console()
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[number], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row))
+    console.width = max(console.width, 100) if console.is_terminal else 200
+    console.print(table)
+
+
+def print_outcome(manifest: Mapping[str, Any]) -> None:
+    """What a conversion kept, changed and dropped."""
+    counts = manifest["counts"]
+    rows = [("rows in", counts["rows"]), ("records out", counts["records"])]
+    rows += [(f"changed: {change}", count) for change, count in manifest["changed"].items()]
+    rows += [(f"dropped: {reason}", count) for reason, count in manifest["dropped"].items()]
+    print_table(manifest["name"], ("", "count"), rows)

@@ -1,0 +1,80 @@
+"""Read a dataset with the eyes of a training run, and of its verifier, before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from datasets_prep.finish import check_gold, check_media
+from datasets_prep.manifest import content_hashes, media_hash, read_manifest
+from datasets_prep.progress import Progress
+from datasets_prep.records import record_files
+from mmr1.data.record import decode, parse_json, read_lines
+from mmr1.types import Sample
+
+Problem = tuple[str, str]
+"""Where, and what."""
+
+
+def validate(path: Path) -> tuple[int, list[Problem]]:
+    """The number of records, and everything that is wrong with them.
+
+    Checked are: form, ids, placeholders, that every medium decodes and has the stated size, that
+    every gold answer can be read by the reward of its task, and the hashes of the manifest.
+    """
+    total, problems = 0, list(_check_manifest(path)) if path.is_dir() else []
+    for file in record_files(path):
+        lines = list(read_lines(file))
+        total += len(lines)
+        ids: dict[str, int] = {}
+        with Progress(f"validating {file.name}", "records", len(lines)) as progress:
+            for number, line in lines:
+                problem = _problem(line, file.parent, ids, number)
+                if problem is not None:
+                    problems.append((f"{file}:{number}", problem))
+                progress.advance(1)
+        if not lines:
+            problems.append((str(file), "holds no records"))
+    return total, problems
+
+
+def _problem(line: str, root: Path, ids: dict[str, int], number: int) -> str | None:
+    try:
+        sample = decode(parse_json(line), root)
+        if sample.id in ids:
+            return f"the id '{sample.id}' appears on line {ids[sample.id]} already"
+        ids[sample.id] = number
+        check_sample(sample)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def check_sample(sample: Sample) -> None:
+    """Raise ValueError for media that do not decode, a wrong size, or an unreadable gold."""
+    if not any(m.role == "user" for m in sample.messages):
+        raise ValueError("no user message")
+    for ref in sample.media:
+        size = check_media(ref)
+        if ref.size is not None and tuple(ref.size) != size:
+            raise ValueError(f"{ref}: the record states {ref.size}, it is {size}")
+    check_gold(sample)
+
+
+def _check_manifest(folder: Path) -> list[Problem]:
+    manifest: dict[str, Any] | None = read_manifest(folder)
+    if manifest is None:
+        return []
+    hashes = content_hashes(folder)
+    records = manifest["sha256"]
+    problems = [
+        (str(folder / name), "is not the file of the manifest (its hash differs)")
+        for name, digest in records.items()
+        if hashes.get(name) != digest
+    ]
+    if (
+        media_hash({n: h for n, h in hashes.items() if n not in records})
+        != (manifest["media"]["sha256"])
+    ):
+        problems.append((str(folder), "its media are not those of the manifest"))
+    return problems

@@ -1,0 +1,88 @@
+"""What datasets put in their image and video columns -> ``MediaRef``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from mmr1.types import MediaRef
+from mmr1.vision.paths import confine, local_name, resolve_media
+
+Kind = Literal["image", "video"]
+_DATA_URL = re.compile(r"data:[\w/+.-]+;base64,")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]{100,}={0,2}\s*")
+
+
+def media_refs(kind: Kind, value: Any, root: Path) -> list[MediaRef]:
+    """The media of a column: nothing, one value, or a list of them.
+
+    A value is a path, ``{"bytes": …, "path": …}`` as Hugging Face datasets store it, encoded
+    bytes, base64 (with or without a ``data:`` prefix) or a PIL image.
+
+    Raises:
+        ValueError: The value is none of these, or names no file under the root.
+    """
+    if value is None or (isinstance(value, str) and not value):
+        return []
+    if isinstance(value, list | tuple):
+        return [ref for item in value for ref in media_refs(kind, item, root)]
+    return [_media_ref(kind, value, root)]
+
+
+def _media_ref(kind: Kind, value: Any, root: Path) -> MediaRef:
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path") or value.get("image")
+    if isinstance(value, bytes):
+        return MediaRef(kind, data=value)
+    if isinstance(value, str):
+        if (data := _decoded(value)) is not None:
+            return MediaRef(kind, data=data)
+        return MediaRef(kind, path=locate(root, value))
+    if hasattr(value, "save") and hasattr(value, "mode"):  # a PIL image, decoded by a loader
+        buffer = io.BytesIO()
+        value.save(buffer, "PNG")
+        return MediaRef(kind, data=buffer.getvalue())
+    raise ValueError(f"the {kind} column holds {type(value).__name__}, neither a path nor bytes")
+
+
+def _decoded(text: str) -> bytes | None:
+    """The bytes of a base64 text, or None for a path."""
+    if prefix := _DATA_URL.match(text):
+        text = text[prefix.end() :]
+    elif not _BASE64.fullmatch(text):
+        return None
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"media in base64 that cannot be decoded: {error}") from None
+
+
+def locate(root: Path, name: str) -> Path:
+    """The file a dataset means by ``name``, though it was written on another machine.
+
+    A relative name is taken as it is. Absolute ones (``/root/data//images/1.jpg``) carry a prefix
+    of their maker's machine: the longest tail of at least a folder and a file that exists under
+    the root is taken. A file name alone is not enough: it might be of another split.
+
+    Raises:
+        ValueError: No such file, or the name leads out of the root.
+    """
+    path = PurePosixPath(local_name(name))
+    if not path.is_absolute() or ".." in path.parts:
+        return resolve_media(root, name)
+    inside = path.is_relative_to(root.resolve())
+    if inside and Path(path).is_file():
+        return resolve_media(root, str(path))
+    for start in range(1, len(path.parts) - 1):
+        tail = "/".join(path.parts[start:])
+        if confine(root, tail).is_file():
+            return resolve_media(root, tail)
+    raise ValueError(
+        f"media file '{name}' does not exist under {root}, nor does the end of its path; unpack "
+        "the media there, or set the media root to the folder they are in"
+    )

@@ -1,0 +1,111 @@
+"""Rows of any dataset on disk: JSON Lines, JSON, parquet, or a Hugging Face dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmr1.data.record import parse_json, read_lines
+
+Located = tuple[str, Any]
+"""Where a row stands, for messages; and the row, or the ValueError that it could not be read."""
+
+
+def read_rows(spec: str | Path) -> Iterator[Located]:
+    """The rows of a file, a folder or a Hugging Face dataset.
+
+    Args:
+        spec: A ``.jsonl``, ``.json`` or ``.parquet`` file; a folder saved by ``datasets``; or a
+            dataset's name. ``name@split`` picks a split (``train`` by default).
+
+    Raises:
+        ValueError: There is no such dataset, or the file as a whole is broken.
+    """
+    path = Path(spec)
+    readers = {".jsonl": _json_lines, ".json": _json, ".parquet": _parquet}
+    if path.suffix in readers:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file; check the path (data.train, data.eval)")
+        return readers[path.suffix](path)
+    return _hub(str(spec))
+
+
+def media_folder(spec: str | Path) -> Path:
+    """What the media paths of a dataset are relative to unless a root is given."""
+    path = Path(str(spec).partition("@")[0])
+    return path if path.is_dir() else path.parent
+
+
+def _json_lines(path: Path) -> Iterator[Located]:
+    for number, line in read_lines(path):
+        where = f"{path}:{number}"
+        try:
+            yield where, parse_json(line)
+        except ValueError as error:
+            yield where, error
+
+
+def _json(path: Path) -> Iterator[Located]:
+    """An array of rows, an object of rows by id, or one row."""
+    try:
+        whole = parse_json(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    if isinstance(whole, list):
+        for number, row in enumerate(whole):
+            yield f"{path}[{number}]", row
+    elif isinstance(whole, dict) and whole and all(isinstance(v, dict) for v in whole.values()):
+        for name, row in whole.items():
+            yield f"{path}[{name!r}]", {"id": name, **row}
+    else:
+        yield str(path), whole
+
+
+def _parquet(path: Path) -> Iterator[Located]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(path)
+        number = 0
+        for batch in table.iter_batches(batch_size=64):
+            for row in batch.to_pylist():
+                yield f"{path}[{number}]", row
+                number += 1
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: not a sound parquet file: {error}") from error
+
+
+def _hub(spec: str) -> Iterator[Located]:
+    """A dataset on disk or by name, its media left encoded."""
+    import datasets
+
+    name, _, split = spec.partition("@")
+    split = split or "train"
+    try:
+        if (Path(name) / "state.json").is_file() or (Path(name) / "dataset_dict.json").is_file():
+            found: Any = datasets.load_from_disk(name)
+            found = found[split] if isinstance(found, datasets.DatasetDict) else found
+        else:
+            found = datasets.load_dataset(name, split=split)
+    except Exception as error:  # datasets raises its own, its loaders' and the network's errors
+        reason = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f"'{spec}' is no file (.jsonl, .json, .parquet) and no dataset: {reason}"
+        ) from error
+    for column, feature in found.features.items():
+        if (encoded := _undecoded(feature, datasets)) is not None:
+            found = found.cast_column(column, encoded)
+    for number, row in enumerate(found):
+        yield f"{spec}[{number}]", row
+
+
+def _undecoded(feature: Any, datasets: Any) -> Any:
+    """The same feature that hands over encoded images, or None where it holds none."""
+    if isinstance(feature, datasets.Image):
+        return datasets.Image(decode=False)
+    inner = getattr(feature, "feature", None)
+    if isinstance(inner, datasets.Image):
+        return type(feature)(datasets.Image(decode=False))
+    return None

@@ -1,0 +1,128 @@
+"""Rows of ``mmr1 reward score`` and of the server, as reward items."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mmr1.rewards.item import RewardItem
+from mmr1.types import MediaRef, Message, Reward, Sample, TextPart
+
+_OWN = {
+    "completion", "answer", "id", "task", "source", "question", "prompt", "token_ids", "truncated",
+    "group", "media_sizes", "image_grid_thw", "shuffled", "images", "original_sizes",
+}  # fmt: skip
+
+
+def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
+    """The item of a row ``{"completion", "answer", ...}``.
+
+    ``id``, ``task``, ``source``, ``question``, ``prompt``, ``token_ids``, ``truncated``,
+    ``group``, ``images`` (paths), ``original_sizes`` and ``media_sizes`` (``[width, height]``
+    each), ``image_grid_thw`` and ``shuffled`` are known by these names; every other column is the
+    record's own.
+
+    Args:
+        row: A parsed row.
+        where: File and line, for messages; the sample's id where the row has none.
+
+    Raises:
+        ValueError: It has no completion, or a known column is of the wrong kind.
+    """
+    completion = row.get("completion")
+    if isinstance(completion, list) and completion and isinstance(completion[-1], dict):
+        completion = completion[-1].get("content")
+    if not isinstance(completion, str):
+        raise ValueError(f"{where}: a row needs 'completion', a text")
+    try:
+        sample = Sample(
+            id=str(row.get("id", where)),
+            messages=(Message("user", (*_media(row), TextPart(str(row.get("question", ""))))),),
+            answer=row.get("answer"),
+            task=row.get("task"),
+            source=row.get("source"),
+            meta={k: v for k, v in row.items() if k not in _OWN},
+        )
+        return RewardItem(
+            completion,
+            sample,
+            prompt=str(row.get("prompt", "")),
+            token_ids=tuple(row.get("token_ids") or ()),
+            truncated=bool(row.get("truncated", False)),
+            group=int(row.get("group", 0)),
+            media_sizes=_tuples(row.get("media_sizes")),
+            grid_thw=_tuples(row.get("image_grid_thw")),
+            shuffled=tuple(row.get("shuffled") or ()),
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _media(row: Mapping[str, Any]) -> list[MediaRef]:
+    images, sizes = row.get("images") or [], _tuples(row.get("original_sizes"))
+    images = [images] if isinstance(images, str) else images
+    count = max(len(images), len(sizes))
+    return [
+        MediaRef(
+            "image",
+            path=Path(images[i]) if i < len(images) else None,
+            data=None if i < len(images) else b"",
+            size=sizes[i] if i < len(sizes) else None,
+        )
+        for i in range(count)
+    ]
+
+
+def _tuples(value: Any) -> tuple[Any, ...]:
+    """Lists of numbers as tuples of them; one list is a list of one."""
+    if not value:
+        return ()
+    if not isinstance(value[0], list | tuple):
+        value = [value]
+    return tuple(tuple(int(number) for number in one) for one in value)
+
+
+def read_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
+    """The rows of a JSONL file and where each is.
+
+    Raises:
+        ValueError: The file is missing or a line is no JSON object.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{path}:{number}: no valid JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}:{number}: a row is a JSON object")
+            yield row, f"{path}:{number}"
+
+
+def scored_row(row: Mapping[str, Any], reward: Reward) -> dict[str, Any]:
+    """The row and its reward."""
+    return {
+        **row,
+        "reward": reward.value,
+        "parts": dict(reward.parts),
+        "status": reward.status.value,
+        "error": reward.error,
+    }
+
+
+def batches(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of up to ``size`` rows."""
+    batch: list[Any] = []
+    for row in rows:
+        batch.append(row)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

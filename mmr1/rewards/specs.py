@@ -1,0 +1,75 @@
+"""``SPEC`` of the command line: a name, a name with options, a plugin, a URL or a YAML file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from mmr1.config import RewardsConfig
+from mmr1.rewards.remote import is_url
+
+_WITH_OPTIONS = re.compile(r"(?P<use>.+?):(?P<options>[A-Za-z_]\w*=.*)", re.DOTALL)
+_PART_KEYS = ("isolated", "timeout_s")
+
+
+def read_spec(spec: str, **overrides: Any) -> RewardsConfig:
+    """The rewards that a SPEC describes.
+
+    Args:
+        spec: ``math``, ``iou:space=resized,threshold=0.5``, ``my.py:reward:bonus=2``,
+            ``http://host:port/get_reward`` or ``composite.yaml``, whose ``parts`` (or ``rewards``)
+            are those of a run's configuration.
+        overrides: Keys of ``RewardsConfig`` that win over the file's; None is left alone.
+
+    Raises:
+        ValueError: The file cannot be read, or is no rewards section.
+    """
+    given = _read_file(Path(spec)) if spec.endswith((".yaml", ".yml")) else _one_part(spec)
+    given.update({k: v for k, v in overrides.items() if v is not None})
+    try:
+        return RewardsConfig.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{spec}: {key}: {first['msg']}") from error
+
+
+def _one_part(spec: str) -> dict[str, Any]:
+    match = None if is_url(spec) else _WITH_OPTIONS.fullmatch(spec)
+    use, options = (match["use"], _options(match["options"], spec)) if match else (spec, {})
+    part = {key: options.pop(key) for key in _PART_KEYS if key in options}
+    name = "remote" if is_url(use) else use.rpartition(":")[2].rpartition(".")[2] or use
+    return {"parts": {name: {"use": use, "options": options, **part}}}
+
+
+def _options(text: str, spec: str) -> dict[str, Any]:
+    """``a=1,b=[2,3]``: values are YAML; a comma inside brackets separates no options."""
+    options = {}
+    for pair in re.split(r",(?=[A-Za-z_]\w*=)", text):
+        name, _, value = pair.partition("=")
+        try:
+            options[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{spec}: the value of {name} cannot be read: {value}") from error
+    return options
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: a composite is a mapping with 'parts'")
+    section = content.get("rewards", content)
+    if not isinstance(section, dict) or "parts" not in section:
+        raise ValueError(f"{path}: there are no 'parts', nor a 'rewards' section with them")
+    return {str(key): value for key, value in section.items()}

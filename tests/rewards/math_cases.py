@@ -1,0 +1,314 @@
+r"""Gold answers with answers that mean the same and answers that do not, by mathematics alone.
+
+Each entry is ``(gold, right, wrong)``. Nothing here was taken from what the code returns.
+"""
+
+from __future__ import annotations
+
+Case = tuple[str, list[str], list[str]]
+
+INTEGERS_AND_DECIMALS: list[Case] = [
+    ("42", ["42", "42.0", "+42", "042", "$42$", r"\(42\)", "42."], ["41", "-42", "4.2", "420"]),
+    ("-7", ["-7", "-7.00", "−7", r"$-7$"], ["7", "-8"]),
+    ("0", ["0", "0.0", "-0", r"\frac{0}{5}"], ["1", "0.1"]),
+    ("1234", ["1,234", "1234.0", r"1{,}234"], ["1.234", "12,34", "123"]),
+    ("1000000", ["1,000,000", r"10^6", r"1\times10^{6}"], ["1000001", "100000", r"10^5"]),
+    ("8.8", ["8.80000000000000", r"\frac{44}{5}", "44/5", r"8\frac{4}{5}"], ["8.9", "8.08", "88"]),
+    ("0.5", ["1/2", r"\frac12", ".5", "0.50", r"\dfrac{1}{2}", "½"], ["0.05", "2", "-0.5"]),
+    ("3.14", ["3.14", "3.140", "314/100"], [r"\pi", "3.1416", "3.1"]),
+    ("0.0000001", ["1e-7", r"10^{-7}", r"1\times 10^{-7}"], ["2e-7", "0", r"10^{-6}"]),
+    ("2500", [r"2.5\times10^3", "2.5e3", "2,500"], [r"2.5\times10^2", "25"]),
+]
+
+FRACTIONS: list[Case] = [
+    (
+        r"\frac{1}{3}",
+        ["1/3", "2/6", r"\frac{2}{6}", "0.333333", "0.33333333"],
+        ["0.33", "0.3", "3"],
+    ),
+    (r"\frac{2}{3}", ["0.666667", "4/6", r"\tfrac23", r"\frac 2 3"], ["0.67", "0.66", "3/2"]),
+    (r"-\frac{3}{4}", ["-0.75", "-3/4", r"\frac{-3}{4}", r"\frac{3}{-4}"], ["0.75", "-4/3"]),
+    ("7/2", ["3.5", r"\frac{7}{2}", r"3\frac{1}{2}", "3 1/2", "3½"], ["31/2", "2/7", "3.2"]),
+    (r"\frac{22}{7}", ["22/7", r"3\frac{1}{7}"], [r"\pi", "3.14"]),
+    (r"\frac{10}{5}", ["2", "2.0"], ["5", r"\frac{5}{10}"]),
+    (r"\frac{a}{2}", ["a/2", "0.5a", r"\frac{1}{2}a", r"a \div 2"], ["2a", "a", r"\frac{2}{a}"]),
+    (r"\frac{1}{x+1}", ["1/(x+1)", r"(x+1)^{-1}", r"\frac{1}{1+x}"], ["1/x+1", r"\frac{1}{x-1}"]),
+]
+
+MIXED_NUMBERS: list[Case] = [
+    ("2 1/4", ["2.25", "9/4", r"2\frac14", r"2\frac{1}{4}"], ["21/4", "2.14", "0.5"]),
+    (r"5\frac{2}{3}", ["17/3", "5 2/3", r"\frac{17}{3}"], ["10/3", r"\frac{52}{3}", "5.23"]),
+    (r"-1\frac{1}{2}", ["-1.5", "-3/2", "-1 1/2"], ["-0.5", "1.5"]),
+    (r"1\frac{3}{8}", ["1.375", "11/8"], ["3/8", "13/8"]),
+]
+
+ROOTS_AND_POWERS: list[Case] = [
+    (
+        r"2\sqrt{3}",
+        ["2√3", r"\sqrt{12}", r"2 \cdot \sqrt{3}", "2sqrt(3)", "2*sqrt(3)", r"\frac{6}{\sqrt{3}}"],
+        ["2", r"\sqrt{6}", "3√2", r"\sqrt{3}", "6"],
+    ),
+    (
+        r"\sqrt{2}",
+        ["√2", r"2^{1/2}", "1.41421356", r"\frac{2}{\sqrt{2}}"],
+        ["1.41", "2", r"\sqrt{3}"],
+    ),
+    (r"\frac{\sqrt{3}}{2}", ["√3/2", r"\sqrt{3}/2", r"\frac{\sqrt3}{2}"], [r"\sqrt{3/2}", "3/2"]),
+    (r"5\sqrt{2}-1", [r"-1+5\sqrt{2}", r"\sqrt{50}-1"], [r"5\sqrt{2}+1", r"5\sqrt{1}"]),
+    (r"\sqrt[3]{8}", ["2", r"8^{1/3}"], ["8/3", "512"]),
+    (r"\sqrt[3]{2}", [r"2^{\frac13}", r"\sqrt[6]{4}"], [r"\sqrt{2}", r"3\sqrt{2}"]),
+    ("2^{10}", ["1024", r"4^5"], ["20", "1000"]),
+    (r"4\sqrt{5}+2", [r"2(1+2\sqrt{5})", r"2 + \sqrt{80}"], [r"6\sqrt{5}", r"4\sqrt{7}"]),
+    (r"\frac{1+\sqrt{5}}{2}", [r"\frac{\sqrt{5}+1}{2}", "(1+√5)/2"], [r"\frac{1-\sqrt{5}}{2}"]),
+    (r"3\sqrt{7}", ["√63", "3√7"], ["7√3", "21"]),
+    (r"\frac{\sqrt{2}}{2}", [r"\frac{1}{\sqrt{2}}", r"\sqrt{\frac12}"], [r"\frac{\sqrt{2}}{4}"]),
+]
+
+PI_AND_E: list[Case] = [
+    (r"\pi", ["π", "pi", r"\frac{2\pi}{2}", "3.14159265"], ["3.14", "22/7", r"2\pi"]),
+    (r"9\pi", ["9π", "9pi", r"9 \cdot \pi", r"\pi 9", r"3^2\pi"], ["9", "28.27", r"18\pi"]),
+    (r"\frac{3\pi}{4}", ["3π/4", r"\frac{3}{4}\pi", "0.75π", "135°"], [r"\frac{4\pi}{3}", "3/4"]),
+    (r"4\pi + 8", [r"8+4\pi", r"4(\pi+2)"], [r"12\pi", r"4\pi-8"]),
+    (r"e^2", [r"e \cdot e", r"\exp(2)"], ["2e", "7.39"]),
+    (r"\ln 2", [r"\ln(2)", r"\frac12\ln 4"], [r"\log_{10} 2", "2"]),
+    (r"\log_2 8", ["3", r"\frac{\ln 8}{\ln 2}"], ["4", "8"]),
+]
+
+DEGREES_AND_TRIGONOMETRY: list[Case] = [
+    (
+        "60°",
+        ["60", "60.0°", r"60^\circ", r"60^{\circ}", "60 degrees", r"\frac{\pi}{3}"],
+        ["61°", "30°"],
+    ),
+    (r"140^\circ", ["140°", "140", "140.0", "140 deg"], ["40°", "40"]),
+    (r"\angle ABC = 60^\circ", ["60°", "60", r"\angle ABC = 60°"], ["120°"]),
+    ("55", ["55°", r"55^{\circ}", r"$55^\circ$"], ["35°", "5.5"]),
+    (r"\sin 30^\circ", ["0.5", r"\frac{1}{2}", r"\cos 60^\circ"], ["-0.988", r"\cos 30^\circ"]),
+    (r"\tan 45^\circ", ["1", r"\tan(45°)"], ["0", "1.6198"]),
+    (r"\cos 30°", [r"\frac{\sqrt{3}}{2}", r"\sin 60°"], ["0.1543", "1/2"]),
+    (r"10\sin 40^\circ", [r"10 \cos 50^\circ", r"10\sin(40^\circ)"], [r"10\sin 50^\circ"]),
+    (r"\frac{10}{\tan 30^\circ}", [r"10\sqrt{3}"], [r"\frac{10}{\sqrt{3}}"]),
+    (r"\sin^2 x + \cos^2 x", ["1"], ["0", "2"]),
+    (r"2\sin x\cos x", [r"\sin 2x", r"\sin(2x)"], [r"\cos 2x", r"2\sin x"]),
+    ("22.5°", ["22.5", r"\frac{45}{2}°", r"\frac{\pi}{8}"], ["22", "45°"]),
+    ("30", ["30 degrees", "30º"], ["60°"]),
+]
+
+PERCENT: list[Case] = [
+    ("50%", ["50%", r"50\%", "50", "0.5", "1/2", "50 percent"], ["5%", "0.05", "55"]),
+    (r"12.5\%", ["12.5%", "0.125", "1/8", "12.5"], ["125%", "1.25"]),
+    ("0.25", ["25%", "1/4"], ["2.5%", "4"]),
+    ("150%", ["1.5", "150", "3/2"], ["15%", "0.15"]),
+    ("20", ["20%", r"20\%"], ["2%", "200%"]),
+]
+
+UNITS: list[Case] = [
+    (
+        "12 cm",
+        ["12", "12cm", r"12\text{ cm}", r"12~\mathrm{cm}", "0.12 m", "120 mm"],
+        ["12 m", "12 mm", "13 cm"],
+    ),
+    ("5 m", ["5", "5m", "5 meters", "500 cm", r"5\,\text{m}"], ["5 cm", "5 km", "50"]),
+    (
+        r"24 \text{ cm}^2",
+        ["24", "24 cm²", r"24\,cm^2", "24 square centimeters", r"24\mathrm{cm}^2"],
+        ["24 m^2", "24 cm", "42"],
+    ),
+    ("100 cm^3", ["100", "100 cubic centimeters", "100 cm³", "0.1 l"], ["100 cm^2", "100 m^3"]),
+    ("3 hours", ["3", "3 h", "180 minutes", "3 hrs"], ["3 minutes", "30"]),
+    ("60 km/h", ["60", "60 kilometers per hour", "60km/h"], ["60 m/s", "60 mph", "6"]),
+    ("2 kg", ["2", "2000 g", "2 kilograms"], ["2 g", "2 lb"]),
+    (r"\$5", ["5", "5 dollars", "$5", "$5.00"], ["5 cents", "50"]),
+    ("7 apples", ["7", "7 apples", "7 Apples"], ["7 oranges", "8 apples"]),
+    ("12", ["12 cm", r"12\text{ units}", "12 cm^2"], ["1.2 cm", "21 cm"]),
+    (
+        r"6\sqrt{3} \text{ cm}",
+        [r"6\sqrt{3}", "6√3 cm", r"\sqrt{108}\text{ cm}"],
+        [r"6\sqrt{3} \text{ m}", "6 cm"],
+    ),
+    (r"36\pi \text{ cm}^2", [r"36\pi", "36π cm²"], ["36 cm²", r"36\pi \text{ m}^2"]),
+    ("90 seconds", ["90", "1.5 minutes", "90 s"], ["90 minutes", "9 s"]),
+    ("1 foot", ["12 inches", "1 ft", "1"], ["12 feet", "1 inch"]),
+    ("5 miles", ["5 mi", "5"], ["5 km"]),
+    ("3 m/s", ["3", "3 meters per second"], ["3 m", "3 km/h"]),
+]
+
+ALGEBRA: list[Case] = [
+    ("x^2-1", ["(x-1)(x+1)", "-1+x^2", r"x^{2} - 1", "x²-1", "x*x-1"], ["x^2+1", "(x-1)^2", "x^2"]),
+    ("2x+3", ["3+2x", r"2\cdot x+3", "2(x+1.5)", "x+x+3"], ["2x-3", "3x+2", "2(x+3)", "5x"]),
+    ("(a+b)^2", ["a^2+2ab+b^2", "(b+a)^2"], ["a^2+b^2", "(a-b)^2"]),
+    ("3xy", ["3yx", r"3 \cdot x \cdot y", "xy+2xy"], ["3x+y", "3xyz", "xy"]),
+    (r"\frac{x^2-1}{x-1}", ["x+1"], ["x-1", "x"]),
+    ("y=2x+1", ["2x+1", "y = 1+2x"], ["y=2x-1", "x+1", "y=x+1"]),
+    ("x=3", ["3", "x = 3", "x=3.0"], ["x=-3", "y=4", "-3"]),
+    ("3", ["x=3", "a = 3", "n=3"], ["x=4"]),
+    ("a+3z=0", ["3z+a=0", "a=-3z"], ["0", "a+3z", "a-3z=0"]),
+    ("2x + 3y = 6", ["4x+6y=12", "3y+2x=6", "6=2x+3y"], ["2x+3y=5", "6", "2x-3y=6"]),
+    ("x^2+y^2=25", ["y^2+x^2=25", "x^2+y^2-25=0"], ["x^2+y^2=5", "x^2-y^2=25", "25"]),
+    (r"n(n+1)/2", [r"\frac{n^2+n}{2}", r"\frac{n(n+1)}{2}"], ["n(n-1)/2", "n^2"]),
+    ("5!", ["120", r"5 \cdot 4!"], ["5", "24"]),
+    (r"\binom{5}{2}", ["10", r"\frac{5!}{2!3!}"], ["20", "5/2"]),
+    ("k+1", ["1+k"], ["m+1", "k", "k-1"]),
+    (r"|x|", [r"\left|x\right|", r"|-x|"], ["x", "-x"]),
+    (r"x_1 + x_2", ["x_2+x_1", "x_{1}+x_{2}"], ["x_1-x_2", "2x_1"]),
+    (r"\frac{m}{n}", ["m/n", r"m \cdot n^{-1}"], ["n/m", "mn"]),
+    (r"a^{-2}", [r"\frac{1}{a^2}", "1/a^2"], ["-a^2", "a^2", "-2a"]),
+    (r"2^{n+1}", [r"2\cdot 2^n"], [r"2^n+1", r"4^n"]),
+    (r"\alpha+\beta", [r"\beta+\alpha", "α+β"], [r"\alpha-\beta", r"\alpha"]),
+]
+
+SETS_TUPLES_INTERVALS: list[Case] = [
+    (
+        r"\{1,2,3\}",
+        [r"\{3,2,1\}", "1,2,3", r"\left\{1, 2, 3\right\}", r"\{1,2,2,3\}"],
+        [r"\{1,2\}", r"\{1,2,4\}", "6"],
+    ),
+    (
+        "(1,2)",
+        ["(1, 2)", "(1.0,2)", r"\left(1,2\right)", r"(\frac{2}{2}, 2)"],
+        ["(2,1)", "(1,3)", "[1,2]", "3"],
+    ),
+    ("A(3,-4)", ["(3,-4)", "(3, −4)", "A(3, -4)"], ["(-4,3)", "(3,4)"]),
+    (
+        "[0,1)",
+        ["[0, 1)", r"\left[0,1\right)", r"0 \le x < 1"],
+        ["[0,1]", "(0,1)", "(0,1]", r"0<x\le 1"],
+    ),
+    (
+        r"(-\infty, 3)",
+        ["x<3", r"(-\infty,3)", r"3 > x", "(-∞,3)"],
+        [r"(-\infty,3]", "x>3", r"x \le 3"],
+    ),
+    (
+        r"x \ge 3",
+        [r"[3,\infty)", r"x\geq 3", "x≥3", r"3\le x", r"[3, +\infty)"],
+        ["x>3", r"x\le 3", r"(3,\infty)"],
+    ),
+    (r"-2<x<3", ["(-2,3)", r"x\in(-2,3)", r"-2 < x < 3"], ["[-2,3]", "(-3,2)", "(-2,4)"]),
+    (r"(-\infty,0)\cup(1,\infty)", [r"(1,\infty)\cup(-\infty,0)"], [r"(-\infty,0)", "(0,1)"]),
+    (r"\pm 2", ["2, -2", r"\{-2, 2\}", "±2"], ["2", "-2"]),
+    ("x=1 or x=2", ["1, 2", "x=2 or x=1", r"\{1,2\}", r"x = 1, x = 2"], ["x=1", "x=1 or x=3", "3"]),
+    ("1, 4", ["4, 1", r"1 \text{ and } 4", "1 and 4"], ["1", "14", "1, 5"]),
+    (r"\emptyset", [r"\varnothing", "∅"], ["0", r"\{0\}"]),
+    (
+        r"(\frac{1}{2}, \sqrt{3})",
+        ["(0.5, √3)", r"(1/2,\sqrt{3})"],
+        [r"(\sqrt{3}, \frac12)", "(0.5, 3)"],
+    ),
+    ("(1,2,3)", ["(1, 2, 3)"], ["(3,2,1)", "(1,2)"]),
+]
+
+MATRICES_AND_VECTORS: list[Case] = [
+    (
+        r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
+        [
+            r"\begin{bmatrix}1&2\\3&4\end{bmatrix}",
+            r"\begin{pmatrix} 1 & 2 \\ 3 & 4.0 \end{pmatrix}",
+        ],
+        [r"\begin{pmatrix}1&3\\2&4\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}"],
+    ),
+    (
+        r"\begin{pmatrix}1\\2\end{pmatrix}",
+        [r"\begin{bmatrix}1\\2\end{bmatrix}"],
+        [r"\begin{pmatrix}2\\1\end{pmatrix}"],
+    ),
+]
+
+RATIOS: list[Case] = [
+    ("3:4", ["3:4", "6:8", "3 : 4", "3/4", r"\frac{3}{4}"], ["4:3", "3:5"]),
+    ("1:2:3", ["2:4:6", "1 : 2 : 3"], ["1:3:2", "1:2"]),
+    (r"1:\sqrt{3}", [r"\sqrt{3}:3", r"1 : √3"], [r"\sqrt{3}:1"]),
+]
+
+COMPLEX: list[Case] = [
+    ("2+3i", ["3i+2", r"2 + 3i"], ["2-3i", "5", "3+2i"]),
+    ("i", [r"\sqrt{-1}"], ["-i", "1"]),
+]
+
+WORDS_AND_CHOICES: list[Case] = [
+    ("yes", ["Yes", "YES", r"\text{yes}", "yes."], ["no", "y", "yes and no"]),
+    ("True", ["true", r"\text{True}", "TRUE"], ["False", "t"]),
+    ("Tuesday", ["tuesday", r"\text{Tuesday}", "**Tuesday**"], ["Thursday", "Tues"]),
+    ("summer clothing", ["Summer clothing", "summer  clothing."], ["winter clothing", "clothing"]),
+    ("no solution", [r"\text{no solution}", "No solution"], ["0", "one solution"]),
+    (
+        "B",
+        ["B", "(B)", "B.", "b", r"\text{B}", "Option B", r"\textbf{(B)}"],
+        ["A", "(C)", "AB", "D."],
+    ),
+    ("D", ["D", "(D)", "Choice D"], ["B", "E"]),
+    ("isosceles triangle", ["Isosceles Triangle"], ["equilateral triangle"]),
+    ("rhombus", ["Rhombus", r"\mathrm{rhombus}"], ["square"]),
+]
+
+WRAPPERS: list[Case] = [
+    (
+        "15",
+        ["The answer is 15", "Answer: 15", r"\[15\]", "$$15$$", r"\boxed{15}", "**15**"],
+        ["The answer is 51"],
+    ),
+    ("$12$", ["12", r"\(12\)"], ["21"]),
+    (r"\boxed{\frac{3}{5}}", ["3/5", "0.6"], ["5/3"]),
+    ("<answer> 3 </answer>", ["3", "3.0"], ["4"]),
+    ("x", ["x", "$x$"], ["y", "2x"]),
+]
+
+GEOMETRY_DATA: list[Case] = [
+    ("9米", ["9", "9 m", "9米", "9 meters"], ["9 cm", "90"]),
+    ("16π平方米", [r"16\pi", r"16\pi \text{ m}^2", "16π"], ["16", r"16\pi \text{ cm}^2"]),
+    ("5cm^2^", ["5", "5 cm²", r"5\text{ cm}^2"], ["5 cm", "25"]),
+    ("(√{3}+1)小时", [r"\sqrt{3}+1", "√3+1 hours"], [r"\sqrt{3}", r"\sqrt{4}"]),
+    ("30${}^\\circ $", ["30°", "30", r"30^\circ"], ["60°"]),
+    (r"\frac { \sqrt { 2 } } { 10 }", [r"\frac{\sqrt{2}}{10}", "√2/10"], [r"\frac{\sqrt{2}}{5}"]),
+    (r"5 \sqrt { 2 }", [r"5\sqrt{2}", "5√2", r"\sqrt{50}"], ["10", r"2\sqrt{5}"]),
+    (r"diameter $=10 \mathrm{~m}$", ["10", "10 m", "diameter = 10 m"], ["5", "10 cm"]),
+    ("$y=21.61$", ["21.61", "y = 21.61"], ["21.6", "2161"]),
+    ("254.4\n267.12", ["254.4, 267.12", "254.4 and 267.12"], ["254.4", "254.4, 267.1"]),
+    (">-2", ["x>-2", "> -2"], ["-2", "x<-2"]),
+    ("$ < $", ["<", r"$<$"], [">", "="]),
+    ("2191.7 metres", ["2191.7", "2191.7 m", "2,191.7"], ["2191", "2191.7 km"]),
+    (r"\frac{24}{5}cm", ["4.8", "4.8 cm", "48 mm"], ["4.8 m", "24"]),
+    ("60√{3}+1", [r"60\sqrt{3}+1", r"1+60\sqrt{3}"], [r"61\sqrt{3}", r"60\sqrt{3}"]),
+]
+
+TRAPS: list[Case] = [
+    (
+        "2",
+        [r"\frac{4}{2}", r"\sqrt{4}"],
+        [r"2\sqrt{3}", "2x", "2 or 3", "not 2", "1, 2", "2+i", "2/3"],
+    ),
+    ("6", ["2*3", r"2 \times 3"], ["2, 3", "6, 7", "between 5 and 6", r"6\pi", "6^2"]),
+    ("0", [r"\ln 1", "3-3"], ["", "nan", r"\infty", "none", "1e-3"]),
+    (r"\sqrt{5}", [r"5^{0.5}"], ["5", r"\sqrt{5}i", r"-\sqrt{5}", r"\pm\sqrt{5}"]),
+    ("x+1", ["1+x"], ["x", "1", "x+1=0", "(x,1)"]),
+    ("xy=6", ["yx=6"], ["6", "x=6", "xy"]),
+    ("AB=5", ["5", "AB = 5.0"], ["6", "AB=6"]),
+]
+
+CATEGORIES: dict[str, list[Case]] = {
+    "integers and decimals": INTEGERS_AND_DECIMALS,
+    "fractions": FRACTIONS,
+    "mixed numbers": MIXED_NUMBERS,
+    "roots and powers": ROOTS_AND_POWERS,
+    "pi and e": PI_AND_E,
+    "degrees and trigonometry": DEGREES_AND_TRIGONOMETRY,
+    "percent": PERCENT,
+    "units": UNITS,
+    "algebra": ALGEBRA,
+    "sets, tuples, intervals": SETS_TUPLES_INTERVALS,
+    "matrices": MATRICES_AND_VECTORS,
+    "ratios": RATIOS,
+    "complex": COMPLEX,
+    "words and choices": WORDS_AND_CHOICES,
+    "wrappers": WRAPPERS,
+    "geometry data": GEOMETRY_DATA,
+    "traps": TRAPS,
+}
+
+PAIRS: list[tuple[str, str, str, float]] = [
+    (category, gold, answer, expected)
+    for category, cases in CATEGORIES.items()
+    for gold, right, wrong in cases
+    for answers, expected in ((right, 1.0), (wrong, 0.0))
+    for answer in answers
+]

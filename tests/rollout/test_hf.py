@@ -1,0 +1,137 @@
+"""The transformers engine against full-sequence forwards and transformers' own generate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText
+
+from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import Request
+from mmr1.rollout.hf import HfEngine
+from mmr1.trainer.padded import padded_scores
+from mmr1.trainer.sequences import group_input
+from mmr1.types import Message, Prompt, Sample, TextPart
+from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
+from mmr1.vision.prepare import MediaCache
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_model):
+    family = load_family(str(tiny_model))
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    media = MediaCache(partial(prepare_media, family))
+    return family, model, media, HfEngine(model, family, media)
+
+
+@pytest.fixture(scope="module")
+def prompts(parts, digit_samples):
+    """One image, two images, text only: three lengths in one batch."""
+    family = parts[0]
+    first, second = digit_samples[:2]
+    both = Message("user", (*first.messages[0].parts, *second.messages[0].parts))
+    text = Message("user", (TextPart("How many days has a week? Think."),))
+    samples = [first, Sample("two", (both,)), Sample("text", (text,))]
+    return [render_prompt(family, s) for s in samples]
+
+
+def requests(prompts: list[Prompt], n: int = 3) -> list[Request]:
+    return [Request(p, n, seed) for seed, p in enumerate(prompts)]
+
+
+def test_logprobs_equal_a_full_forward(parts, prompts):
+    family, model, media, engine = parts
+    sampling = SamplingConfig(max_tokens=12, temperature=0.8)
+    groups = engine.generate(requests(prompts), sampling)
+    inputs = [group_input(family, media, g) for g in groups]
+    expected = padded_scores(model, inputs, 0.8, family.forbidden_ids).logprobs
+    rows = [c.logprobs for g in groups for c in g.completions]
+    assert len(rows) == 9
+    for row, wanted in zip(rows, expected, strict=True):
+        np.testing.assert_allclose(row, wanted[: len(row)].detach(), atol=1e-5)
+
+
+def test_greedy_equals_transformers_generate(parts, prompts):
+    family, model, _, engine = parts
+    (group,) = engine.generate(
+        requests(prompts[:1], n=1), SamplingConfig(max_tokens=10, temperature=0)
+    )
+    (image,) = prompts[0].media
+    batch = family.processor(
+        text=[prompts[0].text],
+        images=[Image.open(image.path).convert("RGB")],
+        return_tensors="pt",
+    )
+    expected = model.generate(
+        **batch, max_new_tokens=10, do_sample=False, suppress_tokens=list(family.forbidden_ids)
+    )[0, batch["input_ids"].shape[1] :]
+    assert group.completions[0].token_ids.tolist() == expected.tolist()
+
+
+def test_a_completion_depends_on_its_seed_and_not_on_its_neighbours(parts, prompts):
+    engine = parts[3]
+    sampling = SamplingConfig(max_tokens=12)
+    together = engine.generate(requests(prompts), sampling)
+    for index, prompt in enumerate(prompts):
+        (alone,) = engine.generate([Request(prompt, 3, index)], sampling)
+        for a, b in zip(alone.completions, together[index].completions, strict=True):
+            assert a.token_ids.tolist() == b.token_ids.tolist()
+    texts = {c.text for g in together for c in g.completions}
+    assert len(texts) == 9, "completions of one group must differ"
+
+
+def test_stop_and_length_are_told_apart(parts, prompts):
+    family, model, media, _ = parts
+    often = replace(family, stop_ids=tuple(range(100, 200)))  # about one token in six ends
+    engine = HfEngine(model, often, media)
+    groups = engine.generate(requests(prompts, n=8), SamplingConfig(max_tokens=5))
+    completions = [c for g in groups for c in g.completions]
+    assert {c.truncated for c in completions} == {True, False}
+    for completion in completions:
+        tokens = completion.token_ids.tolist()
+        assert completion.truncated == (tokens[-1] not in often.stop_ids)
+        assert not set(tokens[:-1]) & set(often.stop_ids)
+        assert len(tokens) == 5 or not completion.truncated
+
+
+def test_placeholders_cannot_be_sampled(parts, prompts):
+    family, model, media, _ = parts
+    eager = AutoModelForImageTextToText.from_config(model.config)
+    eager.load_state_dict(model.state_dict())
+    with torch.no_grad():  # the model wants nothing but placeholders
+        eager.lm_head.weight[list(family.forbidden_ids)] *= 1000
+    groups = HfEngine(eager, family, media).generate(
+        requests(prompts), SamplingConfig(max_tokens=8)
+    )
+    drawn = {t for g in groups for c in g.completions for t in c.token_ids.tolist()}
+    assert drawn.isdisjoint(family.forbidden_ids)
+    assert family.image_id in family.forbidden_ids
+    assert family.pad_id in family.forbidden_ids
+
+
+def test_new_weights_are_used_and_stamped(parts, prompts):
+    family, model, media, _ = parts
+    other = AutoModelForImageTextToText.from_config(model.config)
+    engine = HfEngine(other, family, media)
+    engine.load_weights(model.state_dict(), version=7)
+    sampling = SamplingConfig(max_tokens=6)
+    found = engine.generate(requests(prompts), sampling)
+    expected = parts[3].generate(requests(prompts), sampling)
+    for a, b in zip(found, expected, strict=True):
+        for x, y in zip(a.completions, b.completions, strict=True):
+            assert x.token_ids.tolist() == y.token_ids.tolist()
+            assert x.policy_version == 7
+
+
+def test_one_processor_call_per_image(parts, prompts):
+    family, model, _, _ = parts
+    media = MediaCache(partial(prepare_media, family))
+    engine = HfEngine(model, family, media)
+    for _ in range(2):
+        engine.generate(requests(prompts), SamplingConfig(max_tokens=2))
+    assert media.processor_calls == 2
