@@ -118,7 +118,7 @@ def _group(
 
 
 def flops(run: Callable[[], object]) -> int:
-    """What torch's counter sees; it does not know the CPU's attention by itself."""
+    """What torch's counter sees, taught the CPU's attention and the in-place ``addmm_``."""
     aten = torch.ops.aten
 
     def forward(query, key, value, *args, out_val=None, **kwargs):
@@ -127,7 +127,11 @@ def flops(run: Callable[[], object]) -> int:
     def backward(grad, query, key, value, *args, out_val=None, **kwargs):
         return sdpa_backward_flop_count(grad, query, key, value)
 
+    def product(total, left, right, *args, out_val=None, **kwargs):
+        return 2 * left[0] * left[1] * right[1]
+
     mapping = {
+        aten.addmm_: product,
         aten._scaled_dot_product_flash_attention_for_cpu: forward,
         aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
     }

@@ -85,10 +85,13 @@ def main() -> None:
     if len(sys.argv) == 4 and sys.argv[1] == "--peak":
         peak(*sys.argv[2:])
         return
-    args = common.parser(__doc__).parse_args()
+    parser = common.parser(__doc__)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
+    args = parser.parse_args()
     torch.set_num_threads(args.threads)
     rows = []
-    for case, (make, (ours, theirs)) in CASES.items():
+    for case in args.cases:
+        make, (ours, theirs) = CASES[case]
         times = common.interleaved({name: make(name) for name in (ours, theirs)}, args.repeats)
         mib = {
             name: common.in_new_process(__file__, ["--peak", case, name])["MiB"]
