@@ -25,6 +25,7 @@ _SHORT_WORDS = {"no", "yes", "true", "none"}
 _FUNCTIONS = re.compile(
     r"\b(?:a?(?:rc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp|sqrt|pi|theta|alpha|beta|and|or)\b"
 )
+_LETTER, _COMMAND = re.compile(r"[A-Za-z]"), re.compile(r"\\[A-Za-z]+")
 _CHOICE = re.compile(r"(?:option|choice)?\s*\(?([A-Ja-j])\)?\.?", re.IGNORECASE)
 
 
@@ -126,12 +127,12 @@ def _plain(text: str) -> str:
 
 
 def _decide_quantities(gold: str, prediction: str) -> float | Job:
-    letters_in_gold = re.search(r"[A-Za-z]", gold) is not None
-    gold, gold_unit = split_unit(gold, bare_letters=False)
-    prediction, unit = split_unit(prediction, bare_letters=not letters_in_gold or bool(gold_unit))
-    if unit and not gold_unit and letters_in_gold:
-        again, gold_unit = split_unit(gold, bare_letters=True)
-        gold = again
+    # 5m is five metres beside a number and a variable's multiple beside another expression.
+    letters = _has_letters(gold), _has_letters(prediction)
+    gold, gold_unit = split_unit(gold, bare_letters=gold.endswith("m") and not letters[1])
+    prediction, unit = split_unit(prediction, bare_letters=not letters[0] or bool(gold_unit))
+    if unit and not gold_unit and letters[0]:
+        gold, gold_unit = split_unit(gold, bare_letters=True)
     if gold == prediction and gold_unit == unit:
         return 1.0
     numbers = parse_number(gold), parse_number(prediction)
@@ -146,6 +147,10 @@ def _decide_quantities(gold: str, prediction: str) -> float | Job:
     if (gold_unit == DEGREE and r"\pi" in prediction) or (unit == DEGREE and r"\pi" in gold):
         gold, prediction = _in_radians(gold, gold_unit), _in_radians(prediction, unit)
     return Job("mmr1.rewards.symbolic:verify", (gold, prediction))
+
+
+def _has_letters(text: str) -> bool:
+    return _LETTER.search(_COMMAND.sub("", text)) is not None
 
 
 def _same_units(

@@ -1,0 +1,66 @@
+"""Graded outputs of real models: where the upstream verdict and ours differ, and who is right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmr1.config import RewardPartConfig, RewardsConfig
+from mmr1.rewards import RewardItem, build_scorer
+from mmr1.types import Reward
+from tests.rewards.helpers import item
+
+SAMPLES = next(
+    (
+        up / "shared" / "samples"
+        for up in Path(__file__).resolve().parents
+        if (up / "shared").is_dir()
+    ),
+    Path("shared/samples"),
+)
+
+
+def graded(path: str) -> list[dict[str, Any]]:
+    file = SAMPLES / path
+    if not file.is_file():
+        pytest.skip(f"{path} is not among the samples")
+    return json.loads(file.read_text())
+
+
+def score(name: str, rows: list[dict[str, Any]]) -> list[Reward]:
+    parts = {name: RewardPartConfig()}
+    items: list[RewardItem] = [item(row["model_output"], row["ground_truth"]) for row in rows]
+    with build_scorer(RewardsConfig(parts=parts, timeout_s=10.0)) as scorer:
+        return scorer.score(items)
+
+
+def disagreements(rows: list[dict[str, Any]], rewards: list[Reward]) -> list[tuple[str, str]]:
+    found = []
+    for row, reward in zip(rows, rewards, strict=True):
+        upstream = row.get("is_correct", row["extracted_answer"] == row["ground_truth"])
+        if reward.value is None or bool(reward.value) != upstream:
+            found.append((str(row["ground_truth"]), row["model_output"].split("<answer>")[-1]))
+    return found
+
+
+def test_geoqa_outputs_of_r1v() -> None:
+    rows = graded("geoqa_r1v/model_outputs_grpo_2epochs_subset.json")
+    rewards = score("math", rows)
+    assert all(reward.valid for reward in rewards)
+    # Upstream read sqrt(3)/2 as 1, and paid 1.5 for 3√3/2, 2.0 for 2√2-2 and 60√3 for 60√3+1.
+    assert disagreements(rows, rewards) == [
+        (r"\frac{3}{2}√{3}", "1.5</answer>"),
+        (r"\frac{√{3}}{2}", "sqrt(3)/2</answer>"),
+        ("2√{2}-2", "2.0</answer>"),
+        ("60√{3}+1", "60sqrt(3)m</answer>"),
+    ]
+
+
+def test_superclevr_outputs_of_r1v() -> None:
+    rows = graded("superclevr_counting_r1v/model_outputs_grpo100_subset.json")
+    rewards = score("count", rows)
+    assert all(reward.valid for reward in rewards)
+    assert disagreements(rows, rewards) == []
