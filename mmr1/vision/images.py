@@ -12,6 +12,7 @@ from PIL.Image import Transpose
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, fit_size
+from mmr1.vision.webp import HEAD, WebpHead, webp_head
 
 MAX_PIXELS = 80_000_000
 """Larger images are refused from their header. Below the number from which PIL itself warns."""
@@ -73,6 +74,8 @@ def image_size(ref: MediaRef) -> tuple[int, int]:
     Raises:
         ValueError: As :func:`load_image`, as far as the header shows it.
     """
+    if (webp := _webp_head(ref)) is not None and not webp.may_be_turned:
+        return webp.size
     with _opened(ref) as image:
         width, height = image.size
         return (height, width) if _orientation(image) in _QUARTER_TURNS else (width, height)
@@ -81,23 +84,44 @@ def image_size(ref: MediaRef) -> tuple[int, int]:
 @contextmanager
 def _opened(ref: MediaRef) -> Iterator[Image.Image]:
     """The lazily opened file, its size within the cap; decoding errors inside name the file."""
+    _webp_head(ref)  # refuses a canvas over the cap before PIL allocates it
     try:
         source = io.BytesIO(ref.data) if ref.data is not None else ref.path
         assert source is not None
         with Image.open(source, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
-                raise Image.DecompressionBombError(f"{image.width}x{image.height}")
+                raise ValueError(_too_large(image.size))
             yield image
     except Image.DecompressionBombError as error:
-        raise ValueError(
-            f"{ref}: more than {MAX_PIXELS:,} pixels by its header ({error}); scale it down first"
-        ) from None
+        raise ValueError(f"{ref}: more than {MAX_PIXELS:,} pixels ({error})") from None
     except Image.UnidentifiedImageError:
         raise ValueError(f"{ref}: not an image ({', '.join(FORMATS)})") from None
     except OSError as error:
         raise ValueError(f"{ref}: cannot be read: {error.strerror or error}") from error
     except Exception as error:  # PIL's decoders raise every kind of error on broken files
         raise ValueError(f"{ref}: {error or type(error).__name__}") from error
+
+
+def _webp_head(ref: MediaRef) -> WebpHead | None:
+    """The head of a WebP image, or None for other formats and unreadable files."""
+    try:
+        if ref.data is not None:
+            found = webp_head(ref.data[:HEAD])
+        else:
+            assert ref.path is not None
+            with ref.path.open("rb") as file:
+                found = webp_head(file.read(HEAD))
+    except OSError:
+        return None  # opening it properly will say what is wrong
+    if found is not None and found.size[0] * found.size[1] > MAX_PIXELS:
+        raise ValueError(f"{ref}: {_too_large(found.size)}")
+    return found
+
+
+def _too_large(size: tuple[int, int]) -> str:
+    return (
+        f"{size[0]}x{size[1]} by its header, more than {MAX_PIXELS:,} pixels; scale it down first"
+    )
 
 
 def _orientation(image: Image.Image) -> int:

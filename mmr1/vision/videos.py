@@ -47,12 +47,13 @@ def load_video(
             than its header declares or than are wanted, or has damaged frames. Nothing is ever
             put in their place.
     """
-    import torch
-    from transformers.video_utils import VideoMetadata
-
     request = {"task": "decode", "options": dict(ref.options)}
     request["budget"] = asdict(budget or VideoBudget())
     facts, data = _ask(ref, request, deadline_s)
+
+    import torch  # after the answer: a refusal must not wait for it
+    from transformers.video_utils import VideoMetadata
+
     pixels = np.frombuffer(data, np.uint8).reshape(facts["shape"])
     indices = facts["indices"]
     metadata = VideoMetadata(

@@ -83,6 +83,7 @@ def test_any_number_of_workers_and_embedding(tmp_path: Path) -> None:
         assert [s.media[0].read() for s in inside] == [s.media[0].read() for s in beside]
 
 
+@pytest.mark.slow
 def test_killed_five_times_at_random_and_byte_identical(tmp_path: Path) -> None:
     source = dataset(tmp_path / "in", 700, side=64)
     convert("easyr1", source, tmp_path / "undisturbed", workers=2)

@@ -84,6 +84,10 @@ BROKEN = {
     "cut off jpeg": (encoded(Image.fromarray(noise(200, 200)), "JPEG")[:5000], "truncated"),
     "bomb": (bomb_png(50_000, 50_000), "more than 80,000,000 pixels"),
     "smaller bomb": (bomb_png(9_000, 9_000), "more than 80,000,000 pixels"),
+    "webp bomb": (
+        b"RIFF....WEBPVP8X" + bytes(8) + b"\xfe\x3f\x00" * 2,
+        "more than 80,000,000 pixels",
+    ),
     "no pixels": (bomb_png(100, 100), "truncated|cut"),
     "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not an image"),
 }
@@ -122,3 +126,11 @@ def test_every_sample_image_loads() -> None:
             if raw.mode == "RGBA":
                 alpha = np.asarray(raw)[..., 3]
                 assert (np.asarray(image)[alpha == 0] == 255).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"exif": Image.Exif()}], ids=str)
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_webp_heads_of_all_three_kinds(options: dict[str, object], mode: str) -> None:
+    for size in ((1, 1), (17, 300), (640, 33)):
+        data = encoded(Image.new(mode, size, "red"), "WEBP", **options)
+        assert image_size(ref(data)) == load_image(ref(data)).size == size

@@ -1,0 +1,76 @@
+"""The same image through mmr1, qwen-vl-utils and vLLM: one grid, the same pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from qwen_vl_utils import fetch_image
+from transformers import Qwen2VLImageProcessor
+
+from mmr1.types import MediaRef
+from mmr1.vision.budget import image_budget, image_grid
+from mmr1.vision.images import image_size, load_image
+from tests.vision.media import SHARED, encoded, noise
+
+LOW, HIGH = 4 * 784, 256 * 784
+SIZES = [(17, 17), (640, 480), (31, 500), (1000, 97), (56, 56), (427, 640)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("images")
+    made = []
+    for number, size in enumerate(SIZES):
+        path = folder / f"{number}.png"
+        path.write_bytes(encoded(Image.fromarray(noise(*size, number))))
+        made.append(path)
+    if SHARED is not None:
+        made += sorted((SHARED / "samples/math_vision/images").glob("*.jpg"))[:6]
+    return made
+
+
+def test_qwen_vl_utils_gives_the_same_pixels(files: list[Path]) -> None:
+    processor = Qwen2VLImageProcessor(size={"shortest_edge": LOW, "longest_edge": HIGH})
+    for path in files:
+        ref = MediaRef("image", path)
+        ours = load_image(ref, image_budget(processor))
+        theirs = fetch_image({"image": str(path), "min_pixels": LOW, "max_pixels": HIGH})
+        assert ours.size == theirs.size
+        mine, other = (processor(images=[i], return_tensors="pt") for i in (ours, theirs))
+        assert torch.equal(mine["image_grid_thw"], other["image_grid_thw"])
+        gap = (mine["pixel_values"] - other["pixel_values"]).abs().max()
+        assert gap <= 1e-5
+        grid = tuple(mine["image_grid_thw"][0].tolist())
+        assert grid == image_grid(*image_size(ref), image_budget(processor))
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_vllm_gives_the_same_pixels(files: list[Path], tmp_path: Path) -> None:
+    """vLLM's own multimodal processor, no engine: its grids, pixels and placeholder counts."""
+    pytest.importorskip("vllm")
+    from vllm.config import ModelConfig
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    from mmr1.vision.families.qwen2_5_vl import load_family
+    from mmr1.vision.families.tiny import new_model
+
+    new_model(tmp_path / "model")
+    family = load_family(str(tmp_path / "model"))
+    budget = image_budget(family.processor)
+    config = ModelConfig(str(tmp_path / "model"), dtype="float32", limit_mm_per_prompt={"image": 1})
+    processor = MULTIMODAL_REGISTRY.create_processor(config)
+    prompt = "<|vision_start|><|image_pad|><|vision_end|>"
+    for path in files:
+        image = load_image(MediaRef("image", path), budget)
+        items = processor.info.parse_mm_data({"image": [image]})
+        out = processor(prompt, mm_items=items)
+        item = out["mm_kwargs"]["image"][0].get_data()
+        mine = family.processor.image_processor(images=[image], return_tensors="pt")
+        assert torch.equal(item["image_grid_thw"].reshape(-1), mine["image_grid_thw"].reshape(-1))
+        assert (item["pixel_values"] - mine["pixel_values"]).abs().max() <= 1e-5
+        t, h, w = image_grid(*image_size(MediaRef("image", path)), budget)
+        assert out["prompt_token_ids"].count(family.image_id) == t * h * w // 4
