@@ -367,7 +367,7 @@ def _sharegpt(row: Row, place: Place) -> Sample:
 # The first form whose keys a row has: the particular ones stand before the general ones.
 FORMS: dict[str, Form] = {
     "canonical_parquet": Form(("id", "record"), _canonical_parquet),
-    "canonical": Form(("version", "messages"), _canonical),
+    "canonical": Form(("version",), _canonical),
     "lmm_r1": Form(("message", "answer"), _lmm_r1),
     "verl": Form(("prompt", "reward_model"), _verl),
     "openrlhf": Form(("prompt", "label"), _openrlhf),

@@ -114,7 +114,10 @@ def keep_fitting(
         if length <= limit:
             kept.append(sample)
         else:
-            quarantine.drop(sample.id, f"its prompt has {length} tokens, more than {limit}")
+            quarantine.drop(
+                sample.id,
+                f"its prompt has {length} tokens and rollout.max_model_len leaves room for {limit}",
+            )
     quarantine.check(len(samples))
     return kept
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from transformers import AutoModelForImageTextToText
 from transformers.utils.logging import disable_progress_bar
 
 from mmr1.allocator import keep_freed_memory
-from mmr1.config import Config, ModelConfig, SamplingConfig
-from mmr1.data.record import load_samples
+from mmr1.config import Config, DataConfig, ModelConfig, RolloutConfig, SamplingConfig
+from mmr1.data.sources import load_samples
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.process import EngineProcess
@@ -25,7 +24,6 @@ from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import (
     Family,
     load_family,
-    media_tokens,
     prepare_media,
     render_prompt,
 )
@@ -53,16 +51,24 @@ def load_model(config: ModelConfig) -> Any:
     return model
 
 
-def load_split(config: Config, key: str) -> list[Sample]:
-    """The samples of ``data.train`` or ``data.eval``.
+def load_held_out(config: Config) -> list[Sample]:
+    """The samples of ``data.eval``, the first ``eval.limit`` of them.
 
     Raises:
-        ValueError: The key is not set, or the file is not sound.
+        ValueError: The key is not set, or the data are not sound.
     """
-    path = getattr(config.data, key)
-    if path is None:
-        raise ValueError(f"data.{key} is not set; name a record file, data.{key}=PATH")
-    return load_samples(path, config.data.media_root)
+    if config.data.eval is None:
+        raise ValueError("data.eval is not set; name the held-out records, data.eval=PATH")
+    return load_samples(config.data.eval, config.data)[: config.eval.limit]
+
+
+def family_of(config: Config) -> Family:
+    """The processor of ``model.path``, with the video sampling of ``data``."""
+    return _family(config.model.path, config.data)
+
+
+def _family(path: str, data: DataConfig) -> Family:
+    return load_family(path, fps=data.video_fps, max_frames=data.video_max_frames)
 
 
 def renderer(family: Family, config: Config) -> Any:
@@ -113,21 +119,9 @@ def check_engine(config: Config) -> None:
         )
 
 
-def check_window(config: Config, prompts: Sequence[Prompt], family: Family) -> None:
-    """Refuse prompts that do not leave room for a completion in the engine's window.
-
-    Media are measured by their headers; nothing is decoded.
-    """
-    room = config.rollout.max_model_len - config.rollout.sampling.max_tokens
-    for prompt in prompts:
-        media = sum(media_tokens(family, m) - 1 for m in prompt.media)
-        expanded = len(prompt.token_ids) + media
-        if expanded > room:
-            raise ValueError(
-                f"sample '{prompt.sample.id}' has {expanded} prompt tokens and only {room} fit "
-                "(rollout.max_model_len less rollout.sampling.max_tokens); raise "
-                "rollout.max_model_len, or make its media smaller"
-            )
+def prompt_room(config: Config) -> int:
+    """Tokens a prompt may have: the engine's window less the longest completion."""
+    return config.rollout.max_model_len - config.rollout.sampling.max_tokens
 
 
 def build_engine(
@@ -138,15 +132,17 @@ def build_engine(
         return HfEngine(model, family, media)
     return EngineProcess(
         _vllm_engine,
-        (config.model.path, config.rollout, config.model.dtype, config.seed),
+        (config.model, config.data, config.rollout, config.seed),
         log=log,
         threads=config.trainer.threads,
     )
 
 
-def _vllm_engine(path: str, rollout: Any, dtype: str, seed: int) -> VllmEngine:
+def _vllm_engine(
+    model: ModelConfig, data: DataConfig, rollout: RolloutConfig, seed: int
+) -> VllmEngine:
     """Runs in the engine's process, which loads the processor for itself."""
-    return VllmEngine(path, rollout, load_family(path), dtype, seed)
+    return VllmEngine(model.path, rollout, _family(model.path, data), model.dtype, seed)
 
 
 def greedy(sampling: SamplingConfig) -> SamplingConfig:

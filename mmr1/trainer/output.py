@@ -47,6 +47,11 @@ class RunDirectory:
         """Append one line to ``metrics.jsonl``."""
         append_json(self.metrics_file, [stats])
 
+    def log_dropped(self, rows: Iterable[dict[str, str]]) -> None:
+        """Name the rows that were left out in ``quarantine.jsonl``; no file without any."""
+        if rows := list(rows):
+            append_json(self.path / "quarantine.jsonl", rows)
+
     def log_rollouts(
         self, step: int, scored: Iterable[ScoredGroup], advantages: Iterable[float]
     ) -> None:

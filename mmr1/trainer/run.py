@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +16,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from mmr1.config import Config
+from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
+from mmr1.data.sources import keep_fitting, load_mixture
 from mmr1.rewards import Scorer, build_scorer
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer import build
@@ -30,7 +33,7 @@ from mmr1.trainer.parity import check_parity
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.scoring import GroupScorer, check_gold
 from mmr1.types import Prompt, Sample
-from mmr1.vision.families.qwen2_5_vl import Family, load_family
+from mmr1.vision.families.qwen2_5_vl import Family, prompt_length
 from mmr1.vision.prepare import MediaCache
 
 PARITY_KINDS = 4
@@ -38,10 +41,18 @@ PARITY_KINDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a command was given, checked."""
+    """What a command was given, checked.
 
-    samples: list[Sample]
+    Attributes:
+        sources: Training samples by source; empty for an evaluation.
+        weights: Share of each source.
+        dropped: Rows left out, with their reasons.
+    """
+
+    sources: dict[str, list[Sample]]
+    weights: dict[str, float]
     held_out: list[Sample]
+    dropped: list[dict[str, str]]
     family: Family
     media: MediaCache
     render: Callable[[Sample], Prompt]
@@ -55,14 +66,31 @@ def check_inputs(config: Config, scorer: Scorer, *, train: bool) -> Inputs:
     """
     build.check_engine(config)
     build.set_up(config)
-    samples = build.load_split(config, "train") if train else []
+    quarantine = Quarantine(None, config.data.max_bad_fraction)
+    sources, weights = load_mixture(config.data, quarantine) if train else ({}, {})
     with_eval = config.data.eval is not None or not train
-    held_out = build.load_split(config, "eval")[: config.eval.limit] if with_eval else []
-    family = load_family(config.model.path)
+    held_out = build.load_held_out(config) if with_eval else []
+    family = build.family_of(config)
     render = build.renderer(family, config)
-    check_gold(scorer, samples + held_out)
-    build.check_window(config, [render(s) for s in samples + held_out], family)
-    return Inputs(samples, held_out, family, build.media_cache(family), render)
+    check_gold(scorer, [*chain.from_iterable(sources.values()), *held_out])
+
+    def fitting(samples: list[Sample]) -> list[Sample]:
+        return keep_fitting(
+            samples,
+            lambda sample: prompt_length(family, render(sample)),
+            build.prompt_room(config),
+            quarantine,
+        )
+
+    return Inputs(
+        {name: fitting(samples) for name, samples in sources.items()},
+        weights,
+        fitting(held_out),
+        quarantine.dropped,
+        family,
+        build.media_cache(family),
+        render,
+    )
 
 
 def run_training(config: Config) -> Path:
@@ -78,6 +106,7 @@ def run_training(config: Config) -> Path:
         model = build.load_model(config.model)
         policy, reference = _policy_and_reference(config, inputs, model, algorithm)
         directory = RunDirectory(config.trainer.output_dir, config)
+        directory.log_dropped(inputs.dropped)
         display = Display(config.trainer, directory)
         display.say("starting the rollout engine")
         log = directory.path / "engine.log"
@@ -85,7 +114,7 @@ def run_training(config: Config) -> Path:
         with closing(engine):
             display.say(_parity(config, inputs, engine, policy))
             parts = Parts(
-                sampler=Sampler(inputs.samples, config.seed),
+                sampler=Sampler(inputs.sources, config.seed, inputs.weights),
                 render=inputs.render,
                 rollout=engine,
                 rewards=GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction),
@@ -145,7 +174,7 @@ def _parity(
         policy,
         inputs.family,
         inputs.media,
-        [inputs.render(s) for s in one_of_each_kind(inputs.samples)],
+        [inputs.render(s) for s in one_of_each_kind(inputs.sources)],
         config.rollout.sampling,
         tolerance,
     )
@@ -155,10 +184,10 @@ def _parity(
     )
 
 
-def one_of_each_kind(samples: Sequence[Sample]) -> list[Sample]:
+def one_of_each_kind(sources: Mapping[str, Sequence[Sample]]) -> list[Sample]:
     """The first text-only sample, the first with one image, with two, with a video, ..."""
     kinds: dict[tuple[str, ...], Sample] = {}
-    for sample in samples:
+    for sample in chain.from_iterable(sources.values()):
         kinds.setdefault(tuple(m.kind for m in sample.media), sample)
     return list(kinds.values())[:PARITY_KINDS]
 

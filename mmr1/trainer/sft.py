@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from mmr1.config import Config
+from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
+from mmr1.data.sources import load_mixture
 from mmr1.trainer.build import (
+    family_of,
     load_model,
-    load_split,
     media_cache,
     renderer,
     set_up,
@@ -25,7 +28,7 @@ from mmr1.trainer.output import RunDirectory, refuse_existing_run
 from mmr1.trainer.policy import Scorer
 from mmr1.trainer.sequences import completion_mask
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample, StepStats
-from mmr1.vision.families.qwen2_5_vl import Family, load_family
+from mmr1.vision.families.qwen2_5_vl import Family
 
 
 def run_sft(config: Config) -> Path:
@@ -36,19 +39,21 @@ def run_sft(config: Config) -> Path:
     """
     refuse_existing_run(config.trainer.output_dir)
     set_up(config)
-    samples = load_split(config, "train")
-    for sample in samples:
+    quarantine = Quarantine(None, config.data.max_bad_fraction)
+    sources, shares = load_mixture(config.data, quarantine)
+    for sample in chain.from_iterable(sources.values()):
         _assistant_text(sample)
-    family = load_family(config.model.path)
+    family = family_of(config)
     media = media_cache(family)
     render = renderer(family, config)
     model = load_model(config.model)
     directory = RunDirectory(config.trainer.output_dir, config)
+    directory.log_dropped(quarantine.dropped)
     display = Display(config.trainer, directory)
 
     scorer = token_scorer(config, model, family, media, temperature=1.0)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    sampler = Sampler(samples, config.seed)
+    sampler = Sampler(sources, config.seed, shares)
     model.train()
     with display:
         for step in range(1, config.trainer.max_steps + 1):

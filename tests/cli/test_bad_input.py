@@ -197,7 +197,7 @@ def test_unknown_reward(refusal):
 
 def test_prompt_longer_than_the_window(refusal):
     message = refusal("rollout.max_model_len=16")
-    assert "sample 'a'" in message
+    assert "error: a: its prompt has" in message
     assert "rollout.max_model_len" in message
 
 

@@ -11,7 +11,14 @@ import torch
 from transformers import AutoConfig, AutoProcessor, GenerationConfig
 
 from mmr1.types import MediaRef, Prompt, Sample, TextPart
-from mmr1.vision.budget import image_budget, image_grid, tokens, video_budget
+from mmr1.vision.budget import (
+    PixelBudget,
+    VideoBudget,
+    image_budget,
+    image_grid,
+    tokens,
+    video_budget,
+)
 from mmr1.vision.images import image_size, load_image
 from mmr1.vision.prepare import PreparedMedia
 from mmr1.vision.videos import load_video, sampled_grid
@@ -32,6 +39,8 @@ class Family:
 
     Attributes:
         processor: The model's own processor (tokenizer, image and video processors).
+        images: How large an image may be.
+        videos: How many frames of a video are sampled, and how large they may be.
         tokens_per_second: Temporal positions per second of video.
         stop_ids: Tokens that end a completion.
         forbidden_ids: Vision placeholders and padding. A completion that holds a placeholder cannot
@@ -44,6 +53,8 @@ class Family:
     video_id: int
     pad_id: int
     stop_ids: tuple[int, ...]
+    images: PixelBudget
+    videos: VideoBudget
     tokens_per_second: float
     forbidden_ids: tuple[int, ...]
 
@@ -52,8 +63,12 @@ class Family:
         return self.processor.tokenizer
 
 
-def load_family(path: str) -> Family:
+def load_family(path: str, **video_wishes: float) -> Family:
     """Read the processor beside a Qwen2.5-VL model.
+
+    Args:
+        path: Model directory or hub name.
+        video_wishes: ``fps``, ``max_frames``, ... in place of the defaults of ``VideoBudget``.
 
     Raises:
         ValueError: There is no model at ``path``, or it is of another kind.
@@ -72,6 +87,8 @@ def load_family(path: str) -> Family:
         video_id=config.video_token_id,
         pad_id=tokenizer.pad_token_id,
         stop_ids=stop_ids,
+        images=image_budget(processor),
+        videos=video_budget(processor, **video_wishes),
         tokens_per_second=float(config.vision_config.tokens_per_second),
         forbidden_ids=tuple(sorted((never | {tokenizer.pad_token_id}) - {None, *stop_ids})),
     )
@@ -138,17 +155,21 @@ def decode_media(family: Family, media: MediaRef) -> Any:
         A PIL image, or for a video ``(frames [T, 3, H, W] uint8, VideoMetadata)``.
     """
     if media.kind == "image":
-        return load_image(media, image_budget(family.processor))
-    return load_video(media, video_budget(family.processor))
+        return load_image(media, family.images)
+    return load_video(media, family.videos)
 
 
 def media_tokens(family: Family, media: MediaRef) -> int:
     """Tokens the medium will take in a prompt, from its header: nothing is decoded."""
     if media.kind == "image":
-        budget = image_budget(family.processor)
-        return tokens(image_grid(*image_size(media), budget.of(media.options)), budget.merge)
-    video = video_budget(family.processor)
-    return tokens(sampled_grid(media, video), video.frame.merge)
+        budget = family.images.of(media.options)
+        return tokens(image_grid(*image_size(media), budget), budget.merge)
+    return tokens(sampled_grid(media, family.videos), family.videos.frame.merge)
+
+
+def prompt_length(family: Family, prompt: Prompt) -> int:
+    """Tokens of a prompt with its placeholders expanded, media measured by their headers."""
+    return len(prompt.token_ids) + sum(media_tokens(family, m) - 1 for m in prompt.media)
 
 
 def prepare_media(family: Family, media: MediaRef) -> PreparedMedia:
