@@ -34,6 +34,7 @@ from mmr1.trainer.output import RunDirectory, refuse_existing_run
 from mmr1.trainer.parity import check_parity
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.scoring import GroupScorer, check_gold
+from mmr1.trainer.step_rewards import build_step_scorer
 from mmr1.vision.families.qwen2_5_vl import load_family
 
 
@@ -99,6 +100,7 @@ def run_training(config: Config) -> Path:
                 policy=policy,
                 reference=reference,
                 media=media,
+                steps=build_step_scorer(config.algorithm, family),
             )
             checkpoint = None
             with display:
