@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -131,27 +131,42 @@ def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:
 
 
 def _work(converter: Converter, plan: Plan, workers: int) -> None:
-    """Have every chunk that is not done yet done, a bounded number under way at a time."""
-    rows = numbered_rows(converter, plan)
+    """Have every chunk done that is not done yet."""
+    with Progress(f"converting {plan.name}", "rows") as progress:
+        if workers == 1:
+            for part, block in _open_chunks(converter, plan, progress):
+                progress.advance(_convert_chunk(plan, part, block))
+        else:
+            _work_in_parallel(converter, plan, workers, progress)
+
+
+def _work_in_parallel(converter: Converter, plan: Plan, workers: int, progress: Progress) -> None:
+    """The same in processes, a bounded number of chunks under way at a time."""
     under_way: set[Future[int]] = set()
     # Spawned, not forked: nothing of this process (threads, open files) leaks into the workers.
-    with (
-        ProcessPoolExecutor(workers, get_context("spawn"), _die_with_parent) as pool,
-        Progress(f"converting {plan.name}", "rows") as progress,
-    ):
-        chunk = 0
-        while block := list(islice(rows, CHUNK)):
-            part = plan.output / ".parts" / f"{chunk:06d}.json"
-            chunk += 1
-            if part.is_file():
-                progress.advance(len(block))
-                continue
+    with ProcessPoolExecutor(workers, get_context("spawn"), _die_with_parent) as pool:
+        for part, block in _open_chunks(converter, plan, progress):
             under_way.add(pool.submit(_convert_chunk, plan, part, block))
             while len(under_way) >= 2 * workers:
                 done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 progress.advance(sum(future.result() for future in done))
         for future in under_way:
             progress.advance(future.result())
+
+
+def _open_chunks(
+    converter: Converter, plan: Plan, progress: Progress
+) -> Iterator[tuple[Path, list[Numbered]]]:
+    """The chunks that no run has finished, each with the file its outcome goes to."""
+    rows = numbered_rows(converter, plan)
+    for chunk in count():
+        if not (block := list(islice(rows, CHUNK))):
+            return
+        part = plan.output / ".parts" / f"{chunk:06d}.json"
+        if part.is_file():
+            progress.advance(len(block))
+        else:
+            yield part, block
 
 
 def _die_with_parent() -> None:

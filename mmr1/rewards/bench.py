@@ -77,6 +77,7 @@ def run_bench(verdicts: int, workers: Sequence[int]) -> list[Measurement]:
     for size in workers:
         jobs = [j for j in (decide(*p) for p in algebra_pairs(verdicts)) if isinstance(j, Job)]
         with Pool(size, timeout_s=10.0) as pool:
+            pool.start()
             label = f"sympy path, {size} worker{'s' if size > 1 else ''}"
             found.append(_timed(f"{label}, uncached", len(jobs), lambda: pool.run(jobs)))  # noqa: B023
             found.append(_timed(f"{label}, cached", len(jobs), lambda: pool.run(jobs)))  # noqa: B023

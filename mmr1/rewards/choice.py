@@ -9,9 +9,9 @@ from typing import Any
 from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, no_answer
 from mmr1.rewards.latex import normalise
+from mmr1.rewards.mathematics import MAX_ANSWER, decide
 from mmr1.types import Reward
 
-MAX_ANSWER = 4_000  # characters; a longer text names no one option
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ALONE = re.compile(r"\W*+(?:(?:option|choice|answer)\b\W*+)?([A-Za-z])\W*", re.IGNORECASE)
 _LABELLED = re.compile(r"\s*[(\[]?([A-Za-z])(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)", re.DOTALL)
@@ -75,6 +75,9 @@ def named_option(text: str, options: Mapping[str, str]) -> str | None:
     by_text = {_plain(option): letter for letter, option in options.items()}
     if found := by_text.get(_plain(text)):
         return found
+    equal = [letter for letter, option in options.items() if decide(option, text) == 1.0]
+    if len(equal) == 1 and any(c.isdigit() for c in text):
+        return equal[0]  # 140 for 140°
     known = set(options) or set(LETTERS)
     if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in known:
         return alone[1].upper()

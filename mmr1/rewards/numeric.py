@@ -102,8 +102,8 @@ def number_gold(answer: Any) -> None:
 
 def gold_number(answer: Any) -> Fraction:
     """The gold as an exact number. Raises BadGoldError when it is none."""
-    if isinstance(answer, bool):
-        raise BadGoldError(f"the gold answer {answer} is no number")
+    if isinstance(answer, bool) or not isinstance(answer, int | float | str):
+        raise BadGoldError(f"the gold answer {answer!r:.60} is no number")
     if isinstance(answer, int):
         return Fraction(answer)
     text = repr(answer) if isinstance(answer, float) else str(answer)

@@ -108,14 +108,14 @@ class PluginPart:
         self._stuck: list[threading.Thread] = []
         if isolated:
             warm = Job("mmr1.rewards.plugins:describe", (spec, self._options))
+            self._pool = Pool(
+                workers, timeout_s, warm=warm, limits=PLUGIN_LIMITS, environment=os.environ
+            )
             try:
-                self._pool = Pool(
-                    workers, timeout_s, warm=warm, limits=PLUGIN_LIMITS, environment=os.environ
-                )
+                described = self._pool.start()
             except ValueError as error:
                 told = spec.partition(":")[0] in str(error)
                 raise error if told else ValueError(f"reward '{spec}': {error}") from error
-            described = self._pool.greeting
         else:
             described = describe(spec, self._options)
         self._batch, self._media = described["batch"], described["media"]

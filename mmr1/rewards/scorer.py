@@ -12,7 +12,7 @@ from mmr1.types import Reward, Sample, Status
 
 
 def build_scorer(config: RewardsConfig) -> Scorer:
-    """The scorer a configuration describes, its verifier processes started.
+    """The scorer a configuration describes; its verifier starts with the first hard verdict.
 
     Raises:
         ValueError: A part is unknown, cannot be loaded, or has an option it does not know.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mmr1.allocator import keep_freed_memory
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.engine import Probe, Request
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
@@ -155,6 +156,7 @@ def _prepare_environment(config: RolloutConfig) -> bool:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     on_cpu = not torch.cuda.is_available()
     if on_cpu:
+        keep_freed_memory()
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(config.cpu_kv_cache_gib))
         # Compiling costs 8-16 s at the first generate and gains nothing at the sizes a CPU runs.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")

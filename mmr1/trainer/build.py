@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 from transformers.utils.logging import disable_progress_bar
 
+from mmr1.allocator import keep_freed_memory
 from mmr1.config import Config, ModelConfig, SamplingConfig
 from mmr1.data.record import load_samples
 from mmr1.rollout.engine import RolloutEngine
@@ -34,6 +35,8 @@ from mmr1.vision.prepare import MediaCache
 def set_up(config: Config) -> None:
     """Seed torch, bound its threads, keep transformers' progress bars out of ours."""
     disable_progress_bar()
+    if not torch.cuda.is_available():
+        keep_freed_memory()
     torch.manual_seed(config.seed)
     if config.trainer.threads is not None:
         torch.set_num_threads(config.trainer.threads)

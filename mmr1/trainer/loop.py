@@ -66,12 +66,8 @@ def train(config: Config, parts: Parts) -> Iterator[Step]:
             if parts.reference and is_due(number, algorithm.reference_refresh):
                 parts.reference.load_weights(parts.policy.weights())
         stats |= drawn.stats
-        yield Step(
-            number,
-            step_stats(number, drawn.everything, stats, clock.seconds(), parts.media),
-            drawn.kept,
-            batch.advantages[:, 0].tolist(),
-        )
+        line = step_stats(number, drawn.everything, stats, clock.seconds(), parts.media)
+        yield Step(number, line, drawn.kept, batch.advantages[:, 0].tolist())
 
 
 def sample_and_score(

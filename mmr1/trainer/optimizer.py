@@ -30,13 +30,20 @@ def check_finite(loss: torch.Tensor) -> float:
 
 
 class Optimizer:
-    """AdamW over the trainable parameters of a model, for a known number of steps."""
+    """AdamW over the trainable parameters of a model, for a known number of steps.
+
+    Parameters in half precision are updated through a float32 master copy: steps of RL are often
+    smaller than what bfloat16 can hold beside the weight, and would be rounded away.
+    """
 
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig, steps: int) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._masters = [
+            p if p.dtype == torch.float32 else p.detach().float() for p in self._parameters
+        ]
         self._max_grad_norm = config.max_grad_norm
         self.adamw = torch.optim.AdamW(
-            self._parameters,
+            self._masters,
             lr=config.lr,
             betas=config.betas,
             weight_decay=config.weight_decay,
@@ -56,7 +63,8 @@ class Optimizer:
         Raises:
             NonFiniteError: The norm is not finite. Nothing was changed.
         """
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
+        self._gradients_to_masters()
+        norm = float(torch.nn.utils.clip_grad_norm_(self._masters, self._max_grad_norm))
         if not math.isfinite(norm):
             self.adamw.zero_grad()
             raise NonFiniteError(
@@ -66,7 +74,20 @@ class Optimizer:
         self.adamw.step()
         self.schedule.step()
         self.adamw.zero_grad()
+        self._masters_to_parameters()
         return norm
+
+    def _gradients_to_masters(self) -> None:
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if master is not parameter and parameter.grad is not None:
+                master.grad = parameter.grad.float()
+                parameter.grad = None
+
+    @torch.no_grad()
+    def _masters_to_parameters(self) -> None:
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if master is not parameter:
+                parameter.copy_(master)
 
     def state_dict(self) -> dict[str, Any]:
         return {"adamw": self.adamw.state_dict(), "schedule": self.schedule.state_dict()}

@@ -1,33 +1,28 @@
-"""``mmr1 train``: put the parts together, run the loop, keep what it did."""
+"""``mmr1 train`` and ``mmr1 eval``: put the parts together, run them, keep what they did."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 
 from mmr1.config import Config
 from mmr1.data.sampler import Sampler
-from mmr1.rewards import build_scorer
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.build import (
-    build_engine,
-    check_engine,
-    check_window,
-    feature_cache,
-    load_model,
-    load_split,
-    media_cache,
-    renderer,
-    set_up,
-    token_scorer,
-)
+from mmr1.rewards import Scorer, build_scorer
+from mmr1.rollout.engine import RolloutEngine
+from mmr1.trainer import build
+from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.display import Display
 from mmr1.trainer.evaluate import Evaluation, evaluate, write_evaluation
+from mmr1.trainer.experience import Reference, ScoresCompletions
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.output import RunDirectory, refuse_existing_run
@@ -35,7 +30,40 @@ from mmr1.trainer.parity import check_parity
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.scoring import GroupScorer, check_gold
 from mmr1.trainer.step_rewards import build_step_scorer
-from mmr1.vision.families.qwen2_5_vl import load_family
+from mmr1.types import Prompt, Sample
+from mmr1.vision.families.qwen2_5_vl import Family, load_family
+from mmr1.vision.prepare import MediaCache
+
+PARITY_KINDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a command was given, checked."""
+
+    samples: list[Sample]
+    held_out: list[Sample]
+    family: Family
+    media: MediaCache
+    render: Callable[[Sample], Prompt]
+
+
+def check_inputs(config: Config, scorer: Scorer, *, train: bool) -> Inputs:
+    """Read and check everything that can be checked before anything is written.
+
+    Raises:
+        ValueError: Something the user can mend.
+    """
+    build.check_engine(config)
+    build.set_up(config)
+    samples = build.load_split(config, "train") if train else []
+    with_eval = config.data.eval is not None or not train
+    held_out = build.load_split(config, "eval")[: config.eval.limit] if with_eval else []
+    family = load_family(config.model.path)
+    render = build.renderer(family, config)
+    check_gold(scorer, samples + held_out)
+    build.check_window(config, [render(s) for s in samples + held_out], family)
+    return Inputs(samples, held_out, family, build.media_cache(family), render)
 
 
 def run_training(config: Config) -> Path:
@@ -45,81 +73,102 @@ def run_training(config: Config) -> Path:
         ValueError: Something the user can mend; nothing has been written yet.
     """
     refuse_existing_run(config.trainer.output_dir)
-    check_engine(config)
-    set_up(config)
     algorithm = build_algorithm(config.algorithm)
-    samples = load_split(config, "train")
-    held_out = load_split(config, "eval") if config.data.eval else []
-    family = load_family(config.model.path)
-    media = media_cache(family)
-    render = renderer(family, config)
-
     with build_scorer(config.rewards) as scorer:
-        check_gold(scorer, samples + held_out)
-        check_window(config, [render(s) for s in samples], family)
-        model = load_model(config.model)
+        inputs = check_inputs(config, scorer, train=True)
+        steps = build_step_scorer(config.algorithm, inputs.family)
+        model = build.load_model(config.model)
+        policy, reference = _policy_and_reference(config, inputs, model, algorithm)
         directory = RunDirectory(config.trainer.output_dir, config)
         display = Display(config.trainer, directory)
-        sampling = config.rollout.sampling
-        features = feature_cache(config)
-        own = token_scorer(config, model, family, media, sampling.temperature, features)
-        policy = LocalPolicy(
-            own,
-            algorithm,
-            Optimizer(
-                model,
-                config.optimizer,
-                config.trainer.max_steps * config.algorithm.updates_per_rollout,
-            ),
-            updates=config.algorithm.updates_per_rollout,
-            limit=sampling.max_tokens,
-        )
-        reference = None
-        if config.algorithm.kl_coef > 0:
-            frozen = copy.deepcopy(model).requires_grad_(False).eval()
-            reference = token_scorer(config, frozen, family, media, sampling.temperature, features)
-
         display.say("starting the rollout engine")
-        engine = build_engine(config, family, media, directory.path / "engine.log", model)
-        try:
-            first = [render(s) for s in samples[:4]]
-            tolerance = config.rollout.parity_tolerance
-            if config.model.dtype == "bfloat16":
-                tolerance *= 100
-            parity = check_parity(engine, policy, family, media, first, sampling, tolerance)
-            display.say(
-                f"engine and trainer agree on {parity.prompts} prompts "
-                f"(largest log-prob gap {parity.max_gap:.1e})"
-            )
+        log = directory.path / "engine.log"
+        engine = build.build_engine(config, inputs.family, inputs.media, log, model)
+        with closing(engine):
+            display.say(_parity(config, inputs, engine, policy))
             parts = Parts(
-                sampler=Sampler(samples, config.seed),
-                render=render,
+                sampler=Sampler(inputs.samples, config.seed),
+                render=inputs.render,
                 rollout=engine,
-                rewards=GroupScorer(scorer, media, config.rewards.max_invalid_fraction),
+                rewards=GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction),
                 algorithm=algorithm,
                 policy=policy,
                 reference=reference,
-                media=media,
-                steps=build_step_scorer(config.algorithm, family),
+                media=inputs.media,
+                steps=steps,
             )
-            checkpoint = None
             with display:
                 for step in train(config, parts):
                     _keep(config, directory, step)
                     display.show(step.stats)
-                    last = step.number == config.trainer.max_steps
-                    every = config.trainer.save_every
-                    if last or (every and step.number % every == 0):
-                        checkpoint = directory.save_model(model, family, step.number)
-            if held_out:
-                result = evaluate(config, engine, render, parts.rewards, held_out)
+                    if _saves(config, step.number):
+                        checkpoint = directory.save_model(model, inputs.family, step.number)
+            if inputs.held_out:
+                result = evaluate(config, engine, inputs.render, parts.rewards, inputs.held_out)
                 write_evaluation(directory.path / "eval", result)
                 display.say(_summary(result))
-        finally:
-            engine.close()
-    assert checkpoint is not None, "the last step always saves"
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
+
+
+def _policy_and_reference(
+    config: Config, inputs: Inputs, model: Any, algorithm: Algorithm
+) -> tuple[LocalPolicy, Reference | None]:
+    """The policy over ``model``, and a frozen copy of it where there is a KL term."""
+    updates = config.algorithm.updates_per_rollout
+    scorer = partial(
+        build.token_scorer,
+        config,
+        family=inputs.family,
+        media=inputs.media,
+        temperature=config.rollout.sampling.temperature,
+        features=build.feature_cache(config),
+    )
+    policy = LocalPolicy(
+        scorer(model),
+        algorithm,
+        Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
+        updates=updates,
+        limit=config.rollout.sampling.max_tokens,
+    )
+    if config.algorithm.kl_coef == 0:
+        return policy, None
+    return policy, scorer(copy.deepcopy(model).requires_grad_(False).eval())
+
+
+def _parity(
+    config: Config, inputs: Inputs, engine: RolloutEngine, policy: ScoresCompletions
+) -> str:
+    """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
+    tolerance = config.rollout.parity_tolerance
+    if config.model.dtype == "bfloat16":
+        tolerance *= 100
+    found = check_parity(
+        engine,
+        policy,
+        inputs.family,
+        inputs.media,
+        [inputs.render(s) for s in one_of_each_kind(inputs.samples)],
+        config.rollout.sampling,
+        tolerance,
+    )
+    return (
+        f"engine and trainer agree on {found.prompts} kinds of prompt "
+        f"(largest log-prob gap {found.max_gap:.1e})"
+    )
+
+
+def one_of_each_kind(samples: Sequence[Sample]) -> list[Sample]:
+    """The first text-only sample, the first with one image, with two, with a video, ..."""
+    kinds: dict[tuple[str, ...], Sample] = {}
+    for sample in samples:
+        kinds.setdefault(tuple(m.kind for m in sample.media), sample)
+    return list(kinds.values())[:PARITY_KINDS]
+
+
+def _saves(config: Config, step: int) -> bool:
+    every = config.trainer.save_every
+    return step == config.trainer.max_steps or (every > 0 and step % every == 0)
 
 
 def _keep(config: Config, directory: RunDirectory, step: Step) -> None:
@@ -135,35 +184,25 @@ def _summary(result: Evaluation) -> str:
 
 
 def run_evaluation(config: Config) -> Evaluation:
-    """``mmr1 eval``: the accuracy of ``model.path`` on ``data.eval``.
+    """The accuracy of ``model.path`` on ``data.eval``.
 
     Writes ``result.json`` and ``completions.jsonl`` into ``eval.output`` where that is set.
 
     Raises:
         ValueError: Something the user can mend; nothing has been written yet.
     """
-    check_engine(config)
-    set_up(config)
-    samples = load_split(config, "eval")[: config.eval.limit]
-    family = load_family(config.model.path)
-    media = media_cache(family)
-    render = renderer(family, config)
     with build_scorer(config.rewards) as scorer, TemporaryDirectory() as scratch:
-        check_gold(scorer, samples)
-        check_window(config, [render(s) for s in samples], family)
-        model = load_model(config.model) if config.rollout.engine == "hf" else None
-        folder = Path(config.eval.output) if config.eval.output else Path(scratch)
-        engine = build_engine(config, family, media, folder / "engine.log", model)
-        try:
-            groups = GroupScorer(scorer, media, config.rewards.max_invalid_fraction)
-            modes = 2 if config.eval.samples else 1
-            with Progress(disable=not Console().is_terminal) as progress:
-                task = progress.add_task("eval", total=modes * len(samples))
-                result = evaluate(
-                    config, engine, render, groups, samples, partial(progress.advance, task)
-                )
-        finally:
-            engine.close()
+        inputs = check_inputs(config, scorer, train=False)
+        model = build.load_model(config.model) if config.rollout.engine == "hf" else None
+        folder = Path(config.eval.output or scratch)
+        log = folder / "engine.log"
+        groups = GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction)
+        decodings = 2 if config.eval.samples else 1
+        engine = build.build_engine(config, inputs.family, inputs.media, log, model)
+        with closing(engine), Progress(disable=not Console().is_terminal) as progress:
+            task = progress.add_task("eval", total=decodings * len(inputs.held_out))
+            advance = partial(progress.advance, task)
+            result = evaluate(config, engine, inputs.render, groups, inputs.held_out, advance)
     if config.eval.output:
         write_evaluation(folder, result)
     return result

@@ -52,6 +52,7 @@ HANGS = {
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     with Pool(2, timeout_s=1.0) as shared:
+        shared.start()
         yield shared
 
 
@@ -174,6 +175,7 @@ def test_many_jobs_keep_their_order(pool: Pool) -> None:
 
 def test_a_killed_worker_and_a_killed_zygote_are_replaced() -> None:
     with Pool(2, timeout_s=2.0) as own:
+        own.start()
         os.kill(own.pids[0], signal.SIGKILL)
         time.sleep(0.2)  # a job handed to a dying worker is reported as killed
         assert whole(own)
@@ -187,6 +189,7 @@ def test_a_killed_worker_and_a_killed_zygote_are_replaced() -> None:
 
 def test_closing_leaves_no_process() -> None:
     own = Pool(2, timeout_s=2.0)
+    own.start()
     processes = [psutil.Process(pid) for pid in own.pids]
     processes.append(processes[0].parent() or processes[0])
     own.close()
@@ -201,6 +204,7 @@ def test_the_death_of_the_owner_ends_the_workers(ending: str) -> None:
         import os, psutil
         from mmr1.rewards.sandbox.pool import Pool
         pool = Pool(2)
+        pool.start()
         print(*pool.pids, psutil.Process(pool.pids[0]).ppid(), flush=True)
         {ending}
     """
@@ -222,6 +226,7 @@ def test_the_death_of_the_owner_ends_the_workers(ending: str) -> None:
 def test_workers_are_light() -> None:
     """Nothing heavy is imported, and 1 GiB of address space is plenty."""
     with Pool(1) as own:
+        assert own.run([GOOD])[0][0].value == 1.0
         status = Path(f"/proc/{own.pids[0]}/status").read_text()
         maps = Path(f"/proc/{own.pids[0]}/maps").read_text()
     size_kib = int(status.split("VmSize:")[1].split()[0])
@@ -273,7 +278,12 @@ def test_from_an_asyncio_loop() -> None:
 
 def test_the_thread_that_made_the_pool_may_end() -> None:
     made: list[Pool] = []
-    thread = threading.Thread(target=lambda: made.append(Pool(1)))
+
+    def make() -> None:
+        made.append(Pool(1))
+        made[0].start()
+
+    thread = threading.Thread(target=make)
     thread.start()
     thread.join()
     time.sleep(1.2)  # longer than the zygote's look at its parent

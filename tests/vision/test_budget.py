@@ -70,11 +70,12 @@ def test_fitting_holds_the_budget_and_is_final(
         with pytest.raises(ValueError, match="more than 200 times"):
             fit_size(width, height, budget)
         return
+    narrow = budget.max_pixels < 8 * budget.min_pixels or min(width, height) < 28
     try:
         fitted = fit_size(width, height, budget)
-    except ValueError as error:  # no multiple of 28 lies between the bounds
-        assert "widen the budget" in str(error)
-        assert budget.max_pixels < 8 * budget.min_pixels or min(width, height) < 28
+    except ValueError:  # no multiple of 28 lies between the bounds
+        if not narrow:
+            raise
         return
     assert fit_size(*fitted, budget) == fitted
     assert fitted[0] % 28 == fitted[1] % 28 == 0

@@ -90,6 +90,9 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     "mremap": (25, 216),
     "madvise": (28, 233),
     "dup": (32, 23),
+    # On the ends of a pair only: no other socket can be made.
+    "sendto": (44, 206),
+    "recvfrom": (45, 207),
     "nanosleep": (35, 101),
     "getpid": (39, 172),
     "exit": (60, 93),
@@ -142,6 +145,8 @@ _ALLOWED: dict[str, tuple[int, int]] = {
     "faccessat2": (439, 439),
 }
 _CLONE, _CLONE3, _OPEN, _OPENAT = (56, 220), (435, 435), (2, -1), (257, 56)
+_SOCKETPAIR, _NOT_A_STREAM = (53, 199), 2 | 4  # asyncio wakes its loop through a pair of streams
+_IOCTL, _FIONBIO = (16, 29), 0x5421  # how Python makes a stream non-blocking
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _OPEN_FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -171,6 +176,17 @@ def _by_flags(number: int, argument: int, flags: int, if_set: int, if_clear: int
     ]
 
 
+def _by_value(number: int, argument: int, value: int, if_other: int) -> list[bytes]:
+    """Allow a system call with one value of an argument only."""
+    return [
+        _instruction(_JUMP_EQUAL, number, 0, 4),
+        _instruction(_LOAD, _ARGUMENTS + 8 * argument),
+        _instruction(_JUMP_EQUAL, value, 0, 1),
+        _instruction(_RETURN, _ALLOW),
+        _instruction(_RETURN, if_other),
+    ]
+
+
 def _program(column: int, architecture: int) -> bytes:
     program = [
         _instruction(_LOAD, _ARCH),
@@ -185,6 +201,8 @@ def _program(column: int, architecture: int) -> bytes:
     if _OPEN[column] >= 0:
         program += _by_flags(_OPEN[column], 1, _OPEN_FOR_WRITING, refuse, _ALLOW)
     program += _by_flags(_OPENAT[column], 2, _OPEN_FOR_WRITING, refuse, _ALLOW)
+    program += _by_value(_IOCTL[column], 1, _FIONBIO, refuse)
+    program += _by_flags(_SOCKETPAIR[column], 1, _NOT_A_STREAM, refuse, _ALLOW)
     program += _by_flags(_CLONE[column], 0, CLONE_THREAD, _ALLOW, refuse)
     # glibc falls back to clone, whose flags a filter can read.
     program += _return_for(_CLONE3[column], _ERRNO | _ENOSYS)

@@ -64,20 +64,17 @@ class _Worker:
 
 
 class Pool:
-    """Persistent worker processes with one job in flight each.
+    """Persistent worker processes with one job in flight each, started when first needed.
 
     Args:
         workers: How many processes.
         timeout_s: Deadline of one job, in seconds, held by this side.
         warm: A job (JSON arguments) that the zygote runs first: what it imports and caches, the
-            workers find done. Its answer is the pool's ``greeting``.
+            workers find done. Its answer is what ``start`` returns.
         limits: What a worker may use.
         environment: Environment of the workers; a short safe list by default, without tokens.
         cache_size: Results of cached jobs to remember, time-outs included.
         start_s: Longest wait for the warm-up.
-
-    Raises:
-        ValueError: The warm-up fails, or takes the process down.
     """
 
     def __init__(
@@ -100,10 +97,23 @@ class Pool:
         self._cache: OrderedDict[Job, list[Reward]] = OrderedDict()
         self._cache_size = cache_size
         self._lock = threading.RLock()
+        self._size = workers
+        self._greeting: Any = None
         self._state = _Processes()
         self._finalizer = weakref.finalize(self, _Processes.end, self._state)
-        self._start_zygote()
-        self._state.workers = [self._state.fork() for _ in range(workers)]
+
+    def start(self) -> Any:
+        """Start the processes unless they are there, and return what the warm-up returned.
+
+        Raises:
+            ValueError: The warm-up fails, or takes the process down.
+        """
+        with self._lock:
+            assert self._finalizer.alive, "the pool is closed"
+            if not self._state.workers:
+                self._start_zygote()
+                self._state.workers = [self._state.fork() for _ in range(self._size)]
+            return self._greeting
 
     def run(self, jobs: Sequence[Job]) -> list[list[Reward]]:
         """The rewards of each job, in order. Equal cached jobs run once. Never raises for a job."""
@@ -155,7 +165,9 @@ class Pool:
         results: list[list[Reward]] = [[] for _ in jobs]
         waiting = deque(range(len(jobs)))
         busy: dict[int, _Worker] = {}  # by the index of the job in flight
-        idle = [self._replace(worker) for worker in self._state.workers] if jobs else []
+        if jobs:
+            self.start()
+        idle = [self._replace(worker) for worker in self._state.workers]
         with selectors.DefaultSelector() as selector:
             while waiting or busy:
                 while waiting and idle:
@@ -222,7 +234,7 @@ class Pool:
         return fresh
 
     def _start_zygote(self) -> None:
-        self.greeting = self._state.start(
+        self._greeting = self._state.start(
             self._warm, self._limits, self._environment, self._start_s
         )
 

@@ -1,0 +1,77 @@
+"""Peak memory of a step: packed and unshared, whole and in micro-batches, with checkpointing.
+
+    python scripts/bench/memory.py
+
+Each case is a process of its own; what is shown is the growth of its peak over the loaded model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import common
+import torch
+from matplotlib import pyplot as plt
+
+from mmr1.trainer.micro_batches import micro_batches
+from mmr1.trainer.packed import packed_scores
+from mmr1.trainer.padded import padded_scores
+
+CASES = {
+    "unshared": (padded_scores, False, False),
+    "unshared, checkpointing": (padded_scores, False, True),
+    "packed": (packed_scores, False, False),
+    "packed, checkpointing": (packed_scores, False, True),
+    "packed, micro-batches": (packed_scores, True, False),
+    "packed, both": (packed_scores, True, True),
+}
+
+
+def main() -> None:
+    parser = common.parser(__doc__)
+    parser.add_argument("--case", choices=CASES, help="measure one case, print one JSON line")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--n", type=int, default=8)
+    parser.add_argument("--response", type=int, default=64)
+    parser.add_argument("--pixels", type=int, default=280)
+    parser.add_argument("--budget", type=int, default=1000)
+    args = parser.parse_args()
+    if args.case:
+        print(json.dumps(measure(args)))
+        return
+    passed = ["shape", "device", "threads", "prompts", "n", "response", "pixels", "budget"]
+    options = [x for name in passed for x in (f"--{name}", getattr(args, name))]
+    rows = [common.in_new_process(__file__, ["--case", c, *options]) for c in CASES]
+    for row in rows:
+        row["of unshared"] = row["MiB"] / rows[0]["MiB"]
+    common.table(rows)
+    figure, axes = plt.subplots(figsize=(6, 3))
+    axes.barh([row["case"] for row in rows][::-1], [row["MiB"] for row in rows][::-1])
+    axes.set_xlabel("peak of forward and backward over the loaded model, MiB")
+    common.save(args.output, f"memory-{args.shape}", {"rows": rows}, figure)
+
+
+def measure(args: argparse.Namespace) -> dict[str, object]:
+    scores, cut, checkpointing = CASES[args.case]
+    torch.set_num_threads(args.threads)
+    model, family = common.new_model(args.shape, args.device)
+    if checkpointing:
+        model.train()
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    groups = common.new_groups(family, args.prompts, args.n, args.response, args.pixels)
+    cuts = micro_batches(groups, args.budget) if cut else micro_batches(groups, 1e9)
+    model.zero_grad()
+    before = (
+        common.peak_rss_mib() if args.device == "cpu" else torch.cuda.memory_allocated() / 2**20
+    )
+    for batch in cuts:
+        scores(model, batch.groups, 1.0).logprobs.sum().backward()
+    after = common.peak_rss_mib()
+    if args.device == "cuda":
+        after = torch.cuda.max_memory_allocated() / 2**20
+    return {"case": args.case, "micro-batches": len(cuts), "MiB": after - before}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Prompt templates keep the media in place and say what they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmr1.data.templates import apply_template, load_template, template_names
+from mmr1.types import MediaRef, Message, Sample, TextPart
+
+IMAGE = MediaRef("image", data=b"x")
+
+
+def sample(*parts: TextPart | MediaRef, task: str = "math", **meta: object) -> Sample:
+    return Sample("s", (Message("user", parts),), "1", task, "set", meta)
+
+
+@pytest.mark.parametrize("name", template_names())
+@pytest.mark.parametrize("task", ["math", "choice", "tiou", "ocr", "numeric", "iou"])
+def test_every_template_keeps_question_media_and_order(name: str, task: str) -> None:
+    before = sample(IMAGE, TextPart("How {{ many }} \\boxed?"), task=task)
+    after = apply_template(before, load_template(name))
+    user = next(m for m in after.messages if m.role == "user")
+    assert user.parts[0] is IMAGE
+    assert user.text.count("How {{ many }} \\boxed?") == 1
+    assert after.media == before.media
+    whole = "".join(m.text for m in after.messages)
+    assert "\ue000" not in whole
+    assert "answer>" in whole or "\\boxed" in whole
+
+
+def test_interleaved_media_stay_between_their_words(tmp_path: Path) -> None:
+    path = tmp_path / "t.jinja"
+    path.write_text("Look. {{ question }} Now answer.")
+    mixed = sample(IMAGE, TextPart("a "), IMAGE, TextPart(" b"))
+    (message,) = apply_template(mixed, load_template(str(path))).messages
+    shown = [p.text if isinstance(p, TextPart) else "image" for p in message.parts]
+    assert shown == ["image", "Look. ", "a ", "image", " b", " Now answer."]
+
+
+def test_the_system_message_does_not_replace_one() -> None:
+    template = load_template("deepseek_r1")
+    assert apply_template(sample(TextPart("q")), template).messages[0].role == "system"
+    own = Sample("s", (Message("system", (TextPart("mine"),)), Message("user", (TextPart("q"),))))
+    assert [m.text for m in apply_template(own, template).messages] == ["mine", "q"]
+
+
+def test_only_the_last_question_is_wrapped() -> None:
+    turns = tuple(
+        Message(role, (TextPart(text),))
+        for role, text in (("user", "one"), ("assistant", "two"), ("user", "three"))
+    )
+    wrapped = apply_template(Sample("s", turns), load_template("boxed"))
+    assert wrapped.messages[:2] == turns[:2]
+    assert wrapped.messages[2].text.startswith("three\nReason step by step")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no question", "has {{ question }} 0 times"),
+        ("{{ question }}{{ question }}", "2 times"),
+        ("{{ question }} {{ colour }}", "'colour' is undefined"),
+        ("{{ question.__class__ }}", "unsafe|0 times"),
+        ("{% if %}", "Expected an expression"),
+    ],
+)
+def test_templates_at_fault(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "t.jinja"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        apply_template(sample(TextPart("q")), load_template(str(path)))
+
+
+def test_names_that_are_none() -> None:
+    with pytest.raises(ValueError, match=r"unknown data.template 'boxd' \(did you mean 'boxed'"):
+        load_template("boxd")
+    with pytest.raises(ValueError, match="no such file"):
+        load_template("none.jinja")
