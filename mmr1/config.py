@@ -8,23 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from mmr1.algorithm_config import GROUP_BASELINE, AlgorithmConfig
 from mmr1.registry import suggest
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(gt=0)]
-
-
-class Section(BaseModel):
-    """Shared strictness: unknown keys are errors, values are not changed after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from mmr1.section import Fraction, Positive, Section
 
 
 class ModelConfig(Section):
@@ -140,21 +133,6 @@ class RolloutConfig(Section):
     )
 
 
-class AlgorithmConfig(Section):
-    """The advantage and the loss."""
-
-    name: str = "grpo"
-    clip_low: float = Field(0.2, ge=0)
-    clip_high: float = Field(0.2, ge=0)
-    kl_coef: float = Field(0.0, ge=0, description="0 loads no reference policy")
-    entropy_coef: float = Field(0.0, ge=0, description="Entropy bonus per token")
-    aggregation: Literal["sequence", "token", "constant"] | None = Field(
-        None, description="How token losses are added up; each algorithm has its own default"
-    )
-    updates_per_rollout: Positive = 1
-    mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss")
-
-
 class OptimizerConfig(Section):
     """AdamW."""
 
@@ -209,10 +187,11 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _make_sense(self) -> Config:
-        if self.algorithm.name in ("grpo", "rloo") and self.rollout.n < 2:
+        algorithm, n = self.algorithm, self.rollout.n
+        if n < 2 and (algorithm.name in GROUP_BASELINE or algorithm.dynamic_sampling):
             raise ValueError(
-                f"rollout.n={self.rollout.n} and algorithm.name={self.algorithm.name}: a group of "
-                "one has no baseline; set rollout.n to 2 or more"
+                f"rollout.n={n} and algorithm.name={algorithm.name}: a group of one has no "
+                "baseline and no signal; set rollout.n to 2 or more"
             )
         return self
 

@@ -69,6 +69,18 @@ class Registry:
         Raises:
             ValueError: The name is unknown, the file is missing or the attribute is not there.
         """
+        return self._attribute(*self._target(spec))
+
+    def check(self, spec: str) -> None:
+        """Refuse a name that cannot be one, without importing anything.
+
+        Raises:
+            ValueError: It is neither known nor a path to an attribute.
+        """
+        self._target(spec)
+
+    def _target(self, spec: str) -> tuple[str, str]:
+        """Module (or file) and attribute that a name stands for."""
         names = self.names()
         target = names.get(spec, spec)
         module_name, separator, attribute = target.rpartition(":")
@@ -82,7 +94,7 @@ class Registry:
                 f"unknown {self.kind} '{spec}'{suggest(spec, names)}; known: {known}; "
                 "or name a file.py:function"
             )
-        return self._attribute(module_name, attribute)
+        return module_name, attribute
 
     def _attribute(self, module_name: str, attribute: str) -> Any:
         if module_name.endswith(".py"):

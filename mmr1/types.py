@@ -209,10 +209,18 @@ class Reward:
 
 @dataclass(frozen=True, slots=True)
 class ScoredGroup:
-    """A rollout group and the reward of each of its completions, in the same order."""
+    """A rollout group and the reward of each of its completions, in the same order.
+
+    Attributes:
+        greedy: Reward of the prompt's greedy completion, where the algorithm compares with it.
+        steps: Of each completion ``(index of its last token, reward)`` of each step, where the
+            algorithm learns from steps.
+    """
 
     group: RolloutGroup
     rewards: tuple[Reward, ...]
+    greedy: Reward | None = None
+    steps: tuple[tuple[tuple[int, float], ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +238,7 @@ class Experience:
         old_logprobs: ``[B, R]`` of the policy before the update, or None when there is a single
             update per rollout (then they equal the current ones, detached).
         ref_logprobs: ``[B, R]`` of the reference policy, or None when KL is off.
+        kl_coef, entropy_coef: Their coefficients in this step.
     """
 
     groups: tuple[ScoredGroup, ...]
@@ -239,6 +248,8 @@ class Experience:
     advantages: torch.Tensor
     old_logprobs: torch.Tensor | None = None
     ref_logprobs: torch.Tensor | None = None
+    kl_coef: float = 0.0
+    entropy_coef: float = 0.0
 
 
 StepStats = dict[str, float]

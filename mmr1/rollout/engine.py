@@ -56,12 +56,15 @@ class RolloutEngine(Protocol):
         ...
 
 
-def request_seed(run_seed: int, step: int, sample_id: str) -> int:
+def request_seed(run_seed: int, step: int, sample_id: str, draw: int = 0) -> int:
     """The seed of a prompt's completions: the same run, step and prompt draw the same tokens.
+
+    ``draw`` tells draws within one step apart, where a small dataset brings a prompt again.
 
     >>> request_seed(0, 1, "a") == request_seed(0, 1, "a") != request_seed(0, 2, "a")
     True
     """
-    digest = hashlib.sha256(f"{run_seed}:{step}:{sample_id}".encode()).digest()
+    again = f":{draw}" if draw else ""
+    digest = hashlib.sha256(f"{run_seed}:{step}:{sample_id}{again}".encode()).digest()
     # 48 bits leave room to add the completion's index; vLLM takes seeds below 2**63.
     return int.from_bytes(digest[:6], "big")

@@ -1,7 +1,9 @@
-"""Advantages: how much better a completion was than the baseline of its group.
+"""Advantages: how much better a completion, or a token of it, was than its baseline.
 
-Pure functions of rewards ``[G, n]`` (G prompts, group size n) and a mask ``valid`` of the same
-shape. A completion without a valid reward is outside the baseline and gets advantage 0.
+Pure functions. Outcome advantages take rewards ``[G, n]`` (G prompts, group size n) and a mask
+``valid`` of the same shape; a completion without a valid reward is outside every baseline and gets
+advantage 0. Token advantages take ``[B, R]`` (B = G * n sequences in group order, R the longest
+completion) and a mask of the tokens that count.
 """
 
 from __future__ import annotations
@@ -21,10 +23,19 @@ def grpo(rewards: torch.Tensor, valid: torch.Tensor, eps: float = 1e-6) -> torch
     ``A_i = (r_i - mean(r)) / (std(r) + eps)`` with the sample standard deviation, as in the
     released implementations. A group whose rewards are all equal gets exactly 0.
     """
-    centred = torch.where(valid, rewards - group_mean(rewards, valid), 0.0)
+    centred = dr_grpo(rewards, valid)
     count = valid.sum(-1, keepdim=True)
     variance = centred.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)
-    return _zero_if_equal(centred / (variance.sqrt() + eps), rewards, valid)
+    return centred / (variance.sqrt() + eps)
+
+
+def dr_grpo(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Advantage of Dr.GRPO (arXiv 2503.20783): ``A_i = r_i - mean(r)``, ``[G, n]``.
+
+    Without the division by the deviation, which favours questions that are too easy or too hard.
+    """
+    centred = torch.where(valid, rewards - group_mean(rewards, valid), 0.0)
+    return torch.where(has_signal(rewards, valid), centred, 0.0)
 
 
 def rloo(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -34,15 +45,141 @@ def rloo(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     that is alone in its group has no baseline and gets 0.
     """
     count = valid.sum(-1, keepdim=True)
-    centred = torch.where(valid, rewards - group_mean(rewards, valid), 0.0)
-    scaled = centred * count / (count - 1).clamp(min=1)
-    return _zero_if_equal(torch.where(count > 1, scaled, 0.0), rewards, valid)
+    return dr_grpo(rewards, valid) * count / (count - 1).clamp(min=1)
 
 
-def _zero_if_equal(
-    advantages: torch.Tensor, rewards: torch.Tensor, valid: torch.Tensor
+def gpg(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Advantage of GPG (arXiv 2504.02546): ``A_i = alpha (r_i - mean(r))``, ``[G, n]``.
+
+    ``alpha = G / (G - M)``, M the groups whose rewards are all equal: it makes up for the share of
+    the batch that has no gradient. The paper's normaliser ``F_norm`` is 1.
+    """
+    signal = has_signal(rewards, valid)
+    return dr_grpo(rewards, valid) * len(rewards) / signal.sum().clamp(min=1)
+
+
+def reinforce(rewards: torch.Tensor, valid: torch.Tensor, baseline: float) -> torch.Tensor:
+    """REINFORCE with a baseline (Williams 1992): ``A_i = r_i - b``, ``[G, n]``."""
+    return torch.where(valid, rewards - baseline, 0.0)
+
+
+def moving_average(
+    baseline: float | None, rewards: torch.Tensor, valid: torch.Tensor, momentum: float
+) -> float | None:
+    """The baseline after this batch: ``m b + (1 - m) mean(r)``; the first is the batch's mean."""
+    if not valid.any():
+        return baseline
+    mean = float(rewards[valid].mean())
+    return mean if baseline is None else momentum * baseline + (1 - momentum) * mean
+
+
+def remax(
+    rewards: torch.Tensor, valid: torch.Tensor, greedy: torch.Tensor, greedy_valid: torch.Tensor
 ) -> torch.Tensor:
-    """Equal rewards carry no signal; rounding of their mean must not turn into one."""
+    """ReMax (arXiv 2310.10505): the greedy completion's reward as baseline, ``[G, n]``.
+
+    ``greedy`` and ``greedy_valid`` are ``[G, 1]``; without a valid greedy reward a group gets 0.
+    """
+    return torch.where(valid & greedy_valid, rewards - greedy, 0.0)
+
+
+def reinforce_pp(
+    rewards: torch.Tensor, kl_penalty: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """REINFORCE++ (arXiv 2501.03262): normalised return with a token-level KL penalty, ``[B, R]``.
+
+    ``A_t = r - sum of penalties from t on``, then normalised over all tokens of the batch.
+
+    Args:
+        rewards: ``[B]``.
+        kl_penalty: ``[B, R]``, the coefficient included.
+        mask: ``[B, R]``.
+    """
+    token_rewards = at_end(rewards, mask) - torch.where(mask, kl_penalty, 0.0)
+    return normalised(returns_to_go(token_rewards), mask)
+
+
+def reinforce_pp_baseline(
+    rewards: torch.Tensor, valid: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """REINFORCE++-baseline (arXiv 2501.03262): ``r - group mean``, batch-normalised, ``[B, R]``."""
+    centred = dr_grpo(rewards, valid).flatten()
+    return normalised(centred[:, None].expand(mask.shape), mask)
+
+
+def process_supervision(
+    step_rewards: torch.Tensor, step_ends: torch.Tensor, eps: float = 1e-6
+) -> torch.Tensor:
+    """GRPO with process supervision (arXiv 2402.03300, section 4.1.3): ``[G, n, R]``.
+
+    Step rewards are normalised by mean and sample deviation over all steps of the group; a token's
+    advantage is the sum over the steps that end at or after it.
+
+    Args:
+        step_rewards: ``[G, n, R]``, read at the last token of each step.
+        step_ends: ``[G, n, R]`` bool, True at those tokens.
+    """
+    flat, ends = step_rewards.flatten(1), step_ends.flatten(1)  # [G, n * R]
+    return returns_to_go(grpo(flat, ends, eps).view(step_rewards.shape))
+
+
+def gae(
+    token_rewards: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor,
+    gamma: float,
+    lam: float,
+) -> torch.Tensor:
+    """Generalised advantage estimation (arXiv 1506.02438, equation 16): ``[B, R]``.
+
+    ``delta_t = r_t + gamma V_{t+1} - V_t``, ``A_t = delta_t + gamma lam A_{t+1}``, with value 0
+    after the last token. ``lam = 0`` is the one-step TD error, ``lam = 1`` the discounted return
+    less the value. The returns that the critic learns are ``A + V``.
+
+    Args:
+        token_rewards, values: ``[B, R]``; ``values[:, t]`` is of the state before token t.
+        mask: ``[B, R]``, True at the first tokens of each row.
+    """
+    values = torch.where(mask, values, 0.0)
+    advantages = torch.zeros_like(values)
+    following = torch.zeros_like(values[:, 0])
+    next_value = torch.zeros_like(following)
+    for t in reversed(range(values.shape[1])):
+        delta = token_rewards[:, t] + gamma * next_value - values[:, t]
+        following = torch.where(mask[:, t], delta + gamma * lam * following, 0.0)
+        advantages[:, t], next_value = following, values[:, t]
+    return advantages
+
+
+def at_end(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """``[B]`` rewards at the last unmasked token of each row, ``[B, R]``; a row may have none."""
+    lengths = mask.sum(-1, keepdim=True)
+    last = torch.arange(mask.shape[1]) == lengths - 1
+    return torch.where(last, rewards[:, None], 0.0)
+
+
+def returns_to_go(token_rewards: torch.Tensor) -> torch.Tensor:
+    """Undiscounted sum of the rewards from each token on, along the last dimension."""
+    return token_rewards.flip(-1).cumsum(-1).flip(-1)
+
+
+def normalised(values: torch.Tensor, mask: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """``(x - mean) / (std + eps)`` over all unmasked entries, 0 elsewhere; population deviation.
+
+    Entries that are all equal become exactly 0.
+    """
+    chosen = values[mask]
+    if len(chosen) == 0 or chosen.max() == chosen.min():
+        return torch.zeros_like(values)
+    deviation = chosen.std(correction=0)
+    return torch.where(mask, (values - chosen.mean()) / (deviation + eps), 0.0)
+
+
+def has_signal(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """``[G, 1]`` bool: do the valid rewards of a group differ?
+
+    Exactly, so that rounding of their mean does not become a signal.
+    """
     high = torch.where(valid, rewards, -torch.inf).amax(-1, keepdim=True)
     low = torch.where(valid, rewards, torch.inf).amin(-1, keepdim=True)
-    return torch.where(high > low, advantages, 0.0)
+    return high > low

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -10,8 +10,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import Algorithm
+from mmr1.trainer.algorithms.algorithm import Outcomes
+from mmr1.trainer.coefficients import Coefficients
+from mmr1.trainer.kl import ESTIMATORS
 from mmr1.trainer.sequences import completion_mask
-from mmr1.types import Experience, RolloutGroup, ScoredGroup
+from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
 
 
 class ScoresCompletions(Protocol):
@@ -22,11 +25,12 @@ class ScoresCompletions(Protocol):
         ...
 
 
-def reward_matrix(scored: Sequence[ScoredGroup]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rewards and validity, ``[G, n]`` each; an invalid reward stands as 0 and is masked."""
-    rewards = [[0.0 if r.value is None else r.value for r in s.rewards] for s in scored]
-    valid = [[r.valid for r in s.rewards] for s in scored]
-    return torch.tensor(rewards, dtype=torch.float32), torch.tensor(valid)
+class Reference(ScoresCompletions, Protocol):
+    """The policy that the KL term holds on to."""
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Become the model of these weights."""
+        ...
 
 
 def build_experience(
@@ -35,30 +39,82 @@ def build_experience(
     config: AlgorithmConfig,
     policy: ScoresCompletions,
     reference: ScoresCompletions | None = None,
+    coefficients: Coefficients | None = None,
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
-    ``old_logprobs`` cost a forward pass only when several updates share the rollout; with one they
-    are the update's own log-probs, detached. No reference pass without a reference.
+    ``old_logprobs`` cost a forward pass only when several updates share the rollout or the KL is
+    in the reward; else they are the update's own log-probs, detached. No reference pass without a
+    reference. ``coefficients`` are those of the configuration unless given.
     """
+    coefficients = coefficients or Coefficients(config)
     groups = [s.group for s in scored]
     completions = [c for g in groups for c in g.completions]
-    ids = [torch.as_tensor(c.token_ids) for c in completions]
-    completion_ids = pad_sequence(ids, batch_first=True)  # [B, R]
-    mask = completion_mask(groups)
-    if config.mask_truncated:
-        mask &= ~torch.tensor([c.truncated for c in completions])[:, None]
-
-    rewards, valid = reward_matrix(scored)
-    mask &= valid.flatten()[:, None]
-    advantages = algorithm.advantages(rewards, valid).flatten()  # [B]
+    completion_ids = [torch.as_tensor(c.token_ids) for c in completions]
     rollout_logprobs = [torch.as_tensor(c.logprobs) for c in completions]
+
+    ref_logprobs = None if reference is None else reference.logprobs(groups)
+    kl_in_reward = config.kl_in == "reward" and ref_logprobs is not None
+    needs_old = config.updates_per_rollout > 1 or kl_in_reward
+    old_logprobs = policy.logprobs(groups) if needs_old else None
+
+    mask = _mask(scored, config.mask_truncated)
+    kl_penalty = torch.zeros(mask.shape)
+    if kl_in_reward:
+        estimate = ESTIMATORS[config.kl_estimator]
+        kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
     return Experience(
         groups=tuple(scored),
-        completion_ids=completion_ids,
+        completion_ids=pad_sequence(completion_ids, batch_first=True),
         completion_mask=mask,
         rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
-        advantages=advantages[:, None] * mask,
-        old_logprobs=policy.logprobs(groups) if config.updates_per_rollout > 1 else None,
-        ref_logprobs=None if reference is None else reference.logprobs(groups),
+        advantages=algorithm.advantages(_outcomes(scored, mask, kl_penalty)),
+        old_logprobs=old_logprobs,
+        ref_logprobs=ref_logprobs,
+        kl_coef=coefficients.kl,
+        entropy_coef=coefficients.entropy,
     )
+
+
+def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards and validity, ``[G, n]`` each; an invalid reward stands as 0 and is masked."""
+    rewards = [[0.0 if r.value is None else r.value for r in row] for row in rows]
+    valid = [[r.valid for r in row] for row in rows]
+    return torch.tensor(rewards, dtype=torch.float32), torch.tensor(valid)
+
+
+def _mask(scored: Sequence[ScoredGroup], mask_truncated: bool) -> torch.Tensor:
+    """``[B, R]``: the tokens of completions that have a reward, truncated ones or not."""
+    mask = completion_mask([s.group for s in scored])
+    mask &= torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
+    if mask_truncated:
+        mask &= ~torch.tensor([c.truncated for s in scored for c in s.group.completions])[:, None]
+    return mask
+
+
+def _outcomes(
+    scored: Sequence[ScoredGroup], mask: torch.Tensor, kl_penalty: torch.Tensor
+) -> Outcomes:
+    rewards, valid = reward_matrix([s.rewards for s in scored])
+    baselines = [[s.greedy] for s in scored if s.greedy is not None]
+    greedy, greedy_valid = reward_matrix(baselines) if baselines else (None, None)
+    step_rewards, step_ends = _step_rewards(scored, mask.shape)
+    return Outcomes(rewards, valid, mask, kl_penalty, greedy, greedy_valid, step_rewards, step_ends)
+
+
+def _step_rewards(
+    scored: Sequence[ScoredGroup], shape: torch.Size
+) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """``[B, R]`` each: rewards at the tokens that end steps, and where these are.
+
+    Steps that end at the same token, which is what a step shorter than a token is, add up.
+    """
+    rows = [steps for s in scored for steps in s.steps or ()]
+    if not rows:
+        return None, None
+    rewards, ends = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+    for row, steps in enumerate(rows):
+        for token, reward in steps:
+            rewards[row, token] += reward
+            ends[row, token] = True
+    return rewards, ends

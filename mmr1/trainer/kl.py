@@ -1,16 +1,80 @@
-"""Estimators of the KL divergence KL(policy || reference) from tokens of the policy.
+"""Estimators of the KL divergence between the policy and its reference, and its coefficient.
 
-Pure functions of log-probs of the same tokens under both, any shape; see J. Schulman,
-"Approximating KL Divergence" (2020). With ``d = ref - log p``, the policy's tokens give
-``E[-d] = KL`` and ``E[exp(d)] = 1``.
+The sampled estimators are pure functions of log-probs ``[...]`` of the same tokens, drawn from the
+policy, under both; see J. Schulman, "Approximating KL Divergence" (2020). With
+``d = ref - log p`` and ``r = exp(d)``, the policy's tokens give
+``E[-d] = KL(policy || reference)``, ``E[r d] = KL(reference || policy)`` and ``E[r] = 1``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
+
+
+def k1(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
+    """``-d``: unbiased, often negative, of high variance. The reward's penalty in InstructGPT.
+
+    In a loss its gradient is 0 in expectation; use k2 or k3 there.
+    """
+    return logprobs - ref_logprobs
+
+
+def k2(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
+    """``d^2 / 2``: biased, never negative, of low variance; its gradient is that of the KL."""
+    return (ref_logprobs - logprobs).square() / 2
 
 
 def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     """``exp(d) - d - 1``: unbiased, never negative, of low variance; GRPO's choice."""
     d = ref_logprobs - logprobs
     return d.exp() - d - 1
+
+
+def absolute(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
+    """``|d|``: no estimate of the KL, a bound on how far single tokens move."""
+    return (ref_logprobs - logprobs).abs()
+
+
+def k1_forward(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
+    """``r d``: k1 for the other direction, KL(reference || policy)."""
+    d = ref_logprobs - logprobs
+    return d.exp() * d
+
+
+def k3_forward(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
+    """``r d - (r - 1)``: k3 for KL(reference || policy); unbiased, never negative."""
+    d = ref_logprobs - logprobs
+    return d.exp() * d - (d.exp() - 1)
+
+
+ESTIMATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "k1": k1,
+    "k2": k2,
+    "k3": k3,
+    "absolute": absolute,
+    "k1_forward": k1_forward,
+    "k3_forward": k3_forward,
+}
+
+
+def full(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """Exact ``KL(p || q)`` over the vocabulary: ``[..., V]`` log-probs to ``[...]``.
+
+    Swap the arguments for the other direction. Tokens that p rules out count 0.
+    """
+    p = log_p.exp()
+    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
+
+
+def adapted_coefficient(coefficient: float, kl: float, target: float, rate: float) -> float:
+    """The KL coefficient for the next step (arXiv 1909.08593, section 2.2).
+
+    ``beta * (1 + rate * clip(kl / target - 1, -0.2, 0.2))``: larger when the policy strayed far.
+
+    >>> round(adapted_coefficient(0.1, kl=0.05, target=0.01, rate=0.1), 6)
+    0.102
+    """
+    error = min(max(kl / target - 1, -0.2), 0.2)
+    return coefficient * (1 + rate * error)

@@ -9,16 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from mmr1.config import Config
 from mmr1.data.sampler import Sampler
 from mmr1.rollout.engine import Request, RolloutEngine, request_seed
 from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.experience import ScoresCompletions, build_experience
+from mmr1.trainer.build import greedy
+from mmr1.trainer.coefficients import Coefficients
+from mmr1.trainer.dynamic_sampling import draw_groups
+from mmr1.trainer.experience import Reference, build_experience
 from mmr1.trainer.metrics import step_stats
 from mmr1.trainer.policy import Policy
 from mmr1.trainer.scoring import GroupScorer
+from mmr1.trainer.step_rewards import StepScorer
 from mmr1.types import Prompt, Sample, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
 
@@ -33,37 +38,67 @@ class Parts:
     rewards: GroupScorer
     algorithm: Algorithm
     policy: Policy
-    reference: ScoresCompletions | None
+    reference: Reference | None
     media: MediaCache
+    steps: StepScorer | None = None
 
 
 def train(config: Config, parts: Parts) -> Iterator[Step]:
-    """Run ``trainer.max_steps`` steps, yielding each when it is done."""
+    """Run ``trainer.max_steps`` steps, yielding each when it is done.
+
+    Raises:
+        NoSignalError: Dynamic sampling found no group to learn from.
+    """
+    algorithm = config.algorithm
+    coefficients = Coefficients(algorithm)
     for number in range(1, config.trainer.max_steps + 1):
         clock = Clock()
-        prompts = [parts.render(s) for s in parts.sampler.next(config.rollout.prompts)]
-        with clock("rollout"):
-            groups = parts.rollout.generate(
-                requests(config, number, prompts), config.rollout.sampling
-            )
-        with clock("reward"):
-            scored = parts.rewards.score(groups)
+        roll_out = partial(sample_and_score, config, parts, clock, number)
+        drawn = draw_groups(roll_out, config.rollout.prompts, algorithm)
         with clock("update"):
             batch = build_experience(
-                scored, parts.algorithm, config.algorithm, parts.policy, parts.reference
+                drawn.kept, parts.algorithm, algorithm, parts.policy, parts.reference, coefficients
             )
             stats = parts.policy.update(batch)
+            coefficients.adapt(stats)
         with clock("sync"):
             parts.rollout.load_weights(parts.policy.weights(), parts.policy.version)
-        line = step_stats(number, scored, stats, clock.seconds(), parts.media)
-        yield Step(number, line, scored, batch.advantages[:, 0].tolist())
+            if parts.reference and is_due(number, algorithm.reference_refresh):
+                parts.reference.load_weights(parts.policy.weights())
+        stats |= drawn.stats
+        line = step_stats(number, drawn.everything, stats, clock.seconds(), parts.media)
+        yield Step(number, line, drawn.kept, batch.advantages[:, 0].tolist())
 
 
-def requests(config: Config, step: int, prompts: Sequence[Prompt]) -> list[Request]:
-    """``rollout.n`` completions of each prompt, seeded by run, step and prompt."""
-    return [
-        Request(p, config.rollout.n, request_seed(config.seed, step, p.sample.id)) for p in prompts
+def sample_and_score(
+    config: Config, parts: Parts, clock: Clock, number: int, count: int, draw: int
+) -> list[ScoredGroup]:
+    """Groups of the next ``count`` prompts; ``draw`` counts the calls of step ``number``."""
+    prompts = [parts.render(s) for s in parts.sampler.next(count)]
+    requests = [
+        Request(p, config.rollout.n, request_seed(config.seed, number, p.sample.id, draw))
+        for p in prompts
     ]
+    sampling = config.rollout.sampling
+    best = []
+    with clock("rollout"):
+        groups = parts.rollout.generate(requests, sampling)
+        if parts.algorithm.greedy_baseline:
+            alone = [replace(request, n=1) for request in requests]
+            best = parts.rollout.generate(alone, greedy(sampling))
+    with clock("reward"):
+        scored = parts.rewards.score(groups)
+        if best:
+            baselines = parts.rewards.score(best)
+            scored = [
+                replace(s, greedy=b.rewards[0]) for s, b in zip(scored, baselines, strict=True)
+            ]
+        return parts.steps.score(scored) if parts.steps else scored
+
+
+def is_due(number: int, every: int) -> bool:
+    """Is step ``number`` one of every ``every`` steps? Never for 0."""
+    return every > 0 and number % every == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +118,7 @@ class Step:
 
 @dataclass(slots=True)
 class Clock:
-    """Wall seconds of named parts of a step, and of the whole."""
+    """Wall seconds of named parts of a step, those of a part added up, and of the whole."""
 
     parts: dict[str, float] = field(default_factory=dict)
     start: float = field(default_factory=time.perf_counter)
@@ -92,7 +127,7 @@ class Clock:
     def __call__(self, part: str) -> Iterator[None]:
         begin = time.perf_counter()
         yield
-        self.parts[part] = time.perf_counter() - begin
+        self.parts[part] = self.parts.get(part, 0.0) + time.perf_counter() - begin
 
     def seconds(self) -> dict[str, float]:
         return {**self.parts, "step": time.perf_counter() - self.start}

@@ -1,8 +1,8 @@
-"""Policy losses per token, and the weights that add them up.
+"""Policy and value losses per token, and the weights that add them up.
 
 Pure functions of tensors ``[B, R]`` (B sequences, R the longest completion). A loss is
 ``(weights * token_loss).sum()``: the weights hold the global denominators, so cutting a batch into
-micro-batches or ranks does not change its gradient.
+micro-batches or ranks does not change its gradient. ``rho = exp(logp - old)`` throughout.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 
 Aggregation = Literal["sequence", "token", "constant"]
+Importance = Literal["token", "per_decision", "sequence"]
 
 
 def ppo_clip(
@@ -23,17 +24,105 @@ def ppo_clip(
 ) -> torch.Tensor:
     """Clipped surrogate of PPO (arXiv 1707.06347, equation 7), negated: ``[B, R]``.
 
-    ``-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)`` with ``rho = exp(logp - old)``.
-    ``clip_high > clip_low`` is DAPO's clip-higher (arXiv 2503.14476).
+    ``-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)``. ``clip_high > clip_low`` is DAPO's
+    clip-higher (arXiv 2503.14476). Given log-probs of responses (:func:`response_logprobs`) it is
+    the R1 paper's objective (arXiv 2501.12948), given their means it is GSPO's (arXiv 2507.18071).
     """
     ratio = (logprobs - old_logprobs).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
+def dual_clip(loss: torch.Tensor, advantages: torch.Tensor, bound: float) -> torch.Tensor:
+    """Dual clip (arXiv 1912.09729) of a surrogate loss: ``[B, R]``.
+
+    ``min(loss, -bound A)`` where A < 0, so that a huge ratio cannot dominate; ``bound > 1``.
+    """
+    return torch.where(advantages < 0, torch.minimum(loss, -bound * advantages), loss)
+
+
+def response_logprobs(
+    logprobs: torch.Tensor, mask: torch.Tensor, per_token: bool = False
+) -> torch.Tensor:
+    """Log-prob of the whole response, or its mean per token, at each of its tokens: ``[B, R]``.
+
+    Their ratios are those of the R1 paper and of GSPO. With the ``sequence`` aggregation, and one
+    advantage per response, the loss is the mean over responses that those papers write.
+    """
+    total = torch.where(mask, logprobs, 0.0).sum(-1, keepdim=True)
+    if per_token:
+        total = total / mask.sum(-1, keepdim=True).clamp(min=1)
+    return total.expand(logprobs.shape)
+
+
 def policy_gradient(logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
     """REINFORCE (Williams 1992): ``-A log p``, ``[B, R]``; on-policy."""
     return -advantages * logprobs
+
+
+def importance_weights(
+    logprobs: torch.Tensor, old_logprobs: torch.Tensor, mask: torch.Tensor, form: Importance
+) -> torch.Tensor:
+    """Weights that make a policy gradient on old tokens off-policy, detached: ``[B, R]``.
+
+    - ``token``: ``rho_t``, first order: right for the action, blind to how the state was reached.
+    - ``per_decision``: ``prod of rho_s, s <= t`` (Precup et al. 2000).
+    - ``sequence``: the product over the whole response; unbiased, of the highest variance.
+    """
+    log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0).detach()
+    if form == "token":
+        return log_ratio.exp()
+    if form == "per_decision":
+        return log_ratio.cumsum(-1).exp()
+    return log_ratio.sum(-1, keepdim=True).exp().expand(log_ratio.shape)
+
+
+def cispo(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    clip_low: float,
+    clip_high: float,
+) -> torch.Tensor:
+    """CISPO (arXiv 2506.13585, equation 4), negated: ``[B, R]``.
+
+    ``-sg(clip(rho, 1 - clip_low, 1 + clip_high)) A log p``: the weight is clipped, not the update,
+    so every token keeps a gradient.
+    """
+    ratio = (logprobs - old_logprobs).detach().exp()
+    return -ratio.clamp(1 - clip_low, 1 + clip_high) * advantages * logprobs
+
+
+def sapo(
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    tau_positive: float,
+    tau_negative: float,
+) -> torch.Tensor:
+    """SAPO (arXiv 2511.20347), negated: ``[B, R]``.
+
+    ``-(4 / tau) sigmoid(tau (rho - 1)) A``: a smooth gate in the place of the clip, its temperature
+    larger (stricter) for negative advantages. At ``rho = 1`` the gradient is the policy gradient.
+    """
+    tau = torch.where(advantages > 0, tau_positive, tau_negative)
+    ratio = (logprobs - old_logprobs).exp()
+    return -(4 / tau) * torch.sigmoid(tau * (ratio - 1)) * advantages
+
+
+def value_loss(
+    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, clip: float | None
+) -> torch.Tensor:
+    """Squared error of the critic, halved: ``[B, R]``.
+
+    With ``clip``, PPO's pessimistic form: the larger error of the value and of the value kept
+    within ``clip`` of the old one.
+    """
+    error = (values - returns).square()
+    if clip is not None:
+        near = old_values + (values - old_values).clamp(-clip, clip)
+        error = torch.maximum(error, (near - returns).square())
+    return error / 2
 
 
 def clip_fraction_mask(

@@ -11,6 +11,7 @@ import torch
 
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.kl import k3
 from mmr1.trainer.losses import token_weights
 from mmr1.trainer.micro_batches import MicroBatch, micro_batches
 from mmr1.trainer.optimizer import Optimizer, check_finite
@@ -82,6 +83,10 @@ class Scorer:
             found[batch.rows, : scored.shape[1]] = scored.cpu()
         return found
 
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Take over the weights of another model of the same architecture."""
+        self.model.load_state_dict(weights)
+
 
 class LocalPolicy:
     """The policy of a single process: one model, one optimizer."""
@@ -138,8 +143,10 @@ class LocalPolicy:
 
     def _logged(self, inputs: LossInputs, part: Experience) -> dict[str, torch.Tensor]:
         gap = inputs.logprobs.detach() - part.rollout_logprobs
+        ref = inputs.logprobs if part.ref_logprobs is None else part.ref_logprobs
         return {
             "entropy": inputs.entropy,
+            "kl": k3(inputs.logprobs, ref),
             "rollout/logprob_gap": gap.abs(),
             **self._algorithm.metrics(inputs),
         }
@@ -160,13 +167,13 @@ class LocalPolicy:
 def _rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Experience:
     """The given sequences of a batch, as wide as ``like`` ``[b, R]`` and on its device."""
 
-    def cut(tensor: torch.Tensor | None) -> torch.Tensor | None:
-        return None if tensor is None else tensor[rows, : like.shape[1]].to(like.device)
+    def cut(value: Any) -> Any:
+        is_tensor = isinstance(value, torch.Tensor)
+        return value[rows, : like.shape[1]].to(like.device) if is_tensor else value
 
-    tensors: dict[str, Any] = {
-        f.name: cut(getattr(experience, f.name)) for f in fields(experience) if f.name != "groups"
-    }
-    return replace(experience, **tensors)
+    return replace(
+        experience, **{f.name: cut(getattr(experience, f.name)) for f in fields(experience)}
+    )
 
 
 def _loss_inputs(part: Experience, scores: TokenScores) -> LossInputs:
@@ -175,5 +182,8 @@ def _loss_inputs(part: Experience, scores: TokenScores) -> LossInputs:
         old_logprobs=scores.logprobs.detach() if part.old_logprobs is None else part.old_logprobs,
         advantages=part.advantages,
         entropy=scores.entropy,
+        mask=part.completion_mask,
         ref_logprobs=part.ref_logprobs,
+        kl_coef=part.kl_coef,
+        entropy_coef=part.entropy_coef,
     )

@@ -25,13 +25,14 @@ from mmr1.trainer import build
 from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.display import Display
 from mmr1.trainer.evaluate import Evaluation, evaluate, write_evaluation
-from mmr1.trainer.experience import ScoresCompletions
+from mmr1.trainer.experience import Reference, ScoresCompletions
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.output import RunDirectory, refuse_existing_run
 from mmr1.trainer.parity import check_parity
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.scoring import GroupScorer, check_gold
+from mmr1.trainer.step_rewards import build_step_scorer
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import Family, prompt_length
 from mmr1.vision.prepare import MediaCache
@@ -103,6 +104,7 @@ def run_training(config: Config) -> Path:
     algorithm = build_algorithm(config.algorithm)
     with build_scorer(config.rewards) as scorer:
         inputs = check_inputs(config, scorer, train=True)
+        steps = build_step_scorer(config.algorithm, inputs.family)
         model = build.load_model(config.model)
         policy, reference = _policy_and_reference(config, inputs, model, algorithm)
         directory = RunDirectory(config.trainer.output_dir, config)
@@ -122,6 +124,7 @@ def run_training(config: Config) -> Path:
                 policy=policy,
                 reference=reference,
                 media=inputs.media,
+                steps=steps,
             )
             with display:
                 for step in train(config, parts):
@@ -139,7 +142,7 @@ def run_training(config: Config) -> Path:
 
 def _policy_and_reference(
     config: Config, inputs: Inputs, model: Any, algorithm: Algorithm
-) -> tuple[LocalPolicy, ScoresCompletions | None]:
+) -> tuple[LocalPolicy, Reference | None]:
     """The policy over ``model``, and a frozen copy of it where there is a KL term."""
     updates = config.algorithm.updates_per_rollout
     scorer = partial(

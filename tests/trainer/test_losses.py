@@ -1,4 +1,4 @@
-"""Token losses, their weights and the k3 estimator against numbers worked by hand."""
+"""Losses and their weights: numbers worked by hand, plain readings, known limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from mmr1.trainer import losses
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.experience import build_experience
-from mmr1.trainer.kl import k3
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
 
 # Two sequences of 1 and 3 tokens.
@@ -65,21 +64,171 @@ def test_a_masked_sequence_does_not_count():
         torch.testing.assert_close(with_it, losses.token_weights(MASK, name, 10))
 
 
-def test_k3_by_hand():
-    # ratio r = q/p = 2: r - log r - 1 = 0.306853
-    found = k3(torch.tensor(math.log(0.25)), torch.tensor(math.log(0.5)))
-    assert float(found) == pytest.approx(2 - math.log(2) - 1, abs=1e-6)
+RATIO = math.log(2)
 
 
-@settings(deadline=None)
-@given(st.integers(0, 10_000))
-def test_k3_is_unbiased_and_never_negative(seed):
+@pytest.mark.parametrize(("advantage", "expected"), [(-1.0, 3.0), (-0.5, 1.5), (1.0, -1.2)])
+def test_dual_clip_by_hand(advantage, expected):
+    # Ratio 5: -A * 5 is bounded by -A * 3 where A < 0; clipped at 1.2 elsewhere as before.
+    a = torch.tensor(advantage)
+    loss = losses.ppo_clip(torch.tensor(math.log(5.0)), torch.tensor(0.0), a, 0.2, 0.2)
+    assert float(losses.dual_clip(loss, a, 3.0)) == pytest.approx(expected)
+
+
+def test_response_logprobs_by_hand():
+    logprobs = torch.tensor([[-1.0, 9.0, 9.0], [-1.0, -2.0, -3.0]])
+    total = losses.response_logprobs(logprobs, MASK)
+    assert total.tolist() == [[-1] * 3, [-6] * 3]
+    assert losses.response_logprobs(logprobs, MASK, per_token=True).tolist() == [[-1] * 3, [-2] * 3]
+
+
+def test_importance_weights_by_hand():
+    logprobs = torch.tensor([[RATIO, 9.0, 9.0], [RATIO, -RATIO, RATIO]], requires_grad=True)
+    old = torch.zeros(2, 3)
+
+    def weights(form: str) -> list[float]:
+        found = losses.importance_weights(logprobs, old, MASK, form)
+        assert not found.requires_grad
+        return found[MASK].tolist()
+
+    assert weights("token") == pytest.approx([2, 2, 0.5, 2])
+    assert weights("per_decision") == pytest.approx([2, 2, 1, 2])
+    assert weights("sequence") == pytest.approx([2, 2, 2, 2])
+
+
+@pytest.mark.parametrize(("ratio", "weight"), [(6.0, 5.0), (2.0, 2.0), (0.1, 0.1)])
+def test_cispo_by_hand(ratio, weight):
+    logprobs = torch.tensor(math.log(ratio), requires_grad=True)
+    loss = losses.cispo(logprobs, torch.tensor(0.0), torch.tensor(2.0), 1.0, 4.0)
+    assert loss.item() == pytest.approx(-weight * 2 * math.log(ratio))
+    loss.backward()
+    assert float(logprobs.grad) == pytest.approx(-weight * 2)  # clipped, and never 0
+
+
+def test_sapo_by_hand():
+    # Ratio 2, tau 1: 4 sigmoid(1); ratio 2, tau 2 for the negative one: 2 sigmoid(2).
+    def found(advantage: float) -> float:
+        a = torch.tensor(advantage)
+        return float(losses.sapo(torch.tensor(RATIO), torch.tensor(0.0), a, 1.0, 2.0))
+
+    assert found(1.0) == pytest.approx(-4 / (1 + math.exp(-1)))
+    assert found(-1.0) == pytest.approx(2 / (1 + math.exp(-2)))
+
+
+def test_value_loss_by_hand():
+    values, old, returns = (
+        torch.tensor([1.0, 0.1]),
+        torch.tensor([0.0, 0.0]),
+        torch.tensor([2.0, 2]),
+    )
+    assert losses.value_loss(values, old, returns, None).tolist() == pytest.approx([0.5, 1.805])
+    # Within 0.2 of the old value: (0.2 - 2)^2 / 2 is the larger; 0.1 is within.
+    assert losses.value_loss(values, old, returns, 0.2).tolist() == pytest.approx([1.62, 1.805])
+
+
+def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """New and old log-probs, one advantage per row, and a ragged mask."""
     generator = torch.Generator().manual_seed(seed)
-    p, q = torch.randn(2, 8, generator=generator, dtype=torch.float64).log_softmax(-1)
-    estimate = k3(p, q)
-    assert (estimate >= 0).all()
-    exact = (p.exp() * (p - q)).sum()
-    torch.testing.assert_close((p.exp() * estimate).sum(), exact)  # the mean over all tokens
+    lengths = torch.randint(1, 6, (4, 1), generator=generator)
+    new = -torch.rand(4, 5, generator=generator, dtype=torch.float64)
+    old = new + torch.randn(4, 5, generator=generator, dtype=torch.float64) / 3
+    advantages = torch.randn(4, 1, generator=generator, dtype=torch.float64).expand(4, 5)
+    return new.requires_grad_(), old, advantages, torch.arange(5) < lengths
+
+
+def gradient(loss: torch.Tensor, logprobs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    weights = losses.token_weights(mask, "sequence").double()
+    return torch.autograd.grad((weights * loss).sum(), logprobs)[0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000))
+def test_on_policy_every_surrogate_has_the_policy_gradient(seed):
+    new, _, a, mask = batch(seed)
+    old = new.detach()
+    expected = gradient(losses.policy_gradient(new, a), new, mask)
+    mean = [losses.response_logprobs(x, mask, per_token=True) for x in (new, old)]
+    for name, loss in {
+        "ppo": losses.ppo_clip(new, old, a, 0.2, 0.28),
+        "dual": losses.dual_clip(losses.ppo_clip(new, old, a, 0.2, 0.2), a, 3.0),
+        "gspo": losses.ppo_clip(*mean, a, 0.2, 0.2),
+        "cispo": losses.cispo(new, old, a, 0.2, 0.2),
+        "sapo": losses.sapo(new, old, a, 1.0, 1.05),
+    }.items():
+        found = gradient(loss, new, mask)
+        torch.testing.assert_close(found, expected, msg=lambda m, name=name: f"{name}: {m}")
+    # The R1 paper's ratio has no length in its denominator: the sum of each response's tokens.
+    whole = [losses.response_logprobs(x, mask) for x in (new, old)]
+    found = gradient(losses.ppo_clip(*whole, a, 0.2, 0.2), new, mask)
+    torch.testing.assert_close(found, -a * mask / 4)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000))
+def test_surrogates_against_plain_readings(seed):
+    new, old, a, mask = batch(seed)
+    found = {
+        "ppo": losses.ppo_clip(new, old, a, 0.2, 0.28),
+        "r1": losses.ppo_clip(
+            *(losses.response_logprobs(x, mask) for x in (new, old)), a, 0.2, 0.2
+        ),
+        "gspo": losses.ppo_clip(
+            *(losses.response_logprobs(x, mask, True) for x in (new, old)), a, 0.2, 0.2
+        ),
+        "sapo": losses.sapo(new, old, a, 1.0, 1.05),
+    }
+
+    def clipped(ratio: float, advantage: float, high: float) -> float:
+        return -min(ratio * advantage, min(max(ratio, 0.8), 1 + high) * advantage)
+
+    for i, length in enumerate(mask.sum(1).tolist()):
+        gaps = [float(new[i, t] - old[i, t]) for t in range(length)]
+        advantage = float(a[i, 0])
+        tau = 1.0 if advantage > 0 else 1.05
+        for t, gap in enumerate(gaps):
+            plain = {
+                "ppo": clipped(math.exp(gap), advantage, 0.28),
+                "r1": clipped(math.exp(sum(gaps)), advantage, 0.2),
+                "gspo": clipped(math.exp(sum(gaps) / length), advantage, 0.2),
+                "sapo": -advantage * 4 / tau / (1 + math.exp(-tau * (math.exp(gap) - 1))),
+            }
+            for name, expected in plain.items():
+                assert float(found[name][i, t]) == pytest.approx(expected), name
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10_000))
+def test_gspo_is_grpo_for_completions_of_one_token(seed):
+    new, old, a, _ = (x[:, :1] for x in batch(seed))
+    mask = torch.ones_like(new, dtype=torch.bool)
+    gspo = losses.ppo_clip(
+        *(losses.response_logprobs(x, mask, per_token=True) for x in (new, old)), a, 0.2, 0.2
+    )
+    torch.testing.assert_close(gspo, losses.ppo_clip(new, old, a, 0.2, 0.2))
+
+
+def test_the_off_policy_forms_on_a_two_token_world():
+    """The sequence's product makes the old policy's samples give the new policy's gradient."""
+    generator = torch.Generator().manual_seed(0)
+    # First token by first[2], second by second[first token, 2]; reward[x, y].
+    new = torch.randn(3, 2, generator=generator, dtype=torch.float64).requires_grad_()
+    old = torch.randn(3, 2, generator=generator, dtype=torch.float64).log_softmax(-1)
+    reward = torch.randn(2, 2, generator=generator, dtype=torch.float64)
+    pairs = [(x, y) for x in range(2) for y in range(2)]
+
+    def rows(table: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.stack([table[0, x], table[1 + x, y]]) for x, y in pairs])
+
+    logprobs, old_logprobs = rows(new.log_softmax(-1)), rows(old)
+    advantages = torch.stack([reward[x, y] for x, y in pairs])[:, None].expand(4, 2)
+    exact = (logprobs.sum(1).exp() * advantages[:, 0]).sum()
+    expected = torch.autograd.grad(exact, new, retain_graph=True)[0]
+    mask = torch.ones(4, 2, dtype=torch.bool)
+    weights = losses.importance_weights(logprobs, old_logprobs, mask, "sequence")
+    loss = weights * losses.policy_gradient(logprobs, advantages)
+    estimate = (old_logprobs.sum(1).exp()[:, None] * loss).sum()
+    found = torch.autograd.grad(estimate, new)[0]
+    torch.testing.assert_close(found, -expected)
 
 
 def completion(length: int, truncated: bool = False) -> Completion:
@@ -98,7 +247,9 @@ def loss_by_algorithm(name: str, logprobs: torch.Tensor, **config: object) -> fl
     settings = AlgorithmConfig(name=name, **config)
     algorithm = build_algorithm(settings)
     batch = build_experience(groups, algorithm, settings, policy=None)
-    inputs = LossInputs(logprobs, logprobs.detach(), batch.advantages, torch.zeros(4, 3), None)
+    inputs = LossInputs(
+        logprobs, logprobs.detach(), batch.advantages, torch.zeros(4, 3), batch.completion_mask
+    )
     weights = losses.token_weights(batch.completion_mask, algorithm.aggregation)
     return float((weights * algorithm.token_loss(inputs)).sum())
 

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
+from mmr1.algorithm_config import ALGORITHMS
 from mmr1.config import AlgorithmConfig
-from mmr1.registry import Registry
 from mmr1.trainer.algorithms.algorithm import Algorithm
-
-ALGORITHMS = Registry(
-    "algorithm",
-    {
-        "grpo": "mmr1.trainer.algorithms.grpo:build",
-        "rloo": "mmr1.trainer.algorithms.rloo:build",
-    },
-    group="mmr1.algorithms",
-)
 
 
 def build_algorithm(config: AlgorithmConfig) -> Algorithm:

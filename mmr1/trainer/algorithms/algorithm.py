@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from mmr1.trainer.losses import Aggregation
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What an advantage may use: G groups of n completions, B = G * n in group order.
+
+    Attributes:
+        rewards: ``[G, n]``, 0 where there is no valid one. With ``kl_in: reward`` and an algorithm
+            that gives each completion one advantage, less the completion's whole KL penalty.
+        valid: ``[G, n]`` bool.
+        mask: ``[B, R]`` bool, the tokens that count.
+        kl_penalty: ``[B, R]``, coefficient included; 0 unless ``kl_in: reward``.
+        greedy, greedy_valid: ``[G, 1]``, of the greedy completion; None unless asked for.
+        step_rewards, step_ends: ``[B, R]``, at the last token of each step; None without steps.
+    """
+
+    rewards: torch.Tensor
+    valid: torch.Tensor
+    mask: torch.Tensor
+    kl_penalty: torch.Tensor
+    greedy: torch.Tensor | None = None
+    greedy_valid: torch.Tensor | None = None
+    step_rewards: torch.Tensor | None = None
+    step_ends: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +43,19 @@ class LossInputs:
         old_logprobs: Under the policy that the update started from, detached.
         advantages: 0 outside the mask.
         entropy: Of the policy's distribution at each token, differentiable.
+        mask: Bool, the tokens that count.
         ref_logprobs: Under the reference policy, or None when KL is off.
+        kl_coef, entropy_coef: Their coefficients in this step.
     """
 
     logprobs: torch.Tensor
     old_logprobs: torch.Tensor
     advantages: torch.Tensor
     entropy: torch.Tensor
-    ref_logprobs: torch.Tensor | None
+    mask: torch.Tensor
+    ref_logprobs: torch.Tensor | None = None
+    kl_coef: float = 0.0
+    entropy_coef: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +63,22 @@ class Algorithm:
     """An advantage and a loss.
 
     Attributes:
-        advantages: ``(rewards [G, n], valid [G, n]) -> [G, n]``.
+        advantages: ``Outcomes -> [B, R]``; see ``per_completion`` for those that give a completion
+            one advantage.
         token_loss: ``LossInputs -> [B, R]``, to be minimised.
         aggregation: How token losses are added up; see ``losses.token_weights``.
-        metrics: Extra tensors ``[B, R]`` to log as token means, by metric name.
-        needs_signal: False when a group of equal rewards still has a gradient (a KL or entropy
-            term); True lets the update leave such groups out.
+        needs_signal: False when a token of advantage 0 still has a gradient (a KL or entropy
+            term); True lets the update leave such sequences out.
+        metrics: Extra tensors ``[B, R]`` to log as token means, by metric name. Entropy and KL are
+            logged for every algorithm.
+        greedy_baseline: The advantage needs the reward of each prompt's greedy completion.
+        state: Numbers that go from step to step, such as a moving average; saved with checkpoints.
     """
 
-    advantages: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    advantages: Callable[[Outcomes], torch.Tensor]
     token_loss: Callable[[LossInputs], torch.Tensor]
     aggregation: Aggregation
-    metrics: Callable[[LossInputs], dict[str, torch.Tensor]]
     needs_signal: bool
+    metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {}
+    greedy_baseline: bool = False
+    state: dict[str, float] = field(default_factory=dict)

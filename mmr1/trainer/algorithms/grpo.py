@@ -1,30 +1,29 @@
-"""GRPO (arXiv 2402.03300): group-normalised rewards, PPO's clipped ratio, k3 to a reference."""
+"""GRPO (arXiv 2402.03300): group-normalised rewards, PPO's clipped ratio, k3 to a reference.
+
+The ratio is each token's, as in DeepSeekMath; ``ratio: response`` takes that of the whole response,
+as the R1 paper writes it (arXiv 2501.12948).
+"""
 
 from __future__ import annotations
 
-import torch
+from functools import partial
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer import advantages, losses
-from mmr1.trainer.algorithms.algorithm import Algorithm, LossInputs
-from mmr1.trainer.algorithms.terms import kl_metrics, regularised
+from mmr1.trainer import advantages
+from mmr1.trainer.algorithms.algorithm import Algorithm
+from mmr1.trainer.algorithms.terms import (
+    clip_metrics,
+    clipped_surrogate,
+    needs_signal,
+    per_completion,
+)
 
 
 def build(config: AlgorithmConfig) -> Algorithm:
-    clip = (config.clip_low, config.clip_high)
-
-    def token_loss(x: LossInputs) -> torch.Tensor:
-        surrogate = losses.ppo_clip(x.logprobs, x.old_logprobs, x.advantages, *clip)
-        return regularised(surrogate, x, config)
-
-    def metrics(x: LossInputs) -> dict[str, torch.Tensor]:
-        clipped = losses.clip_fraction_mask(x.logprobs, x.old_logprobs, x.advantages, *clip)
-        return {"clip_fraction": clipped.float(), **kl_metrics(x)}
-
     return Algorithm(
-        advantages=advantages.grpo,
-        token_loss=token_loss,
-        aggregation=config.aggregation or "sequence",
-        metrics=metrics,
-        needs_signal=config.kl_coef == 0 and config.entropy_coef == 0,
+        advantages=per_completion(advantages.grpo),
+        token_loss=partial(clipped_surrogate, config=config),
+        aggregation=config.aggregation,
+        metrics=partial(clip_metrics, config=config),
+        needs_signal=needs_signal(config),
     )

@@ -1,34 +1,28 @@
 """RLOO (arXiv 2402.14740): the mean of the other completions as baseline.
 
 The paper's estimator weighs the log-probability of a whole completion; with one update per rollout
-that is the plain policy gradient. With several, PPO's clipped ratio keeps the update near the
-policy that sampled.
+that is the plain policy gradient. With several, ``algorithm.importance`` says what keeps the update
+near the policy that sampled: PPO's clipped ratio by default.
 """
 
 from __future__ import annotations
 
-import torch
+from functools import partial
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer import advantages, losses
-from mmr1.trainer.algorithms.algorithm import Algorithm, LossInputs
-from mmr1.trainer.algorithms.terms import kl_metrics, regularised
+from mmr1.trainer import advantages
+from mmr1.trainer.algorithms.algorithm import Algorithm
+from mmr1.trainer.algorithms.terms import (
+    needs_signal,
+    per_completion,
+    policy_gradient,
+)
 
 
 def build(config: AlgorithmConfig) -> Algorithm:
-    clip = (config.clip_low, config.clip_high)
-
-    def token_loss(x: LossInputs) -> torch.Tensor:
-        if config.updates_per_rollout == 1:
-            loss = losses.policy_gradient(x.logprobs, x.advantages)
-        else:
-            loss = losses.ppo_clip(x.logprobs, x.old_logprobs, x.advantages, *clip)
-        return regularised(loss, x, config)
-
     return Algorithm(
-        advantages=advantages.rloo,
-        token_loss=token_loss,
-        aggregation=config.aggregation or "token",
-        metrics=kl_metrics,
-        needs_signal=config.kl_coef == 0 and config.entropy_coef == 0,
+        advantages=per_completion(advantages.rloo),
+        token_loss=partial(policy_gradient, config=config),
+        aggregation=config.aggregation,
+        needs_signal=needs_signal(config),
     )

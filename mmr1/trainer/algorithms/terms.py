@@ -1,28 +1,86 @@
-"""Terms that several algorithms add to their loss."""
+"""Pieces that algorithms are composed of."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.kl import k3
+from mmr1.trainer import losses
+from mmr1.trainer.algorithms.algorithm import LossInputs, Outcomes
+from mmr1.trainer.kl import ESTIMATORS
 
 
-def regularised(
-    token_loss: torch.Tensor, inputs: LossInputs, config: AlgorithmConfig
-) -> torch.Tensor:
-    """Add ``kl_coef * k3`` and subtract ``entropy_coef * entropy``: ``[B, R]``."""
-    if config.kl_coef > 0:
-        assert inputs.ref_logprobs is not None, "a KL term needs reference log-probs"
-        token_loss = token_loss + config.kl_coef * k3(inputs.logprobs, inputs.ref_logprobs)
+def per_completion(
+    advantage: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> Callable[[Outcomes], torch.Tensor]:
+    """An advantage ``(rewards, valid) -> [G, n]`` as one of tokens: the same for all of them.
+
+    A KL penalty in the reward is taken off before, summed over the completion.
+    """
+
+    def advantages(x: Outcomes) -> torch.Tensor:
+        found = advantage(penalised(x), x.valid).flatten()  # [B]
+        return found[:, None] * x.mask
+
+    return advantages
+
+
+def penalised(x: Outcomes) -> torch.Tensor:
+    """Rewards ``[G, n]`` less the KL penalty of each completion's tokens."""
+    return x.rewards - (x.kl_penalty * x.mask).sum(-1).view(x.rewards.shape)
+
+
+def clipped_surrogate(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
+    """PPO's clipped loss ``[B, R]``; of tokens or of responses, dual-clipped where asked for."""
+    new, old = ratio_logprobs(x, config)
+    loss = losses.ppo_clip(new, old, x.advantages, config.clip_low, config.clip_high)
+    if config.dual_clip is not None:
+        loss = losses.dual_clip(loss, x.advantages, config.dual_clip)
+    return regularised(loss, x, config)
+
+
+def clip_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
+    """The share of tokens whose gradient the clip cut off."""
+    clip = (config.clip_low, config.clip_high)
+    clipped = losses.clip_fraction_mask(*ratio_logprobs(x, config), x.advantages, *clip)
+    return {"clip_fraction": clipped.float()}
+
+
+def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """New and old log-probs ``[B, R]`` whose difference is the ratio's logarithm."""
+    if config.ratio == "token":
+        return x.logprobs, x.old_logprobs
+    mean = config.ratio == "response_mean"
+    return (
+        losses.response_logprobs(x.logprobs, x.mask, mean),
+        losses.response_logprobs(x.old_logprobs, x.mask, mean),
+    )
+
+
+def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
+    """``-A log p``; after a rollout's first update with the clip or weights of ``importance``."""
+    if config.updates_per_rollout > 1 and config.importance == "clip":
+        return clipped_surrogate(x, config)
+    loss = losses.policy_gradient(x.logprobs, x.advantages)
+    if config.importance not in ("clip", "none"):
+        loss = loss * losses.importance_weights(
+            x.logprobs, x.old_logprobs, x.mask, config.importance
+        )
+    return regularised(loss, x, config)
+
+
+def regularised(loss: torch.Tensor, x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
+    """Add the KL term where it is in the loss, subtract the entropy bonus: ``[B, R]``."""
+    if config.kl_coef > 0 and config.kl_in == "loss":
+        assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
+        loss = loss + x.kl_coef * ESTIMATORS[config.kl_estimator](x.logprobs, x.ref_logprobs)
     if config.entropy_coef > 0:
-        token_loss = token_loss - config.entropy_coef * inputs.entropy
-    return token_loss
+        loss = loss - x.entropy_coef * x.entropy
+    return loss
 
 
-def kl_metrics(inputs: LossInputs) -> dict[str, torch.Tensor]:
-    """The k3 estimate of KL(policy || reference) per token; 0 when there is no reference."""
-    if inputs.ref_logprobs is None:
-        return {"kl": torch.zeros_like(inputs.logprobs)}
-    return {"kl": k3(inputs.logprobs, inputs.ref_logprobs)}
+def needs_signal(config: AlgorithmConfig) -> bool:
+    """Is the advantage the only source of a gradient?"""
+    return config.entropy_coef == 0 and (config.kl_coef == 0 or config.kl_in == "reward")

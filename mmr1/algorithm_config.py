@@ -1,0 +1,173 @@
+"""The ``algorithm`` section: which algorithm, what its paper sets, what makes no sense."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from mmr1.registry import Registry
+from mmr1.section import Positive, Section
+
+ALGORITHMS = Registry(
+    "algorithm",
+    {
+        name: f"mmr1.trainer.algorithms.{name}:build"
+        for name in (
+            "reinforce",
+            "rloo",
+            "remax",
+            "reinforce_pp",
+            "reinforce_pp_baseline",
+            "grpo",
+            "process_grpo",
+            "dr_grpo",
+            "gpg",
+            "dapo",
+            "gspo",
+            "cispo",
+            "sapo",
+        )
+    },
+    group="mmr1.algorithms",
+)
+"""Algorithms by name. Only names: what they load stays unloaded until a run builds it."""
+
+ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
+    "reinforce": {"aggregation": "token"},
+    "rloo": {"aggregation": "token"},
+    "remax": {"aggregation": "token"},
+    "reinforce_pp": {"aggregation": "token", "kl_in": "reward", "kl_estimator": "k1"},
+    "reinforce_pp_baseline": {"aggregation": "token", "kl_estimator": "k2"},
+    "dr_grpo": {"aggregation": "constant"},
+    "gpg": {"aggregation": "token"},
+    "dapo": {"aggregation": "token", "clip_high": 0.28, "dynamic_sampling": True},
+    "gspo": {"ratio": "response_mean", "clip_low": 3e-4, "clip_high": 4e-4},
+    "cispo": {"aggregation": "token", "clip_low": 1.0, "clip_high": 4.0},
+}
+"""What an algorithm's paper sets otherwise than the defaults below."""
+
+GROUP_BASELINE = {"rloo", "reinforce_pp_baseline", "gpg", "dapo", "gspo", "cispo", "sapo"}
+GROUP_BASELINE |= {"grpo", "process_grpo", "dr_grpo"}
+_IMPORTANCE = {"reinforce", "rloo", "remax", "gpg"}
+_CLIPPED = {"grpo", "process_grpo", "dr_grpo", "dapo", "reinforce_pp", "reinforce_pp_baseline"}
+# Keys that only some of the built-in algorithms read.
+_READ_BY = {
+    "clip_low": _CLIPPED | _IMPORTANCE | {"gspo", "cispo"},
+    "clip_high": _CLIPPED | _IMPORTANCE | {"gspo", "cispo"},
+    "dual_clip": _CLIPPED | {"gspo"},
+    "ratio": {"grpo", "dr_grpo", "dapo", "gspo"},
+    "importance": _IMPORTANCE,
+    "baseline_momentum": {"reinforce"},
+    "sapo_tau": {"sapo"},
+    "step_rewards": {"process_grpo"},
+}
+
+
+class AlgorithmConfig(Section):
+    """The advantage and the loss."""
+
+    name: str = Field("grpo", description="A name of docs/algorithms.md, or file.py:build")
+    clip_low: float = Field(0.2, ge=0)
+    clip_high: float = Field(0.2, ge=0)
+    dual_clip: float | None = Field(
+        None, gt=1, description="Bound of the ratio where the advantage is negative, e.g. 3"
+    )
+    ratio: Literal["token", "response", "response_mean"] = Field(
+        "token",
+        description="Clip the ratio of each token, the response (R1) or its geometric mean (GSPO)",
+    )
+    importance: Literal["clip", "none", "token", "per_decision", "sequence"] = Field(
+        "clip", description="Policy gradients after the first update of a rollout"
+    )
+    sapo_tau: tuple[float, float] = Field(
+        (1.0, 1.05), description="Gate temperatures for positive and negative advantages"
+    )
+    baseline_momentum: float = Field(0.9, ge=0, lt=1, description="Of the moving average")
+    kl_coef: float = Field(0.0, ge=0, description="0 loads no reference policy")
+    kl_estimator: Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward"] = "k3"
+    kl_in: Literal["loss", "reward"] = "loss"
+    kl_target: float | None = Field(
+        None, gt=0, description="Adapt kl_coef to this KL per token; fixed if not set"
+    )
+    kl_rate: float = Field(0.1, gt=0, description="Of the adaptation")
+    reference_refresh: int = Field(
+        0, ge=0, description="Steps after which the reference becomes the policy; 0: never"
+    )
+    entropy_coef: float = Field(0.0, ge=0, description="Entropy bonus per token")
+    entropy_target: float | None = Field(
+        None, gt=0, description="Adapt entropy_coef to this entropy per token; fixed if not set"
+    )
+    entropy_rate: float = Field(0.1, gt=0, description="Of the adaptation")
+    aggregation: Literal["sequence", "token", "constant"] = Field(
+        "sequence", description="How token losses are added up"
+    )
+    updates_per_rollout: Positive = 1
+    mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss")
+    step_rewards: str | None = Field(
+        None, description="file.py:function that rewards the steps of a completion"
+    )
+    dynamic_sampling: bool = Field(
+        False, description="Replace groups of equal rewards by new ones before the update"
+    )
+    oversample: float = Field(
+        1.0, ge=1, description="Prompts drawn at first, as a multiple of rollout.prompts"
+    )
+    max_draws: Positive = Field(
+        10, description="Most draws of a step; none with signal by then ends the run"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_paper(cls, values: Any) -> Any:
+        """Complete what was not set by what the algorithm's paper uses."""
+        if not isinstance(values, dict):
+            return values
+        return {**ALGORITHM_DEFAULTS.get(values.get("name", "grpo"), {}), **values}
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        ALGORITHMS.check(name)
+        return name
+
+    @model_validator(mode="after")
+    def _make_sense(self) -> AlgorithmConfig:
+        for key, needed in (
+            ("kl_target", "kl_coef"),
+            ("reference_refresh", "kl_coef"),
+            ("entropy_target", "entropy_coef"),
+        ):
+            if getattr(self, key) and not getattr(self, needed):
+                raise ValueError(
+                    f"{key} is set and {needed} is 0, so it would do nothing; set {needed} above "
+                    f"0, or leave {key} out"
+                )
+        if self.name == "process_grpo" and self.step_rewards is None:
+            raise ValueError(
+                "process_grpo learns from the rewards of steps and step_rewards is not set; name a "
+                "file.py:function in algorithm.step_rewards, or use name=grpo"
+            )
+        if self.name == "process_grpo" and self.kl_in == "reward":
+            raise ValueError(
+                "process_grpo learns from the rewards of steps, which hold no KL; set kl_in=loss"
+            )
+        if not self.dynamic_sampling and self.oversample > 1:
+            raise ValueError(
+                "oversample draws spare prompts for dynamic sampling, which is off; set "
+                "dynamic_sampling=true, or leave oversample out"
+            )
+        self._refuse_unread()
+        return self
+
+    def _refuse_unread(self) -> None:
+        """A key that the algorithm does not read would be ignored in silence."""
+        if self.name not in ALGORITHMS.builtin:
+            return
+        for key, readers in _READ_BY.items():
+            value, default = getattr(self, key), type(self).model_fields[key].default
+            if value != default and self.name not in readers:
+                raise ValueError(
+                    f"{self.name} does not read {key} (it is {value!r}); leave it out, or choose "
+                    f"one of {', '.join(sorted(readers))}"
+                )

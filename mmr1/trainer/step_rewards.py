@@ -1,0 +1,75 @@
+"""Rewards of the steps of a completion, for process supervision."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from mmr1.config import AlgorithmConfig
+from mmr1.registry import Registry
+from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup
+from mmr1.vision.families.qwen2_5_vl import Family
+
+StepRewards = Callable[[str, Sample], Sequence[tuple[int, float]]]
+"""What judges steps: ``(completion text, sample) -> [(end, reward), ...]``.
+
+``end`` counts the characters of the text up to the end of the step, in rising order. A process
+reward model is such a function, as is a rule.
+"""
+
+_NAMES = Registry("step reward", {})
+
+
+class StepScorer:
+    """Puts the rewards of steps on the tokens that end them."""
+
+    def __init__(self, judge: StepRewards, decode: Callable[[Sequence[int]], str]) -> None:
+        self._judge = judge
+        self._decode = decode
+
+    def score(self, scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+        """The same groups with their ``steps``.
+
+        Raises:
+            ValueError: The function returned ends that do not rise within the text.
+        """
+        return [replace(s, steps=self._steps(s.group)) for s in scored]
+
+    def _steps(self, group: RolloutGroup) -> tuple[tuple[tuple[int, float], ...], ...]:
+        sample = group.prompt.sample
+        return tuple(self._of_completion(c, sample) for c in group.completions)
+
+    def _of_completion(self, completion: Completion, sample: Sample) -> tuple[Any, ...]:
+        steps = list(self._judge(completion.text, sample))
+        bounds = [0, *(end for end, _ in steps), len(completion.text)]
+        if sorted(bounds) != bounds:
+            raise ValueError(
+                f"algorithm.step_rewards: the steps of a completion of sample '{sample.id}' end at "
+                f"{bounds[1:-1]}; ends must rise and stay within its {bounds[-1]} characters"
+            )
+        return tuple((self._token(completion, end), float(reward)) for end, reward in steps)
+
+    def _token(self, completion: Completion, end: int) -> int:
+        """Index of the first token with which the text reaches ``end`` characters.
+
+        A step that ends with the text takes the end-of-sequence token with it.
+        """
+        ids = completion.token_ids.tolist()
+        if end >= len(completion.text):
+            return len(ids) - 1
+        return bisect_left(range(len(ids)), end, key=lambda i: len(self._decode(ids[: i + 1])))
+
+
+def build_step_scorer(config: AlgorithmConfig, family: Family) -> StepScorer | None:
+    """The scorer that ``algorithm.step_rewards`` names, or None.
+
+    Raises:
+        ValueError: The file or its function cannot be loaded.
+    """
+    if config.step_rewards is None:
+        return None
+    decode = partial(family.tokenizer.decode, skip_special_tokens=True)
+    return StepScorer(_NAMES.load(config.step_rewards), decode)
