@@ -54,13 +54,15 @@ def build_experience(
     rollout_logprobs = [torch.as_tensor(c.logprobs) for c in completions]
 
     ref_logprobs = None if reference is None else reference.logprobs(groups)
-    kl_in_reward = config.kl_in == "reward" and ref_logprobs is not None
+    kl_in_reward = config.kl_in == "reward" and reference is not None
     needs_old = config.updates_per_rollout > 1 or kl_in_reward
     old_logprobs = policy.logprobs(groups) if needs_old else None
 
     mask = _mask(scored, config.mask_truncated)
     kl_penalty = torch.zeros(mask.shape)
     if kl_in_reward:
+        assert old_logprobs is not None
+        assert ref_logprobs is not None
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
     return Experience(

@@ -240,9 +240,14 @@ def test_step_rewards_go_to_the_tokens_that_end_steps():
             steps(*wrong)
 
 
-def test_an_algorithm_of_ones_own_from_the_documentation(tmp_path):
+def own_algorithm() -> str:
+    """The documentation's file; the whole loop runs it in ``test_loop.py``."""
     blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
-    own = next(b for b in blocks if "def build" in b)
+    return next(b for b in blocks if "def build" in b)
+
+
+def test_an_algorithm_of_ones_own_from_the_documentation(tmp_path):
+    own = own_algorithm()
     assert len(own.splitlines()) <= 30
     path = tmp_path / "median.py"
     path.write_text(own)

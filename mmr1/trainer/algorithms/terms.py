@@ -61,13 +61,12 @@ def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor
 
 def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     """``-A log p``; after a rollout's first update with the clip or weights of ``importance``."""
-    if config.updates_per_rollout > 1 and config.importance == "clip":
+    form = config.importance
+    if config.updates_per_rollout > 1 and form == "clip":
         return clipped_surrogate(x, config)
     loss = losses.policy_gradient(x.logprobs, x.advantages)
-    if config.importance not in ("clip", "none"):
-        loss = loss * losses.importance_weights(
-            x.logprobs, x.old_logprobs, x.mask, config.importance
-        )
+    if form != "clip" and form != "none":
+        loss = loss * losses.importance_weights(x.logprobs, x.old_logprobs, x.mask, form)
     return regularised(loss, x, config)
 
 

@@ -1,0 +1,104 @@
+"""Trains every algorithm on the quickstart's digits and prints what each gained.
+
+    scripts/quickstart.sh                      # once: the data and the supervised checkpoint
+    python scripts/bench/algorithms.py         # every algorithm, three seeds
+    python scripts/bench/algorithms.py --names grpo rloo --steps 100 --seeds 0
+
+Each run is its own process, so that its peak memory is its own. A run that is already under
+``--output`` is not repeated. The reward is the mean over the first and the last tenth of a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from mmr1.algorithm_config import ALGORITHMS
+from mmr1.report.curves import read_metrics
+
+RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
+NEEDS = {"process_grpo": ["algorithm.step_rewards=scripts/bench/digit_steps.py:judge"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--names", nargs="+", default=list(ALGORITHMS.builtin))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--engine", default="vllm", choices=["vllm", "hf"])
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/algorithms"))
+    args = parser.parse_args()
+    runs = [(name, seed) for name in args.names for seed in args.seeds]
+    rows = [
+        {"name": name, "seed": seed, **measure(args, name, seed)}
+        for name, seed in track(runs, disable=not Console().is_terminal)
+    ]
+    (args.output / "table.json").write_text(json.dumps(rows, indent=2) + "\n")
+    print_table(args.names, rows)
+
+
+def measure(args: argparse.Namespace, name: str, seed: int) -> dict[str, float]:
+    """Reward at start and end, wall seconds and peak memory of one run."""
+    folder = args.output / f"{name}-{seed}"
+    result = folder / "measured.json"
+    if not result.is_file():
+        memory = train(args, name, seed, folder / "run")
+        metrics = read_metrics(folder / "run/metrics.jsonl")
+        rewards = metrics["reward/mean"]
+        tenth = max(1, len(rewards) // 10)
+        measured = {
+            "start": fmean(rewards[:tenth]),
+            "end": fmean(rewards[-tenth:]),
+            "seconds": sum(metrics["time/step"]),
+            "gib": memory,
+        }
+        result.write_text(json.dumps(measured) + "\n")
+    found: dict[str, float] = json.loads(result.read_text())
+    return found
+
+
+def train(args: argparse.Namespace, name: str, seed: int, folder: Path) -> float:
+    """``mmr1 train`` in a process of its own; the trainer's peak memory in GiB."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    command: list[Any] = [
+        *(sys.executable, "-m", "mmr1.cli", "train", RECIPE),
+        *(f"algorithm.name={name}", f"seed={seed}", f"trainer.max_steps={args.steps}"),
+        *(f"trainer.output_dir={folder}", f"rollout.engine={args.engine}", "data.eval=null"),
+        *NEEDS.get(name, []),
+    ]
+    with (folder.parent / "log").open("w") as log:
+        process = subprocess.Popen(list(map(str, command)), stdout=log, stderr=log)
+        _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"{name}, seed {seed} failed; see {folder.parent / 'log'}")
+    return usage.ru_maxrss / 2**20  # KiB on Linux
+
+
+def print_table(names: list[str], rows: list[dict[str, Any]]) -> None:
+    table = Table("algorithm", "reward at start", "at end", "improved", "seconds", "GiB")
+    for name in names:
+        own = [row for row in rows if row["name"] == name]
+        better = sum(row["end"] > row["start"] for row in own)
+        table.add_row(
+            name,
+            " ".join(f"{row['start']:.3f}" for row in own),
+            " ".join(f"{row['end']:.3f}" for row in own),
+            f"{better} of {len(own)}",
+            f"{fmean(row['seconds'] for row in own):.0f}",
+            f"{max(row['gib'] for row in own):.2f}",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

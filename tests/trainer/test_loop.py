@@ -1,0 +1,149 @@
+"""Every algorithm through the real loop: rollouts, rewards, update, weights handed on."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from mmr1.algorithm_config import ALGORITHMS
+from mmr1.config import Config
+from mmr1.data.sampler import Sampler
+from mmr1.rewards import build_scorer
+from mmr1.rollout.hf import HfEngine
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.dynamic_sampling import NoSignalError
+from mmr1.trainer.loop import Parts, Step, train
+from mmr1.trainer.optimizer import Optimizer
+from mmr1.trainer.policy import LocalPolicy, Scorer
+from mmr1.trainer.scoring import GroupScorer
+from mmr1.trainer.step_rewards import build_step_scorer
+from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
+from mmr1.vision.prepare import MediaCache
+from tests.trainer.test_algorithms import own_algorithm
+
+# An untrained model writes noise: a reward that tells its completions apart all the same.
+REWARD = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"
+STEPS = (
+    "def judge(completion, sample):\n"
+    "    return [(len(completion) // 2, len(completion) % 3), (len(completion), 1.0)]\n"
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "reward.py").write_text(REWARD)
+    (folder / "steps.py").write_text(STEPS)
+    (folder / "median.py").write_text(own_algorithm())
+    return folder
+
+
+def config_of(files: Path, rewards: dict[str, Any] | None = None, **algorithm: Any) -> Config:
+    if algorithm["name"] == "process_grpo":
+        algorithm["step_rewards"] = f"{files}/steps.py:judge"
+    noise = {"noise": {"use": f"{files}/reward.py:reward", "isolated": False}}
+    return Config(
+        model={"path": "tiny", "dtype": "float32"},
+        rollout={"engine": "hf", "prompts": 2, "n": 3, "sampling": {"max_tokens": 6}},
+        rewards={"parts": rewards or noise, "workers": 1},
+        algorithm=algorithm,
+        optimizer={"lr": 1e-3, "warmup_steps": 0, "schedule": "constant"},
+        trainer={"max_steps": 2},
+    )
+
+
+@pytest.fixture(scope="module")
+def shared(tiny_model, files) -> Iterator[tuple[Any, ...]]:
+    family = load_family(str(tiny_model))
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    media = MediaCache(partial(prepare_media, family))
+    with build_scorer(config_of(files, name="grpo").rewards) as scorer:
+        yield family, model, media, scorer
+
+
+def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, Any]:
+    """The steps of a run, its model and its reference's model."""
+    family, start, media, noise = shared
+    model, frozen = copy.deepcopy(start), copy.deepcopy(start)
+    algorithm = build_algorithm(config.algorithm)
+    parts = Parts(
+        sampler=Sampler(samples, 0),
+        render=partial(render_prompt, family),
+        rollout=HfEngine(model, family, media),
+        rewards=GroupScorer(scorer or noise, media, 0.0),
+        algorithm=algorithm,
+        policy=LocalPolicy(
+            Scorer(model, family, media, 1.0, 4096),
+            algorithm,
+            Optimizer(model, config.optimizer, 10),
+            config.algorithm.updates_per_rollout,
+            limit=6,
+        ),
+        reference=Scorer(frozen, family, media, 1.0, 4096) if config.algorithm.kl_coef else None,
+        media=media,
+        steps=build_step_scorer(config.algorithm, family),
+    )
+    return list(train(config, parts)), model, frozen
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+MORE = {"updates_per_rollout": 2, "kl_coef": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        *((name, {}) for name in (*sorted(ALGORITHMS.builtin), "median.py:build")),
+        *((name, MORE) for name in ("rloo", "gspo", "cispo", "reinforce_pp")),
+        ("rloo", {"updates_per_rollout": 2, "importance": "per_decision"}),
+        ("grpo", {"updates_per_rollout": 2, "ratio": "response", "dual_clip": 3.0}),
+    ],
+)
+def test_every_algorithm_trains(shared, files, digit_samples, name, keys):
+    spec = f"{files}/{name}" if ".py" in name else name
+    steps, model, _ = run(shared, digit_samples, config_of(files, name=spec, **keys))
+    assert [step.number for step in steps] == [1, 2]
+    for step in steps:
+        assert all(math.isfinite(value) for value in step.stats.values())
+        assert step.stats["grad_norm"] > 0
+        assert len(step.scored) == 2
+        assert len(step.advantages) == 6
+    assert not same(model, shared[1])
+    assert ("kl_coef" in keys) == (steps[1].stats["kl"] > 0)
+
+
+def test_a_refreshed_reference_is_the_policy(shared, files, digit_samples):
+    config = config_of(files, name="grpo", kl_coef=0.1, reference_refresh=2)
+    _, model, reference = run(shared, digit_samples, config)
+    assert same(model, reference)
+    config = config_of(files, name="grpo", kl_coef=0.1)
+    _, model, reference = run(shared, digit_samples, config)
+    assert same(reference, shared[1])
+    assert not same(model, reference)
+
+
+def test_adaptive_coefficients_are_logged(shared, files, digit_samples):
+    keys = {"kl_coef": 0.1, "kl_target": 0.5, "entropy_coef": 0.1, "entropy_target": 50.0}
+    steps, _, _ = run(shared, digit_samples, config_of(files, name="grpo", **keys))
+    first, second = (step.stats for step in steps)
+    assert (first["kl_coef"], first["entropy_coef"]) == (0.1, 0.1)
+    assert second["entropy_coef"] > 0.1  # the entropy is below its target
+    assert second["kl_coef"] == pytest.approx(0.1 * 0.98)  # no KL yet in the first step
+
+
+def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
+    # An untrained model never answers: every reward is 0.
+    config = config_of(files, {"format": {}}, name="dapo", max_draws=2)
+    with build_scorer(config.rewards) as scorer, pytest.raises(NoSignalError, match="2 draws"):
+        run(shared, digit_samples, config, scorer)
