@@ -11,7 +11,6 @@ training for as long as RL took, so that RL's gain is not just that of more comp
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -27,7 +26,6 @@ from mmr1.report.curves import plot_rewards, read_metrics
 
 RUN = Path("runs/quickstart")
 RECIPE = Path("scripts/recipes/quickstart")
-WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 console = Console(highlight=False, soft_wrap=True)
 
 
@@ -133,25 +131,14 @@ def control_steps() -> int:
 def read_result(folder: Path) -> dict[str, Any]:
     """Accuracy and format rate of both decodings, and how often thought and answer agree."""
     result = json.loads((folder / "result.json").read_text())
-    rows = [json.loads(line) for line in (folder / "completions.jsonl").open()]
     return {
         mode: {
             "accuracy": result[mode]["accuracy"],
             "format_rate": result[mode]["parts"]["format"],
-            "agreement": fmean(agrees(r["completion"]) for r in rows if r["mode"] == mode),
+            "agreement": result[mode]["parts"]["agreement"],
         }
         for mode in ("greedy", "sampled")
     }
-
-
-def agrees(completion: str) -> bool:
-    """Does the thought name the digit that the answer gives?"""
-    answer = re.search(r"<answer>\s*(\d)\s*</answer>", completion)
-    thought = re.search(r"<think>(.*?)</think>", completion, re.S)
-    if answer is None or thought is None:
-        return False
-    named = [word for word in re.findall(r"[a-z]+", thought[1].lower()) if word in WORDS]
-    return named == [WORDS[int(answer[1])]]
 
 
 def summarise(
