@@ -25,10 +25,7 @@ CASES = [
     ("lmm_r1", "lmm_r1_messages", 1, 1, {}),
     ("sharegpt", "sharegpt_llamafactory", 6, 6, {}),
     ("super_clevr", "superclevr_counting_r1v/output", 42, 42, {}),
-    ("mmk12", "mmk12_mm_eureka", 24, 16, {
-        "several answers in one row": 5,
-        "the gold answer '…' is not readable: I expected something else here": 1,
-    }),
+    ("mmk12", "mmk12_mm_eureka", 24, 18, {"several answers in one row": 5}),
     ("mathverse", "mathverse", 18, 14, {MISSING: 3}),
     ("geoqa_eval", "geoqa_r1v/geoqa_test_prompts_subset.jsonl", 32, 0, {MISSING: 32}),
     ("geoqa_choice", "geoqa_r1v", 32, 0, {MISSING: 32}),

@@ -179,7 +179,7 @@ def test_unreadable_golds_are_errors_at_preparation() -> None:
     ):
         gold(answer)
     with pytest.raises(ValueError, match="gold"):
-        gold(">-2")
+        gold("\\frac{1}{")
     with pytest.raises(ValueError, match="gold"):
         gold("")
     with pytest.raises(ValueError, match="names none of the options"):
