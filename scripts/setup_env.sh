@@ -52,7 +52,7 @@ pip_install() {
         elif grep -q '+cpu' "$log"; then
             fail "pip finds no CPU build of torch. Set PIP_EXTRA_INDEX_URL to PyTorch's CPU wheel index (named on pytorch.org under 'Get started') and run again."
         fi
-        fail "pip could not install $what; the whole output is in $log."
+        fail "pip could not install $what; the whole output is in $log. After an interrupted set-up, remove $venv and run again."
     fi
 }
 
