@@ -6,7 +6,11 @@ import pytest
 
 from mmr1.config import RewardPartConfig, RewardsConfig
 from mmr1.rewards import Scorer, build_scorer
-from mmr1.rewards.accounting import refuse_too_many_invalid, reward_stats
+from mmr1.rewards.accounting import (
+    TooManyInvalidRewardsError,
+    refuse_too_many_invalid,
+    reward_stats,
+)
 from mmr1.types import Status
 from tests.rewards.helpers import item, sample, think
 
@@ -83,8 +87,8 @@ def test_accounting(scorer: Scorer) -> None:
     assert stats["reward/math"] == 0.5
     assert stats["reward/invalid"] == 1
     assert stats["reward/invalid/math"] == 1
-    assert stats["reward/invalid/status/bad_gold"] == 1
+    assert stats["reward/invalid/bad_gold"] == 1
     assert stats["reward/no_answer"] == 1
     refuse_too_many_invalid(rewards, items, 0.34)
-    with pytest.raises(ValueError, match=r"1 of 3 .* sample 's1': math: the gold"):
+    with pytest.raises(TooManyInvalidRewardsError, match=r"1 of 3 .* sample 's1': math: the gold"):
         refuse_too_many_invalid(rewards, items, 0.3)
