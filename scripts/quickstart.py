@@ -22,6 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from mmr1.registry import import_file
 from mmr1.report.curves import plot_rewards, read_metrics
 
 RUN = Path("runs/quickstart")
@@ -131,11 +132,13 @@ def control_steps() -> int:
 def read_result(folder: Path) -> dict[str, Any]:
     """Accuracy and format rate of both decodings, and how often thought and answer agree."""
     result = json.loads((folder / "result.json").read_text())
+    rows = [json.loads(line) for line in (folder / "completions.jsonl").open()]
+    agrees = import_file(RECIPE / "thought.py").agrees
     return {
         mode: {
             "accuracy": result[mode]["accuracy"],
             "format_rate": result[mode]["parts"]["format"],
-            "agreement": result[mode]["parts"]["agreement"],
+            "agreement": fmean(agrees(r["completion"]) for r in rows if r["mode"] == mode),
         }
         for mode in ("greedy", "sampled")
     }
