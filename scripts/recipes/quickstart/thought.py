@@ -1,8 +1,8 @@
 """The quickstart's own measure: does the thought name the digit that the answer gives?
 
 The other rewards look at the answer alone, and the thought would drift away from it. Agreement is
-paid only where the answer is right: paid everywhere, it was learnt first, from any digit at all, and
-the answers never caught up.
+paid only where the answer is right: paid everywhere, it was learnt first, from any digit at all,
+and the answers never caught up.
 """
 
 from __future__ import annotations
