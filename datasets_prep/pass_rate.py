@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-import urllib.error
+import time
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +19,8 @@ from datasets_prep.progress import Progress
 from mmr1.config import RewardPartConfig, RewardsConfig
 from mmr1.rewards import RewardItem, build_scorer
 from mmr1.types import MediaRef, Sample, TextPart
+
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,18 @@ class Server:
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
-                choices = json.load(response)["choices"]
-            return [choice["message"]["content"] for choice in choices]
-        except (urllib.error.URLError, TimeoutError, KeyError, ValueError) as error:
-            raise ValueError(f"{self.url} gives no answers for {sample.id}: {error}") from error
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
+                    choices = json.load(response)["choices"]
+                return [choice["message"]["content"] for choice in choices]
+            except (OSError, KeyError, ValueError) as error:
+                # A busy server resets connections; what it answers, however wrong, is final.
+                if isinstance(error, OSError) and attempt < ATTEMPTS:
+                    time.sleep(0.5 * attempt)
+                    continue
+                raise ValueError(f"{self.url} gives no answers for {sample.id}: {error}") from error
+        raise AssertionError("the last attempt returns or raises")
 
 
 def prompt_of(sample: Sample) -> Sequence[Any]:
