@@ -70,9 +70,9 @@ def run_sft(config: Config) -> Path:
 
 def demonstration(family: Family, prompt: Prompt) -> RolloutGroup:
     """A demonstration as a group of one: the assistant's text and the end of its turn."""
-    ids = family.tokenizer(_assistant_text(prompt.sample), add_special_tokens=False)["input_ids"]
-    tokens = np.array([*ids, family.tokenizer.eos_token_id], dtype=np.int64)
     text = _assistant_text(prompt.sample)
+    ids = family.tokenizer(text, add_special_tokens=False)["input_ids"]
+    tokens = np.array([*ids, family.tokenizer.eos_token_id], dtype=np.int64)
     empty = np.zeros(len(tokens), dtype=np.float32)
     return RolloutGroup(prompt, (Completion(tokens, empty, text, False, 0),))
 

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer import advantages
 from mmr1.trainer.algorithms.algorithm import Algorithm
-from mmr1.trainer.algorithms.terms import (
-    clip_metrics,
-    clipped_surrogate,
-    needs_signal,
-    per_completion,
-)
+from mmr1.trainer.algorithms.terms import clipped_algorithm, per_completion
 
 
 def build(config: AlgorithmConfig) -> Algorithm:
-    return Algorithm(
-        advantages=per_completion(advantages.grpo),
-        token_loss=partial(clipped_surrogate, config=config),
-        aggregation=config.aggregation,
-        metrics=partial(clip_metrics, config=config),
-        needs_signal=needs_signal(config),
-    )
+    return clipped_algorithm(per_completion(advantages.grpo), config)

@@ -5,24 +5,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer import advantages
 from mmr1.trainer.algorithms.algorithm import Algorithm, Outcomes
-from mmr1.trainer.algorithms.terms import clip_metrics, clipped_surrogate, needs_signal
+from mmr1.trainer.algorithms.terms import clipped_algorithm
 
 
 def build(config: AlgorithmConfig) -> Algorithm:
-    return Algorithm(
-        advantages=_advantages,
-        token_loss=partial(clipped_surrogate, config=config),
-        aggregation=config.aggregation,
-        metrics=partial(clip_metrics, config=config),
-        needs_signal=needs_signal(config),
-    )
+    return clipped_algorithm(_advantages, config)
 
 
 def _advantages(x: Outcomes) -> torch.Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer import losses
-from mmr1.trainer.algorithms.algorithm import LossInputs, Outcomes
+from mmr1.trainer.algorithms.algorithm import Algorithm, LossInputs, Outcomes
 from mmr1.trainer.kl import ESTIMATORS
 
 
@@ -30,6 +31,22 @@ def per_completion(
 def penalised(x: Outcomes) -> torch.Tensor:
     """Rewards ``[G, n]`` less the KL penalty of each completion's tokens."""
     return x.rewards - (x.kl_penalty * x.mask).sum(-1).view(x.rewards.shape)
+
+
+def clipped_algorithm(
+    advantages: Callable[[Outcomes], torch.Tensor], config: AlgorithmConfig
+) -> Algorithm:
+    """These advantages under PPO's clipped loss: what most of the family differ in is the former.
+
+    The rest of a paper's choices are values of the configuration, filled in when it is read.
+    """
+    return Algorithm(
+        advantages=advantages,
+        token_loss=partial(clipped_surrogate, config=config),
+        aggregation=config.aggregation,
+        metrics=partial(clip_metrics, config=config),
+        needs_signal=needs_signal(config),
+    )
 
 
 def clipped_surrogate(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
