@@ -36,23 +36,37 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the resolved configuration and exit")
 ]
 
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the run in trainer.output_dir, if there is one")
+]
+
 
 @app.command()
-def train(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+def train(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+) -> None:
     """Reinforcement learning: roll out, score, learn."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
         from mmr1.trainer.run import run_training
 
-        run_training(resolved)
+        run_training(resolved, resume=resume)
 
 
 @app.command()
-def sft(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+def sft(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+) -> None:
     """Supervised fine-tuning on demonstrations."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
         from mmr1.trainer.sft import run_sft
 
-        run_sft(resolved)
+        run_sft(resolved, resume=resume)
 
 
 @app.command("eval")
@@ -119,7 +133,8 @@ def main() -> None:
         if not type(error).__module__.startswith("mmr1."):
             raise
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(1)
+        # A run that a signal stopped ends as shells and schedulers expect of one.
+        sys.exit(128 + error.signum if hasattr(error, "signum") else 1)
 
 
 def _quiet_libraries() -> None:

@@ -150,6 +150,16 @@ class TrainerConfig(Section):
     max_steps: Positive = 100
     output_dir: str = "runs/run"
     save_every: int = Field(0, ge=0, description="Checkpoint interval in steps; 0: the last only")
+    keep_checkpoints: int = Field(2, ge=2, description="How many of the last to keep")
+    keep_best: str | None = Field(
+        None, description="Also keep the checkpoint where this metric was highest: reward/mean, ..."
+    )
+    save_in_background: bool = Field(
+        False, description="Write checkpoints beside the training, from a copy in memory"
+    )
+    grace_s: float = Field(
+        120.0, gt=0, description="Seconds that SIGTERM or Ctrl-C leaves a step to end and be saved"
+    )
     log_rollouts_every: Positive = 10
     log_every: Positive = Field(10, description="Steps between lines when not on a terminal")
     threads: Positive | None = Field(None, description="CPU threads of trainer and engine each")

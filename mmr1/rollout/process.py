@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing as mp
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -148,6 +149,7 @@ def _serve(
 ) -> None:
     """The process: build the engine, then answer calls until the pipe ends."""
     _redirect_output(log)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to answer
     _die_with(parent)
     engine = _answer(pipe, lambda: build(*args), reply=False)
     if engine is None:
@@ -199,7 +201,6 @@ def _die_with(parent: int) -> None:
     if not sys.platform.startswith("linux"):
         return
     import ctypes
-    import signal
 
     pr_set_pdeathsig = 1
     ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)

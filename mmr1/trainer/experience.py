@@ -32,6 +32,10 @@ class Reference(ScoresCompletions, Protocol):
         """Become the model of these weights."""
         ...
 
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The weights by name."""
+        ...
+
 
 def build_experience(
     scored: Sequence[ScoredGroup],

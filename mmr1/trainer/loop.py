@@ -39,28 +39,33 @@ class Parts:
     algorithm: Algorithm
     policy: Policy
     reference: Reference | None
+    coefficients: Coefficients
     media: MediaCache
     steps: StepScorer | None = None
 
 
-def train(config: Config, parts: Parts) -> Iterator[Step]:
-    """Run ``trainer.max_steps`` steps, yielding each when it is done.
+def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
+    """Run up to step ``trainer.max_steps``, ``done`` of them done before; yields each when done.
 
     Raises:
         NoSignalError: Dynamic sampling found no group to learn from.
     """
     algorithm = config.algorithm
-    coefficients = Coefficients(algorithm)
-    for number in range(1, config.trainer.max_steps + 1):
+    for number in range(done + 1, config.trainer.max_steps + 1):
         clock = Clock()
         roll_out = partial(sample_and_score, config, parts, clock, number)
         drawn = draw_groups(roll_out, config.rollout.prompts, algorithm)
         with clock("update"):
             batch = build_experience(
-                drawn.kept, parts.algorithm, algorithm, parts.policy, parts.reference, coefficients
+                drawn.kept,
+                parts.algorithm,
+                algorithm,
+                parts.policy,
+                parts.reference,
+                parts.coefficients,
             )
             stats = parts.policy.update(batch)
-            coefficients.adapt(stats)
+            parts.coefficients.adapt(stats)
         with clock("sync"):
             parts.rollout.load_weights(parts.policy.weights(), parts.policy.version)
             if parts.reference and is_due(number, algorithm.reference_refresh):
@@ -112,8 +117,8 @@ class Step:
 
     number: int
     stats: StepStats
-    scored: Sequence[ScoredGroup]
-    advantages: list[float]
+    scored: Sequence[ScoredGroup] = ()
+    advantages: Sequence[float] = ()
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
@@ -37,25 +36,26 @@ class Optimizer:
     """
 
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig, steps: int) -> None:
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._names = list(trained)
+        self._parameters = list(trained.values())
         self._masters = [
             p if p.dtype == torch.float32 else p.detach().float() for p in self._parameters
         ]
-        self._max_grad_norm = config.max_grad_norm
+        self._config = config
+        self._steps = steps
+        self.steps_taken = 0
         self.adamw = torch.optim.AdamW(
             self._masters,
             lr=config.lr,
             betas=config.betas,
             weight_decay=config.weight_decay,
         )
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.adamw, lambda step: schedule_factor(step, steps, config)
-        )
 
     @property
     def lr(self) -> float:
         """Learning rate of the next step."""
-        return float(self.schedule.get_last_lr()[0])
+        return self._config.lr * schedule_factor(self.steps_taken, self._steps, self._config)
 
     def step(self) -> float:
         """Clip the accumulated gradient by its global norm and step; returns that norm.
@@ -64,15 +64,17 @@ class Optimizer:
             NonFiniteError: The norm is not finite. Nothing was changed.
         """
         self._gradients_to_masters()
-        norm = float(torch.nn.utils.clip_grad_norm_(self._masters, self._max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm))
         if not math.isfinite(norm):
             self.adamw.zero_grad()
             raise NonFiniteError(
                 f"the gradient's norm is {norm}; the weights were not changed. Lower "
                 "optimizer.lr, or look at the last rollouts for what caused it"
             )
+        for group in self.adamw.param_groups:
+            group["lr"] = self.lr
         self.adamw.step()
-        self.schedule.step()
+        self.steps_taken += 1
         self.adamw.zero_grad()
         self._masters_to_parameters()
         return norm
@@ -89,12 +91,37 @@ class Optimizer:
             if master is not parameter:
                 parameter.copy_(master)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"adamw": self.adamw.state_dict(), "schedule": self.schedule.state_dict()}
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that later steps depend on but ``steps_taken``: the trained weights in float32,
+        AdamW's two moments and its step count of each, by ``weight.NAME``, ``exp_avg.NAME``, ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.adamw.load_state_dict(state["adamw"])
-        self.schedule.load_state_dict(state["schedule"])
+        They are the tensors that the optimizer works on, not copies.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for name, master in zip(self._names, self._masters, strict=True):
+            state = self._state_of(master)
+            found[f"weight.{name}"] = master.detach()
+            found |= {f"{key}.{name}": state[key] for key in ("exp_avg", "exp_avg_sq", "step")}
+        return found
+
+    def tensors_loaded(self) -> None:
+        """The tensors of ``tensors()`` were written into: hand the weights on to the model."""
+        self._masters_to_parameters()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps_taken": self.steps_taken}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps_taken = state["steps_taken"]
+
+    def _state_of(self, master: torch.Tensor) -> dict[str, torch.Tensor]:
+        """AdamW's state of a parameter, made as AdamW does where no gradient has come yet."""
+        state = self.adamw.state[master]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["exp_avg"] = torch.zeros_like(master)
+            state["exp_avg_sq"] = torch.zeros_like(master)
+        return state
 
 
 def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:

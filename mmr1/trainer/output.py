@@ -3,45 +3,104 @@
 OUTPUT/config.yaml            the resolved configuration
 OUTPUT/metrics.jsonl          one object per step
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
-OUTPUT/checkpoints/step_*     Hugging Face model directories
+OUTPUT/checkpoints/step_*     Hugging Face model directories, and what resuming needs
+OUTPUT/run.lock               held by the process that writes here
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
-import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from mmr1.config import Section, dump_yaml
+from mmr1.config import Config, dump_yaml, load_config
+from mmr1.trainer.checkpoint import Checkpoints, newest_whole, step_of
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
-from mmr1.vision.families.qwen2_5_vl import Family
+
+FREE_SECTIONS = ("trainer", "eval")
+"""What may change when a run is resumed: it does not decide what a step computes."""
 
 
-def refuse_existing_run(path: str) -> None:
-    """Two runs never share a directory. Raises ValueError when one is there."""
-    if any((Path(path) / name).exists() for name in ("config.yaml", "metrics.jsonl")):
+def check_directory(config: Config, *, resume: bool) -> None:
+    """Refuse what must not be written into, before anything is loaded.
+
+    Raises:
+        ValueError: Two runs would share the directory, or the run to be resumed was another one.
+    """
+    path = Path(config.trainer.output_dir)
+    if not any((path / name).exists() for name in ("config.yaml", "metrics.jsonl")):
+        return
+    if not resume:
         raise ValueError(
-            f"trainer.output_dir '{path}' already holds a run; name another directory, "
-            "or remove this one"
+            f"trainer.output_dir '{path}' already holds a run; continue it with --resume, name "
+            "another directory, or remove this one"
+        )
+    before = load_config(path / "config.yaml")
+    if changed := changed_keys(before, config):
+        raise ValueError(
+            f"{path / 'config.yaml'}: the run was started with another {', '.join(changed)}; "
+            "resume it with the configuration it has, or name another trainer.output_dir "
+            f"(only {' and '.join(FREE_SECTIONS)} may change)"
         )
 
 
+def changed_keys(before: Config, now: Config) -> list[str]:
+    """The keys outside ``FREE_SECTIONS`` whose values differ, as ``section.key``."""
+    old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
+    found = []
+    for section in (s for s in new if s not in FREE_SECTIONS and old[s] != new[s]):
+        if isinstance(new[section], dict):
+            keys = [k for k in new[section] if old[section].get(k) != new[section][k]]
+            found += [f"{section}.{key}" for key in keys]
+        else:
+            found.append(section)
+    return found
+
+
 class RunDirectory:
-    """Creates the directory of a new run and writes into it.
+    """The directory of a run, new or continued, that only this process writes into.
 
     Raises:
-        ValueError: The directory holds a run already.
+        ValueError: Another process writes into it.
     """
 
-    def __init__(self, path: str, config: Section) -> None:
-        refuse_existing_run(path)
-        self.path = Path(path)
+    def __init__(self, config: Config) -> None:
+        self.path = Path(config.trainer.output_dir)
         self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.path / "run.lock")
         (self.path / "config.yaml").write_text(dump_yaml(config))
         self.metrics_file = self.path / "metrics.jsonl"
+        self.checkpoints = Checkpoints(
+            self.path / "checkpoints",
+            config.trainer.keep_checkpoints,
+            config.trainer.keep_best,
+            config.trainer.save_in_background,
+        )
+
+    def last_checkpoint(self, warn: Callable[[str], None]) -> Path | None:
+        """The newest whole checkpoint, None in a new run; forgets the steps after it."""
+        checkpoint = newest_whole(self.path / "checkpoints", warn)
+        self._rewind(0 if checkpoint is None else step_of(checkpoint))
+        self.checkpoints.last = checkpoint
+        return checkpoint
+
+    def close(self) -> None:
+        """Wait for a checkpoint that is being written; let others write here."""
+        self.checkpoints.close()
+        self._lock.close()
+
+    def _rewind(self, step: int) -> None:
+        """Take out what was logged of later steps: they will be done again."""
+        if self.metrics_file.exists():
+            kept = self.metrics_file.with_name("metrics.jsonl.tmp")
+            lines = self.metrics_file.read_text().splitlines(keepends=True)
+            kept.write_text("".join(line for line in lines if _step_of_line(line) <= step))
+            kept.replace(self.metrics_file)
+        for path in (self.path / "rollouts").glob("step_*.jsonl"):
+            if int(path.stem.removeprefix("step_")) > step:
+                path.unlink()
 
     def log(self, stats: StepStats) -> None:
         """Append one line to ``metrics.jsonl``."""
@@ -49,8 +108,10 @@ class RunDirectory:
 
     def log_dropped(self, rows: Iterable[dict[str, str]]) -> None:
         """Name the rows that were left out in ``quarantine.jsonl``; no file without any."""
+        file = self.path / "quarantine.jsonl"
+        file.unlink(missing_ok=True)
         if rows := list(rows):
-            append_json(self.path / "quarantine.jsonl", rows)
+            append_json(file, rows)
 
     def log_rollouts(
         self, step: int, scored: Iterable[ScoredGroup], advantages: Iterable[float]
@@ -59,19 +120,6 @@ class RunDirectory:
         queue = iter(advantages)
         rows = [_rollout_row(step, group, queue) for group in scored]
         append_json(self.path / "rollouts" / f"step_{step:06d}.jsonl", rows)
-
-    def save_model(self, model: Any, family: Family, step: int) -> Path:
-        """Write a Hugging Face directory, whole or not at all."""
-        target = self.path / "checkpoints" / f"step_{step:06d}"
-        temporary = target.with_name(target.name + ".tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        model.save_pretrained(temporary)
-        family.processor.save_pretrained(temporary)
-        for file in temporary.iterdir():
-            _sync(file)
-        temporary.replace(target)
-        _sync(target.parent)
-        return target
 
 
 def append_json(path: Path, rows: Iterable[Any]) -> None:
@@ -119,9 +167,22 @@ def _reward(reward: Reward) -> dict[str, Any]:
     }
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _step_of_line(line: str) -> float:
+    """The step of a line of metrics.jsonl; infinite for one that was cut off by a kill."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return json.loads(line)["step"]
+    except ValueError:
+        return float("inf")
+
+
+def _lock(path: Path) -> TextIO:
+    """Hold the file until the process ends, however it ends."""
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise ValueError(
+            f"another process is writing into '{path.parent}'; wait for it, stop it, or name "
+            "another trainer.output_dir"
+        ) from error
+    return file

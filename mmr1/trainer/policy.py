@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from mmr1.trainer.micro_batches import MicroBatch, micro_batches
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.packed import packed_scores
 from mmr1.trainer.sequences import TokenScores, completion_mask, group_input
+from mmr1.trainer.state import load_snapshot, model_snapshot
 from mmr1.trainer.vision_features import FeatureCache
 from mmr1.types import Experience, RolloutGroup, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
@@ -39,6 +41,18 @@ class Policy(Protocol):
     def weights(self) -> Mapping[str, torch.Tensor]:
         """The current weights by the names of the transformers model."""
         ...
+
+    def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
+        """What writes the policy as it is now into a checkpoint's folder; see ``state.py``."""
+        ...
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        """Become the policy of a checkpoint, its optimizer and generators included."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,10 @@ class Scorer:
         """Take over the weights of another model of the same architecture."""
         self.model.load_state_dict(weights)
 
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The model's weights by name, not copies."""
+        return self.model.state_dict()
+
 
 class LocalPolicy:
     """The policy of a single process: one model, one optimizer."""
@@ -105,7 +123,21 @@ class LocalPolicy:
         return self._scorer.logprobs(groups)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        return self._scorer.model.state_dict()
+        return self._scorer.weights()
+
+    def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
+        processor = self._scorer.family.processor
+        return model_snapshot(self._scorer.model, processor, self._optimizer, copy)
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        load_snapshot(checkpoint, self._optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": self.version, "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.version = state["version"]
+        self._optimizer.load_state_dict(state["optimizer"])
 
     def update(self, experience: Experience) -> StepStats:
         """``algorithm.updates_per_rollout`` optimizer steps on the batch.

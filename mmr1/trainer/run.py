@@ -23,14 +23,17 @@ from mmr1.rewards import Scorer, build_scorer
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer import build
 from mmr1.trainer.algorithms import Algorithm, build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.display import Display
 from mmr1.trainer.evaluate import Evaluation, evaluate, write_evaluation
 from mmr1.trainer.experience import Reference, ScoresCompletions
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.output import RunDirectory, refuse_existing_run
+from mmr1.trainer.output import RunDirectory, check_directory
 from mmr1.trainer.parity import check_parity
 from mmr1.trainer.policy import LocalPolicy
+from mmr1.trainer.resume import restore, snapshot
+from mmr1.trainer.running import run_steps
 from mmr1.trainer.scoring import GroupScorer, check_gold
 from mmr1.trainer.step_rewards import build_step_scorer
 from mmr1.types import Prompt, Sample
@@ -94,48 +97,69 @@ def check_inputs(config: Config, scorer: Scorer, *, train: bool) -> Inputs:
     )
 
 
-def run_training(config: Config) -> Path:
+def run_training(config: Config, *, resume: bool = False) -> Path:
     """Train and return the last checkpoint's directory.
+
+    With ``resume`` a run that is in ``trainer.output_dir`` goes on from its newest whole
+    checkpoint, to the same numbers as if it had not been stopped.
 
     Raises:
         ValueError: Something the user can mend; nothing has been written yet.
+        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    refuse_existing_run(config.trainer.output_dir)
-    algorithm = build_algorithm(config.algorithm)
+    check_directory(config, resume=resume)
     with build_scorer(config.rewards) as scorer:
         inputs = check_inputs(config, scorer, train=True)
-        steps = build_step_scorer(config.algorithm, inputs.family)
         model = build.load_model(config.model)
-        policy, reference = _policy_and_reference(config, inputs, model, algorithm)
-        directory = RunDirectory(config.trainer.output_dir, config)
-        directory.log_dropped(inputs.dropped)
-        display = Display(config.trainer, directory)
-        display.say("starting the rollout engine")
-        log = directory.path / "engine.log"
-        engine = build.build_engine(config, inputs.family, inputs.media, log, model)
-        with closing(engine):
-            display.say(_parity(config, inputs, engine, policy))
-            parts = Parts(
-                sampler=Sampler(inputs.sources, config.seed, inputs.weights),
-                render=inputs.render,
-                rollout=engine,
-                rewards=GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction),
-                algorithm=algorithm,
-                policy=policy,
-                reference=reference,
-                media=inputs.media,
-                steps=steps,
+        with closing(RunDirectory(config)) as directory:
+            return _train(config, inputs, scorer, model, directory)
+
+
+def _train(
+    config: Config, inputs: Inputs, scorer: Scorer, model: Any, directory: RunDirectory
+) -> Path:
+    algorithm = build_algorithm(config.algorithm)
+    policy, reference = _policy_and_reference(config, inputs, model, algorithm)
+    directory.log_dropped(inputs.dropped)
+    display = Display(config.trainer, directory)
+    display.say("starting the rollout engine")
+    log = directory.path / "engine.log"
+    engine = build.build_engine(config, inputs.family, inputs.media, log, model)
+    with closing(engine):
+        parts = Parts(
+            sampler=Sampler(inputs.sources, config.seed, inputs.weights),
+            render=inputs.render,
+            rollout=engine,
+            rewards=GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction),
+            algorithm=algorithm,
+            policy=policy,
+            reference=reference,
+            coefficients=Coefficients(config.algorithm),
+            media=inputs.media,
+            steps=build_step_scorer(config.algorithm, inputs.family),
+        )
+        done = 0
+        if before := directory.last_checkpoint(warn=display.say):
+            done = restore(before, parts)
+            display.say(f"continuing after step {done}")
+        display.say(_parity(config, inputs, engine, policy))
+
+        def keep(step: Step) -> None:
+            _log(config, directory, step)
+            display.show(step.stats)
+
+        with display:
+            checkpoint = run_steps(
+                config.trainer,
+                train(config, parts, done),
+                keep,
+                partial(snapshot, config, parts),
+                directory.checkpoints,
             )
-            with display:
-                for step in train(config, parts):
-                    _keep(config, directory, step)
-                    display.show(step.stats)
-                    if _saves(config, step.number):
-                        checkpoint = directory.save_model(model, inputs.family, step.number)
-            if inputs.held_out:
-                result = evaluate(config, engine, inputs.render, parts.rewards, inputs.held_out)
-                write_evaluation(directory.path / "eval", result)
-                display.say(_summary(result))
+        if inputs.held_out:
+            result = evaluate(config, engine, inputs.render, parts.rewards, inputs.held_out)
+            write_evaluation(directory.path / "eval", result)
+            display.say(_summary(result))
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
@@ -195,12 +219,7 @@ def one_of_each_kind(sources: Mapping[str, Sequence[Sample]]) -> list[Sample]:
     return list(kinds.values())[:PARITY_KINDS]
 
 
-def _saves(config: Config, step: int) -> bool:
-    every = config.trainer.save_every
-    return step == config.trainer.max_steps or (every > 0 and step % every == 0)
-
-
-def _keep(config: Config, directory: RunDirectory, step: Step) -> None:
+def _log(config: Config, directory: RunDirectory, step: Step) -> None:
     directory.log(step.stats)
     every = config.trainer.log_rollouts_every
     if step.number % every == 0 or step.number in (1, config.trainer.max_steps):

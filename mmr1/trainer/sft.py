@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -21,51 +24,111 @@ from mmr1.trainer.build import (
     set_up,
     token_scorer,
 )
+from mmr1.trainer.checkpoint import Fill
 from mmr1.trainer.display import Display
+from mmr1.trainer.loop import Step
 from mmr1.trainer.losses import token_weights
 from mmr1.trainer.optimizer import Optimizer, check_finite
-from mmr1.trainer.output import RunDirectory, refuse_existing_run
+from mmr1.trainer.output import RunDirectory, check_directory
 from mmr1.trainer.policy import Scorer
+from mmr1.trainer.running import run_steps
 from mmr1.trainer.sequences import completion_mask
+from mmr1.trainer.state import (
+    HasState,
+    load_progress,
+    load_snapshot,
+    model_snapshot,
+    progress,
+    save_progress,
+)
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
 
 
-def run_sft(config: Config) -> Path:
+def run_sft(config: Config, *, resume: bool = False) -> Path:
     """Fine-tune for ``trainer.max_steps`` batches of ``sft.batch_size`` demonstrations.
 
     Raises:
         ValueError: Something the user can mend; nothing has been written yet.
+        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    refuse_existing_run(config.trainer.output_dir)
+    check_directory(config, resume=resume)
     set_up(config)
     quarantine = Quarantine(None, config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)
     for sample in chain.from_iterable(sources.values()):
         _assistant_text(sample)
     family = family_of(config)
-    media = media_cache(family)
-    render = renderer(family, config)
     model = load_model(config.model)
-    directory = RunDirectory(config.trainer.output_dir, config)
-    directory.log_dropped(quarantine.dropped)
-    display = Display(config.trainer, directory)
+    tuning = Tuning(
+        scorer=token_scorer(config, model, family, media_cache(family), temperature=1.0),
+        optimizer=Optimizer(model, config.optimizer, config.trainer.max_steps),
+        sampler=Sampler(sources, config.seed, shares),
+        render=renderer(family, config),
+    )
+    with closing(RunDirectory(config)) as directory:
+        directory.log_dropped(quarantine.dropped)
+        return _tune(config, tuning, directory)
 
-    scorer = token_scorer(config, model, family, media, temperature=1.0)
-    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    sampler = Sampler(sources, config.seed, shares)
-    model.train()
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a supervised run is put together from."""
+
+    scorer: Scorer
+    optimizer: Optimizer
+    sampler: Sampler
+    render: Callable[[Sample], Prompt]
+
+    def carried(self) -> dict[str, HasState]:
+        return {"optimizer": self.optimizer, "sampler": self.sampler}
+
+
+def _tune(config: Config, tuning: Tuning, directory: RunDirectory) -> Path:
+    display = Display(config.trainer, directory)
+    done = 0
+    if before := directory.last_checkpoint(warn=display.say):
+        load_snapshot(before, tuning.optimizer)
+        done = load_progress(before, tuning.carried())
+        display.say(f"continuing after step {done}")
+
+    def keep(step: Step) -> None:
+        directory.log(step.stats)
+        display.show(step.stats)
+
     with display:
-        for step in range(1, config.trainer.max_steps + 1):
-            start = time.perf_counter()
-            batch = sampler.next(config.sft.batch_size)
-            stats = sft_step(scorer, optimizer, [demonstration(family, render(s)) for s in batch])
-            stats = {"step": step, **stats, "time/step": time.perf_counter() - start}
-            directory.log(stats)
-            display.show(stats)
-    checkpoint = directory.save_model(model, family, config.trainer.max_steps)
+        checkpoint = run_steps(
+            config.trainer,
+            _steps(config, tuning, done),
+            keep,
+            partial(_snapshot, tuning, config.trainer.save_in_background),
+            directory.checkpoints,
+        )
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
+
+
+def _steps(config: Config, tuning: Tuning, done: int) -> Iterator[Step]:
+    tuning.scorer.model.train()
+    for number in range(done + 1, config.trainer.max_steps + 1):
+        start = time.perf_counter()
+        batch = [tuning.render(s) for s in tuning.sampler.next(config.sft.batch_size)]
+        groups = [demonstration(tuning.scorer.family, prompt) for prompt in batch]
+        stats = sft_step(tuning.scorer, tuning.optimizer, groups)
+        seconds = time.perf_counter() - start
+        yield Step(number, {"step": number, **stats, "time/step": seconds})
+
+
+def _snapshot(tuning: Tuning, copy: bool, step: int) -> Fill:
+    scorer = tuning.scorer
+    write = model_snapshot(scorer.model, scorer.family.processor, tuning.optimizer, copy)
+    state = progress(step, tuning.carried())
+
+    def fill(folder: Path) -> None:
+        write(folder)
+        save_progress(folder, state)
+
+    return fill
 
 
 def demonstration(family: Family, prompt: Prompt) -> RolloutGroup:

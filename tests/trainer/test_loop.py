@@ -19,6 +19,7 @@ from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_scorer
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.dynamic_sampling import NoSignalError
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
@@ -88,6 +89,7 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
             limit=6,
         ),
         reference=Scorer(frozen, family, media, 1.0, 4096) if config.algorithm.kl_coef else None,
+        coefficients=Coefficients(config.algorithm),
         media=media,
         steps=build_step_scorer(config.algorithm, family),
     )

@@ -82,3 +82,10 @@ class Algorithm:
     metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {}
     greedy_baseline: bool = False
     state: dict[str, float] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, float]:
+        return dict(self.state)
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.state.clear()
+        self.state.update(state)

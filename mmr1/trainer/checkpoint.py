@@ -1,0 +1,227 @@
+"""Checkpoints that are whole or not there: killed at any moment, damaged in any byte.
+
+A checkpoint ``step_N`` is written beside its place, as ``step_N.tmp``: files, then a manifest with
+the digest of each, everything synced; then it is renamed and its parent synced. Only then do older
+ones go. Loading takes the newest one whose every byte is as the manifest says. Nothing in it is a
+pickle, and one that is found is a reason to refuse the whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+MANIFEST = "manifest.json"
+_MANIFEST_DIGEST = "manifest.sha256"
+_PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt"}
+
+Fill = Callable[[Path], None]
+"""Writes the files of a checkpoint into the folder it is given."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written; older ones are as they were."""
+
+
+class DamagedCheckpointError(RuntimeError):
+    """A checkpoint is not what was written."""
+
+
+def write_checkpoint(
+    folder: Path, step: int, fill: Fill, metrics: Mapping[str, float] | None = None
+) -> Path:
+    """Write ``folder/step_N`` whole or not at all; ``metrics`` go into its manifest.
+
+    Raises:
+        CheckpointError: The disk refused. What was written of it is gone again.
+    """
+    target = folder / f"step_{step:06d}"
+    temporary = target.with_name(target.name + ".tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        _seal(temporary, step, metrics or {})
+        temporary.replace(target)
+        _sync(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(
+            f"{target} could not be written ({error}). Older checkpoints are untouched: free some "
+            "space or mend the disk, then continue with --resume"
+        ) from error
+    return target
+
+
+def check_whole(checkpoint: Path) -> None:
+    """Compare every file with the manifest.
+
+    Raises:
+        DamagedCheckpointError: Names the file and what is wrong with it.
+    """
+    for path in _files(checkpoint):
+        if path.suffix in _PICKLES:
+            raise DamagedCheckpointError(f"{path} is a pickle, which could run code; not loaded")
+    for name, entry in _manifest(checkpoint)["files"].items():
+        path = checkpoint / name
+        if not path.is_file():
+            raise DamagedCheckpointError(f"{path} is missing")
+        if (path.stat().st_size, _digest(path)) != (entry["size"], entry["sha256"]):
+            raise DamagedCheckpointError(f"{path} is not what was written (its digest differs)")
+
+
+def newest_whole(folder: Path, warn: Callable[[str], None] = lambda line: None) -> Path | None:
+    """The latest checkpoint that is whole; ``warn`` is told of each newer one that is not.
+
+    Damaged ones are set aside as ``step_N.damaged`` and unfinished ones are removed, so that the
+    continued run can write their steps again.
+    """
+    for left in folder.glob("step_*.tmp"):
+        shutil.rmtree(left)
+    for checkpoint in reversed(checkpoints(folder)):
+        try:
+            check_whole(checkpoint)
+            return checkpoint
+        except DamagedCheckpointError as error:
+            warn(f"warning: {error}; going back to the checkpoint before it")
+            aside = checkpoint.with_name(checkpoint.name + ".damaged")
+            shutil.rmtree(aside, ignore_errors=True)
+            checkpoint.replace(aside)
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The finished checkpoints of a run, oldest first."""
+    return sorted(p for p in folder.glob("step_*") if re.fullmatch(r"step_\d+", p.name))
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("step_"))
+
+
+def prune(folder: Path, keep: int, best_by: str | None = None) -> None:
+    """Remove all but the last ``keep`` checkpoints and the one with the highest ``best_by``."""
+    found = checkpoints(folder)
+    kept = set(found[-keep:])
+    if best_by is not None:
+        kept.add(max(found, key=lambda c: _metric(c, best_by)))
+    for checkpoint in found:
+        if checkpoint not in kept:
+            # Renamed first: half of a removed checkpoint must not look like a damaged one.
+            aside = checkpoint.with_name(checkpoint.name + ".tmp")
+            checkpoint.replace(aside)
+            shutil.rmtree(aside)
+
+
+class Checkpoints:
+    """The checkpoints of a run: writes them, here or in a thread beside the training, and prunes.
+
+    Args:
+        folder: Where they go.
+        keep: How many of the last to keep, 2 or more.
+        best_by: Metric by whose highest value one more is kept.
+        in_background: Write in a thread; ``save`` then waits only for the save before.
+    """
+
+    def __init__(
+        self, folder: Path, keep: int, best_by: str | None = None, in_background: bool = False
+    ) -> None:
+        self._folder, self._keep, self._best_by = folder, keep, best_by
+        self._thread = ThreadPoolExecutor(1, "checkpoint") if in_background else None
+        self._writing: Future[None] | None = None
+        self.last: Path | None = None
+
+    def save(self, step: int, fill: Fill, metrics: Mapping[str, float]) -> None:
+        """Write the checkpoint of ``step``.
+
+        Raises:
+            CheckpointError: This one, or in the background the one before, could not be written.
+        """
+        self.wait()
+        if self._thread is None:
+            self._write(step, fill, metrics)
+        else:
+            self._writing = self._thread.submit(self._write, step, fill, dict(metrics))
+
+    def wait(self) -> Path | None:
+        """Wait for what is being written; the last checkpoint."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+        return self.last
+
+    def close(self) -> None:
+        """Let what is being written end; its failure is ``wait``'s to tell."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _write(self, step: int, fill: Fill, metrics: Mapping[str, float]) -> None:
+        self.last = write_checkpoint(self._folder, step, fill, metrics)
+        prune(self._folder, self._keep, self._best_by)
+
+
+def _seal(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
+    """Sync all files, then list them with their digests."""
+    files = {}
+    for path in _files(folder):
+        _sync(path)
+        name = str(path.relative_to(folder))
+        files[name] = {"size": path.stat().st_size, "sha256": _digest(path)}
+    manifest = folder / MANIFEST
+    content = {"version": 1, "step": step, "metrics": dict(metrics), "files": files}
+    manifest.write_text(json.dumps(content, indent=1) + "\n")
+    digest = folder / _MANIFEST_DIGEST
+    digest.write_text(_digest_line(manifest))
+    _sync(manifest)
+    _sync(digest)
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir():
+            _sync(path)
+
+
+def _manifest(checkpoint: Path) -> dict:
+    path = checkpoint / MANIFEST
+    try:
+        if (checkpoint / _MANIFEST_DIGEST).read_text() != _digest_line(path):
+            raise DamagedCheckpointError(f"{path} is not what was written (its digest differs)")
+        return json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedCheckpointError(f"{path} cannot be read ({error})") from error
+
+
+def _digest_line(path: Path) -> str:
+    """As ``sha256sum`` writes it."""
+    return f"{_digest(path)}  {path.name}\n"
+
+
+def _metric(checkpoint: Path, name: str) -> float:
+    try:
+        return float(_manifest(checkpoint)["metrics"].get(name, float("-inf")))
+    except DamagedCheckpointError:
+        return float("-inf")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (p for p in sorted(folder.rglob("*")) if p.is_file())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

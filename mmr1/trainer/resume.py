@@ -1,0 +1,63 @@
+"""What of a run goes into a checkpoint, and how it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mmr1.config import Config
+from mmr1.trainer.loop import Parts
+from mmr1.trainer.state import (
+    TRAINING,
+    HasState,
+    load_progress,
+    load_tensors,
+    progress,
+    save_progress,
+    save_tensors,
+)
+
+
+def snapshot(config: Config, parts: Parts, step: int) -> Callable[[Path], None]:
+    """What writes the run as it is after ``step`` into a checkpoint's folder."""
+    policy = parts.policy.snapshot(copy=config.trainer.save_in_background)
+    state = progress(step, _carried(parts))
+    # A reference that is not refreshed is the model that the run was started with.
+    refreshed = parts.reference is not None and config.algorithm.reference_refresh > 0
+    reference = {}
+    if refreshed and parts.reference is not None:
+        reference = {name: tensor.clone() for name, tensor in parts.reference.weights().items()}
+
+    def fill(folder: Path) -> None:
+        policy(folder)
+        save_progress(folder, state)
+        if reference:
+            save_tensors(folder / TRAINING / "reference", reference)
+
+    return fill
+
+
+def restore(checkpoint: Path, parts: Parts) -> int:
+    """Put every part back to where it was; the step after which that was.
+
+    Raises:
+        ValueError: The model or the data are others than those of the checkpoint.
+    """
+    parts.policy.load_snapshot(checkpoint)
+    step = load_progress(checkpoint, _carried(parts))
+    reference = checkpoint / TRAINING / "reference"
+    if parts.reference is not None and reference.exists():
+        weights = dict(parts.reference.weights())
+        load_tensors(reference, weights)
+        parts.reference.load_weights(weights)
+    parts.rollout.load_weights(parts.policy.weights(), parts.policy.version)
+    return step
+
+
+def _carried(parts: Parts) -> dict[str, HasState]:
+    return {
+        "policy": parts.policy,
+        "sampler": parts.sampler,
+        "coefficients": parts.coefficients,
+        "algorithm": parts.algorithm,
+    }

@@ -1,0 +1,51 @@
+"""Takes the steps of a run one by one; saves when a checkpoint is due or a signal asks for one."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from mmr1.config import TrainerConfig
+from mmr1.trainer.checkpoint import Checkpoints, Fill, step_of
+from mmr1.trainer.loop import Step
+from mmr1.trainer.stopping import StoppedError, StopSignal
+
+
+def run_steps(
+    config: TrainerConfig,
+    steps: Iterable[Step],
+    keep: Callable[[Step], None],
+    snapshot: Callable[[int], Fill],
+    checkpoints: Checkpoints,
+) -> Path:
+    """Take all steps, hand each to ``keep``; the last checkpoint's directory.
+
+    Args:
+        snapshot: ``step number -> what writes the run as it is now``.
+
+    Raises:
+        StoppedError: SIGTERM or Ctrl-C; the step in hand was finished and saved.
+        CheckpointError: The disk refused a checkpoint.
+    """
+    with StopSignal(config.grace_s) as stop:
+        for step in steps:
+            keep(step)
+            if stop.received or _is_due(config, step.number):
+                checkpoints.save(step.number, snapshot(step.number), step.stats)
+            if stop.received:
+                break
+    last = checkpoints.wait()
+    assert last is not None, "the last step is always saved"
+    if stop.received and step_of(last) < config.max_steps:
+        name = signal.Signals(stop.received).name
+        raise StoppedError(
+            f"{name}: saved as {last}; --resume goes on from there",
+            stop.received,
+        )
+    return last
+
+
+def _is_due(config: TrainerConfig, step: int) -> bool:
+    every = config.save_every
+    return step == config.max_steps or (every > 0 and step % every == 0)

@@ -1,0 +1,53 @@
+"""SIGTERM and Ctrl-C: the step in hand is finished and saved, within a grace time."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Self
+
+
+class StoppedError(RuntimeError):
+    """The run was asked to stop. ``signum`` is the signal that asked."""
+
+    def __init__(self, message: str, signum: int) -> None:
+        super().__init__(message)
+        self.signum = signum
+
+
+class StopSignal:
+    """While active, the first SIGTERM or Ctrl-C only sets ``received``.
+
+    A second one, or the end of the grace time, raises ``StoppedError`` wherever the main thread is:
+    the step is lost, what was saved before is not.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self.received: int | None = None
+        self._grace_s = grace_s
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+            self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)  # type: ignore[arg-type]
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.received is None and signum != signal.SIGALRM:
+            self.received = signum
+            signal.setitimer(signal.ITIMER_REAL, self._grace_s)
+            return
+        raise StoppedError(
+            "stopped before the step was done; --resume goes on from the last checkpoint",
+            self.received or signum,
+        )

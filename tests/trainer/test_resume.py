@@ -1,0 +1,257 @@
+"""A run that was stopped or killed goes on to the numbers of the run that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from mmr1.config import Config, dump_yaml
+from mmr1.trainer.run import run_training
+from mmr1.trainer.sft import run_sft
+from mmr1.trainer.stopping import StoppedError
+
+LENGTH_REWARD = """
+from pathlib import Path
+
+def reward(completion: str, answer, **sample) -> float:
+    exec(Path(__file__).with_name("accident").read_text())
+    return len(completion) % 7 / 7
+"""
+
+# Everything that is carried from step to step: a moving baseline, a reference that is refreshed,
+# coefficients that adapt, several optimizer steps a rollout.
+ALGORITHM = {
+    "name": "reinforce",
+    "kl_coef": 0.02,
+    "kl_target": 0.01,
+    "entropy_coef": 0.01,
+    "entropy_target": 2.0,
+    "reference_refresh": 2,
+    "updates_per_rollout": 2,
+}
+
+
+def rl(tiny_model: Path, digits: Path, reward: Path, out: Path, **trainer: object) -> Config:
+    return Config(
+        model={"path": str(tiny_model), "dtype": "float32"},
+        data={"train": str(digits / "rl.jsonl")},
+        rollout={
+            "engine": "hf",
+            "prompts": 2,
+            "n": 3,
+            "max_model_len": 64,
+            "sampling": {"max_tokens": 8},
+        },
+        rewards={"parts": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+        algorithm=ALGORITHM,
+        optimizer={"lr": 1e-3, "warmup_steps": 2},
+        trainer={
+            "max_steps": 5,
+            "output_dir": str(out),
+            "log_rollouts_every": 1,
+            "save_every": 2,
+            "threads": 1,
+            "log_every": 100,
+            **trainer,
+        },
+    )
+
+
+@pytest.fixture
+def reward(tmp_path) -> Path:
+    path = tmp_path / "length.py"
+    path.write_text(LENGTH_REWARD)
+    (tmp_path / "accident").write_text("")
+    return path
+
+
+def plan_accident(folder: Path, call: int, action: str) -> None:
+    """Do ``action`` at the given call of the reward, once."""
+    seen = str(folder / "calls")
+    (folder / "accident").write_text(
+        "import os, signal, time\n"
+        f"with open({seen!r}, 'a') as file: file.write('.')\n"
+        f"if os.path.getsize({seen!r}) == {call}: {action}\n"
+    )
+
+
+def outcome(run: Path) -> dict[str, object]:
+    """Everything that two equal runs share: metrics but for times, rollouts, weights, state."""
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = max((run / "checkpoints").glob("step_??????"))
+    return {
+        "metrics": [{k: v for k, v in m.items() if not k.startswith("time/")} for m in metrics],
+        **{str(p.relative_to(run)): p.read_bytes() for p in sorted(run.glob("rollouts/*"))},
+        **{
+            str(p.relative_to(run)): content(p)
+            for p in sorted(last.rglob("*"))
+            if p.is_file() and not p.name.startswith("manifest")  # it holds the step's seconds
+        },
+    }
+
+
+def content(path: Path) -> object:
+    """The bytes; of tensors those of each, for their order in the file is safetensors' own."""
+    if path.suffix != ".safetensors":
+        return path.read_bytes()
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
+
+
+def assert_same(one: Path, other: Path) -> None:
+    left, right = outcome(one), outcome(other)
+    assert left.keys() == right.keys()
+    for name in left:
+        assert left[name] == right[name], name
+
+
+@pytest.fixture
+def undisturbed(tiny_model, digits, reward, tmp_path) -> Path:
+    run_training(rl(tiny_model, digits, reward, tmp_path / "undisturbed"))
+    return tmp_path / "undisturbed"
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_sigterm_saves_the_step_and_resuming_gives_the_same_run(
+    background, tiny_model, digits, reward, undisturbed, tmp_path
+):
+    plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")
+    config = rl(tiny_model, digits, reward, tmp_path / "stopped", save_in_background=background)
+    with pytest.raises(StoppedError, match=r"SIGTERM: saved as .*step_000003") as stopped:
+        run_training(config)
+    assert stopped.value.signum == signal.SIGTERM
+    run_training(config, resume=True)
+    assert_same(undisturbed, tmp_path / "stopped")
+
+
+def test_a_run_that_died_inside_a_step_goes_on_from_the_last_checkpoint(
+    tiny_model, digits, reward, undisturbed, tmp_path
+):
+    # Nothing asked for an end, so nothing is saved: the step is lost wherever it is.
+    plan_accident(tmp_path, 27, "os.kill(os.getpid(), signal.SIGALRM); time.sleep(1)")
+    config = rl(tiny_model, digits, reward, tmp_path / "died")
+    with pytest.raises(StoppedError):
+        run_training(config)
+    logged = (tmp_path / "died/metrics.jsonl").read_text().splitlines()
+    assert len(logged) == 4  # step 5 died; the checkpoint is of step 4
+    (tmp_path / "died/metrics.jsonl").write_text("\n".join([*logged, '{"step": 5, "cut']))
+    run_training(config, resume=True)
+    assert_same(undisturbed, tmp_path / "died")
+
+
+def test_a_second_signal_does_not_wait_for_the_step(tiny_model, digits, reward, tmp_path):
+    again = "os.kill(os.getpid(), signal.SIGINT); time.sleep(0.5)"
+    plan_accident(tmp_path, 15, f"{again}; {again}")
+    with pytest.raises(StoppedError, match="before the step was done"):
+        run_training(rl(tiny_model, digits, reward, tmp_path / "run"))
+    saved = sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir())
+    assert saved == ["step_000002"]
+
+
+def test_the_end_of_the_grace_time_is_such_a_signal(tiny_model, digits, reward, tmp_path):
+    plan_accident(tmp_path, 9, "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)")
+    begin = time.monotonic()
+    with pytest.raises(StoppedError, match="before the step was done"):
+        run_training(rl(tiny_model, digits, reward, tmp_path / "run", grace_s=0.5))
+    assert time.monotonic() - begin < 50
+
+
+def test_supervised_runs_resume_too(tiny_model, digits, tmp_path):
+    def config(out: str, steps: int) -> Config:
+        return Config(
+            model={"path": str(tiny_model), "dtype": "float32"},
+            data={"train": str(digits / "sft.jsonl")},
+            optimizer={"lr": 1e-3, "schedule": "constant", "warmup_steps": 2},
+            sft={"batch_size": 4},
+            trainer={"max_steps": steps, "output_dir": str(tmp_path / out), "log_every": 100},
+        )
+
+    run_sft(config("whole", 6))
+    run_sft(config("parts", 4))
+    run_sft(config("parts", 6), resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_resuming_nothing_begins_and_resuming_the_end_changes_nothing(
+    tiny_model, digits, reward, undisturbed, tmp_path
+):
+    config = rl(tiny_model, digits, reward, tmp_path / "new")
+    run_training(config, resume=True)
+    assert_same(undisturbed, tmp_path / "new")
+    run_training(config, resume=True)
+    assert_same(undisturbed, tmp_path / "new")
+
+
+def test_another_configuration_is_not_resumed(tiny_model, digits, reward, undisturbed):
+    config = rl(tiny_model, digits, reward, undisturbed)
+    other = Config.model_validate({**config.model_dump(), "seed": 1})
+    with pytest.raises(ValueError, match=r"started with another seed; resume it with"):
+        run_training(other, resume=True)
+    with pytest.raises(ValueError, match="already holds a run; continue it with --resume"):
+        run_training(config)
+
+
+def test_two_processes_do_not_write_into_one_directory(tiny_model, digits, reward, tmp_path):
+    config = rl(tiny_model, digits, reward, tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    holder = subprocess.Popen(["flock", tmp_path / "run/run.lock", "sleep", "60"])
+    try:
+        while not (tmp_path / "run/run.lock").exists():
+            time.sleep(0.01)
+        time.sleep(0.2)
+        with pytest.raises(ValueError, match="another process is writing into"):
+            run_training(config)
+    finally:
+        holder.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["hf", "vllm"])
+def test_sigkill_at_random_moments(engine, tiny_model, digits, reward, tmp_path):
+    """Killed again and again wherever it is; the end is bitwise that of the undisturbed run."""
+    if engine == "vllm":
+        pytest.importorskip("vllm", reason="vLLM is not installed")
+
+    def config(name: str) -> Path:
+        steps = {"max_steps": 60, "save_every": 1}
+        run = rl(tiny_model, digits, reward, tmp_path / name, **steps)
+        run = Config.model_validate(
+            {**run.model_dump(), "rollout": {**run.rollout.model_dump(), "engine": engine}}
+        )
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(dump_yaml(run))
+        return path
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "mmr1.cli", "train", str(config(name)), "--resume"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    assert start("whole").wait(600) == 0
+    rng = random.Random(0)
+    killed = 0
+    while killed < 20:
+        process = start("killed")
+        metrics = tmp_path / "killed/metrics.jsonl"
+        before = metrics.stat().st_size if metrics.exists() else 0
+        while process.poll() is None and (not metrics.exists() or metrics.stat().st_size == before):
+            time.sleep(0.005)
+        time.sleep(rng.uniform(0, 0.5))
+        if process.poll() is not None:
+            break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        killed += 1
+    assert killed >= 10
+    assert start("killed").wait(600) == 0
+    assert_same(tmp_path / "whole", tmp_path / "killed")
+    resolved = yaml.safe_load((tmp_path / "killed/config.yaml").read_text())
+    assert resolved["rollout"]["engine"] == engine
