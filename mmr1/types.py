@@ -235,6 +235,8 @@ class Experience:
         completion_mask: ``[B, R]`` bool, True where a token counts in the loss.
         rollout_logprobs: ``[B, R]`` float32 from the engine that sampled.
         advantages: ``[B, R]`` float32, 0 where the mask is False.
+        loss_weights: ``[B, R]`` float32, the share of each token in the loss. The denominators in
+            them are those of the whole batch, so a part of it has its part of the gradient.
         old_logprobs: ``[B, R]`` of the policy before the update, or None when there is a single
             update per rollout (then they equal the current ones, detached).
         ref_logprobs: ``[B, R]`` of the reference policy, or None when KL is off.
@@ -246,6 +248,7 @@ class Experience:
     completion_mask: torch.Tensor
     rollout_logprobs: torch.Tensor
     advantages: torch.Tensor
+    loss_weights: torch.Tensor
     old_logprobs: torch.Tensor | None = None
     ref_logprobs: torch.Tensor | None = None
     kl_coef: float = 0.0

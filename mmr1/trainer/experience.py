@@ -13,6 +13,7 @@ from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import Outcomes
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.kl import ESTIMATORS
+from mmr1.trainer.losses import token_weights
 from mmr1.trainer.sequences import completion_mask
 from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
 
@@ -44,12 +45,14 @@ def build_experience(
     policy: ScoresCompletions,
     reference: ScoresCompletions | None = None,
     coefficients: Coefficients | None = None,
+    max_tokens: int | None = None,
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
     ``old_logprobs`` cost a forward pass only when several updates share the rollout or the KL is
     in the reward; else they are the update's own log-probs, detached. No reference pass without a
-    reference. ``coefficients`` are those of the configuration unless given.
+    reference. ``coefficients`` are those of the configuration unless given; ``max_tokens`` is the
+    longest completion, which only the ``constant`` aggregation asks for.
     """
     coefficients = coefficients or Coefficients(config)
     groups = [s.group for s in scored]
@@ -75,6 +78,7 @@ def build_experience(
         completion_mask=mask,
         rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
         advantages=algorithm.advantages(_outcomes(scored, mask, kl_penalty)),
+        loss_weights=token_weights(mask, algorithm.aggregation, max_tokens),
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
         kl_coef=coefficients.kl,

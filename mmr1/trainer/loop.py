@@ -63,6 +63,7 @@ def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
                 parts.policy,
                 parts.reference,
                 parts.coefficients,
+                config.rollout.sampling.max_tokens,
             )
             stats = parts.policy.update(batch)
             parts.coefficients.adapt(stats)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from mmr1.config import OptimizerConfig
 
@@ -13,19 +14,17 @@ class NonFiniteError(RuntimeError):
     """A loss or gradient is NaN or infinite; the weights were left as they are."""
 
 
-def check_finite(loss: torch.Tensor) -> float:
-    """The loss as a number.
+def check_finite(loss: float) -> None:
+    """Called before the optimizer steps.
 
     Raises:
-        NonFiniteError: It is NaN or infinite; called before the gradient is computed.
+        NonFiniteError: The loss is NaN or infinite.
     """
-    value = float(loss.detach())
-    if not math.isfinite(value):
+    if not math.isfinite(loss):
         raise NonFiniteError(
-            f"the loss is {value}; the weights were not changed. Lower optimizer.lr, or look at "
+            f"the loss is {loss}; the weights were not changed. Lower optimizer.lr, or look at "
             "the last rollouts for what caused it"
         )
-    return value
 
 
 class Optimizer:
@@ -64,9 +63,9 @@ class Optimizer:
             NonFiniteError: The norm is not finite. Nothing was changed.
         """
         self._gradients_to_masters()
-        norm = float(torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm))
+        norm = _whole(torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm))
         if not math.isfinite(norm):
-            self.adamw.zero_grad()
+            self.zero_grad()
             raise NonFiniteError(
                 f"the gradient's norm is {norm}; the weights were not changed. Lower "
                 "optimizer.lr, or look at the last rollouts for what caused it"
@@ -75,9 +74,14 @@ class Optimizer:
             group["lr"] = self.lr
         self.adamw.step()
         self.steps_taken += 1
-        self.adamw.zero_grad()
+        self.zero_grad()
         self._masters_to_parameters()
         return norm
+
+    def zero_grad(self) -> None:
+        """Forget the accumulated gradient."""
+        for parameter in (*self._masters, *self._parameters):
+            parameter.grad = None
 
     def _gradients_to_masters(self) -> None:
         for parameter, master in zip(self._parameters, self._masters, strict=True):
@@ -122,6 +126,11 @@ class Optimizer:
             state["exp_avg"] = torch.zeros_like(master)
             state["exp_avg_sq"] = torch.zeros_like(master)
         return state
+
+
+def _whole(norm: torch.Tensor) -> float:
+    """The norm as a number; over all ranks where the parameters are sharded."""
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
 def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:

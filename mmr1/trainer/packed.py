@@ -16,7 +16,7 @@ from mmr1.trainer.attention import NAME
 from mmr1.trainer.logprob_head import CHUNK_ELEMENTS, token_logprobs
 from mmr1.trainer.packing import Packed, Read, pack
 from mmr1.trainer.sequences import GroupInput, TokenScores
-from mmr1.trainer.vision_features import FeatureCache, encode_media
+from mmr1.trainer.vision_features import FeatureCache, encode_media, encode_nothing
 
 
 def packed_scores(
@@ -26,6 +26,7 @@ def packed_scores(
     forbidden_ids: Sequence[int] = (),
     features: FeatureCache | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
+    run_tower: bool = False,
 ) -> TokenScores:
     """Log-probs and entropies of all completion tokens. Differentiable.
 
@@ -36,10 +37,12 @@ def packed_scores(
         forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
         features: Vision features of a frozen tower, kept from call to call.
         chunk_elements: Logits that may exist at a time.
+        run_tower: Run the vision tower even where there is nothing to see, because it is sharded
+            and other ranks run it.
     """
     base = unwrapped(model)
     packed = pack(groups, _placeholder_ids(base), base.device)
-    hidden = _forward(base, packed, features)
+    hidden = _forward(base, packed, features, run_tower)
     logprobs, entropy = token_logprobs(
         hidden, _output_weight(base), packed.targets, temperature, forbidden_ids, chunk_elements
     )
@@ -91,7 +94,9 @@ def _output_weight(base: Any) -> torch.Tensor:
     return head.weight
 
 
-def _forward(base: Any, packed: Packed, features: FeatureCache | None) -> torch.Tensor:
+def _forward(
+    base: Any, packed: Packed, features: FeatureCache | None, run_tower: bool = False
+) -> torch.Tensor:
     """``[N, H]``: the hidden states that ``packed.rows`` names."""
     text_model = base.model.language_model
     embeddings = text_model.embed_tokens(packed.ids)
@@ -99,6 +104,8 @@ def _forward(base: Any, packed: Packed, features: FeatureCache | None) -> torch.
         encoded = encode_media(base.model.visual, packed.media, features)
         placed = encoded.to(embeddings.dtype).index_select(0, packed.feature_rows)
         embeddings = embeddings.index_copy(0, packed.feature_slots, placed)
+    elif run_tower:
+        embeddings = embeddings + 0 * encode_nothing(base.model.visual).to(embeddings.dtype)
     text_model.config._attn_implementation = NAME
     hidden = text_model(
         inputs_embeds=embeddings[None],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,12 +14,12 @@ import torch
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.kl import k3
-from mmr1.trainer.losses import token_weights
-from mmr1.trainer.micro_batches import MicroBatch, micro_batches
+from mmr1.trainer.micro_batches import micro_batches
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.packed import packed_scores
-from mmr1.trainer.sequences import TokenScores, completion_mask, group_input
+from mmr1.trainer.sequences import GroupInput, TokenScores, completion_mask, group_input
 from mmr1.trainer.state import load_snapshot, model_snapshot
+from mmr1.trainer.team import Alone, Team, Turn
 from mmr1.trainer.vision_features import FeatureCache
 from mmr1.types import Experience, RolloutGroup, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
@@ -64,6 +65,8 @@ class Scorer:
         budget: Largest cost of a forward pass, in tokens; see ``micro_batches``.
         vision_cost: Cost of a vision token in the tower, in language-model tokens.
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
+        team: The ranks that compute together.
+        forward: ``packed_scores``, or that of a sharded model.
     """
 
     model: Any
@@ -73,29 +76,40 @@ class Scorer:
     budget: int
     vision_cost: float = 1.0
     features: FeatureCache | None = None
+    team: Team = field(default_factory=Alone)
+    forward: Callable[..., TokenScores] = packed_scores
 
-    def batches(
-        self, groups: Sequence[RolloutGroup], keep: torch.Tensor | None = None
-    ) -> list[MicroBatch]:
+    def turns(self, groups: Sequence[RolloutGroup], keep: torch.Tensor | None = None) -> list[Turn]:
         """The completions of B sequences, or those that ``keep`` ``[B]`` names, cut by cost."""
         inputs = [group_input(self.family, self.media, group) for group in groups]
         vision_cost = self.vision_cost if self.features is None else 0.0
-        return micro_batches(inputs, self.budget, vision_cost, keep)
+        return self.team.turns(micro_batches(inputs, self.budget, vision_cost, keep))
 
-    def scores(self, batch: MicroBatch) -> TokenScores:
-        """Log-probs and entropies ``[b, R]`` of the batch's completions. Differentiable."""
-        return packed_scores(
-            self.model, batch.groups, self.temperature, self.family.forbidden_ids, self.features
+    def scores(self, turn: Turn) -> TokenScores:
+        """Log-probs and entropies ``[b, R]`` of the turn's completions. Differentiable."""
+        return self.forward(
+            self.model,
+            (self._company(),) if turn.batch is None else turn.batch.groups,
+            self.temperature,
+            self.family.forbidden_ids,
+            self.features,
+            run_tower=turn.vision,
         )
 
     @torch.no_grad()
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` without gradient, micro-batch by micro-batch."""
         found = torch.zeros(completion_mask(groups).shape)
-        for batch in self.batches(groups):
-            scored = self.scores(batch).logprobs
-            found[batch.rows, : scored.shape[1]] = scored.cpu()
+        for turn in self.turns(groups):
+            scored = self.scores(turn).logprobs
+            if turn.batch is not None:
+                found[turn.batch.rows, : scored.shape[1]] = scored.cpu()
         return found
+
+    def _company(self) -> GroupInput:
+        """The least that can go through the network."""
+        token = torch.tensor([self.family.tokenizer.eos_token_id])
+        return GroupInput(token, torch.zeros(3, 1, dtype=torch.int64), (), (token,))
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take over the weights of another model of the same architecture."""
@@ -107,17 +121,16 @@ class Scorer:
 
 
 class LocalPolicy:
-    """The policy of a single process: one model, one optimizer."""
+    """One model and one optimizer: the policy of a single process, or a rank's part of it."""
 
     def __init__(
-        self, scorer: Scorer, algorithm: Algorithm, optimizer: Optimizer, updates: int, limit: int
+        self, scorer: Scorer, algorithm: Algorithm, optimizer: Optimizer, updates: int
     ) -> None:
         self.version = 0
         self._scorer = scorer
         self._algorithm = algorithm
         self._optimizer = optimizer
         self._updates = updates
-        self._limit = limit  # longest completion, for the constant denominator
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._scorer.logprobs(groups)
@@ -155,23 +168,32 @@ class LocalPolicy:
 
     def _accumulate(self, experience: Experience) -> StepStats:
         """Sum up the gradient over micro-batches; token means of what is logged."""
-        mask = experience.completion_mask
-        weights = token_weights(mask, self._algorithm.aggregation, self._limit)
-        totals: dict[str, float] = defaultdict(float)
+        sums: dict[str, float] = defaultdict(float)
         groups = [scored.group for scored in experience.groups]
-        tokens = 0.0
-        for batch in self._scorer.batches(groups, self._learning(experience)):
-            scores = self._scorer.scores(batch)
-            part = _rows(experience, batch.rows, scores.logprobs)
+        for turn in self._scorer.turns(groups, self._learning(experience)):
+            scores = self._scorer.scores(turn)
+            if turn.batch is None:
+                (0 * scores.logprobs.sum()).backward()
+                continue
+            part = _rows(experience, turn.batch.rows, scores.logprobs)
             inputs = _loss_inputs(part, scores)
-            own_weights = weights[batch.rows, : scores.logprobs.shape[1]].to(scores.logprobs)
-            loss = (own_weights * self._algorithm.token_loss(inputs)).sum()
-            totals["loss"] += check_finite(loss)
-            loss.backward()
-            tokens += float(part.completion_mask.sum())
+            loss = (part.loss_weights * self._algorithm.token_loss(inputs)).sum()
+            # Ranks' gradients are averaged, and should be added up.
+            (loss * self._scorer.team.size).backward()
+            sums["loss"] += float(loss.detach())
+            sums["tokens"] += float(part.completion_mask.sum())
             for name, values in self._logged(inputs, part).items():
-                totals[name] += float(values.detach()[part.completion_mask].sum())
-        return {k: v if k == "loss" else v / max(tokens, 1) for k, v in totals.items()}
+                sums[name] += float(values.detach()[part.completion_mask].sum())
+        return self._means(self._scorer.team.total(sums))
+
+    def _means(self, sums: dict[str, float]) -> StepStats:
+        """The loss as it is, the rest per token; raises where the loss is not finite."""
+        tokens = max(sums.pop("tokens"), 1)
+        loss = sums.pop("loss")
+        if not math.isfinite(loss):
+            self._optimizer.zero_grad()
+        check_finite(loss)
+        return {"loss": loss, **{name: value / tokens for name, value in sums.items()}}
 
     def _logged(self, inputs: LossInputs, part: Experience) -> dict[str, torch.Tensor]:
         gap = inputs.logprobs.detach() - part.rollout_logprobs
@@ -191,7 +213,7 @@ class LocalPolicy:
         if not self._algorithm.needs_signal:
             return None
         has_signal = experience.advantages.ne(0).any(dim=1)
-        if not has_signal.any():
+        if experience.groups and not has_signal.any():
             has_signal[: len(experience.groups[0].group.completions)] = True
         return has_signal
 

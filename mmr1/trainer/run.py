@@ -182,7 +182,6 @@ def _policy_and_reference(
         algorithm,
         Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
         updates=updates,
-        limit=config.rollout.sampling.max_tokens,
     )
     if config.algorithm.kl_coef == 0:
         return policy, None

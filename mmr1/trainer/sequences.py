@@ -76,4 +76,4 @@ def completion_mask(groups: Sequence[RolloutGroup]) -> torch.Tensor:
 
 def length_mask(lengths: Sequence[int]) -> torch.Tensor:
     """``[B, max(lengths)]`` bool: True at the first ``lengths[b]`` places of row b."""
-    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return torch.arange(max(lengths, default=0)) < torch.tensor(lengths)[:, None]

@@ -149,12 +149,14 @@ def sft_step(scorer: Scorer, optimizer: Optimizer, groups: Sequence[RolloutGroup
     mask = completion_mask(groups)
     weights = token_weights(mask, "token")
     total = 0.0
-    for batch in scorer.batches(groups):
-        logprobs = scorer.scores(batch).logprobs
-        own_weights = weights[batch.rows, : logprobs.shape[1]].to(logprobs)
+    for turn in scorer.turns(groups):
+        assert turn.batch is not None, "supervised training runs in one process"
+        logprobs = scorer.scores(turn).logprobs
+        own_weights = weights[turn.batch.rows, : logprobs.shape[1]].to(logprobs)
         loss = -(own_weights * logprobs).sum()
-        total += check_finite(loss)
         loss.backward()
+        total += float(loss.detach())
+    check_finite(total)
     lr = optimizer.lr
     return {
         "loss": total,

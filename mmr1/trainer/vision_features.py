@@ -68,13 +68,26 @@ def encode_media(
     return torch.cat([found[m.digest] for m in media])
 
 
+def encode_nothing(tower: Any) -> torch.Tensor:
+    """``[1, H]``: the features of a single black token, to take part in a sharded tower's calls."""
+    merge = tower.spatial_merge_size
+    patch_dim = tower.patch_embed.proj.weight[0].numel()
+    black = torch.zeros(merge * merge, patch_dim)
+    return _features(tower, black, [(1, merge, merge)])
+
+
 def _run_tower(tower: Any, media: Sequence[PreparedMedia]) -> tuple[torch.Tensor, ...]:
-    weight = tower.patch_embed.proj.weight
-    patches = torch.cat([m.patches for m in media]).to(weight.device, weight.dtype)
-    grid = torch.tensor([m.grid for m in media], device=weight.device)
-    with _PatchesAsRows():
-        output = tower(patches, grid_thw=grid).pooler_output
+    output = _features(tower, torch.cat([m.patches for m in media]), [m.grid for m in media])
     return output.split([m.tokens for m in media])
+
+
+def _features(
+    tower: Any, patches: torch.Tensor, grids: Sequence[tuple[int, int, int]]
+) -> torch.Tensor:
+    weight = tower.patch_embed.proj.weight
+    grid = torch.tensor(grids, device=weight.device)
+    with _PatchesAsRows():
+        return tower(patches.to(weight.device, weight.dtype), grid_thw=grid).pooler_output
 
 
 class _PatchesAsRows(TorchFunctionMode):

@@ -76,7 +76,7 @@ def test_every_algorithm_raises_what_was_better_and_lowers_what_was_worse(name):
     config = config_of(name)
     algorithm = build_algorithm(config)
     groups = [scored([2, 3], [1.0, 0.0]), scored([1, 2, 2][:2], [0.0, None])]
-    batch = build_experience(groups, algorithm, config, Fixed(-1.0))
+    batch = build_experience(groups, algorithm, config, Fixed(-1.0), max_tokens=8)
     assert batch.advantages.shape == (4, 3)
     assert (batch.advantages[~batch.completion_mask] == 0).all()
     assert not batch.completion_mask[3].any()  # no valid reward
@@ -92,10 +92,9 @@ def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
     config = config_of(name, kl_coef=0.5, kl_in="loss", kl_estimator="k2")
     algorithm = build_algorithm(config)
     assert not algorithm.needs_signal
-    batch = build_experience(
-        [scored([2, 2], [1.0, 1.0])], algorithm, config, Fixed(-1.0), Fixed(-2.0)
-    )
-    plain = build_experience([scored([2, 2], [1.0, 1.0])], algorithm, config, Fixed(-1.0))
+    groups = [scored([2, 2], [1.0, 1.0])]
+    batch = build_experience(groups, algorithm, config, Fixed(-1.0), Fixed(-2.0), max_tokens=2)
+    plain = build_experience(groups, algorithm, config, Fixed(-1.0), max_tokens=2)
     logprobs = torch.full((2, 2), -1.0, requires_grad=True)
     algorithm.token_loss(inputs_of(batch, logprobs)).sum().backward()
     found = logprobs.grad.clone()

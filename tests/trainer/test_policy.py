@@ -49,9 +49,7 @@ def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-
     own = copy.deepcopy(model)
     scorer = Scorer(own, family, media, 1.0, budget)
     optimizer = Optimizer(own, OptimizerConfig(lr=lr, warmup_steps=0, max_grad_norm=1e9), 10)
-    return LocalPolicy(
-        scorer, build_algorithm(config), optimizer, config.updates_per_rollout, limit=16
-    ), own
+    return LocalPolicy(scorer, build_algorithm(config), optimizer, config.updates_per_rollout), own
 
 
 def experience(parts, config: AlgorithmConfig, own: LocalPolicy, reference=None):
@@ -132,9 +130,9 @@ def test_a_group_without_signal_is_left_out(parts, monkeypatch):
     seen: list[int] = []
     scores = Scorer.scores
 
-    def counting(self, batch):
-        seen.append(len(batch.groups))
-        return scores(self, batch)
+    def counting(self, turn):
+        seen.append(len(turn.batch.groups))
+        return scores(self, turn)
 
     monkeypatch.setattr(Scorer, "scores", counting)
     gradients_of_update(parts, AlgorithmConfig())

@@ -1,0 +1,111 @@
+"""Ranks of ``torch.distributed``: a model sharded over them by FSDP2, and turns taken together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from mmr1.trainer.micro_batches import MicroBatch
+from mmr1.trainer.packed import packed_scores, unwrapped
+from mmr1.trainer.sequences import TokenScores
+from mmr1.trainer.team import Turn
+
+
+def join(rank: int, size: int, address: str, timeout_s: float) -> DeviceMesh:
+    """Become rank ``rank`` of ``size``; ``address`` is ``host:port`` of the first.
+
+    A collective call that lasts longer than ``timeout_s`` fails on every rank.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+        init_method=f"tcp://{address}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    return init_device_mesh(device, (size,))
+
+
+class Ranks:
+    """The team of all ranks."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def turns(self, batches: Sequence[MicroBatch]) -> list[Turn]:
+        most = torch.tensor(len(batches))
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        sees = torch.zeros(int(most), dtype=torch.int64)
+        for i, batch in enumerate(batches):
+            sees[i] = any(group.media for group in batch.groups)
+        dist.all_reduce(sees, dist.ReduceOp.MAX)
+        rest = [None] * (int(most) - len(batches))
+        return [
+            Turn(batch, bool(vision)) for batch, vision in zip([*batches, *rest], sees, strict=True)
+        ]
+
+    def total(self, sums: Mapping[str, float]) -> dict[str, float]:
+        every: list[dict[str, float]] = [{} for _ in range(self.size)]
+        dist.all_gather_object(every, dict(sums))
+        added: Counter[str] = Counter()
+        for one in every:
+            added.update(one)
+        return dict(added)
+
+
+def shard(model: Any, mesh: DeviceMesh) -> Any:
+    """Shard a model in place; returns what takes the place of ``packed_scores`` for it.
+
+    Every layer is gathered when it runs and freed after; the embeddings, norms and the head for as
+    long as a forward and its backward last. A frozen vision tower is not sharded: with its
+    features kept, ranks run it at different times.
+    """
+    base = unwrapped(model)
+    visual = base.model.visual
+    frozen_tower = not any(p.requires_grad for p in visual.parameters())
+    for layer in base.model.language_model.layers:
+        fully_shard(layer, mesh=mesh)
+    if not frozen_tower:
+        for block in visual.blocks:
+            fully_shard(block, mesh=mesh)
+    whole = _PackedForward(model)
+    ignored = set(visual.parameters()) if frozen_tower else None
+    fully_shard(whole, mesh=mesh, ignored_params=ignored)
+
+    def scores(model: Any, *args: Any, **kwargs: Any) -> TokenScores:
+        return TokenScores(*whole(*args, **kwargs))
+
+    return scores
+
+
+class _PackedForward(torch.nn.Module):
+    """FSDP gathers what belongs to no layer when a module's ``forward`` runs: this is it.
+
+    Its outputs are plain tensors, because the hooks of the backward pass look for these.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = packed_scores(self.model, *args, **kwargs)
+        return scores.logprobs, scores.entropy
+
+
+def whole_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights in CPU memory, not sharded. All ranks must call it."""
+    found = {}
+    for name, tensor in weights.items():
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        found[name] = full.detach().cpu()
+    return found
