@@ -93,6 +93,23 @@ def micro_batches(
     return [_micro_batch(one.pieces) for one in sorted(bins, key=lambda b: -b.cost)]
 
 
+def balanced(costs: Sequence[float], shares: int) -> list[list[int]]:
+    """Indices of ``costs`` in ``shares`` lists of about equal sums, each in ascending order.
+
+    The most expensive first, each to the share that has least (at most 4/3 of the best possible).
+
+    >>> balanced([5, 4, 3, 3, 3], 2)
+    [[0, 3], [1, 2, 4]]
+    """
+    sums = [0.0] * shares
+    found: list[list[int]] = [[] for _ in range(shares)]
+    for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        least = sums.index(min(sums))
+        sums[least] += costs[index]
+        found[least].append(index)
+    return [sorted(share) for share in found]
+
+
 def _kept(group: GroupInput, rows: range, keep: torch.Tensor | None) -> _Piece:
     chosen = tuple(row for row in rows if keep is None or keep[row])
     completions = tuple(group.completions[row - rows.start] for row in chosen)

@@ -18,7 +18,7 @@ from mmr1.trainer.micro_batches import micro_batches
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.packed import packed_scores
 from mmr1.trainer.sequences import GroupInput, TokenScores, completion_mask, group_input
-from mmr1.trainer.state import load_snapshot, model_snapshot
+from mmr1.trainer.state import copy_into, load_snapshot, model_snapshot, whole_weights
 from mmr1.trainer.team import Alone, Team, Turn
 from mmr1.trainer.vision_features import FeatureCache
 from mmr1.types import Experience, RolloutGroup, StepStats
@@ -113,11 +113,11 @@ class Scorer:
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take over the weights of another model of the same architecture."""
-        self.model.load_state_dict(weights)
+        copy_into(self.model.state_dict(), weights)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """The model's weights by name, not copies."""
-        return self.model.state_dict()
+        """The model's weights by name: not copies, but whole where they are sharded."""
+        return whole_weights(self.model.state_dict())
 
 
 class LocalPolicy:
@@ -139,11 +139,12 @@ class LocalPolicy:
         return self._scorer.weights()
 
     def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
-        processor = self._scorer.family.processor
-        return model_snapshot(self._scorer.model, processor, self._optimizer, copy)
+        scorer = self._scorer
+        processor, rank = scorer.family.processor, scorer.team.rank
+        return model_snapshot(scorer.model, processor, self._optimizer, copy, rank)
 
     def load_snapshot(self, checkpoint: Path) -> None:
-        load_snapshot(checkpoint, self._optimizer)
+        load_snapshot(checkpoint, self._optimizer, self._scorer.team.rank)
 
     def state_dict(self) -> dict[str, Any]:
         return {"version": self.version, "optimizer": self._optimizer.state_dict()}

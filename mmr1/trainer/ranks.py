@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from mmr1.trainer.micro_batches import MicroBatch
 from mmr1.trainer.packed import packed_scores, unwrapped
@@ -38,8 +37,8 @@ def join(rank: int, size: int, address: str, timeout_s: float) -> DeviceMesh:
 class Ranks:
     """The team of all ranks."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
 
     def turns(self, batches: Sequence[MicroBatch]) -> list[Turn]:
         most = torch.tensor(len(batches))
@@ -62,7 +61,7 @@ class Ranks:
         return dict(added)
 
 
-def shard(model: Any, mesh: DeviceMesh) -> Any:
+def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:
     """Shard a model in place; returns what takes the place of ``packed_scores`` for it.
 
     Every layer is gathered when it runs and freed after; the embeddings, norms and the head for as
@@ -72,14 +71,13 @@ def shard(model: Any, mesh: DeviceMesh) -> Any:
     base = unwrapped(model)
     visual = base.model.visual
     frozen_tower = not any(p.requires_grad for p in visual.parameters())
-    for layer in base.model.language_model.layers:
-        fully_shard(layer, mesh=mesh)
-    if not frozen_tower:
-        for block in visual.blocks:
-            fully_shard(block, mesh=mesh)
+    sums_in_float32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    layers = [*base.model.language_model.layers, *([] if frozen_tower else visual.blocks)]
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=sums_in_float32)
     whole = _PackedForward(model)
     ignored = set(visual.parameters()) if frozen_tower else None
-    fully_shard(whole, mesh=mesh, ignored_params=ignored)
+    fully_shard(whole, mesh=mesh, mp_policy=sums_in_float32, ignored_params=ignored)
 
     def scores(model: Any, *args: Any, **kwargs: Any) -> TokenScores:
         return TokenScores(*whole(*args, **kwargs))
@@ -100,12 +98,3 @@ class _PackedForward(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
         scores = packed_scores(self.model, *args, **kwargs)
         return scores.logprobs, scores.entropy
-
-
-def whole_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights in CPU memory, not sharded. All ranks must call it."""
-    found = {}
-    for name, tensor in weights.items():
-        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        found[name] = full.detach().cpu()
-    return found

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mmr1.trainer.optimizer import Optimizer
 
@@ -39,27 +40,29 @@ class HasState(Protocol):
 
 
 def model_snapshot(
-    model: Any, processor: Any, optimizer: Optimizer, copy: bool = False
+    model: Any, processor: Any, optimizer: Optimizer, copy: bool = False, rank: int = 0
 ) -> Callable[[Path], None]:
     """What writes model and optimizer as they are now into a checkpoint's folder.
 
-    With ``copy`` it may be called from another thread while training goes on.
+    Of a sharded model all ranks must call both this and what it returns. With ``copy`` the latter
+    may be called from another thread while training goes on.
     """
-    weights, tensors = model.state_dict(), optimizer.tensors()
+    weights, tensors = whole_weights(model.state_dict()), optimizer.tensors()
     if copy:
         weights, tensors = _copies(weights), _copies(tensors)
     rng = _rng_state()
 
     def fill(folder: Path) -> None:
-        model.save_pretrained(folder, state_dict=weights)
-        processor.save_pretrained(folder)
+        if rank == 0:
+            model.save_pretrained(folder, state_dict=weights)
+            processor.save_pretrained(folder)
         save_tensors(folder / TRAINING / "optimizer", tensors)
-        _save_rng(folder / TRAINING / "rng", rng)
+        _save_rng(folder / TRAINING / "rng", rng, rank)
 
     return fill
 
 
-def load_snapshot(checkpoint: Path, optimizer: Optimizer) -> None:
+def load_snapshot(checkpoint: Path, optimizer: Optimizer, rank: int = 0) -> None:
     """Put the optimizer, its model's trained weights and the generators back.
 
     Raises:
@@ -67,7 +70,28 @@ def load_snapshot(checkpoint: Path, optimizer: Optimizer) -> None:
     """
     load_tensors(checkpoint / TRAINING / "optimizer", optimizer.tensors())
     optimizer.tensors_loaded()
-    _load_rng(checkpoint / TRAINING / "rng")
+    _load_rng(checkpoint / TRAINING / "rng", rank)
+
+
+def whole_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights with the sharded ones put together. All ranks must call it."""
+    return {
+        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        for name, tensor in weights.items()
+    }
+
+
+def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
+    """Take over whole weights, each rank its shards of them."""
+    with torch.no_grad():
+        for name, tensor in own.items():
+            if isinstance(tensor, DTensor):
+                shards = distribute_tensor(
+                    weights[name].to(tensor.device), tensor.device_mesh, tensor.placements
+                )
+                tensor.copy_(shards)
+            else:
+                tensor.copy_(weights[name])
 
 
 def save_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -146,12 +170,12 @@ def _rng_state() -> dict[str, torch.Tensor]:
     return state
 
 
-def _save_rng(folder: Path, state: Mapping[str, torch.Tensor], rank: int = 0) -> None:
+def _save_rng(folder: Path, state: Mapping[str, torch.Tensor], rank: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_file(dict(state), _rng_file(folder, rank))
 
 
-def _load_rng(folder: Path, rank: int = 0) -> None:
+def _load_rng(folder: Path, rank: int) -> None:
     """A rank that did not exist when the checkpoint was written keeps its own."""
     if not _rng_file(folder, rank).exists():
         return

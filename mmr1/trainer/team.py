@@ -30,6 +30,7 @@ class Turn:
 class Team(Protocol):
     """What ranks must agree on."""
 
+    rank: int
     size: int
 
     def turns(self, batches: Sequence[MicroBatch]) -> list[Turn]:
@@ -44,7 +45,7 @@ class Team(Protocol):
 class Alone:
     """A single process."""
 
-    size = 1
+    rank, size = 0, 1
 
     def turns(self, batches: Sequence[MicroBatch]) -> list[Turn]:
         return [Turn(batch) for batch in batches]
