@@ -126,6 +126,12 @@ class RolloutConfig(Section):
     gpu_memory_utilization: Fraction = 0.5
     tensor_parallel_size: Positive = 1
     cpu_kv_cache_gib: Positive = 1
+    timeout_s: float = Field(
+        3600, gt=0, description="An engine that takes longer for one batch is taken to hang"
+    )
+    restarts: int = Field(
+        3, ge=0, description="How often in a run an engine that died or hung is replaced"
+    )
     parity_tolerance: float = Field(
         1e-4,
         gt=0,

@@ -2,7 +2,8 @@
 
 vLLM binds the OpenMP threads of the process it lives in, so the trainer must live elsewhere. Calls
 go over a pipe; weights go through shared memory, written in place by the trainer and read by the
-engine when it is told to.
+engine when it is told to. That memory outlives the engine: one that dies or hangs is replaced, gets
+the same weights, and is asked again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class EngineError(RuntimeError):
     """The engine's process failed or died."""
 
 
+class EngineLostError(EngineError):
+    """The engine's process died, or did not answer in time; another may do better."""
+
+
 class EngineProcess:
     """Runs ``build(*args)`` in a spawned process and forwards the protocol's calls to it.
 
@@ -38,6 +43,11 @@ class EngineProcess:
         args: Its arguments; they are pickled.
         log: File that receives the process's output.
         threads: OpenMP threads of the process, or None for its own choice.
+        timeout_s: Longest time that a call may take, or None for any.
+        restarts: How often, in all, a process that died or hung is replaced.
+
+    Attributes:
+        restarted: How often it was.
 
     Raises:
         ValueError: ``build`` refused its arguments (raised here with its message).
@@ -50,28 +60,24 @@ class EngineProcess:
         args: tuple[Any, ...],
         log: Path,
         threads: int | None = None,
+        timeout_s: float | None = None,
+        restarts: int = 0,
     ) -> None:
+        self.restarted = 0
+        self._target = (build, args, str(log), os.getpid())
         self._log = log
+        self._threads = threads
+        self._timeout_s = timeout_s
+        self._restarts = restarts
         self._shared: dict[str, torch.Tensor] | None = None
-        context = mp.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        self._process = context.Process(
-            target=_serve, args=(theirs, build, args, str(log), os.getpid()), name="mmr1-engine"
-        )
-        with _environment(environment):
-            self._process.start()
-        theirs.close()  # so that the pipe ends when the process does
-        try:
-            self._receive()
-        except BaseException:
-            self.close()
-            raise
+        self._version = 0
+        self._start()
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         return self._call("generate", requests, sampling)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        self._version = version
         if self._shared is None:
             self._shared = {
                 name: tensor.detach().cpu().clone().share_memory_()
@@ -96,23 +102,72 @@ class EngineProcess:
             if not self._process.is_alive():
                 return
 
+    def _start(self) -> None:
+        context = mp.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        environment = {} if self._threads is None else {"OMP_NUM_THREADS": str(self._threads)}
+        self._process = context.Process(
+            target=_serve, args=(theirs, *self._target), name="mmr1-engine"
+        )
+        with _environment(environment):
+            self._process.start()
+        theirs.close()  # so that the pipe ends when the process does
+        try:
+            self._receive(timeout_s=None)  # loading a large model takes as long as it takes
+        except BaseException:
+            self.close()
+            raise
+
     def _call(self, method: str, *args: Any) -> Any:
+        """The engine's answer; a lost engine is replaced, and asked again once.
+
+        Nothing that a lost engine sampled was received, so no completion is used twice.
+        """
+        try:
+            return self._ask(method, *args)
+        except EngineLostError as error:
+            if self.restarted == self._restarts:
+                raise
+            self.restarted += 1
+            self._note(f"{error}\nreplaced, {self.restarted} of {self._restarts} times")
+            self._replace()
+            return self._ask(method, *args)
+
+    def _replace(self) -> None:
+        """A new process with the weights that the old one had."""
+        self._process.kill()
+        self.close()
+        self._start()
+        if self._shared is not None:
+            self._ask("share_weights", self._shared)
+            self._ask("load_shared_weights", self._version)
+
+    def _ask(self, method: str, *args: Any) -> Any:
         try:
             self._pipe.send((method, args))
         except OSError as error:
-            raise EngineError(self._obituary()) from error
-        return self._receive()
+            raise EngineLostError(self._obituary()) from error
+        return self._receive(self._timeout_s)
 
-    def _receive(self) -> Any:
+    def _receive(self, timeout_s: float | None) -> Any:
         try:
+            if timeout_s is not None and not self._pipe.poll(timeout_s):
+                raise EngineLostError(
+                    f"the rollout engine has not answered for {timeout_s:.0f} s "
+                    f"(rollout.timeout_s); its log is {self._log}"
+                )
             kind, value = self._pipe.recv()
         except (EOFError, OSError) as error:
-            raise EngineError(self._obituary()) from error
+            raise EngineLostError(self._obituary()) from error
         if kind == "refused":
             raise ValueError(value)
         if kind == "failed":
             raise EngineError(f"the rollout engine failed; its log is {self._log}\n{value}")
         return value
+
+    def _note(self, line: str) -> None:
+        with self._log.open("a") as log:
+            log.write(f"{line}\n")
 
     def _obituary(self) -> str:
         self._process.join(timeout=5)

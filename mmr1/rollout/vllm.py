@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0
+_PREFILL_TOKENS = 4096  # in one step of the engine
 
 
 class VllmEngine:
@@ -64,6 +65,7 @@ class VllmEngine:
             gpu_memory_utilization=config.gpu_memory_utilization,
             tensor_parallel_size=config.tensor_parallel_size,
             disable_log_stats=True,
+            **(_whole_prompts(config) if on_cpu else {}),
         )
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
@@ -161,6 +163,16 @@ def _prepare_environment(config: RolloutConfig) -> bool:
         # Compiling costs 8-16 s at the first generate and gains nothing at the sizes a CPU runs.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     return on_cpu
+
+
+def _whole_prompts(config: RolloutConfig) -> dict[str, Any]:
+    """Prompts are prefilled in one piece.
+
+    Of one that is cut, vLLM draws a token too many and winds the request's generator back, which
+    generators on the CPU cannot ("CPU Generator does not use offset"): the engine would die.
+    """
+    tokens = max(config.max_model_len, _PREFILL_TOKENS)
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": tokens}
 
 
 def _grids(prompt: Prompt, mm_kwargs: Mapping[str, Any]) -> tuple[tuple[int, int, int], ...]:

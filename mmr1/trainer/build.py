@@ -135,6 +135,8 @@ def build_engine(
         (config.model, config.data, config.rollout, config.seed),
         log=log,
         threads=config.trainer.threads,
+        timeout_s=config.rollout.timeout_s,
+        restarts=config.rollout.restarts,
     )
 
 

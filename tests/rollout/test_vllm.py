@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
@@ -115,6 +118,27 @@ def test_same_seed_same_tokens_and_no_placeholders(parts, prompts):
     assert tokens[0] == tokens[1]
     assert {t for row in tokens[0] for t in row}.isdisjoint(family.forbidden_ids)
     assert len({tuple(row) for row in tokens[0][:4]}) == 4
+
+
+@pytest.mark.slow
+def test_killed_while_it_generates_the_step_ends_with_the_same_completions(parts, prompts):
+    _, model, _, engine = parts
+    engine.load_weights(model.state_dict(), 60)
+    requests = [Request(p, 64, i) for i, p in enumerate(prompts)]
+    sampling = SAMPLING.model_copy(update={"max_tokens": 64})
+    undisturbed = engine.generate(requests, sampling)
+    before = engine._process.pid
+    threading.Timer(0.2, os.kill, (before, signal.SIGKILL)).start()
+    begin = time.monotonic()
+    found = engine.generate(requests, sampling)
+    print(f"detected, replaced and asked again within {time.monotonic() - begin:.1f} s")
+    assert engine.restarted == 1
+    assert not psutil.pid_exists(before)
+    for one, other in zip(found, undisturbed, strict=True):
+        for a, b in zip(one.completions, other.completions, strict=True):
+            assert a.token_ids.tolist() == b.token_ids.tolist()
+            assert a.policy_version == 60
+    assert gaps(parts, prompts) <= 1e-4
 
 
 def _refuse() -> None:
