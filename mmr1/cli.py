@@ -69,6 +69,26 @@ def sft(
         run_sft(resolved, resume=resume)
 
 
+@app.command()
+def dpo(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+    """Direct preference optimisation, on given pairs or on judged samples of the model's own."""
+    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        from mmr1.trainer.dpo import run_dpo
+        from mmr1.trainer.iterative_dpo import run_iterative_dpo
+
+        run = run_iterative_dpo if resolved.dpo.rounds else run_dpo
+        run(resolved)
+
+
+@app.command()
+def rm(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+    """Train a reward model on preference pairs and rankings."""
+    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        from mmr1.trainer.reward_model import run_reward_model
+
+        run_reward_model(resolved)
+
+
 @app.command("eval")
 def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Held-out accuracy of a model or checkpoint."""
