@@ -70,23 +70,39 @@ def sft(
 
 
 @app.command()
-def dpo(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+def dpo(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+) -> None:
     """Direct preference optimisation, on given pairs or on judged samples of the model's own."""
-    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+    if (resolved := _resolve(config, overrides, dry_run)) is None:
+        return
+    if resolved.dpo.rounds == 0:
         from mmr1.trainer.dpo import run_dpo
+
+        run_dpo(resolved, resume=resume)
+    elif resume:
+        raise ValueError("dpo.rounds: iterative DPO cannot be resumed; leave --resume out")
+    else:
         from mmr1.trainer.iterative_dpo import run_iterative_dpo
 
-        run = run_iterative_dpo if resolved.dpo.rounds else run_dpo
-        run(resolved)
+        run_iterative_dpo(resolved)
 
 
 @app.command()
-def rm(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+def rm(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+) -> None:
     """Train a reward model on preference pairs and rankings."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
         from mmr1.trainer.reward_model import run_reward_model
 
-        run_reward_model(resolved)
+        run_reward_model(resolved, resume=resume)
 
 
 @app.command("eval")

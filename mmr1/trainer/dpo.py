@@ -13,11 +13,12 @@ import torch
 from mmr1.config import Config, DpoConfig
 from mmr1.data.preferences import ranking_of
 from mmr1.trainer.build import feature_cache, load_trainable, token_scorer
-from mmr1.trainer.offline import Records, read_records, run_steps, start
+from mmr1.trainer.offline import Learner, Records, read_records, run_offline
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.preference_losses import dpo, implicit_rewards
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import completion_mask
+from mmr1.trainer.state import model_snapshot
 from mmr1.trainer.written import written_group
 from mmr1.types import RolloutGroup, Sample, StepStats
 
@@ -34,42 +35,37 @@ class Pair:
     reference: tuple[float, float]
 
 
-def run_dpo(config: Config) -> Path:
+def run_dpo(config: Config, *, resume: bool = False) -> Path:
     """Train for ``trainer.max_steps`` batches of ``dpo.batch_size`` pairs.
 
     Raises:
         ValueError: Something the user can mend; nothing has been written yet.
+        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    records = read_records(config, check=partial(ranking_of, pairs_only=True))
+    records = read_records(config, partial(ranking_of, pairs_only=True), resume=resume)
     model = load_trainable(config.model)
     features = feature_cache(config)
     scorer = token_scorer(config, model, records.family, records.media, 1.0, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    directory, display = start(config, records)
-    display.say("log-probs of the reference")
     pairs = _pairs(config, records, scorer)
-    sampler = records.sampler(config.seed)
 
-    def step() -> StepStats:
-        batch = [pairs[sample.id] for sample in sampler.next(config.dpo.batch_size)]
-        return dpo_step(scorer, optimizer, batch, config.dpo)
+    def step(batch: Sequence[Sample]) -> StepStats:
+        return dpo_step(scorer, optimizer, [pairs[sample.id] for sample in batch], config.dpo)
 
-    run_steps(config, directory, display, step)
-    checkpoint = directory.save_model(model, records.family, config.trainer.max_steps)
-    display.say(f"checkpoint: {checkpoint}")
-    return checkpoint
+    copy = config.trainer.save_in_background
+    write = partial(model_snapshot, model, records.family.processor, optimizer, copy)
+    learner = Learner(optimizer, config.dpo.batch_size, step, lambda number: write())
+    return run_offline(config, records, learner)
 
 
 def _pairs(config: Config, records: Records, scorer: Scorer) -> dict[str, Pair]:
-    """By sample id, the pairs that the run will meet; a sampler with the same seed tells them."""
-    count = config.trainer.max_steps * config.dpo.batch_size
-    met = {sample.id: sample for sample in records.sampler(config.seed).next(count)}
-    groups = [_group(records, sample) for sample in met.values()]
+    """By sample id the pairs that the run will meet, under the model it starts from."""
+    met = records.met(config.seed, config.trainer.max_steps * config.dpo.batch_size)
+    groups = [
+        written_group(records.family, records.render(sample), ranking_of(sample))
+        for sample in met.values()
+    ]
     return dict(zip(met, with_reference(scorer, groups), strict=True))
-
-
-def _group(records: Records, sample: Sample) -> RolloutGroup:
-    return written_group(records.family, records.render(sample), ranking_of(sample))
 
 
 def with_reference(scorer: Scorer, groups: Sequence[RolloutGroup]) -> list[Pair]:

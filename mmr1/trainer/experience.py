@@ -34,10 +34,6 @@ class GivesValues(Protocol):
         """``[B, R]`` float32 without gradient, sequences in group order."""
         ...
 
-    def weights(self) -> Mapping[str, torch.Tensor]:
-        """The weights by name."""
-        ...
-
 
 def build_experience(
     scored: Sequence[ScoredGroup],

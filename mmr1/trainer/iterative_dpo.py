@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from mmr1.config import Config
 from mmr1.data.sampler import Sampler
@@ -19,17 +20,21 @@ from mmr1.rewards import build_scorer
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.engine import Request, RolloutEngine, request_seed
 from mmr1.trainer import build
+from mmr1.trainer.checkpoint import Fill
 from mmr1.trainer.display import Display
 from mmr1.trainer.dpo import Pair, dpo_step, with_reference
 from mmr1.trainer.evaluate import accuracy_part, evaluate, is_right, write_evaluation
-from mmr1.trainer.loop import Clock
+from mmr1.trainer.loop import Clock, Step
 from mmr1.trainer.lora import plain_weights
 from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.output import RunDirectory, refuse_existing_run
+from mmr1.trainer.output import RunDirectory, check_directory
+from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.run import Inputs, check_inputs, parity_line, summary_line
+from mmr1.trainer.running import run_steps
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.scoring import GroupScorer
-from mmr1.types import Completion, Prompt, RolloutGroup, ScoredGroup, StepStats
+from mmr1.trainer.state import model_snapshot
+from mmr1.types import Completion, Prompt, RolloutGroup, ScoredGroup
 
 
 class NoPairsError(RuntimeError):
@@ -43,47 +48,63 @@ def run_iterative_dpo(config: Config) -> Path:
         ValueError: Something the user can mend; nothing has been written yet.
         NoPairsError: No prompt of a round had both a right and a wrong completion.
     """
-    refuse_existing_run(config.trainer.output_dir)
-    with build_scorer(config.rewards) as rewards:
+    check_directory(config, resume=False)
+    with build_scorer(config.rewards, reward_models(config)) as rewards:
         inputs = check_inputs(config, rewards, train=True)
         model = build.load_trainable(config.model)
-        temperature, features = config.rollout.sampling.temperature, build.feature_cache(config)
-        scorer = build.token_scorer(
-            config, model, inputs.family, inputs.media, temperature, features
-        )
-        directory = RunDirectory(config.trainer.output_dir, config)
-        directory.log_dropped(inputs.dropped)
-        display = Display(config.trainer, directory)
-        display.say("starting the rollout engine")
-        log = directory.path / "engine.log"
         judge = GroupScorer(rewards, inputs.media, config.rewards.max_invalid_fraction)
-        engine = build.build_engine(config, inputs.family, inputs.media, log, model)
-        with closing(engine):
-            display.say(parity_line(config, inputs, engine, scorer))
-            with display:
-                for stats, scored in rounds(config, inputs, engine, judge, scorer):
-                    directory.log(stats)
-                    display.show(stats)
-                    if scored:
-                        directory.log_rollouts(int(stats["step"]), scored)
-            checkpoint = directory.save_model(model, inputs.family, config.trainer.max_steps)
-            if inputs.held_out:
-                result = evaluate(config, engine, inputs.render, judge, inputs.held_out)
-                write_evaluation(directory.path / "eval", result)
-                display.say(summary_line(result))
+        with closing(RunDirectory(config)) as directory:
+            return _train(config, inputs, judge, model, directory)
+
+
+def _train(
+    config: Config, inputs: Inputs, judge: GroupScorer, model: Any, directory: RunDirectory
+) -> Path:
+    temperature, features = config.rollout.sampling.temperature, build.feature_cache(config)
+    scorer = build.token_scorer(config, model, inputs.family, inputs.media, temperature, features)
+    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
+    directory.log_dropped(inputs.dropped)
+    display = Display(config.trainer, directory)
+    display.say("starting the rollout engine")
+    log = directory.path / "engine.log"
+    engine = build.build_engine(config, inputs.family, inputs.media, log, model)
+    with closing(engine):
+        display.say(parity_line(config, inputs, engine, scorer))
+
+        def keep(step: Step) -> None:
+            directory.log(step.stats)
+            display.show(step.stats)
+            if step.scored:
+                directory.log_rollouts(step.number, step.scored)
+
+        def snapshot(number: int) -> Fill:
+            copy = config.trainer.save_in_background
+            return model_snapshot(model, inputs.family.processor, optimizer, copy)
+
+        with display:
+            steps = rounds(config, inputs, engine, judge, scorer, optimizer)
+            checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
+        if inputs.held_out:
+            result = evaluate(config, engine, inputs.render, judge, inputs.held_out)
+            write_evaluation(directory.path / "eval", result)
+            display.say(summary_line(result))
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
 
 def rounds(
-    config: Config, inputs: Inputs, engine: RolloutEngine, judge: GroupScorer, scorer: Scorer
-) -> Iterator[tuple[StepStats, list[ScoredGroup]]]:
-    """Yields every step's line, and with the first of a round what was sampled.
+    config: Config,
+    inputs: Inputs,
+    engine: RolloutEngine,
+    judge: GroupScorer,
+    scorer: Scorer,
+    optimizer: Optimizer,
+) -> Iterator[Step]:
+    """Yields every step when it is done, the first of a round with what was sampled.
 
     Raises:
         NoPairsError: A round gave no pair.
     """
-    optimizer = Optimizer(scorer.model, config.optimizer, config.trainer.max_steps)
     sampler = Sampler(inputs.sources, config.seed, inputs.weights)
     part = accuracy_part(config.rewards, config.eval.accuracy)
     step = 0
@@ -111,7 +132,7 @@ def rounds(
             with clock("update"):
                 stats |= dpo_step(scorer, optimizer, batch, config.dpo)
             times = {f"time/{name}": spent for name, spent in clock.seconds().items()}
-            yield {"step": step, "dpo/round": number, **stats, **times}, sampled
+            yield Step(step, {"step": step, "dpo/round": number, **stats, **times}, sampled)
             clock, stats, sampled = Clock(), {}, []
         engine.load_weights(plain_weights(scorer.model), number)
 

@@ -68,7 +68,7 @@ def save_pretrained(
 ) -> None:
     """A Hugging Face directory of these weights; the adapters beside them in ``adapter/``.
 
-    ``weights`` are those of :func:`plain_weights`, ``adapters`` of :func:`adapter_state`, or copies.
+    They are those of :func:`plain_weights` and :func:`adapter_state`, or copies.
     """
     if not has_adapters(model):
         model.save_pretrained(folder, state_dict=weights)

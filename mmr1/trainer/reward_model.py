@@ -12,58 +12,56 @@ import torch
 from mmr1.config import Config
 from mmr1.data.preferences import ranking_of
 from mmr1.trainer.build import feature_cache, load_held_out, token_scorer
-from mmr1.trainer.offline import Records, read_records, run_steps, start
+from mmr1.trainer.checkpoint import Fill
+from mmr1.trainer.offline import Learner, Records, read_records, run_offline
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.preference_losses import bradley_terry
-from mmr1.trainer.scalar_model import ScalarScorer, load_scalar_model, save_scalar_model
+from mmr1.trainer.scalar_model import ScalarScorer, load_scalar_model, scalar_snapshot
 from mmr1.trainer.sequences import completion_mask
 from mmr1.trainer.written import written_group
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
-def run_reward_model(config: Config) -> Path:
-    """Train for ``trainer.max_steps`` batches of ``rm.batch_size`` rankings, then centre.
+def run_reward_model(config: Config, *, resume: bool = False) -> Path:
+    """Train for ``trainer.max_steps`` batches of ``rm.batch_size`` pairs or rankings.
 
-    ``data.eval``, where it is set, holds rankings too; ``eval/result.json`` says how many of their
-    pairs the model ranks right.
+    A checkpoint is shifted so that the answers met so far have a mean of 0. ``data.eval``, where it
+    is set, holds rankings too; ``eval/result.json`` says how many of their pairs are ranked right.
 
     Raises:
         ValueError: Something the user can mend; nothing has been written yet.
+        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    records = read_records(config, check=ranking_of)
+    records = read_records(config, ranking_of, resume=resume)
     held_out = load_held_out(config) if config.data.eval is not None else []
     for sample in held_out:
         ranking_of(sample)
+    family = records.family
     model = load_scalar_model(config.model, "model.path")
     features = feature_cache(config)
-    scorer = ScalarScorer(
-        model,
-        token_scorer(config, model.backbone, records.family, records.media, 1.0, features),
-        read="at",
-    )
+    backbone = token_scorer(config, model.backbone, family, records.media, 1.0, features)
+    scorer = ScalarScorer(model, backbone, read="at")
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    sampler = records.sampler(config.seed)
-    directory, display = start(config, records)
-    met: dict[str, RolloutGroup] = {}
 
-    def step() -> StepStats:
-        batch = {s.id: _group(records, s) for s in sampler.next(config.rm.batch_size)}
-        met.update(batch)
-        return reward_model_step(scorer, optimizer, list(batch.values()))
+    def step(batch: Sequence[Sample]) -> StepStats:
+        return reward_model_step(scorer, optimizer, [_group(records, s) for s in batch])
 
-    run_steps(config, directory, display, step)
-    centre(scorer, list(met.values()))
-    checkpoint = directory.save_model(
-        model, records.family, config.trainer.max_steps, save_scalar_model
-    )
+    def snapshot(number: int) -> Fill:
+        met = records.met(config.seed, number * config.rm.batch_size)
+        centre(scorer, [_group(records, sample) for sample in met.values()])
+        return scalar_snapshot(
+            model, family.processor, optimizer, config.trainer.save_in_background
+        )
+
+    learner = Learner(optimizer, config.rm.batch_size, step, snapshot)
+    checkpoint = run_offline(config, records, learner)
     if held_out:
         accuracy, pairs = ranking_accuracy(scorer, [_group(records, s) for s in held_out])
-        folder = directory.path / "eval"
-        folder.mkdir()
+        folder = Path(config.trainer.output_dir) / "eval"
+        folder.mkdir(exist_ok=True)
         result = {"pairs": pairs, "accuracy": accuracy}
         (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-        display.say(f"held out: {accuracy:.3f} of {pairs} pairs ranked right")
-    display.say(f"checkpoint: {checkpoint}")
+        print(f"held out: {accuracy:.3f} of {pairs} pairs ranked right")
     return checkpoint
 
 

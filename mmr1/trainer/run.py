@@ -34,6 +34,7 @@ from mmr1.trainer.parity import check_parity
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.reference import Reference, build_reference
 from mmr1.trainer.resume import restore, snapshot
+from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.running import run_steps
 from mmr1.trainer.scoring import GroupScorer, check_gold
 from mmr1.trainer.step_rewards import StepScorer, build_step_scorer
@@ -109,7 +110,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     check_directory(config, resume=resume)
-    with build_scorer(config.rewards) as scorer:
+    with build_scorer(config.rewards, reward_models(config)) as scorer:
         inputs = check_inputs(config, scorer, train=True)
         learners = _learners(config, inputs)
         with closing(RunDirectory(config)) as directory:
@@ -142,7 +143,7 @@ def _train(
         if before := directory.last_checkpoint(warn=display.say):
             done = restore(before, parts)
             display.say(f"continuing after step {done}")
-        display.say(_parity(config, inputs, engine, learners.policy))
+        display.say(parity_line(config, inputs, engine, learners.policy))
 
         def keep(step: Step) -> None:
             _log(config, directory, step)
@@ -159,7 +160,7 @@ def _train(
         if inputs.held_out:
             result = evaluate(config, engine, inputs.render, parts.rewards, inputs.held_out)
             write_evaluation(directory.path / "eval", result)
-            display.say(_summary(result))
+            display.say(summary_line(result))
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
@@ -255,7 +256,10 @@ def run_evaluation(config: Config) -> Evaluation:
     Raises:
         ValueError: Something the user can mend; nothing has been written yet.
     """
-    with build_scorer(config.rewards) as scorer, TemporaryDirectory() as scratch:
+    with (
+        build_scorer(config.rewards, reward_models(config)) as scorer,
+        TemporaryDirectory() as scratch,
+    ):
         inputs = check_inputs(config, scorer, train=False)
         model = build.load_model(config.model) if config.rollout.engine == "hf" else None
         folder = Path(config.eval.output or scratch)

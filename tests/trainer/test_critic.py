@@ -21,7 +21,7 @@ from mmr1.trainer.scalar_model import (
     ScalarModel,
     ScalarScorer,
     load_scalar_model,
-    save_scalar_model,
+    scalar_snapshot,
 )
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import group_input
@@ -192,7 +192,8 @@ def test_a_saved_model_is_loaded_with_its_head(parts, tmp_path):
     scorer = scalar_scorer(parts)
     groups = [s.group for s in parts[3]]
     expected = scorer.all(groups)
-    save_scalar_model(scorer.model, tmp_path)
+    optimizer = Optimizer(scorer.model, OptimizerConfig(), 1)
+    scalar_snapshot(scorer.model, parts[0].processor, optimizer)(tmp_path)
     loaded = load_scalar_model(ModelConfig(path=str(tmp_path), dtype="float32"), "a.path")
     again = ScalarScorer(loaded, replace(scorer.scorer, model=loaded.backbone), "before")
     torch.testing.assert_close(again.all(groups), expected, atol=1e-6, rtol=0)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import AlgorithmConfig, LoraConfig, OptimizerConfig, load_config
+from mmr1.config import AlgorithmConfig, Config, LoraConfig, OptimizerConfig, load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.experience import build_experience
-from mmr1.trainer.lora import ADAPTER_FOLDER, add_adapters, plain_weights, save_pretrained
+from mmr1.trainer.lora import ADAPTER_FOLDER, add_adapters, plain_weights
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.reference import AdapterReference, build_reference
@@ -20,6 +20,7 @@ from mmr1.trainer.run import run_training
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sft import run_sft
 from mmr1.trainer.vision_features import FeatureCache
+from tests.trainer.test_resume import assert_same
 from tests.trainer.test_run import lines, rl
 
 
@@ -112,7 +113,7 @@ def test_a_checkpoint_loads_without_peft_and_its_adapters_with_it(parts, tmp_pat
     own = Adapted(parts)
     own.update()
     expected = own.policy.logprobs(own.groups)
-    save_pretrained(own.model, tmp_path)
+    own.policy.snapshot()(tmp_path)
     plain = AutoModelForImageTextToText.from_pretrained(tmp_path)
     torch.testing.assert_close(logprobs(parts, plain), expected, atol=1e-5, rtol=0)
     adapted = peft.PeftModel.from_pretrained(copy.deepcopy(parts[1]), tmp_path / ADAPTER_FOLDER)
@@ -187,6 +188,38 @@ def test_a_whole_run_of_adapters(demonstrated, digits, tmp_path):
     checkpoint = run_training(adapted_run(demonstrated, digits, tmp_path / "rl"))
     assert_parity_after_updates(tmp_path / "rl")
     assert (checkpoint / ADAPTER_FOLDER / "adapter_config.json").is_file()
+
+
+def test_adapters_their_reference_and_a_critic_resume(tiny_model, digits, tmp_path):
+    def config(out: str, steps: int) -> Config:
+        base = adapted_run(
+            tiny_model, digits, tmp_path / out, sampling={"max_tokens": 6}, prompts=2
+        ).model_dump()
+        return Config.model_validate(
+            {
+                **base,
+                "model": {**base["model"], "lora": {"rank": 4, "dropout": 0.1}},
+                "algorithm": {
+                    "name": "ppo",
+                    "kl_coef": 0.01,
+                    "entropy_coef": 0.1,
+                    "reference_refresh": 2,
+                    "critic": {"lr": 1e-3},
+                },
+                "optimizer": {"lr": 1e-2, "warmup_steps": 0, "schedule": "constant"},
+                "trainer": {
+                    **base["trainer"],
+                    "max_steps": steps,
+                    "log_rollouts_every": 1,
+                    "save_in_background": True,
+                },
+            }
+        )
+
+    run_training(config("whole", 4))
+    run_training(config("parts", 3))
+    run_training(config("parts", 4), resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.slow
