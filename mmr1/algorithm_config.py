@@ -27,6 +27,7 @@ ALGORITHMS = Registry(
             "gspo",
             "cispo",
             "sapo",
+            "ppo",
         )
     },
     group="mmr1.algorithms",
@@ -44,6 +45,7 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
     "dapo": {"aggregation": "token", "clip_high": 0.28, "dynamic_sampling": True},
     "gspo": {"ratio": "response_mean", "clip_low": 3e-4, "clip_high": 4e-4},
     "cispo": {"aggregation": "token", "clip_low": 1.0, "clip_high": 4.0},
+    "ppo": {"aggregation": "token", "kl_in": "reward", "kl_estimator": "k1", "critic": {}},
 }
 """What an algorithm's paper sets otherwise than the defaults below."""
 
@@ -51,6 +53,7 @@ GROUP_BASELINE = {"rloo", "reinforce_pp_baseline", "gpg", "dapo", "gspo", "cispo
 GROUP_BASELINE |= {"grpo", "process_grpo", "dr_grpo"}
 _IMPORTANCE = {"reinforce", "rloo", "remax", "gpg"}
 _CLIPPED = {"grpo", "process_grpo", "dr_grpo", "dapo", "reinforce_pp", "reinforce_pp_baseline"}
+_CLIPPED |= {"ppo"}
 # Keys that only some of the built-in algorithms read.
 _READ_BY = {
     "clip_low": _CLIPPED | _IMPORTANCE | {"gspo", "cispo"},
@@ -61,7 +64,28 @@ _READ_BY = {
     "baseline_momentum": {"reinforce"},
     "sapo_tau": {"sapo"},
     "step_rewards": {"process_grpo"},
+    "critic": {"ppo"},
 }
+
+
+class CriticConfig(Section):
+    """The critic: a value head on a vision-language model of its own.
+
+    Betas, weight decay and gradient norm of its AdamW are those of the ``optimizer`` section.
+    """
+
+    path: str | None = Field(
+        None, description="What it begins as: a model or a reward model; model.path if not set"
+    )
+    lr: float = Field(
+        1e-5, gt=0, description="Learning rate, constant after optimizer.warmup_steps"
+    )
+    gamma: float = Field(1.0, gt=0, le=1, description="Discount per token")
+    lam: float = Field(1.0, ge=0, le=1, description="λ of GAE; 1 trusts the reward alone")
+    value_clip: float | None = Field(
+        0.2, gt=0, description="Farthest that a value moves per rollout; null: no clip"
+    )
+    warmup_steps: int = Field(0, ge=0, description="First steps, in which it learns alone")
 
 
 class AlgorithmConfig(Section):
@@ -103,6 +127,7 @@ class AlgorithmConfig(Section):
         "sequence", description="How token losses are added up"
     )
     updates_per_rollout: Positive = 1
+    critic: CriticConfig | None = Field(None, description="For ppo, or an algorithm of your own")
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss")
     step_rewards: str | None = Field(
         None, description="file.py:function that rewards the steps of a completion"
@@ -143,6 +168,11 @@ class AlgorithmConfig(Section):
                     f"{key} is set and {needed} is 0, so it would do nothing; set {needed} above "
                     f"0, or leave {key} out"
                 )
+        if self.name == "ppo" and self.critic is None:
+            raise ValueError(
+                "ppo needs a critic and critic is null; leave algorithm.critic out for the "
+                "defaults, or use an algorithm without one, such as reinforce_pp"
+            )
         if self.name == "process_grpo" and self.step_rewards is None:
             raise ValueError(
                 "process_grpo learns from the rewards of steps and step_rewards is not set; name a "

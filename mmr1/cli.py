@@ -69,6 +69,42 @@ def sft(
         run_sft(resolved, resume=resume)
 
 
+@app.command()
+def dpo(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+) -> None:
+    """Direct preference optimisation, on given pairs or on judged samples of the model's own."""
+    if (resolved := _resolve(config, overrides, dry_run)) is None:
+        return
+    if resolved.dpo.rounds == 0:
+        from mmr1.trainer.dpo import run_dpo
+
+        run_dpo(resolved, resume=resume)
+    elif resume:
+        raise ValueError("dpo.rounds: iterative DPO cannot be resumed; leave --resume out")
+    else:
+        from mmr1.trainer.iterative_dpo import run_iterative_dpo
+
+        run_iterative_dpo(resolved)
+
+
+@app.command()
+def rm(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+) -> None:
+    """Train a reward model on preference pairs and rankings."""
+    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        from mmr1.trainer.reward_model import run_reward_model
+
+        run_reward_model(resolved, resume=resume)
+
+
 @app.command("eval")
 def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Held-out accuracy of a model or checkpoint."""

@@ -13,11 +13,35 @@ from typing import Any, Literal
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from mmr1.algorithm_config import GROUP_BASELINE, AlgorithmConfig
 from mmr1.registry import suggest
 from mmr1.section import Fraction, Positive, Section
+
+
+class LoraConfig(Section):
+    """Low-rank adapters: they are trained, the model's own weights are not."""
+
+    rank: Positive = 16
+    alpha: float = Field(32.0, gt=0, description="The adapters are scaled by alpha / rank")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Of the adapters' input, in updates only")
+    target_modules: Literal["all-linear"] | tuple[str, ...] = Field(
+        "all-linear",
+        min_length=1,
+        description="Last names of the adapted layers; a frozen vision tower has none",
+    )
+
+    @field_validator("target_modules")
+    @classmethod
+    def _no_embeddings(cls, names: Any) -> Any:
+        for name in ("lm_head", "embed_tokens"):
+            if name in names:
+                raise ValueError(
+                    f"{name} cannot have adapters: log-probs are computed from its plain weight; "
+                    "leave it out"
+                )
+        return names
 
 
 class ModelConfig(Section):
@@ -26,6 +50,7 @@ class ModelConfig(Section):
     path: str = Field(description="A Hugging Face model directory or hub name")
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     freeze_vision: bool = Field(False, description="Keep the vision tower as it is")
+    lora: LoraConfig | None = Field(None, description="Train adapters only; {} for the defaults")
 
 
 class DataConfig(Section):
@@ -183,8 +208,29 @@ class SftConfig(Section):
     batch_size: Positive = 32
 
 
+class DpoConfig(Section):
+    """Direct preference optimisation (``mmr1 dpo``), on given pairs or on one's own."""
+
+    beta: float = Field(0.1, gt=0, description="Strength of the implied KL term")
+    nll_coef: float = Field(
+        0.0, ge=0, description="Of the chosen answer's mean negative log-likelihood"
+    )
+    batch_size: Positive = Field(32, description="Pairs per step")
+    rounds: int = Field(
+        0, ge=0, description="Times to sample and judge pairs of one's own; 0 reads them"
+    )
+    prompts: Positive = Field(128, description="Prompts sampled in a round, rollout.n times each")
+    pairs_per_prompt: Positive = Field(4, description="At most; a round's pairs of one prompt")
+
+
+class RewardModelConfig(Section):
+    """Training of a reward model on pairs and rankings (``mmr1 rm``)."""
+
+    batch_size: Positive = Field(32, description="Pairs or rankings per step")
+
+
 class Config(Section):
-    """The whole tree, for ``mmr1 train``, ``mmr1 sft`` and ``mmr1 eval`` alike.
+    """The whole tree, for every command alike.
 
     A command reads the sections it needs, so the configuration that a run saved can be given to
     ``mmr1 eval`` as it is.
@@ -197,6 +243,8 @@ class Config(Section):
     rewards: RewardsConfig = RewardsConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     sft: SftConfig = SftConfig()
+    dpo: DpoConfig = DpoConfig()
+    rm: RewardModelConfig = RewardModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
@@ -208,6 +256,22 @@ class Config(Section):
             raise ValueError(
                 f"rollout.n={n} and algorithm.name={algorithm.name}: a group of one has no "
                 "baseline and no signal; set rollout.n to 2 or more"
+            )
+        if self.dpo.rounds and n < 2:
+            raise ValueError(
+                f"rollout.n={n} and dpo.rounds={self.dpo.rounds}: a pair needs two completions of "
+                "a prompt; set rollout.n to 2 or more"
+            )
+        if self.dpo.rounds > self.trainer.max_steps:
+            raise ValueError(
+                f"dpo.rounds={self.dpo.rounds} share trainer.max_steps={self.trainer.max_steps}: "
+                "a round would have no step; lower the first or raise the second"
+            )
+        critic, steps = algorithm.critic, self.trainer.max_steps
+        if critic is not None and critic.warmup_steps >= steps:
+            raise ValueError(
+                f"algorithm.critic.warmup_steps={critic.warmup_steps} and trainer.max_steps={steps}"
+                ": the policy would never learn; lower the first or raise the second"
             )
         return self
 

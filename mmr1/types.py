@@ -240,6 +240,8 @@ class Experience:
         old_logprobs: ``[B, R]`` of the policy before the update, or None when there is a single
             update per rollout (then they equal the current ones, detached).
         ref_logprobs: ``[B, R]`` of the reference policy, or None when KL is off.
+        values: ``[B, R]``, the critic's, of the state before each token; None without a critic.
+        returns: ``[B, R]``, what the critic is to learn; None without a critic.
         kl_coef, entropy_coef: Their coefficients in this step.
     """
 
@@ -251,6 +253,8 @@ class Experience:
     loss_weights: torch.Tensor
     old_logprobs: torch.Tensor | None = None
     ref_logprobs: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    returns: torch.Tensor | None = None
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
 

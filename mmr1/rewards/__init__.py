@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mmr1.rewards.item import BadGoldError, Job, RewardItem
+    from mmr1.rewards.parts import Part
     from mmr1.rewards.scorer import Scorer, build_scorer
 
 _HOME = {
     "BadGoldError": "item",
     "Job": "item",
+    "Part": "parts",
     "RewardItem": "item",
     "Scorer": "scorer",
     "build_scorer": "scorer",
 }
-__all__ = ["BadGoldError", "Job", "RewardItem", "Scorer", "build_scorer"]
+__all__ = ["BadGoldError", "Job", "Part", "RewardItem", "Scorer", "build_scorer"]
 
 
 def __getattr__(name: str) -> Any:

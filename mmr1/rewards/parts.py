@@ -238,6 +238,11 @@ def make_part(
         ValueError: Naming what is wrong with it.
     """
     use = config.use or name
+    if use == "reward_model":
+        raise ValueError(
+            f"reward '{name}' is a reward model, which scores inside a run; use it with mmr1 train,"
+            " dpo or eval"
+        )
     if use == "auto":
         return AutoPart(config.options, pool)
     if use in DERIVED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mmr1.config import RewardsConfig
 from mmr1.rewards.item import RewardItem
@@ -11,25 +11,27 @@ from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Reward, Sample, Status
 
 
-def build_scorer(config: RewardsConfig) -> Scorer:
+def build_scorer(config: RewardsConfig, given: Mapping[str, Part] | None = None) -> Scorer:
     """The scorer a configuration describes; its verifier starts with the first hard verdict.
+
+    ``given`` are parts by name that this package cannot make, such as reward models.
 
     Raises:
         ValueError: A part is unknown, cannot be loaded, or has an option it does not know.
     """
-    return Scorer(config)
+    return Scorer(config, given or {})
 
 
 class Scorer:
     """Scores completions with the parts of a configuration; close it when done."""
 
-    def __init__(self, config: RewardsConfig) -> None:
+    def __init__(self, config: RewardsConfig, given: Mapping[str, Part]) -> None:
         self.config = config
         self._pool = Pool(config.workers, config.timeout_s)
         self._parts: dict[str, Part] = {}
         try:
             for name, part in config.parts.items():
-                self._parts[name] = make_part(
+                self._parts[name] = given.get(name) or make_part(
                     name,
                     part,
                     self._pool,

@@ -41,10 +41,20 @@ class _Rows:
 
 
 class HfEngine:
-    """Samples from a transformers model, which may be the very module that is being trained."""
+    """Samples from a transformers model.
 
-    def __init__(self, model: Any, family: Family, media: MediaCache) -> None:
+    Args:
+        model: The model, with or without peft adapters.
+        family: Its processor and tokens.
+        media: Prepared media.
+        shares_weights: It is the very module that is being trained: it has every weight already.
+    """
+
+    def __init__(
+        self, model: Any, family: Family, media: MediaCache, shares_weights: bool = False
+    ) -> None:
         self._model = model
+        self._shares_weights = shares_weights
         self._family = family
         self._media = media
         self._version = 0
@@ -63,11 +73,8 @@ class HfEngine:
         ]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        own = self._model.state_dict()
-        with torch.no_grad():
-            for name, tensor in weights.items():
-                if own[name].data_ptr() != tensor.data_ptr():
-                    own[name].copy_(tensor)
+        if not self._shares_weights:
+            self._model.load_state_dict(weights)
         self._version = version
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:

@@ -18,7 +18,8 @@ from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
-from mmr1.trainer.policy import Scorer
+from mmr1.trainer.lora import add_adapters
+from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.vision_features import FeatureCache
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import (
@@ -41,14 +42,25 @@ def set_up(config: Config) -> None:
 
 
 def load_model(config: ModelConfig) -> Any:
-    """The model on the GPU if there is one, its vision tower frozen where asked."""
+    """The model on the GPU if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForImageTextToText.from_pretrained(
+    return AutoModelForImageTextToText.from_pretrained(
         config.path, dtype=getattr(torch, config.dtype)
     ).to(device)
+
+
+def load_trainable(config: ModelConfig) -> Any:
+    """The model to be trained: its vision tower frozen, adapters put on, where asked.
+
+    Raises:
+        ValueError: The adapters fit no layer.
+    """
+    model = load_model(config)
     if config.freeze_vision:
         model.model.visual.requires_grad_(False)
-    return model
+    if config.lora is None:
+        return model
+    return add_adapters(model, config.lora, config.freeze_vision)
 
 
 def load_held_out(config: Config) -> list[Sample]:
@@ -129,7 +141,7 @@ def build_engine(
 ) -> RolloutEngine:
     """The rollout engine that ``rollout.engine`` names; ``hf`` samples from ``model`` itself."""
     if config.rollout.engine == "hf":
-        return HfEngine(model, family, media)
+        return HfEngine(model, family, media, shares_weights=True)
     return EngineProcess(
         _vllm_engine,
         (config.model, config.data, config.rollout, config.seed),

@@ -18,13 +18,14 @@ class Coefficients:
     def adapt(self, stats: StepStats) -> None:
         """Move each towards its target, if it has one, by the step's measured values.
 
-        Notes in ``stats`` what they were during the step.
+        Notes in ``stats`` what they were during the step. A step without an update of the policy
+        measured nothing and moves nothing.
         """
         config = self._config
         stats |= {"kl_coef": self.kl, "entropy_coef": self.entropy}
-        if config.kl_target is not None:
+        if config.kl_target is not None and "kl" in stats:
             self.kl = kl.adapted_coefficient(self.kl, stats["kl"], config.kl_target, config.kl_rate)
-        if config.entropy_target is not None:
+        if config.entropy_target is not None and "entropy" in stats:
             self.entropy = entropy.adapted_coefficient(
                 self.entropy, stats["entropy"], config.entropy_target, config.entropy_rate
             )

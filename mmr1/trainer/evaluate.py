@@ -108,7 +108,7 @@ def _mode(scored: Sequence[ScoredGroup], part: str) -> Mode:
     stats = reward_stats(rewards)
     lengths = [len(c.token_ids) for s in scored for c in s.group.completions]
     return Mode(
-        accuracy=fmean(_is_right(r, part) for r in valid) if valid else 0.0,
+        accuracy=fmean(is_right(r, part) for r in valid) if valid else 0.0,
         completions=len(rewards),
         invalid=len(rewards) - len(valid),
         length_mean=fmean(lengths),
@@ -116,7 +116,8 @@ def _mode(scored: Sequence[ScoredGroup], part: str) -> Mode:
     )
 
 
-def _is_right(reward: Reward, part: str) -> bool:
+def is_right(reward: Reward, part: str) -> bool:
+    """Is the accuracy part 1?"""
     value = reward.parts.get(part)
     return value is not None and value >= 1.0
 
@@ -128,7 +129,7 @@ def _row(mode: str, scored: ScoredGroup, index: int, part: str) -> dict[str, Any
         "id": sample.id,
         "answer": sample.answer,
         "completion": scored.group.completions[index].text,
-        "right": _is_right(reward, part) if reward.valid else None,
+        "right": is_right(reward, part) if reward.valid else None,
         "reward": reward.value,
         "parts": dict(reward.parts),
         "status": str(reward.status),

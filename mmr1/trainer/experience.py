@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -26,15 +27,11 @@ class ScoresCompletions(Protocol):
         ...
 
 
-class Reference(ScoresCompletions, Protocol):
-    """The policy that the KL term holds on to."""
+class GivesValues(Protocol):
+    """A critic, as far as the batch is concerned."""
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Become the model of these weights."""
-        ...
-
-    def weights(self) -> Mapping[str, torch.Tensor]:
-        """The weights by name."""
+    def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` float32 without gradient, sequences in group order."""
         ...
 
 
@@ -46,13 +43,15 @@ def build_experience(
     reference: ScoresCompletions | None = None,
     coefficients: Coefficients | None = None,
     max_tokens: int | None = None,
+    critic: GivesValues | None = None,
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
     ``old_logprobs`` cost a forward pass only when several updates share the rollout or the KL is
     in the reward; else they are the update's own log-probs, detached. No reference pass without a
     reference. ``coefficients`` are those of the configuration unless given; ``max_tokens`` is the
-    longest completion, which only the ``constant`` aggregation asks for.
+    longest completion, which only the ``constant`` aggregation asks for. The critic is asked once:
+    its updates are clipped around the values that the advantages came from.
     """
     coefficients = coefficients or Coefficients(config)
     groups = [s.group for s in scored]
@@ -72,15 +71,20 @@ def build_experience(
         assert ref_logprobs is not None
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
+    outcomes = _outcomes(scored, mask, kl_penalty)
+    if critic is not None:
+        outcomes = replace(outcomes, values=critic.values(groups) * mask)
     return Experience(
         groups=tuple(scored),
         completion_ids=pad_sequence(completion_ids, batch_first=True),
         completion_mask=mask,
         rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
-        advantages=algorithm.advantages(_outcomes(scored, mask, kl_penalty)),
+        advantages=algorithm.advantages(outcomes),
         loss_weights=token_weights(mask, algorithm.aggregation, max_tokens),
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
+        values=outcomes.values,
+        returns=None if algorithm.returns is None else algorithm.returns(outcomes),
         kl_coef=coefficients.kl,
         entropy_coef=coefficients.entropy,
     )

@@ -12,19 +12,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from mmr1.config import Config
+from mmr1.config import AlgorithmConfig, Config
 from mmr1.data.sampler import Sampler
 from mmr1.rollout.engine import Request, RolloutEngine, request_seed
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.build import greedy
 from mmr1.trainer.coefficients import Coefficients
+from mmr1.trainer.critic import Critic
 from mmr1.trainer.dynamic_sampling import draw_groups
-from mmr1.trainer.experience import Reference, build_experience
+from mmr1.trainer.experience import build_experience
 from mmr1.trainer.metrics import step_stats
 from mmr1.trainer.policy import Policy
+from mmr1.trainer.reference import Reference
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.step_rewards import StepScorer
-from mmr1.types import Prompt, Sample, ScoredGroup, StepStats
+from mmr1.types import Experience, Prompt, Sample, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
 
 
@@ -42,6 +44,7 @@ class Parts:
     coefficients: Coefficients
     media: MediaCache
     steps: StepScorer | None = None
+    critic: Critic | None = None
 
 
 def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
@@ -64,13 +67,14 @@ def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
                 parts.reference,
                 parts.coefficients,
                 config.rollout.sampling.max_tokens,
+                parts.critic,
             )
-            stats = parts.policy.update(batch)
+            stats = learn(parts, batch, is_warm_up(number, algorithm))
             parts.coefficients.adapt(stats)
         with clock("sync"):
             parts.rollout.load_weights(parts.policy.weights(), parts.policy.version)
             if parts.reference and is_due(number, algorithm.reference_refresh):
-                parts.reference.load_weights(parts.policy.weights())
+                parts.reference.refresh()
         stats |= drawn.stats
         line = step_stats(number, drawn.everything, stats, clock.seconds(), parts.media)
         yield Step(number, line, drawn.kept, batch.advantages[:, 0].tolist())
@@ -100,6 +104,17 @@ def sample_and_score(
                 replace(s, greedy=b.rewards[0]) for s, b in zip(scored, baselines, strict=True)
             ]
         return parts.steps.score(scored) if parts.steps else scored
+
+
+def learn(parts: Parts, batch: Experience, warm_up: bool) -> StepStats:
+    """The critic, if there is one, learns in every step; the policy after the critic's warm-up."""
+    stats = {} if parts.critic is None else parts.critic.update(batch)
+    return stats if warm_up else {**stats, **parts.policy.update(batch)}
+
+
+def is_warm_up(number: int, config: AlgorithmConfig) -> bool:
+    """Is step ``number`` one of those in which the critic alone learns?"""
+    return config.critic is not None and number <= config.critic.warmup_steps
 
 
 def is_due(number: int, every: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -58,6 +59,7 @@ def micro_batches(
     budget: float,
     vision_cost: float = 1.0,
     keep: torch.Tensor | None = None,
+    whole: bool = False,
 ) -> list[MicroBatch]:
     """Cut a batch by cost: its tokens, a shared prompt's once, and its vision tokens once more.
 
@@ -73,6 +75,7 @@ def micro_batches(
             Qwen2.5-VL-3B, 0.42 for 7B, 0 where the features of a frozen tower are kept.
         keep: ``[B]`` bool, the sequences that count; others (zero advantage, say) are left out,
             and with all of its completions a prompt and its images.
+        whole: Never cut a group; one that does not fit goes alone.
 
     Returns:
         The most expensive first, so that too large a budget fails at once. Together they hold
@@ -88,7 +91,7 @@ def micro_batches(
     for group in groups:
         rows = range(start, start + len(group.completions))
         start = rows.stop
-        pieces += _split(_kept(group, rows, keep), budget, vision_cost)
+        pieces += _split(_kept(group, rows, keep), math.inf if whole else budget, vision_cost)
     bins = _first_fit(pieces, budget, vision_cost)
     return [_micro_batch(one.pieces) for one in sorted(bins, key=lambda b: -b.cost)]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -114,9 +115,12 @@ class RunDirectory:
             append_json(file, rows)
 
     def log_rollouts(
-        self, step: int, scored: Iterable[ScoredGroup], advantages: Iterable[float]
+        self,
+        step: int,
+        scored: Iterable[ScoredGroup],
+        advantages: Iterable[float | None] = repeat(None),
     ) -> None:
-        """Write the step's prompts, completions, rewards and advantages."""
+        """Write the step's prompts, completions, rewards and, in RL, advantages."""
         queue = iter(advantages)
         rows = [_rollout_row(step, group, queue) for group in scored]
         append_json(self.path / "rollouts" / f"step_{step:06d}.jsonl", rows)

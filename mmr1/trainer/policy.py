@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,16 +14,11 @@ import torch
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.kl import k3
-from mmr1.trainer.micro_batches import micro_batches
 from mmr1.trainer.optimizer import Optimizer, check_finite
-from mmr1.trainer.packed import packed_scores
-from mmr1.trainer.sequences import GroupInput, TokenScores, completion_mask, group_input
-from mmr1.trainer.state import copy_into, load_snapshot, model_snapshot, whole_weights
-from mmr1.trainer.team import Alone, Team, Turn
-from mmr1.trainer.vision_features import FeatureCache
+from mmr1.trainer.scorer import Scorer
+from mmr1.trainer.sequences import TokenScores
+from mmr1.trainer.state import load_snapshot, model_snapshot
 from mmr1.types import Experience, RolloutGroup, StepStats
-from mmr1.vision.families.qwen2_5_vl import Family
-from mmr1.vision.prepare import MediaCache
 
 
 class Policy(Protocol):
@@ -54,70 +49,6 @@ class Policy(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Scorer:
-    """Scores completions under a model: what policy and reference have in common.
-
-    Attributes:
-        temperature: That of the rollout.
-        budget: Largest cost of a forward pass, in tokens; see ``micro_batches``.
-        vision_cost: Cost of a vision token in the tower, in language-model tokens.
-        features: Keeps the vision features of a frozen tower; None where the tower is trained.
-        team: The ranks that compute together.
-        forward: ``packed_scores``, or that of a sharded model.
-    """
-
-    model: Any
-    family: Family
-    media: MediaCache
-    temperature: float
-    budget: int
-    vision_cost: float = 1.0
-    features: FeatureCache | None = None
-    team: Team = field(default_factory=Alone)
-    forward: Callable[..., TokenScores] = packed_scores
-
-    def turns(self, groups: Sequence[RolloutGroup], keep: torch.Tensor | None = None) -> list[Turn]:
-        """The completions of B sequences, or those that ``keep`` ``[B]`` names, cut by cost."""
-        inputs = [group_input(self.family, self.media, group) for group in groups]
-        vision_cost = self.vision_cost if self.features is None else 0.0
-        return self.team.turns(micro_batches(inputs, self.budget, vision_cost, keep))
-
-    def scores(self, turn: Turn) -> TokenScores:
-        """Log-probs and entropies ``[b, R]`` of the turn's completions. Differentiable."""
-        return self.forward(
-            self.model,
-            (self._company(),) if turn.batch is None else turn.batch.groups,
-            self.temperature,
-            self.family.forbidden_ids,
-            self.features,
-            run_tower=turn.vision,
-        )
-
-    @torch.no_grad()
-    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        """``[B, R]`` without gradient, micro-batch by micro-batch."""
-        found = torch.zeros(completion_mask(groups).shape)
-        for turn in self.turns(groups):
-            scored = self.scores(turn).logprobs
-            if turn.batch is not None:
-                found[turn.batch.rows, : scored.shape[1]] = scored.cpu()
-        return found
-
-    def _company(self) -> GroupInput:
-        """The least that can go through the network."""
-        token = torch.tensor([self.family.tokenizer.eos_token_id])
-        return GroupInput(token, torch.zeros(3, 1, dtype=torch.int64), (), (token,))
-
-    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Take over the weights of another model of the same architecture."""
-        copy_into(self.model.state_dict(), weights)
-
-    def weights(self) -> Mapping[str, torch.Tensor]:
-        """The model's weights by name: not copies, but whole where they are sharded."""
-        return whole_weights(self.model.state_dict())
 
 
 class LocalPolicy:

@@ -21,6 +21,7 @@ from mmr1.trainer.state import (
 def snapshot(config: Config, parts: Parts, step: int) -> Callable[[Path], None]:
     """What writes the run as it is after ``step`` into a checkpoint's folder."""
     policy = parts.policy.snapshot(copy=config.trainer.save_in_background)
+    critic = parts.critic and parts.critic.snapshot(copy=config.trainer.save_in_background)
     state = progress(step, _carried(parts))
     # A reference that is not refreshed is the model that the run was started with.
     refreshed = parts.reference is not None and config.algorithm.reference_refresh > 0
@@ -30,6 +31,8 @@ def snapshot(config: Config, parts: Parts, step: int) -> Callable[[Path], None]:
 
     def fill(folder: Path) -> None:
         policy(folder)
+        if critic:
+            critic(folder)
         save_progress(folder, state)
         if reference:
             save_tensors(folder / TRAINING / "reference", reference)
@@ -44,6 +47,8 @@ def restore(checkpoint: Path, parts: Parts) -> int:
         ValueError: The model or the data are others than those of the checkpoint.
     """
     parts.policy.load_snapshot(checkpoint)
+    if parts.critic:
+        parts.critic.load_snapshot(checkpoint)
     step = load_progress(checkpoint, _carried(parts))
     reference = checkpoint / TRAINING / "reference"
     if parts.reference is not None and reference.exists():
@@ -55,9 +60,10 @@ def restore(checkpoint: Path, parts: Parts) -> int:
 
 
 def _carried(parts: Parts) -> dict[str, HasState]:
-    return {
+    carried: dict[str, HasState] = {
         "policy": parts.policy,
         "sampler": parts.sampler,
         "coefficients": parts.coefficients,
         "algorithm": parts.algorithm,
     }
+    return {**carried, "critic": parts.critic} if parts.critic else carried

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,18 +23,21 @@ from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer import build
 from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.coefficients import Coefficients
+from mmr1.trainer.critic import Critic, build_critic
 from mmr1.trainer.display import Display
 from mmr1.trainer.evaluate import Evaluation, evaluate, write_evaluation
-from mmr1.trainer.experience import Reference, ScoresCompletions
+from mmr1.trainer.experience import ScoresCompletions
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.output import RunDirectory, check_directory
 from mmr1.trainer.parity import check_parity
 from mmr1.trainer.policy import LocalPolicy
+from mmr1.trainer.reference import Reference, build_reference
 from mmr1.trainer.resume import restore, snapshot
+from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.running import run_steps
 from mmr1.trainer.scoring import GroupScorer, check_gold
-from mmr1.trainer.step_rewards import build_step_scorer
+from mmr1.trainer.step_rewards import StepScorer, build_step_scorer
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import Family, prompt_length
 from mmr1.vision.prepare import MediaCache
@@ -108,41 +110,40 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     check_directory(config, resume=resume)
-    with build_scorer(config.rewards) as scorer:
+    with build_scorer(config.rewards, reward_models(config)) as scorer:
         inputs = check_inputs(config, scorer, train=True)
-        model = build.load_model(config.model)
+        learners = _learners(config, inputs)
         with closing(RunDirectory(config)) as directory:
-            return _train(config, inputs, scorer, model, directory)
+            return _train(config, inputs, scorer, learners, directory)
 
 
 def _train(
-    config: Config, inputs: Inputs, scorer: Scorer, model: Any, directory: RunDirectory
+    config: Config, inputs: Inputs, scorer: Scorer, learners: Learners, directory: RunDirectory
 ) -> Path:
-    algorithm = build_algorithm(config.algorithm)
-    policy, reference = _policy_and_reference(config, inputs, model, algorithm)
     directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory)
     display.say("starting the rollout engine")
     log = directory.path / "engine.log"
-    engine = build.build_engine(config, inputs.family, inputs.media, log, model)
+    engine = build.build_engine(config, inputs.family, inputs.media, log, learners.model)
     with closing(engine):
         parts = Parts(
             sampler=Sampler(inputs.sources, config.seed, inputs.weights),
             render=inputs.render,
             rollout=engine,
             rewards=GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction),
-            algorithm=algorithm,
-            policy=policy,
-            reference=reference,
+            algorithm=learners.algorithm,
+            policy=learners.policy,
+            reference=learners.reference,
             coefficients=Coefficients(config.algorithm),
             media=inputs.media,
-            steps=build_step_scorer(config.algorithm, inputs.family),
+            steps=learners.steps,
+            critic=learners.critic,
         )
         done = 0
         if before := directory.last_checkpoint(warn=display.say):
             done = restore(before, parts)
             display.say(f"continuing after step {done}")
-        display.say(_parity(config, inputs, engine, policy))
+        display.say(parity_line(config, inputs, engine, learners.policy))
 
         def keep(step: Step) -> None:
             _log(config, directory, step)
@@ -159,36 +160,53 @@ def _train(
         if inputs.held_out:
             result = evaluate(config, engine, inputs.render, parts.rewards, inputs.held_out)
             write_evaluation(directory.path / "eval", result)
-            display.say(_summary(result))
+            display.say(summary_line(result))
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
 
-def _policy_and_reference(
-    config: Config, inputs: Inputs, model: Any, algorithm: Algorithm
-) -> tuple[LocalPolicy, Reference | None]:
-    """The policy over ``model``, and a frozen copy of it where there is a KL term."""
-    updates = config.algorithm.updates_per_rollout
-    scorer = partial(
-        build.token_scorer,
+@dataclass(frozen=True, slots=True)
+class Learners:
+    """What is trained and how; built before anything is written.
+
+    Attributes:
+        model: The policy's, which the engine ``hf`` samples from.
+        reference: What the policy starts from; None without a KL term.
+    """
+
+    model: Any
+    algorithm: Algorithm
+    steps: StepScorer | None
+    policy: LocalPolicy
+    reference: Reference | None
+    critic: Critic | None
+
+
+def _learners(config: Config, inputs: Inputs) -> Learners:
+    algorithm = build_algorithm(config.algorithm)
+    steps = build_step_scorer(config.algorithm, inputs.family)
+    model = build.load_trainable(config.model)
+    scorer = build.token_scorer(
         config,
-        family=inputs.family,
-        media=inputs.media,
-        temperature=config.rollout.sampling.temperature,
-        features=build.feature_cache(config),
+        model,
+        inputs.family,
+        inputs.media,
+        config.rollout.sampling.temperature,
+        build.feature_cache(config),
     )
+    updates = config.algorithm.updates_per_rollout
     policy = LocalPolicy(
-        scorer(model),
+        scorer,
         algorithm,
         Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
         updates=updates,
     )
-    if config.algorithm.kl_coef == 0:
-        return policy, None
-    return policy, scorer(copy.deepcopy(model).requires_grad_(False).eval())
+    reference = build_reference(scorer) if config.algorithm.kl_coef > 0 else None
+    critic = build_critic(config, inputs.family, inputs.media)
+    return Learners(model, algorithm, steps, policy, reference, critic)
 
 
-def _parity(
+def parity_line(
     config: Config, inputs: Inputs, engine: RolloutEngine, policy: ScoresCompletions
 ) -> str:
     """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
@@ -225,7 +243,7 @@ def _log(config: Config, directory: RunDirectory, step: Step) -> None:
         directory.log_rollouts(step.number, step.scored, step.advantages)
 
 
-def _summary(result: Evaluation) -> str:
+def summary_line(result: Evaluation) -> str:
     shown = ", ".join(f"{mode} accuracy {m.accuracy:.3f}" for mode, m in result.modes.items())
     return f"held out: {shown} on {result.prompts} prompts"
 
@@ -238,7 +256,10 @@ def run_evaluation(config: Config) -> Evaluation:
     Raises:
         ValueError: Something the user can mend; nothing has been written yet.
     """
-    with build_scorer(config.rewards) as scorer, TemporaryDirectory() as scratch:
+    with (
+        build_scorer(config.rewards, reward_models(config)) as scorer,
+        TemporaryDirectory() as scratch,
+    ):
         inputs = check_inputs(config, scorer, train=False)
         model = build.load_model(config.model) if config.rollout.engine == "hf" else None
         folder = Path(config.eval.output or scratch)

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 from mmr1.config import Config
-from mmr1.data.quarantine import Quarantine
-from mmr1.data.sampler import Sampler
-from mmr1.data.sources import load_mixture
-from mmr1.trainer.build import (
-    family_of,
-    load_model,
-    media_cache,
-    renderer,
-    set_up,
-    token_scorer,
-)
-from mmr1.trainer.checkpoint import Fill
-from mmr1.trainer.display import Display
-from mmr1.trainer.loop import Step
-from mmr1.trainer.losses import token_weights
-from mmr1.trainer.optimizer import Optimizer, check_finite
-from mmr1.trainer.output import RunDirectory, check_directory
-from mmr1.trainer.policy import Scorer
-from mmr1.trainer.running import run_steps
+from mmr1.trainer.build import load_trainable, token_scorer
+from mmr1.trainer.nll import add_nll_gradient
+from mmr1.trainer.offline import Learner, read_records, run_offline
+from mmr1.trainer.optimizer import Optimizer
+from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import completion_mask
-from mmr1.trainer.state import (
-    HasState,
-    load_progress,
-    load_snapshot,
-    model_snapshot,
-    progress,
-    save_progress,
-)
-from mmr1.types import Completion, Prompt, RolloutGroup, Sample, StepStats
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.trainer.state import model_snapshot
+from mmr1.trainer.written import assistant_text, demonstration
+from mmr1.types import RolloutGroup, Sample, StepStats
 
 
 def run_sft(config: Config, *, resume: bool = False) -> Path:
@@ -52,92 +25,20 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
         ValueError: Something the user can mend; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    check_directory(config, resume=resume)
-    set_up(config)
-    quarantine = Quarantine(None, config.data.max_bad_fraction)
-    sources, shares = load_mixture(config.data, quarantine)
-    for sample in chain.from_iterable(sources.values()):
-        _assistant_text(sample)
-    family = family_of(config)
-    model = load_model(config.model)
-    tuning = Tuning(
-        scorer=token_scorer(config, model, family, media_cache(family), temperature=1.0),
-        optimizer=Optimizer(model, config.optimizer, config.trainer.max_steps),
-        sampler=Sampler(sources, config.seed, shares),
-        render=renderer(family, config),
-    )
-    with closing(RunDirectory(config)) as directory:
-        directory.log_dropped(quarantine.dropped)
-        return _tune(config, tuning, directory)
+    records = read_records(config, assistant_text, resume=resume)
+    family = records.family
+    model = load_trainable(config.model)
+    scorer = token_scorer(config, model, family, records.media, temperature=1.0)
+    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
 
+    def step(batch: Sequence[Sample]) -> StepStats:
+        groups = [demonstration(family, records.render(sample)) for sample in batch]
+        return sft_step(scorer, optimizer, groups)
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """What a supervised run is put together from."""
-
-    scorer: Scorer
-    optimizer: Optimizer
-    sampler: Sampler
-    render: Callable[[Sample], Prompt]
-
-    def carried(self) -> dict[str, HasState]:
-        return {"optimizer": self.optimizer, "sampler": self.sampler}
-
-
-def _tune(config: Config, tuning: Tuning, directory: RunDirectory) -> Path:
-    display = Display(config.trainer, directory)
-    done = 0
-    if before := directory.last_checkpoint(warn=display.say):
-        load_snapshot(before, tuning.optimizer)
-        done = load_progress(before, tuning.carried())
-        display.say(f"continuing after step {done}")
-
-    def keep(step: Step) -> None:
-        directory.log(step.stats)
-        display.show(step.stats)
-
-    with display:
-        checkpoint = run_steps(
-            config.trainer,
-            _steps(config, tuning, done),
-            keep,
-            partial(_snapshot, tuning, config.trainer.save_in_background),
-            directory.checkpoints,
-        )
-    display.say(f"checkpoint: {checkpoint}")
-    return checkpoint
-
-
-def _steps(config: Config, tuning: Tuning, done: int) -> Iterator[Step]:
-    tuning.scorer.model.train()
-    for number in range(done + 1, config.trainer.max_steps + 1):
-        start = time.perf_counter()
-        batch = [tuning.render(s) for s in tuning.sampler.next(config.sft.batch_size)]
-        groups = [demonstration(tuning.scorer.family, prompt) for prompt in batch]
-        stats = sft_step(tuning.scorer, tuning.optimizer, groups)
-        seconds = time.perf_counter() - start
-        yield Step(number, {"step": number, **stats, "time/step": seconds})
-
-
-def _snapshot(tuning: Tuning, copy: bool, step: int) -> Fill:
-    scorer = tuning.scorer
-    write = model_snapshot(scorer.model, scorer.family.processor, tuning.optimizer, copy)
-    state = progress(step, tuning.carried())
-
-    def fill(folder: Path) -> None:
-        write(folder)
-        save_progress(folder, state)
-
-    return fill
-
-
-def demonstration(family: Family, prompt: Prompt) -> RolloutGroup:
-    """A demonstration as a group of one: the assistant's text and the end of its turn."""
-    text = _assistant_text(prompt.sample)
-    ids = family.tokenizer(text, add_special_tokens=False)["input_ids"]
-    tokens = np.array([*ids, family.tokenizer.eos_token_id], dtype=np.int64)
-    empty = np.zeros(len(tokens), dtype=np.float32)
-    return RolloutGroup(prompt, (Completion(tokens, empty, text, False, 0),))
+    copy = config.trainer.save_in_background
+    write = partial(model_snapshot, model, family.processor, optimizer, copy)
+    learner = Learner(optimizer, config.sft.batch_size, step, lambda number: write())
+    return run_offline(config, records, learner)
 
 
 def sft_step(scorer: Scorer, optimizer: Optimizer, groups: Sequence[RolloutGroup]) -> StepStats:
@@ -146,31 +47,12 @@ def sft_step(scorer: Scorer, optimizer: Optimizer, groups: Sequence[RolloutGroup
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    mask = completion_mask(groups)
-    weights = token_weights(mask, "token")
-    total = 0.0
-    for turn in scorer.turns(groups):
-        assert turn.batch is not None, "supervised training runs in one process"
-        logprobs = scorer.scores(turn).logprobs
-        own_weights = weights[turn.batch.rows, : logprobs.shape[1]].to(logprobs)
-        loss = -(own_weights * logprobs).sum()
-        loss.backward()
-        total += float(loss.detach())
-    check_finite(total)
+    scorer.model.train()
+    loss = add_nll_gradient(scorer, groups)
     lr = optimizer.lr
     return {
-        "loss": total,
+        "loss": loss,
         "grad_norm": optimizer.step(),
         "lr": lr,
-        "tokens/completion": int(mask.sum()),
+        "tokens/completion": int(completion_mask(groups).sum()),
     }
-
-
-def _assistant_text(sample: Sample) -> str:
-    last = sample.messages[-1]
-    if last.role != "assistant" or not last.text:
-        raise ValueError(
-            f"data.train: sample '{sample.id}' has no assistant message at its end; "
-            "supervised fine-tuning needs a demonstration in every record"
-        )
-    return last.text

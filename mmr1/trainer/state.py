@@ -4,9 +4,11 @@ A checkpoint is an ordinary Hugging Face model directory with one folder more::
 
     step_000200/
         config.json, model.safetensors, tokenizer.json, ...
+        adapter/              where the policy is adapters: they, unmerged, as peft loads them
         training/optimizer/   float32 weights and AdamW's moments, by torch's distributed
                               checkpointing in safetensors: any number of ranks reads them
         training/rng/         state of torch's generators, one file a rank
+        training/critic/      the critic's weights and moments, where there is one
         training/reference/   the reference policy, where it is refreshed as training goes on
         training/state.json   step, sampler, coefficients, what the algorithm carries along
         manifest.json         digests of all that; see checkpoint.py
@@ -26,6 +28,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from mmr1.trainer.lora import adapter_state, plain_weights, save_pretrained
 from mmr1.trainer.optimizer import Optimizer
 
 TRAINING = "training"
@@ -47,14 +50,15 @@ def model_snapshot(
     Of a sharded model all ranks must call both this and what it returns. With ``copy`` the latter
     may be called from another thread while training goes on.
     """
-    weights, tensors = whole_weights(model.state_dict()), optimizer.tensors()
+    weights, adapters = model_weights(model), whole_weights(adapter_state(model))
+    tensors = optimizer.tensors()
     if copy:
-        weights, tensors = _copies(weights), _copies(tensors)
+        weights, adapters, tensors = _copies(weights), _copies(adapters), _copies(tensors)
     rng = _rng_state()
 
     def fill(folder: Path) -> None:
         if rank == 0:
-            model.save_pretrained(folder, state_dict=weights)
+            save_pretrained(model, folder, weights, adapters)
             processor.save_pretrained(folder)
         save_tensors(folder / TRAINING / "optimizer", tensors)
         _save_rng(folder / TRAINING / "rng", rng, rank)
@@ -71,6 +75,16 @@ def load_snapshot(checkpoint: Path, optimizer: Optimizer, rank: int = 0) -> None
     load_tensors(checkpoint / TRAINING / "optimizer", optimizer.tensors())
     optimizer.tensors_loaded()
     _load_rng(checkpoint / TRAINING / "rng", rank)
+
+
+def model_weights(model: Any) -> Mapping[str, torch.Tensor]:
+    """By the names of the plain transformers model, adapters merged, sharded ones put together.
+
+    Not copies, but for the merged ones. All ranks must call it.
+    """
+    weights = plain_weights(model)
+    sharded = any(isinstance(p, DTensor) for p in model.parameters())
+    return whole_weights(weights) if sharded else weights
 
 
 def whole_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -156,6 +170,7 @@ def _without_notice() -> Iterator[None]:
 
 def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Copies in CPU memory; tensors that shared their memory (tied weights) share a copy."""
+    tensors = dict(tensors)  # merged weights are made when asked for: all must live at once
     made: dict[int, torch.Tensor] = {}
     for tensor in tensors.values():
         if tensor.data_ptr() not in made:

@@ -27,6 +27,12 @@ class Turn:
     vision: bool = False
 
 
+def only_batch(turn: Turn) -> MicroBatch:
+    """The batch of a turn of a process that is alone."""
+    assert turn.batch is not None, "this runs in one process"
+    return turn.batch
+
+
 class Team(Protocol):
     """What ranks must agree on."""
 

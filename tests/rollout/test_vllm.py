@@ -23,7 +23,7 @@ from mmr1.rollout.process import EngineError, EngineProcess
 from mmr1.trainer.build import build_engine
 from mmr1.trainer.padded import padded_scores
 from mmr1.trainer.parity import ParityError, check_parity
-from mmr1.trainer.policy import Scorer
+from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import group_input
 from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt

@@ -41,7 +41,7 @@ def scored(lengths: list[int], rewards: list[float | None]) -> ScoredGroup:
 
 
 class Fixed:
-    """A policy or reference whose log-probs are given."""
+    """A policy, reference or critic whose log-probs or values are given."""
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -49,6 +49,21 @@ class Fixed:
     def logprobs(self, groups) -> torch.Tensor:
         lengths = [len(c.token_ids) for g in groups for c in g.completions]
         return torch.full((len(lengths), max(lengths)), self.value)
+
+    values = logprobs
+
+
+def experience_of(groups, config: AlgorithmConfig, reference: Fixed | None = None):
+    critic = None if config.critic is None else Fixed(0.25)
+    return build_experience(
+        groups,
+        build_algorithm(config),
+        config,
+        Fixed(-1.0),
+        reference,
+        max_tokens=8,
+        critic=critic,
+    )
 
 
 def config_of(name: str, **keys: object) -> AlgorithmConfig:
@@ -76,7 +91,7 @@ def test_every_algorithm_raises_what_was_better_and_lowers_what_was_worse(name):
     config = config_of(name)
     algorithm = build_algorithm(config)
     groups = [scored([2, 3], [1.0, 0.0]), scored([1, 2, 2][:2], [0.0, None])]
-    batch = build_experience(groups, algorithm, config, Fixed(-1.0), max_tokens=8)
+    batch = experience_of(groups, config)
     assert batch.advantages.shape == (4, 3)
     assert (batch.advantages[~batch.completion_mask] == 0).all()
     assert not batch.completion_mask[3].any()  # no valid reward
@@ -93,8 +108,8 @@ def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
     algorithm = build_algorithm(config)
     assert not algorithm.needs_signal
     groups = [scored([2, 2], [1.0, 1.0])]
-    batch = build_experience(groups, algorithm, config, Fixed(-1.0), Fixed(-2.0), max_tokens=2)
-    plain = build_experience(groups, algorithm, config, Fixed(-1.0), max_tokens=2)
+    batch = experience_of(groups, config, Fixed(-2.0))
+    plain = experience_of(groups, config)
     logprobs = torch.full((2, 2), -1.0, requires_grad=True)
     algorithm.token_loss(inputs_of(batch, logprobs)).sum().backward()
     found = logprobs.grad.clone()

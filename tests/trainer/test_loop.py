@@ -14,16 +14,19 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from mmr1.algorithm_config import ALGORITHMS
-from mmr1.config import Config
+from mmr1.config import Config, ModelConfig
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_scorer
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
+from mmr1.trainer.critic import build_critic
 from mmr1.trainer.dynamic_sampling import NoSignalError
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.policy import LocalPolicy, Scorer
+from mmr1.trainer.policy import LocalPolicy
+from mmr1.trainer.reference import FrozenCopy
+from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.step_rewards import build_step_scorer
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
@@ -67,32 +70,36 @@ def shared(tiny_model, files) -> Iterator[tuple[Any, ...]]:
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     media = MediaCache(partial(prepare_media, family))
     with build_scorer(config_of(files, name="grpo").rewards) as scorer:
-        yield family, model, media, scorer
+        yield family, model, media, scorer, tiny_model
 
 
 def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, Any]:
-    """The steps of a run, its model and its reference's model."""
-    family, start, media, noise = shared
-    model, frozen = copy.deepcopy(start), copy.deepcopy(start)
+    """The steps of a run, its model and its reference."""
+    family, start, media, noise, path = shared
+    config = config.model_copy(update={"model": ModelConfig(path=str(path), dtype="float32")})
+    model = copy.deepcopy(start)
     algorithm = build_algorithm(config.algorithm)
+    policy = Scorer(model, family, media, 1.0, 4096)
+    reference = FrozenCopy(policy) if config.algorithm.kl_coef else None
     parts = Parts(
         sampler=Sampler(samples, 0),
         render=partial(render_prompt, family),
-        rollout=HfEngine(model, family, media),
+        rollout=HfEngine(model, family, media, shares_weights=True),
         rewards=GroupScorer(scorer or noise, media, 0.0),
         algorithm=algorithm,
         policy=LocalPolicy(
-            Scorer(model, family, media, 1.0, 4096),
+            policy,
             algorithm,
             Optimizer(model, config.optimizer, 10),
             config.algorithm.updates_per_rollout,
         ),
-        reference=Scorer(frozen, family, media, 1.0, 4096) if config.algorithm.kl_coef else None,
+        reference=reference,
         coefficients=Coefficients(config.algorithm),
         media=media,
         steps=build_step_scorer(config.algorithm, family),
+        critic=build_critic(config, family, media),
     )
-    return list(train(config, parts)), model, frozen
+    return list(train(config, parts)), model, reference
 
 
 def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
@@ -129,11 +136,11 @@ def test_every_algorithm_trains(shared, files, digit_samples, name, keys):
 def test_a_refreshed_reference_is_the_policy(shared, files, digit_samples):
     config = config_of(files, name="grpo", kl_coef=0.1, reference_refresh=2)
     _, model, reference = run(shared, digit_samples, config)
-    assert same(model, reference)
+    assert same(model, reference._own.model)
     config = config_of(files, name="grpo", kl_coef=0.1)
     _, model, reference = run(shared, digit_samples, config)
-    assert same(reference, shared[1])
-    assert not same(model, reference)
+    assert same(reference._own.model, shared[1])
+    assert not same(model, shared[1])
 
 
 def test_adaptive_coefficients_are_logged(shared, files, digit_samples):

@@ -3,44 +3,19 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 
-import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText
 
 from mmr1.config import AlgorithmConfig, OptimizerConfig
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.experience import build_experience
 from mmr1.trainer.optimizer import NonFiniteError, Optimizer
 from mmr1.trainer.padded import padded_scores
-from mmr1.trainer.policy import LocalPolicy, Scorer
+from mmr1.trainer.policy import LocalPolicy
+from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import group_input
-from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
-from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
-from mmr1.vision.prepare import MediaCache
-
-REWARDS = [[1.5, 0.0, 0.5, 0.5], [1.0, 1.0, 1.0, 1.0], [0.0, 1.5, 0.0, 0.5]]
-
-
-@pytest.fixture(scope="module")
-def parts(tiny_model, digit_samples):
-    family = load_family(str(tiny_model))
-    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    media = MediaCache(partial(prepare_media, family))
-    rng = np.random.default_rng(0)
-
-    def completion() -> Completion:
-        length = int(rng.integers(2, 12))
-        tokens = rng.integers(100, 600, length)
-        return Completion(tokens, np.full(length, -6, np.float32), "", False, 0)
-
-    scored = []
-    for sample, rewards in zip(digit_samples, REWARDS, strict=False):
-        group = RolloutGroup(render_prompt(family, sample), tuple(completion() for _ in rewards))
-        scored.append(ScoredGroup(group, tuple(Reward(r) for r in rewards)))
-    return family, model, media, scored
+from tests.trainer.conftest import REWARDS
 
 
 def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-3):

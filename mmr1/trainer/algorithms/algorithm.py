@@ -22,6 +22,7 @@ class Outcomes:
         kl_penalty: ``[B, R]``, coefficient included; 0 unless ``kl_in: reward``.
         greedy, greedy_valid: ``[G, 1]``, of the greedy completion; None unless asked for.
         step_rewards, step_ends: ``[B, R]``, at the last token of each step; None without steps.
+        values: ``[B, R]``, the critic's, of the state before each token; None without a critic.
     """
 
     rewards: torch.Tensor
@@ -32,6 +33,7 @@ class Outcomes:
     greedy_valid: torch.Tensor | None = None
     step_rewards: torch.Tensor | None = None
     step_ends: torch.Tensor | None = None
+    values: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Algorithm:
             term); True lets the update leave such sequences out.
         metrics: Extra tensors ``[B, R]`` to log as token means, by metric name. Entropy and KL are
             logged for every algorithm.
+        returns: ``Outcomes -> [B, R]``, what the critic of ``algorithm.critic`` learns; None for
+            the algorithms that have none.
         greedy_baseline: The advantage needs the reward of each prompt's greedy completion.
         state: Numbers that go from step to step, such as a moving average; saved with checkpoints.
     """
@@ -80,6 +84,7 @@ class Algorithm:
     aggregation: Aggregation
     needs_signal: bool
     metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {}
+    returns: Callable[[Outcomes], torch.Tensor] | None = None
     greedy_baseline: bool = False
     state: dict[str, float] = field(default_factory=dict)
 

@@ -73,7 +73,7 @@ def load_family(path: str, **video_wishes: float) -> Family:
     Raises:
         ValueError: There is no model at ``path``, or it is of another kind.
     """
-    config = _load_config(path)
+    config = check_model(path)
     try:
         processor = AutoProcessor.from_pretrained(path)
     except (OSError, ValueError) as error:
@@ -103,12 +103,17 @@ def _stop_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
     return tuple(sorted({*listed, tokenizer.eos_token_id}))
 
 
-def _load_config(path: str) -> Any:
+def check_model(path: str, key: str = "model.path") -> Any:
+    """The configuration of the model at ``path``, which the configuration names in ``key``.
+
+    Raises:
+        ValueError: There is none, or it is of another kind.
+    """
     # A path that looks like one must exist: the hub's error for it would speak of repositories.
     looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
     if (looks_local or Path(path).exists()) and not (Path(path) / "config.json").is_file():
         raise ValueError(
-            f"model.path '{path}' is not a model directory (no config.json there); "
+            f"{key} '{path}' is not a model directory (no config.json there); "
             "make a small one with 'mmr1 model new' or name a Hugging Face model"
         )
     try:
@@ -116,11 +121,11 @@ def _load_config(path: str) -> Any:
     except (OSError, ValueError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"model.path '{path}' does not exist here and cannot be had from the hub: {first_line}"
+            f"{key} '{path}' does not exist here and cannot be had from the hub: {first_line}"
         ) from error
     if config.model_type != MODEL_TYPE:
         raise ValueError(
-            f"model.path '{path}' is a '{config.model_type}' model; mmr1 trains vision-language "
+            f"{key} '{path}' is a '{config.model_type}' model; mmr1 trains vision-language "
             f"models of type '{MODEL_TYPE}' (Qwen2.5-VL)"
         )
     return config

@@ -1,0 +1,51 @@
+"""Preferences in a record: a chosen and a rejected answer, or a ranking of several.
+
+A record carries them in ``meta``: ``chosen`` and ``rejected``, or ``ranking``, a list with the best
+first. Each is a text, or chat messages of which the last is the answer (TRL's conversational form).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mmr1.types import Sample
+
+_HOW = "give it 'chosen' and 'rejected' (or 'ranking', best first)"
+
+
+def ranking_of(sample: Sample, pairs_only: bool = False) -> tuple[str, ...]:
+    """The answers of a sample, the best first: two of a pair, more of a ranking.
+
+    Raises:
+        ValueError: The sample has none, a single one, or one twice; or more than a pair where only
+            pairs can be used.
+    """
+    meta = sample.meta
+    if "ranking" in meta:
+        given = meta["ranking"]
+        answers = [_text(sample, "ranking", a) for a in given] if isinstance(given, list) else []
+    elif "chosen" in meta and "rejected" in meta:
+        answers = [_text(sample, key, meta[key]) for key in ("chosen", "rejected")]
+    else:
+        raise ValueError(f"sample '{sample.id}' has no preference pair; {_HOW} in meta")
+    if len(answers) < 2 or len(set(answers)) < len(answers):
+        raise ValueError(
+            f"sample '{sample.id}' prefers nothing: its {len(answers)} answers must be two or more "
+            f"that differ; {_HOW} in meta, or drop the row"
+        )
+    if pairs_only and len(answers) > 2:
+        raise ValueError(
+            f"sample '{sample.id}' ranks {len(answers)} answers and DPO learns from pairs; give it "
+            "'chosen' and 'rejected', or train a reward model (mmr1 rm) on the rankings"
+        )
+    return tuple(answers)
+
+
+def _text(sample: Sample, key: str, value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[-1], dict):
+        value = value[-1].get("content")
+    if not isinstance(value, str) or not value:
+        raise ValueError(
+            f"sample '{sample.id}': meta.{key} holds {str(value)[:40]!r}, not an answer's text"
+        )
+    return value

@@ -1,0 +1,156 @@
+"""The critic: what return a completion is heading for, token by token, and how it learns that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from mmr1.config import Config
+from mmr1.trainer.build import feature_cache, token_scorer
+from mmr1.trainer.checkpoint import Fill
+from mmr1.trainer.losses import token_weights, value_loss
+from mmr1.trainer.optimizer import Optimizer, check_finite
+from mmr1.trainer.scalar_model import ScalarScorer, load_scalar_model
+from mmr1.trainer.state import TRAINING, load_tensors, save_tensors
+from mmr1.trainer.team import only_batch
+from mmr1.types import Experience, RolloutGroup, StepStats
+from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.prepare import MediaCache
+
+FOLDER = f"{TRAINING}/critic"
+
+
+class Critic(Protocol):
+    """What the loop asks of a critic, in one process or on many."""
+
+    def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` float32 without gradient: the value of the state before each token."""
+        ...
+
+    def update(self, experience: Experience) -> StepStats:
+        """Learn the batch's returns; gives what to log."""
+        ...
+
+    def snapshot(self, copy: bool = False) -> Fill:
+        """What writes the critic as it is now into a checkpoint's folder; see ``state.py``."""
+        ...
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        """Become the critic of a checkpoint, its optimizer included."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class LocalCritic:
+    """The critic of a single process: a value head on a vision-language model of its own."""
+
+    def __init__(
+        self, scorer: ScalarScorer, optimizer: Optimizer, updates: int, clip: float | None
+    ) -> None:
+        self._scorer = scorer
+        self._optimizer = optimizer
+        self._updates = updates
+        self._clip = clip
+
+    def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return self._scorer.all(groups)
+
+    def update(self, experience: Experience) -> StepStats:
+        """As many optimizer steps as the policy makes.
+
+        Raises:
+            NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+        """
+        self._scorer.model.train()
+        stats = critic_stats(experience)
+        for _ in range(self._updates):
+            stats["critic/loss"] = self._accumulate(experience)
+            stats["critic/lr"] = self._optimizer.lr
+            stats["critic/grad_norm"] = self._optimizer.step()
+        return stats
+
+    def snapshot(self, copy: bool = False) -> Fill:
+        tensors = self._optimizer.tensors()
+        if copy:
+            tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        return lambda folder: save_tensors(folder / FOLDER, tensors)
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        load_tensors(checkpoint / FOLDER, self._optimizer.tensors())
+        self._optimizer.tensors_loaded()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _accumulate(self, experience: Experience) -> float:
+        """Sum up the gradient of the mean loss per token; returns that loss."""
+        assert experience.values is not None
+        assert experience.returns is not None
+        weights = token_weights(experience.completion_mask, "token")
+        kept = experience.completion_mask.any(dim=1)
+        total = 0.0
+        groups = [scored.group for scored in experience.groups]
+        for turn in self._scorer.scorer.turns(groups, kept):
+            batch = only_batch(turn)
+            values = self._scorer.scores(batch)
+            own, old, returns = (
+                x[batch.rows, : values.shape[1]].to(values)
+                for x in (weights, experience.values, experience.returns)
+            )
+            loss = (own * value_loss(values, old, returns, self._clip)).sum()
+            loss.backward()
+            total += float(loss.detach())
+        check_finite(total)
+        return total
+
+
+def build_critic(config: Config, family: Family, media: MediaCache) -> LocalCritic | None:
+    """The critic that ``algorithm.critic`` describes, or None; adapters where the policy has them.
+
+    Raises:
+        ValueError: There is no model at its path.
+    """
+    wanted = config.algorithm.critic
+    if wanted is None:
+        return None
+    where = config.model.model_copy(update={"path": wanted.path or config.model.path})
+    model = load_scalar_model(where, "algorithm.critic.path")
+    # Its tower may be another than the policy's, so it keeps features of its own.
+    features = feature_cache(config)
+    scorer = token_scorer(config, model.backbone, family, media, 1.0, features)
+    settings = config.optimizer.model_copy(update={"lr": wanted.lr, "schedule": "constant"})
+    updates = config.algorithm.updates_per_rollout
+    optimizer = Optimizer(model, settings, config.trainer.max_steps * updates)
+    return LocalCritic(ScalarScorer(model, scorer, "before"), optimizer, updates, wanted.value_clip)
+
+
+def critic_stats(experience: Experience) -> StepStats:
+    """How good the critic was before the update, over the tokens that count."""
+    assert experience.values is not None
+    assert experience.returns is not None
+    mask = experience.completion_mask
+    values, returns = experience.values[mask], experience.returns[mask]
+    stats = {"critic/value": float(values.mean()), "critic/return": float(returns.mean())}
+    explained = explained_variance(values, returns)
+    return stats if explained is None else {**stats, "critic/explained_variance": explained}
+
+
+def explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float | None:
+    """``1 - Var(returns - values) / Var(returns)``; None where the returns are all equal.
+
+    1 is a perfect critic, 0 one that is worth no more than a constant.
+
+    >>> explained_variance(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0]))
+    0.75
+    """
+    variance = float(returns.var(correction=0))
+    return 1 - float((returns - values).var(correction=0)) / variance if variance > 0 else None

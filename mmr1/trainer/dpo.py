@@ -1,0 +1,121 @@
+"""``mmr1 dpo``: direct preference optimisation (arXiv 2305.18290) on the pairs of the records."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from mmr1.config import Config, DpoConfig
+from mmr1.data.preferences import ranking_of
+from mmr1.trainer.build import feature_cache, load_trainable, token_scorer
+from mmr1.trainer.offline import Learner, Records, read_records, run_offline
+from mmr1.trainer.optimizer import Optimizer, check_finite
+from mmr1.trainer.preference_losses import dpo, implicit_rewards
+from mmr1.trainer.scorer import Scorer
+from mmr1.trainer.sequences import completion_mask
+from mmr1.trainer.state import model_snapshot
+from mmr1.trainer.written import written_group
+from mmr1.types import RolloutGroup, Sample, StepStats
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prompt with its chosen and its rejected completion, in this order.
+
+    Attributes:
+        reference: Log-probs of both under the reference, summed over their tokens.
+    """
+
+    group: RolloutGroup
+    reference: tuple[float, float]
+
+
+def run_dpo(config: Config, *, resume: bool = False) -> Path:
+    """Train for ``trainer.max_steps`` batches of ``dpo.batch_size`` pairs.
+
+    Raises:
+        ValueError: Something the user can mend; nothing has been written yet.
+        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
+    """
+    records = read_records(config, partial(ranking_of, pairs_only=True), resume=resume)
+    model = load_trainable(config.model)
+    features = feature_cache(config)
+    scorer = token_scorer(config, model, records.family, records.media, 1.0, features)
+    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
+    pairs = _pairs(config, records, scorer)
+
+    def step(batch: Sequence[Sample]) -> StepStats:
+        return dpo_step(scorer, optimizer, [pairs[sample.id] for sample in batch], config.dpo)
+
+    copy = config.trainer.save_in_background
+    write = partial(model_snapshot, model, records.family.processor, optimizer, copy)
+    learner = Learner(optimizer, config.dpo.batch_size, step, lambda number: write())
+    return run_offline(config, records, learner)
+
+
+def _pairs(config: Config, records: Records, scorer: Scorer) -> dict[str, Pair]:
+    """By sample id the pairs that the run will meet, under the model it starts from."""
+    met = records.met(config.seed, config.trainer.max_steps * config.dpo.batch_size)
+    groups = [
+        written_group(records.family, records.render(sample), ranking_of(sample))
+        for sample in met.values()
+    ]
+    return dict(zip(met, with_reference(scorer, groups), strict=True))
+
+
+def with_reference(scorer: Scorer, groups: Sequence[RolloutGroup]) -> list[Pair]:
+    """Take the model as it is now as the reference: no second one is ever needed."""
+    sums = _sums(scorer.logprobs(groups)).tolist()
+    return [Pair(group, tuple(both)) for group, both in zip(groups, sums, strict=True)]
+
+
+def dpo_step(
+    scorer: Scorer, optimizer: Optimizer, pairs: Sequence[Pair], config: DpoConfig
+) -> StepStats:
+    """One optimizer step on the mean loss of the pairs.
+
+    With ``dpo.nll_coef`` the chosen completion's mean negative log-likelihood per token is added
+    (arXiv 2404.19733, equation 1), so that its probability does not sink with the other's.
+
+    Raises:
+        NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+    """
+    scorer.model.train()
+    groups = [pair.group for pair in pairs]
+    lengths = completion_mask(groups).sum(-1).view(-1, 2)  # [P, 2]
+    reference = torch.tensor([pair.reference for pair in pairs])
+    totals: dict[str, float] = defaultdict(float)
+    for batch in scorer.batches(groups, whole=True):
+        sums = _sums(scorer.scores(batch).logprobs)
+        own = batch.rows[::2] // 2  # which pairs these are
+        ref, chosen_length = reference[own].to(sums), lengths[own, 0].to(sums)
+        preference = dpo(sums, ref, config.beta)
+        nll = -sums[:, 0] / chosen_length
+        loss = (preference + config.nll_coef * nll).sum() / len(pairs)
+        totals["loss"] += check_finite(loss)
+        loss.backward()
+        rewards = implicit_rewards(sums.detach(), ref, config.beta)
+        for name, values in {
+            "dpo/loss": preference,
+            "dpo/nll": nll,
+            "dpo/chosen": rewards[:, 0],
+            "dpo/rejected": rewards[:, 1],
+            "dpo/accuracy": rewards[:, 0] > rewards[:, 1],
+        }.items():
+            totals[name] += float(values.detach().float().sum()) / len(pairs)
+    lr = optimizer.lr
+    return {**totals, "grad_norm": optimizer.step(), "lr": lr, "tokens/completion": _total(lengths)}
+
+
+def _sums(logprobs: torch.Tensor) -> torch.Tensor:
+    """``[2 P, R]`` log-probs, 0 beyond the ends, to those of completions ``[P, 2]``."""
+    return logprobs.sum(-1).view(-1, 2)
+
+
+def _total(lengths: torch.Tensor) -> float:
+    return float(lengths.sum())

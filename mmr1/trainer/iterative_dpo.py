@@ -1,0 +1,189 @@
+"""``mmr1 dpo`` with ``dpo.rounds``: iterative reasoning preference optimisation (arXiv 2404.19733).
+
+A round samples completions of prompts, judges them with the verifier, pairs right with wrong ones
+and learns from the pairs, its own beginning being the reference. Then the next round samples with
+the new weights.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from mmr1.config import Config
+from mmr1.data.sampler import Sampler
+from mmr1.rewards import build_scorer
+from mmr1.rewards.accounting import reward_stats
+from mmr1.rollout.engine import Request, RolloutEngine, request_seed
+from mmr1.trainer import build
+from mmr1.trainer.checkpoint import Fill
+from mmr1.trainer.display import Display
+from mmr1.trainer.dpo import Pair, dpo_step, with_reference
+from mmr1.trainer.evaluate import accuracy_part, evaluate, is_right, write_evaluation
+from mmr1.trainer.loop import Clock, Step
+from mmr1.trainer.lora import plain_weights
+from mmr1.trainer.optimizer import Optimizer
+from mmr1.trainer.output import RunDirectory, check_directory
+from mmr1.trainer.reward_part import reward_models
+from mmr1.trainer.run import Inputs, check_inputs, parity_line, summary_line
+from mmr1.trainer.running import run_steps
+from mmr1.trainer.scorer import Scorer
+from mmr1.trainer.scoring import GroupScorer
+from mmr1.trainer.state import model_snapshot
+from mmr1.types import Completion, Prompt, RolloutGroup, ScoredGroup
+
+
+class NoPairsError(RuntimeError):
+    """A round's completions gave no pair; there is nothing to learn from."""
+
+
+def run_iterative_dpo(config: Config) -> Path:
+    """``dpo.rounds`` rounds, ``trainer.max_steps`` steps in all.
+
+    Raises:
+        ValueError: Something the user can mend; nothing has been written yet.
+        NoPairsError: No prompt of a round had both a right and a wrong completion.
+    """
+    check_directory(config, resume=False)
+    with build_scorer(config.rewards, reward_models(config)) as rewards:
+        inputs = check_inputs(config, rewards, train=True)
+        model = build.load_trainable(config.model)
+        judge = GroupScorer(rewards, inputs.media, config.rewards.max_invalid_fraction)
+        with closing(RunDirectory(config)) as directory:
+            return _train(config, inputs, judge, model, directory)
+
+
+def _train(
+    config: Config, inputs: Inputs, judge: GroupScorer, model: Any, directory: RunDirectory
+) -> Path:
+    temperature, features = config.rollout.sampling.temperature, build.feature_cache(config)
+    scorer = build.token_scorer(config, model, inputs.family, inputs.media, temperature, features)
+    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
+    directory.log_dropped(inputs.dropped)
+    display = Display(config.trainer, directory)
+    display.say("starting the rollout engine")
+    log = directory.path / "engine.log"
+    engine = build.build_engine(config, inputs.family, inputs.media, log, model)
+    with closing(engine):
+        display.say(parity_line(config, inputs, engine, scorer))
+
+        def keep(step: Step) -> None:
+            directory.log(step.stats)
+            display.show(step.stats)
+            if step.scored:
+                directory.log_rollouts(step.number, step.scored)
+
+        def snapshot(number: int) -> Fill:
+            copy = config.trainer.save_in_background
+            return model_snapshot(model, inputs.family.processor, optimizer, copy)
+
+        with display:
+            steps = rounds(config, inputs, engine, judge, scorer, optimizer)
+            checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
+        if inputs.held_out:
+            result = evaluate(config, engine, inputs.render, judge, inputs.held_out)
+            write_evaluation(directory.path / "eval", result)
+            display.say(summary_line(result))
+    display.say(f"checkpoint: {checkpoint}")
+    return checkpoint
+
+
+def rounds(
+    config: Config,
+    inputs: Inputs,
+    engine: RolloutEngine,
+    judge: GroupScorer,
+    scorer: Scorer,
+    optimizer: Optimizer,
+) -> Iterator[Step]:
+    """Yields every step when it is done, the first of a round with what was sampled.
+
+    Raises:
+        NoPairsError: A round gave no pair.
+    """
+    sampler = Sampler(inputs.sources, config.seed, inputs.weights)
+    part = accuracy_part(config.rewards, config.eval.accuracy)
+    step = 0
+    for number in range(1, config.dpo.rounds + 1):
+        clock = Clock()
+        with clock("rollout"):
+            prompts = [inputs.render(s) for s in sampler.next(config.dpo.prompts)]
+            groups = engine.generate(_requests(config, prompts, number), config.rollout.sampling)
+        with clock("reward"):
+            scored = judge.score(groups)
+        rng = random.Random(request_seed(config.seed, number, "pairs"))
+        chosen = [
+            pair for s in scored for pair in pairs_of(s, part, config.dpo.pairs_per_prompt, rng)
+        ]
+        if not chosen:
+            raise NoPairsError(_no_pairs(scored, part, number))
+        with clock("reference"):
+            pairs = with_reference(scorer, chosen)
+        stats = {**reward_stats([r for s in scored for r in s.rewards]), "dpo/pairs": len(pairs)}
+        sampled = scored
+        for batch in _batches(pairs, config.dpo.batch_size, rng):
+            if step == config.trainer.max_steps * number // config.dpo.rounds:
+                break
+            step += 1
+            with clock("update"):
+                stats |= dpo_step(scorer, optimizer, batch, config.dpo)
+            times = {f"time/{name}": spent for name, spent in clock.seconds().items()}
+            yield Step(step, {"step": step, "dpo/round": number, **stats, **times}, sampled)
+            clock, stats, sampled = Clock(), {}, []
+        engine.load_weights(plain_weights(scorer.model), number)
+
+
+def pairs_of(scored: ScoredGroup, part: str, limit: int, rng: random.Random) -> list[RolloutGroup]:
+    """Pairs of a right and a wrong completion, the right first; at most ``limit``, at random.
+
+    Of right completions those of the highest reward, so that the format counts too. A completion
+    that was sampled twice counts once, and one without a valid reward not at all.
+    """
+    judged = [
+        (completion, reward)
+        for completion, reward in zip(scored.group.completions, scored.rewards, strict=True)
+        if reward.valid
+    ]
+    right = [(c, r) for c, r in judged if is_right(r, part)]
+    best = max((r.value for _, r in right if r.value is not None), default=None)
+    winners = _distinct(c for c, r in right if r.value == best)
+    losers = _distinct(c for c, r in judged if not is_right(r, part))
+    combinations = list(product(winners, losers))
+    rng.shuffle(combinations)
+    return [RolloutGroup(scored.group.prompt, pair) for pair in combinations[:limit]]
+
+
+def _distinct(completions: Iterable[Completion]) -> list[Completion]:
+    return list({c.token_ids.tobytes(): c for c in completions}.values())
+
+
+def _requests(config: Config, prompts: Sequence[Prompt], number: int) -> list[Request]:
+    return [
+        Request(p, config.rollout.n, request_seed(config.seed, number, p.sample.id))
+        for p in prompts
+    ]
+
+
+def _batches(pairs: Sequence[Pair], size: int, rng: random.Random) -> Iterator[list[Pair]]:
+    """Endless batches: the pairs in a new order each time they have all been met."""
+    queue: list[Pair] = []
+    while True:
+        while len(queue) < size:
+            queue += rng.sample(pairs, len(pairs))
+        batch, queue = queue[:size], queue[size:]
+        yield batch
+
+
+def _no_pairs(scored: Sequence[ScoredGroup], part: str, number: int) -> str:
+    rewards = [r for s in scored for r in s.rewards]
+    right = sum(is_right(r, part) for r in rewards)
+    return (
+        f"round {number}: no prompt of {len(scored)} has both a right and a wrong completion "
+        f"({right} of {len(rewards)} completions are right by the reward part '{part}'): begin "
+        "with supervised training, choose other data, or raise rollout.n, dpo.prompts or the "
+        "temperature"
+    )

@@ -1,0 +1,132 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) on the policy, and its weights without them.
+
+Only the adapters are trained. Outside the trainer nobody sees them: engines and checkpoints get
+``W + scaling * B A`` under the names of the plain transformers model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from safetensors.torch import save_file
+
+from mmr1.config import LoraConfig
+
+ADAPTER_FOLDER = "adapter"
+_ADAPTER = "default"
+
+
+def add_adapters(model: Any, config: LoraConfig, freeze_vision: bool) -> Any:
+    """A peft model around ``model``: its weights frozen, adapters on its linear layers.
+
+    Raises:
+        ValueError: ``model.lora.target_modules`` names no layer of the model.
+    """
+    wanted = config.target_modules
+    settings = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=wanted if isinstance(wanted, str) else list(wanted),
+        exclude_modules=r".*\bvisual\..*" if freeze_vision else None,
+    )
+    try:
+        return peft.get_peft_model(model, settings)
+    except ValueError as error:
+        kinds = {n.rpartition(".")[2] for n, m in model.named_modules() if _is_linear(m)}
+        raise ValueError(
+            f"model.lora.target_modules={wanted!r} finds no linear layer"
+            f"{' outside the frozen vision tower' if freeze_vision else ''}; "
+            f"the model's are called {', '.join(sorted(kinds - {'lm_head'}))}"
+        ) from error
+
+
+def has_adapters(model: Any) -> bool:
+    return isinstance(model, peft.PeftModel)
+
+
+def plain_weights(model: Any) -> Mapping[str, torch.Tensor]:
+    """The weights by the names of the plain transformers model, adapters merged into them."""
+    return _MergedWeights.of(model) if has_adapters(model) else model.state_dict()
+
+
+def adapter_state(model: Any) -> dict[str, torch.Tensor]:
+    """The adapters' own tensors, as peft saves them; empty for a plain model."""
+    return peft.get_peft_model_state_dict(model) if has_adapters(model) else {}
+
+
+def save_pretrained(
+    model: Any,
+    folder: Path,
+    weights: Mapping[str, torch.Tensor],
+    adapters: Mapping[str, torch.Tensor],
+) -> None:
+    """A Hugging Face directory of these weights; the adapters beside them in ``adapter/``.
+
+    They are those of :func:`plain_weights` and :func:`adapter_state`, or copies.
+    """
+    if not has_adapters(model):
+        model.save_pretrained(folder, state_dict=weights)
+        return
+    model.get_base_model().save_pretrained(folder, state_dict=dict(weights))
+    (folder / ADAPTER_FOLDER).mkdir()
+    model.peft_config[_ADAPTER].save_pretrained(folder / ADAPTER_FOLDER)
+    save_file(dict(adapters), folder / ADAPTER_FOLDER / "adapter_model.safetensors")
+
+
+def adapter_weights(model: Any) -> dict[str, torch.Tensor]:
+    """A copy of the adapters, which are all that is trained."""
+    return {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+
+
+@torch.no_grad()
+def set_adapter_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.copy_(weights[name])
+
+
+@dataclass(frozen=True)
+class _MergedWeights(Mapping[str, torch.Tensor]):
+    """Merges a weight when it is asked for: a second copy of a large model may not fit.
+
+    Attributes:
+        plain: Weights by plain name, without adapters.
+        adapted: The peft layers whose weight has adapters, by that weight's plain name.
+    """
+
+    plain: dict[str, torch.Tensor]
+    adapted: dict[str, Any]
+
+    @staticmethod
+    def of(model: Any) -> _MergedWeights:
+        base = model.get_base_model()
+        plain = {
+            name.replace(".base_layer.", "."): tensor
+            for name, tensor in base.state_dict().items()
+            if ".lora_" not in name
+        }
+        layers = {f"{n}.weight": m for n, m in base.named_modules() if hasattr(m, "lora_A")}
+        return _MergedWeights(plain, layers)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        weight = self.plain[name]
+        if name not in self.adapted:
+            return weight
+        delta = self.adapted[name].get_delta_weight(_ADAPTER).detach()
+        return (weight.to(delta.dtype) + delta).to(weight.dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.plain)
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+
+def _is_linear(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.Linear)

@@ -1,0 +1,131 @@
+"""What training on answers that are already written has in common: SFT, DPO, reward models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from mmr1.config import Config
+from mmr1.data.quarantine import Quarantine
+from mmr1.data.sampler import Sampler
+from mmr1.data.sources import load_mixture
+from mmr1.trainer.build import family_of, media_cache, renderer, set_up
+from mmr1.trainer.checkpoint import Fill
+from mmr1.trainer.display import Display
+from mmr1.trainer.loop import Step
+from mmr1.trainer.optimizer import Optimizer
+from mmr1.trainer.output import RunDirectory, check_directory
+from mmr1.trainer.running import run_steps
+from mmr1.trainer.state import HasState, load_progress, load_snapshot, progress, save_progress
+from mmr1.types import Prompt, Sample, StepStats
+from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.prepare import MediaCache
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The training records of a run, checked, and what turns them into prompts."""
+
+    sources: dict[str, list[Sample]]
+    shares: dict[str, float]
+    dropped: list[dict[str, str]]
+    family: Family
+    media: MediaCache
+    render: Callable[[Sample], Prompt]
+
+    def sampler(self, seed: int) -> Sampler:
+        """A fresh walk through the records, the same for the same seed."""
+        return Sampler(self.sources, seed, self.shares)
+
+    def met(self, seed: int, count: int) -> dict[str, Sample]:
+        """By id, the distinct samples among the first ``count`` of that walk."""
+        return {sample.id: sample for sample in self.sampler(seed).next(count)}
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What an offline run trains.
+
+    Attributes:
+        optimizer: Of the trained model.
+        batch_size: Samples per step.
+        step: Learns from one batch; gives what to log.
+        snapshot: ``step number -> what writes model and optimizer as they are now``.
+    """
+
+    optimizer: Optimizer
+    batch_size: int
+    step: Callable[[Sequence[Sample]], StepStats]
+    snapshot: Callable[[int], Fill]
+
+
+def read_records(config: Config, check: Callable[[Sample], object], *, resume: bool) -> Records:
+    """Read ``data.train``; ``check`` raises ValueError for a sample that cannot be used.
+
+    Raises:
+        ValueError: Something the user can mend; nothing has been written yet.
+    """
+    check_directory(config, resume=resume)
+    set_up(config)
+    quarantine = Quarantine(None, config.data.max_bad_fraction)
+    sources, shares = load_mixture(config.data, quarantine)
+    for sample in chain.from_iterable(sources.values()):
+        try:
+            check(sample)
+        except ValueError as error:
+            raise ValueError(f"data.train: {error}") from None
+    family = family_of(config)
+    render = renderer(family, config)
+    return Records(sources, shares, quarantine.dropped, family, media_cache(family), render)
+
+
+def run_offline(config: Config, records: Records, learner: Learner) -> Path:
+    """Train up to step ``trainer.max_steps``, from the newest checkpoint on if there is one.
+
+    Returns:
+        The last checkpoint's directory.
+
+    Raises:
+        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
+    """
+    with closing(RunDirectory(config)) as directory:
+        directory.log_dropped(records.dropped)
+        display = Display(config.trainer, directory)
+        sampler = records.sampler(config.seed)
+        carried: dict[str, HasState] = {"optimizer": learner.optimizer, "sampler": sampler}
+        done = 0
+        if before := directory.last_checkpoint(warn=display.say):
+            load_snapshot(before, learner.optimizer)
+            done = load_progress(before, carried)
+            display.say(f"continuing after step {done}")
+
+        def keep(step: Step) -> None:
+            directory.log(step.stats)
+            display.show(step.stats)
+
+        def snapshot(step: int) -> Fill:
+            write, state = learner.snapshot(step), progress(step, carried)
+
+            def fill(folder: Path) -> None:
+                write(folder)
+                save_progress(folder, state)
+
+            return fill
+
+        with display:
+            steps = _steps(config, learner, sampler, done)
+            checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
+        display.say(f"checkpoint: {checkpoint}")
+    return checkpoint
+
+
+def _steps(config: Config, learner: Learner, sampler: Sampler, done: int) -> Iterator[Step]:
+    for number in range(done + 1, config.trainer.max_steps + 1):
+        start = time.perf_counter()
+        stats = learner.step(sampler.next(learner.batch_size))
+        seconds = time.perf_counter() - start
+        yield Step(number, {"step": number, **stats, "time/step": seconds})

@@ -1,0 +1,103 @@
+"""The reference that the KL term holds on to: a frozen copy, or the adapters switched off."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from mmr1.trainer.lora import adapter_weights, has_adapters, set_adapter_weights
+from mmr1.trainer.scorer import Scorer
+from mmr1.types import RolloutGroup
+
+
+class Reference(Protocol):
+    """What the loop asks of a reference policy."""
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` float32 without gradient, sequences in group order."""
+        ...
+
+    def refresh(self) -> None:
+        """Become the policy as it is now (iterative GRPO)."""
+        ...
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """What tells it from the policy's start, by name: for checkpoints."""
+        ...
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Become the reference that these weights were taken from."""
+        ...
+
+
+def build_reference(policy: Scorer) -> Reference:
+    """The reference that the policy is now; adapters need no second model for it."""
+    if has_adapters(policy.model):
+        return AdapterReference(policy)
+    model = copy.deepcopy(policy.model).requires_grad_(False).eval()
+    return FrozenCopy(policy, replace(policy, model=model))
+
+
+class FrozenCopy:
+    """A second model, ``own``, with the weights that the policy had."""
+
+    def __init__(self, policy: Scorer, own: Scorer) -> None:
+        self._policy = policy
+        self._own = own
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return self._own.logprobs(groups)
+
+    def refresh(self) -> None:
+        self._own.load_weights(self._policy.weights())
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        return self._own.weights()
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._own.load_weights(weights)
+
+
+class AdapterReference:
+    """The policy's own model with its adapters switched off; once refreshed, as they were then."""
+
+    def __init__(self, policy: Scorer) -> None:
+        self._policy = policy
+        self._kept: dict[str, torch.Tensor] | None = None
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        with _adapters(self._policy.model, self._kept):
+            return self._policy.logprobs(groups)
+
+    def refresh(self) -> None:
+        self._kept = adapter_weights(self._policy.model)
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        if self._kept is not None:
+            return self._kept
+        # Adapters of zeros are none.
+        current = adapter_weights(self._policy.model)
+        return {name: torch.zeros_like(tensor) for name, tensor in current.items()}
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._kept = dict(weights)
+
+
+@contextmanager
+def _adapters(model: Any, weights: dict[str, torch.Tensor] | None) -> Iterator[None]:
+    """The model with these adapters, or with none, inside the block."""
+    if weights is None:
+        with model.disable_adapter():
+            yield
+        return
+    current = adapter_weights(model)
+    set_adapter_weights(model, weights)
+    try:
+        yield
+    finally:
+        set_adapter_weights(model, current)

@@ -1,0 +1,125 @@
+"""``mmr1 rm``: a reward model from pairs and rankings (arXiv 2203.02155, section 3.5)."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from mmr1.config import Config
+from mmr1.data.preferences import ranking_of
+from mmr1.trainer.build import feature_cache, load_held_out, token_scorer
+from mmr1.trainer.checkpoint import Fill
+from mmr1.trainer.offline import Learner, Records, read_records, run_offline
+from mmr1.trainer.optimizer import Optimizer, check_finite
+from mmr1.trainer.preference_losses import bradley_terry
+from mmr1.trainer.scalar_model import ScalarScorer, load_scalar_model, scalar_snapshot
+from mmr1.trainer.sequences import completion_mask
+from mmr1.trainer.written import written_group
+from mmr1.types import RolloutGroup, Sample, StepStats
+
+
+def run_reward_model(config: Config, *, resume: bool = False) -> Path:
+    """Train for ``trainer.max_steps`` batches of ``rm.batch_size`` pairs or rankings.
+
+    A checkpoint is shifted so that the answers met so far have a mean of 0. ``data.eval``, where it
+    is set, holds rankings too; ``eval/result.json`` says how many of their pairs are ranked right.
+
+    Raises:
+        ValueError: Something the user can mend; nothing has been written yet.
+        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
+    """
+    records = read_records(config, ranking_of, resume=resume)
+    held_out = load_held_out(config) if config.data.eval is not None else []
+    for sample in held_out:
+        ranking_of(sample)
+    family = records.family
+    model = load_scalar_model(config.model, "model.path")
+    features = feature_cache(config)
+    backbone = token_scorer(config, model.backbone, family, records.media, 1.0, features)
+    scorer = ScalarScorer(model, backbone, read="at")
+    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
+
+    def step(batch: Sequence[Sample]) -> StepStats:
+        return reward_model_step(scorer, optimizer, [_group(records, s) for s in batch])
+
+    def snapshot(number: int) -> Fill:
+        met = records.met(config.seed, number * config.rm.batch_size)
+        centre(scorer, [_group(records, sample) for sample in met.values()])
+        return scalar_snapshot(
+            model, family.processor, optimizer, config.trainer.save_in_background
+        )
+
+    learner = Learner(optimizer, config.rm.batch_size, step, snapshot)
+    checkpoint = run_offline(config, records, learner)
+    if held_out:
+        accuracy, pairs = ranking_accuracy(scorer, [_group(records, s) for s in held_out])
+        folder = Path(config.trainer.output_dir) / "eval"
+        folder.mkdir(exist_ok=True)
+        result = {"pairs": pairs, "accuracy": accuracy}
+        (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
+        print(f"held out: {accuracy:.3f} of {pairs} pairs ranked right")
+    return checkpoint
+
+
+def _group(records: Records, sample: Sample) -> RolloutGroup:
+    return written_group(records.family, records.render(sample), ranking_of(sample))
+
+
+def reward_model_step(
+    scorer: ScalarScorer, optimizer: Optimizer, groups: Sequence[RolloutGroup]
+) -> StepStats:
+    """One optimizer step on the mean loss of rankings, each group's completions best first.
+
+    Raises:
+        NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+    """
+    scorer.model.train()
+    totals: dict[str, float] = defaultdict(float)
+    for batch in scorer.scorer.batches(groups, whole=True):
+        last = torch.tensor([len(row) - 1 for g in batch.groups for row in g.completions])
+        rewards = _at(scorer.scores(batch), last)
+        rankings = rewards.split([len(g.completions) for g in batch.groups])
+        loss = torch.stack([bradley_terry(r) for r in rankings]).sum() / len(groups)
+        totals["loss"] += check_finite(loss)
+        loss.backward()
+        right = sum(float(pairs_right(r.detach()).float().mean()) for r in rankings)
+        totals["rm/accuracy"] += right / len(groups)
+    lr = optimizer.lr
+    return {**totals, "grad_norm": optimizer.step(), "lr": lr}
+
+
+def rewards_of(scorer: ScalarScorer, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+    """``[B]``: the number at the last token of each completion."""
+    return _at(scorer.all(groups), completion_mask(groups).sum(-1) - 1)
+
+
+@torch.no_grad()
+def centre(scorer: ScalarScorer, groups: Sequence[RolloutGroup]) -> None:
+    """Shift the head so that these completions have a mean reward of 0.
+
+    A loss of differences leaves the mean to chance, and RL would take it for a reward.
+    """
+    bias = scorer.model.head.bias
+    bias.sub_(rewards_of(scorer, groups).mean().to(bias))
+
+
+def ranking_accuracy(scorer: ScalarScorer, groups: Sequence[RolloutGroup]) -> tuple[float, int]:
+    """The share of pairs whose better completion has the higher reward, and their number."""
+    rankings = rewards_of(scorer, groups).split([len(group.completions) for group in groups])
+    verdicts = torch.cat([pairs_right(ranking) for ranking in rankings])
+    return float(verdicts.float().mean()), len(verdicts)
+
+
+def pairs_right(rewards: torch.Tensor) -> torch.Tensor:
+    """Of a ranking ``[K]``, best first: is each of its K (K - 1) / 2 pairs in order? Bool."""
+    better, worse = torch.triu_indices(len(rewards), len(rewards), 1)
+    return rewards[better] > rewards[worse]
+
+
+def _at(scores: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """``[B, R]`` at one index of each row: ``[B]``."""
+    return scores.gather(-1, index.to(scores.device)[:, None])[:, 0]
