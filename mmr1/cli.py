@@ -79,6 +79,25 @@ def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = 
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Directory of a run, or of two to compare")],
+    output: Annotated[
+        Path | None, typer.Option(help="The HTML file; default: report.html in the first run")
+    ] = None,
+    media_mb: Annotated[float, typer.Option(help="Megabytes that all thumbnails may take")] = 12,
+    live: Annotated[bool, typer.Option("--live", help="Serve it while the run goes on")] = False,
+    port: Annotated[int, typer.Option(help="Of the live report, on 127.0.0.1; 0: any")] = 8722,
+) -> None:
+    """What a run did, or two runs beside each other, as one HTML file."""
+    from mmr1.report.command import make_report, serve_report
+
+    if live:
+        serve_report(runs, port)
+    else:
+        make_report(runs, output, round(media_mb * 1e6))
+
+
+@app.command()
 def doctor() -> None:
     """Check this machine and environment, each line ok or with its remedy."""
     from mmr1.doctor import run_doctor

@@ -19,6 +19,8 @@ from mmr1.algorithm_config import GROUP_BASELINE, AlgorithmConfig
 from mmr1.registry import suggest
 from mmr1.section import Fraction, Positive, Section
 
+Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
+
 
 class ModelConfig(Section):
     """The policy."""
@@ -162,6 +164,10 @@ class TrainerConfig(Section):
     )
     log_rollouts_every: Positive = 10
     log_every: Positive = Field(10, description="Steps between lines when not on a terminal")
+    trackers: list[Tracker] = Field(
+        default_factory=list, description="Experiment trackers beside metrics.jsonl, any number"
+    )
+    project: str = Field("mmr1", description="Project that trackers file the run under")
     threads: Positive | None = Field(None, description="CPU threads of trainer and engine each")
     micro_batch_tokens: Positive = Field(
         16384, description="Cost of one forward and backward: tokens, and vision tokens once more"

@@ -36,6 +36,7 @@ from mmr1.trainer.resume import restore, snapshot
 from mmr1.trainer.running import run_steps
 from mmr1.trainer.scoring import GroupScorer, check_gold
 from mmr1.trainer.step_rewards import build_step_scorer
+from mmr1.trainer.tracking import Trackers, check_trackers
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import Family, prompt_length
 from mmr1.vision.prepare import MediaCache
@@ -108,6 +109,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     check_directory(config, resume=resume)
+    check_trackers(config.trainer.trackers)
     with build_scorer(config.rewards) as scorer:
         inputs = check_inputs(config, scorer, train=True)
         model = build.load_model(config.model)
@@ -125,7 +127,7 @@ def _train(
     display.say("starting the rollout engine")
     log = directory.path / "engine.log"
     engine = build.build_engine(config, inputs.family, inputs.media, log, model)
-    with closing(engine):
+    with closing(engine), Trackers(config, directory.path) as trackers:
         parts = Parts(
             sampler=Sampler(inputs.sources, config.seed, inputs.weights),
             render=inputs.render,
@@ -145,7 +147,7 @@ def _train(
         display.say(_parity(config, inputs, engine, policy))
 
         def keep(step: Step) -> None:
-            _log(config, directory, step)
+            _log(config, directory, trackers, step, inputs.media)
             display.show(step.stats)
 
         with display:
@@ -218,11 +220,15 @@ def one_of_each_kind(sources: Mapping[str, Sequence[Sample]]) -> list[Sample]:
     return list(kinds.values())[:PARITY_KINDS]
 
 
-def _log(config: Config, directory: RunDirectory, step: Step) -> None:
+def _log(
+    config: Config, directory: RunDirectory, trackers: Trackers, step: Step, media: MediaCache
+) -> None:
     directory.log(step.stats)
+    trackers.log(step.stats)
     every = config.trainer.log_rollouts_every
     if step.number % every == 0 or step.number in (1, config.trainer.max_steps):
-        directory.log_rollouts(step.number, step.scored, step.advantages)
+        directory.log_rollouts(step.number, step.scored, step.advantages, media)
+        trackers.log_rollouts(step.number, step.scored, step.advantages)
 
 
 def _summary(result: Evaluation) -> str:

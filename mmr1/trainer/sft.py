@@ -41,6 +41,7 @@ from mmr1.trainer.state import (
     progress,
     save_progress,
 )
+from mmr1.trainer.tracking import Trackers, check_trackers
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
 
@@ -53,6 +54,7 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     check_directory(config, resume=resume)
+    check_trackers(config.trainer.trackers)
     set_up(config)
     quarantine = Quarantine(None, config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)
@@ -66,9 +68,12 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
         sampler=Sampler(sources, config.seed, shares),
         render=renderer(family, config),
     )
-    with closing(RunDirectory(config)) as directory:
+    with (
+        closing(RunDirectory(config)) as directory,
+        Trackers(config, directory.path) as trackers,
+    ):
         directory.log_dropped(quarantine.dropped)
-        return _tune(config, tuning, directory)
+        return _tune(config, tuning, directory, trackers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ class Tuning:
         return {"optimizer": self.optimizer, "sampler": self.sampler}
 
 
-def _tune(config: Config, tuning: Tuning, directory: RunDirectory) -> Path:
+def _tune(config: Config, tuning: Tuning, directory: RunDirectory, trackers: Trackers) -> Path:
     display = Display(config.trainer, directory)
     done = 0
     if before := directory.last_checkpoint(warn=display.say):
@@ -94,6 +99,7 @@ def _tune(config: Config, tuning: Tuning, directory: RunDirectory) -> Path:
 
     def keep(step: Step) -> None:
         directory.log(step.stats)
+        trackers.log(step.stats)
         display.show(step.stats)
 
     with display:
