@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mmr1.config import Config, dump_yaml, load_config
 from mmr1.rewards.cli import app as reward_app
-
-if TYPE_CHECKING:
-    from mmr1.trainer.evaluate import Evaluation
 
 app = typer.Typer(
     help="R1-style reasoning RL for vision-language models.",
@@ -71,11 +68,12 @@ def sft(
 
 @app.command("eval")
 def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
-    """Held-out accuracy of a model or checkpoint."""
+    """Held-out accuracy of models on datasets (eval.models, eval.data), with intervals."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
-        from mmr1.trainer.run import run_evaluation
+        from mmr1.evaluation.run import run_evaluations
+        from mmr1.evaluation.table import print_results
 
-        _print_evaluation(run_evaluation(resolved))
+        print_results(*run_evaluations(resolved))
 
 
 @app.command()
@@ -125,19 +123,6 @@ def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config |
         typer.echo(dump_yaml(config), nl=False)
         return None
     return config
-
-
-def _print_evaluation(result: Evaluation) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    names = list(next(iter(result.modes.values())).parts)
-    table = Table("decoding", "accuracy", *names, "length", "completions", "invalid")
-    for name, mode in result.modes.items():
-        parts = [f"{mode.parts[n]:.3f}" for n in names]
-        numbers = [f"{mode.length_mean:.1f}", str(mode.completions), str(mode.invalid)]
-        table.add_row(name, f"{mode.accuracy:.3f}", *parts, *numbers)
-    Console().print(table)
 
 
 def main() -> None:

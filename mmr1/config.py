@@ -114,7 +114,26 @@ class EvalConfig(Section):
     accuracy: str | None = Field(
         None, description="Reward part whose 1.0 means right; default: the first but 'format'"
     )
-    output: str | None = Field(None, description="Folder for result.json and completions.jsonl")
+    right_at: list[float] = Field(
+        [1.0],
+        description="Values of that part from which an answer is right; the first makes the "
+        "accuracy. Empty: its mean does",
+    )
+    by: str | None = Field(None, description="Record key to break results down by; else the task")
+    prompt: Literal["reason", "direct"] | None = Field(
+        None, description="Ask for reasoning, or for the answer alone; else data.template"
+    )
+    models: dict[str, str] = Field(
+        default_factory=dict, description="Names and paths of several models; else model.path"
+    )
+    data: dict[str, str] = Field(
+        default_factory=dict,
+        description="Names and records of several datasets, a benchmark's name brings its scoring; "
+        "else data.eval",
+    )
+    output: str | None = Field(
+        None, description="Folder for results and completions; an interrupted one is continued"
+    )
 
 
 class RolloutConfig(Section):

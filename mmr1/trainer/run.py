@@ -1,4 +1,4 @@
-"""``mmr1 train`` and ``mmr1 eval``: put the parts together, run them, keep what they did."""
+"""``mmr1 train``: put the parts together, run them, keep what they did."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress
 
 from mmr1.config import Config
 from mmr1.data.quarantine import Quarantine
@@ -234,28 +230,3 @@ def _log(
 def _summary(result: Evaluation) -> str:
     shown = ", ".join(f"{mode} accuracy {m.accuracy:.3f}" for mode, m in result.modes.items())
     return f"held out: {shown} on {result.prompts} prompts"
-
-
-def run_evaluation(config: Config) -> Evaluation:
-    """The accuracy of ``model.path`` on ``data.eval``.
-
-    Writes ``result.json`` and ``completions.jsonl`` into ``eval.output`` where that is set.
-
-    Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
-    """
-    with build_scorer(config.rewards) as scorer, TemporaryDirectory() as scratch:
-        inputs = check_inputs(config, scorer, train=False)
-        model = build.load_model(config.model) if config.rollout.engine == "hf" else None
-        folder = Path(config.eval.output or scratch)
-        log = folder / "engine.log"
-        groups = GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction)
-        decodings = 2 if config.eval.samples else 1
-        engine = build.build_engine(config, inputs.family, inputs.media, log, model)
-        with closing(engine), Progress(disable=not Console().is_terminal) as progress:
-            task = progress.add_task("eval", total=decodings * len(inputs.held_out))
-            advance = partial(progress.advance, task)
-            result = evaluate(config, engine, inputs.render, groups, inputs.held_out, advance)
-    if config.eval.output:
-        write_evaluation(folder, result)
-    return result
