@@ -92,7 +92,7 @@ def render(
         summary=Markup(script_json(summary)),
         chunks={name: Markup(text) for name, text in (chunks or {}).items()},
         blocks=[Markup(script_json(block)) for block in blocks],
-        connect="'self'" if summary["live"] else "'none'",
+        connect=Markup("'self'" if summary["live"] else "'none'"),
     )
 
 

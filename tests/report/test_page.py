@@ -62,7 +62,6 @@ def test_nothing_from_data_is_markup_and_nothing_is_fetched(tmp_path):
     row = {"row": "<!--", "reason": "</script><script>alert(2)</script>"}
     folder = write_run(tmp_path / "<b>run", {1: [group]}, quarantined=[row])
     html = report(tmp_path, folder)
-    assert "alert(" not in html.replace("\\u003c", "<").split("</head>")[0]
     scripts = re.findall(r"<script>(.*?)</script>", html, re.S)
     assert len(scripts) == html.count("<script>") == 6  # the package's own files
     assert "<b>run" not in html

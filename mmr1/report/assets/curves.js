@@ -2,7 +2,7 @@
 // Curves of metrics.jsonl: one chart per quantity, drawn as SVG. The second run is dashed.
 
 const COLOURS = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9', '#8a6d00', '#7f7f7f'];
-const BOX = { width: 460, height: 220, left: 52, right: 8, top: 8, bottom: 22 };
+const BOX = { width: 460, height: 220, left: 52, right: 14, top: 8, bottom: 22 };
 const COUNTS = ['reward/invalid', 'reward/no_answer', 'reward/no_signal'];
 // Title, whether a metric belongs to it; what no line claims gets a chart of its own.
 const CHARTS = [
@@ -36,7 +36,7 @@ function smoothed(values, window) {
   });
 }
 
-function niceTicks(low, high, count = 4) {
+function niceTicks(low, high, count = 5) {
   const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
@@ -78,7 +78,7 @@ function curves(section, state) {
   section.append(
     h('p', { class: 'tools' }, h('label', {}, 'mean of ', label, ' steps ', slider),
       h('button', { onclick: () => { shared.range = null; draw(); } }, 'all steps'),
-      h('span', { class: 'hint' }, 'drag over a chart to zoom; click a name to hide it')),
+      h('span', { class: 'hint' }, dashes(state.summary.runs), 'drag over a chart to zoom; click a name to hide it')),
     grid,
   );
 
@@ -87,6 +87,10 @@ function curves(section, state) {
   }
   draw();
   return draw;
+}
+
+function dashes(runs) {
+  return runs.length > 1 ? `solid: ${runs[0].name}, dashed: ${runs[1].name}; ` : '';
 }
 
 function seriesOf(chart, runs, shared) {
