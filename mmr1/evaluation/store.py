@@ -48,8 +48,12 @@ class Store:
             )
 
     def rows(self) -> list[Row]:
-        """The completions that are there already."""
-        return list(read_lines(self._folder / "completions.jsonl"))
+        """The completions that are there already; a line cut short by the interruption goes."""
+        file = self._folder / "completions.jsonl"
+        if file.is_file():
+            with file.open("rb+") as lines:
+                lines.truncate(file.read_bytes().rfind(b"\n") + 1)
+        return list(read_lines(file))
 
     def keep(self, rows: Sequence[Row]) -> None:
         """Add the completions of a batch."""

@@ -131,7 +131,9 @@ def test_markup_in_a_completion_is_text(page, tmp_path, mixed):
     show(page, write(tmp_path, mixed))
     first = page.locator(".groups .text").first
     assert first.inner_text() == HOSTILE
-    assert first.locator(".thought").all_inner_texts()[-2] == HOSTILE.split("think>")[1].removesuffix("</")
+    assert first.locator(".thought").all_inner_texts()[-2] == HOSTILE.split("think>")[
+        1
+    ].removesuffix("</")
     assert first.locator("span.answer:not(.tag)").inner_text() == "&lt;7&gt;"
     assert page.title() == "/".join(mixed.parts[-2:])
     assert page.locator("#quarantined td", has_text="<b>no</b>").count() == 50
