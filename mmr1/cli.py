@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mmr1.config import Config, dump_yaml, load_config
 from mmr1.rewards.cli import app as reward_app
-
-if TYPE_CHECKING:
-    from mmr1.trainer.evaluate import Evaluation
 
 app = typer.Typer(
     help="R1-style reasoning RL for vision-language models.",
@@ -107,11 +104,31 @@ def rm(
 
 @app.command("eval")
 def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
-    """Held-out accuracy of a model or checkpoint."""
+    """Held-out accuracy of models on datasets (eval.models, eval.data), with intervals."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
-        from mmr1.trainer.run import run_evaluation
+        from mmr1.evaluation.run import run_evaluations
+        from mmr1.evaluation.table import print_results
 
-        _print_evaluation(run_evaluation(resolved))
+        print_results(*run_evaluations(resolved))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Directory of a run, or of two to compare")],
+    output: Annotated[
+        Path | None, typer.Option(help="The HTML file; default: report.html in the first run")
+    ] = None,
+    media_mb: Annotated[float, typer.Option(help="Megabytes that all thumbnails may take")] = 12,
+    live: Annotated[bool, typer.Option("--live", help="Serve it while the run goes on")] = False,
+    port: Annotated[int, typer.Option(help="Of the live report, on 127.0.0.1; 0: any")] = 8722,
+) -> None:
+    """What a run did, or two runs beside each other, as one HTML file."""
+    from mmr1.report.command import make_report, serve_report
+
+    if live:
+        serve_report(runs, port)
+    else:
+        make_report(runs, output, round(media_mb * 1e6))
 
 
 @app.command()
@@ -142,19 +159,6 @@ def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config |
         typer.echo(dump_yaml(config), nl=False)
         return None
     return config
-
-
-def _print_evaluation(result: Evaluation) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    names = list(next(iter(result.modes.values())).parts)
-    table = Table("decoding", "accuracy", *names, "length", "completions", "invalid")
-    for name, mode in result.modes.items():
-        parts = [f"{mode.parts[n]:.3f}" for n in names]
-        numbers = [f"{mode.length_mean:.1f}", str(mode.completions), str(mode.invalid)]
-        table.add_row(name, f"{mode.accuracy:.3f}", *parts, *numbers)
-    Console().print(table)
 
 
 def main() -> None:

@@ -19,6 +19,8 @@ from mmr1.algorithm_config import GROUP_BASELINE, AlgorithmConfig
 from mmr1.registry import suggest
 from mmr1.section import Fraction, Positive, Section
 
+Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
+
 
 class LoraConfig(Section):
     """Low-rank adapters: they are trained, the model's own weights are not."""
@@ -137,7 +139,26 @@ class EvalConfig(Section):
     accuracy: str | None = Field(
         None, description="Reward part whose 1.0 means right; default: the first but 'format'"
     )
-    output: str | None = Field(None, description="Folder for result.json and completions.jsonl")
+    right_at: list[float] = Field(
+        [1.0],
+        description="Values of that part from which an answer is right; the first makes the "
+        "accuracy. Empty: its mean does",
+    )
+    by: str | None = Field(None, description="Record key to break results down by; else the task")
+    prompt: Literal["reason", "direct"] | None = Field(
+        None, description="Ask for reasoning, or for the answer alone; else data.template"
+    )
+    models: dict[str, str] = Field(
+        default_factory=dict, description="Names and paths of several models; else model.path"
+    )
+    data: dict[str, str] = Field(
+        default_factory=dict,
+        description="Names and records of several datasets, a benchmark's name brings its scoring; "
+        "else data.eval",
+    )
+    output: str | None = Field(
+        None, description="Folder for results and completions; an interrupted one is continued"
+    )
 
 
 class RolloutConfig(Section):
@@ -193,6 +214,10 @@ class TrainerConfig(Section):
     )
     log_rollouts_every: Positive = 10
     log_every: Positive = Field(10, description="Steps between lines when not on a terminal")
+    trackers: list[Tracker] = Field(
+        default_factory=list, description="Experiment trackers beside metrics.jsonl, any number"
+    )
+    project: str = Field("mmr1", description="Project that trackers file the run under")
     threads: Positive | None = Field(None, description="CPU threads of trainer and engine each")
     micro_batch_tokens: Positive = Field(
         16384, description="Cost of one forward and backward: tokens, and vision tokens once more"

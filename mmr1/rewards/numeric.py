@@ -13,6 +13,7 @@ from mmr1.rewards.numbers import MAX_DIGITS, parse_number
 from mmr1.rewards.units import split_unit
 from mmr1.types import Reward
 
+MRA_LEVELS = tuple(Fraction(percent, 100) for percent in range(50, 100, 5))
 _NUMBER = re.compile(r"(?<![\w.])[+-]?+(?:\d{1,3}+(?:,\d{3})++|\d++)?+(?:\.\d++)?+(?![\w.]*\d)")
 _MAX_TEXT = 10_000  # a longer answer is not a number with some words around it
 _TO_TEN = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -27,6 +28,7 @@ def numeric(
     *,
     tolerance: float = 0.0,
     relative: float = 0.0,
+    precision: float | None = None,
     extract: Where = "auto",
 ) -> float | Reward:
     """1 where the answer's number is within the tolerance of the gold number, else 0.
@@ -39,6 +41,8 @@ def numeric(
         answer: The gold number.
         tolerance: Largest absolute difference.
         relative: Largest difference as a share of the gold's magnitude; the larger bound counts.
+        precision: Decimal places that the answer is rounded to first, where the record has it by
+            this name (MathVista).
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 
     >>> numeric("<answer>1,042.0</answer>", 1042), numeric("<answer>9.9</answer>", 10)
@@ -49,6 +53,8 @@ def numeric(
     if prediction is None:
         return no_answer()
     number = read_number(prediction)
+    if number is not None and precision is not None:
+        number = Fraction(round(number, int(precision)))
     bound = max(Fraction(tolerance), Fraction(relative) * abs(gold))
     return float(number is not None and abs(number - gold) <= bound)
 
@@ -69,7 +75,12 @@ def count(completion: str, answer: Any, *, extract: Where = "auto") -> float | R
 
 
 def regression(
-    completion: str, answer: Any, *, floor: float = 1e-6, extract: Where = "auto"
+    completion: str,
+    answer: Any,
+    *,
+    floor: float = 1e-6,
+    mean_relative: bool = False,
+    extract: Where = "auto",
 ) -> float | Reward:
     """1 - min(1, |answer - gold| / max(|gold|, floor)): 1 when exact, 0 when a whole gold away.
 
@@ -77,6 +88,8 @@ def regression(
         completion: The whole completion.
         answer: The gold number.
         floor: Smallest scale, for golds at or near 0; in the gold's unit, above 0.
+        mean_relative: Pay the mean relative accuracy of VSI-Bench (arXiv:2412.14171, eq. 1)
+            instead: the share of 0.5, 0.55, ..., 0.95 that the value above reaches beyond.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 
     >>> regression("<answer>9</answer>", 10), regression("<answer>nan</answer>", 10)
@@ -92,6 +105,8 @@ def regression(
     if number is None:
         return 0.0
     share: Fraction = abs(number - gold) / max(abs(gold), Fraction(floor))
+    if mean_relative:
+        return sum(share < 1 - level for level in MRA_LEVELS) / len(MRA_LEVELS)
     return float(1 - min(Fraction(1), share))
 
 

@@ -75,7 +75,7 @@ def _train(
             directory.log(step.stats)
             display.show(step.stats)
             if step.scored:
-                directory.log_rollouts(step.number, step.scored)
+                directory.log_rollouts(step.number, step.scored, inputs.media)
 
         def snapshot(number: int) -> Fill:
             copy = config.trainer.save_in_background

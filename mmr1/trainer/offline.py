@@ -21,6 +21,7 @@ from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.output import RunDirectory, check_directory
 from mmr1.trainer.running import run_steps
 from mmr1.trainer.state import HasState, load_progress, load_snapshot, progress, save_progress
+from mmr1.trainer.tracking import Trackers, check_trackers
 from mmr1.types import Prompt, Sample, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
 from mmr1.vision.prepare import MediaCache
@@ -70,6 +71,7 @@ def read_records(config: Config, check: Callable[[Sample], object], *, resume: b
         ValueError: Something the user can mend; nothing has been written yet.
     """
     check_directory(config, resume=resume)
+    check_trackers(config.trainer.trackers)
     set_up(config)
     quarantine = Quarantine(None, config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)
@@ -92,7 +94,7 @@ def run_offline(config: Config, records: Records, learner: Learner) -> Path:
     Raises:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    with closing(RunDirectory(config)) as directory:
+    with closing(RunDirectory(config)) as directory, Trackers(config, directory.path) as trackers:
         directory.log_dropped(records.dropped)
         display = Display(config.trainer, directory)
         sampler = records.sampler(config.seed)
@@ -105,6 +107,7 @@ def run_offline(config: Config, records: Records, learner: Learner) -> Path:
 
         def keep(step: Step) -> None:
             directory.log(step.stats)
+            trackers.log(step.stats)
             display.show(step.stats)
 
         def snapshot(step: int) -> Fill:

@@ -3,6 +3,7 @@
 OUTPUT/config.yaml            the resolved configuration
 OUTPUT/metrics.jsonl          one object per step
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
+OUTPUT/media/DIGEST           media that came inside the records, once they are in a rollout
 OUTPUT/checkpoints/step_*     Hugging Face model directories, and what resuming needs
 OUTPUT/run.lock               held by the process that writes here
 """
@@ -19,6 +20,7 @@ from typing import Any, TextIO
 from mmr1.config import Config, dump_yaml, load_config
 from mmr1.trainer.checkpoint import Checkpoints, newest_whole, step_of
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
+from mmr1.vision.prepare import MediaCache, PreparedMedia
 
 FREE_SECTIONS = ("trainer", "eval")
 """What may change when a run is resumed: it does not decide what a step computes."""
@@ -118,12 +120,36 @@ class RunDirectory:
         self,
         step: int,
         scored: Iterable[ScoredGroup],
+        media: MediaCache,
         advantages: Iterable[float | None] = repeat(None),
     ) -> None:
         """Write the step's prompts, completions, rewards and, in RL, advantages."""
         queue = iter(advantages)
-        rows = [_rollout_row(step, group, queue) for group in scored]
+        rows = [
+            {
+                **_rollout_row(step, group, queue),
+                "media": [self._medium(m, media[m]) for m in group.group.prompt.media],
+            }
+            for group in scored
+        ]
         append_json(self.path / "rollouts" / f"step_{step:06d}.jsonl", rows)
+
+    def _medium(self, ref: MediaRef, prepared: PreparedMedia) -> dict[str, Any]:
+        """Where to find a medium again and the size the model saw; kept here if it has no file."""
+        path = str(ref.path)
+        if ref.path is None:
+            path = f"media/{prepared.digest}"
+            kept = self.path / path
+            if not kept.exists():
+                kept.parent.mkdir(exist_ok=True)
+                kept.write_bytes(ref.read())
+        return {
+            "kind": ref.kind,
+            "path": path,
+            "digest": prepared.digest,
+            "seen": list(prepared.pixels),
+            "options": dict(ref.options),
+        }
 
 
 def append_json(path: Path, rows: Iterable[Any]) -> None:
@@ -140,7 +166,6 @@ def _rollout_row(step: int, scored: ScoredGroup, advantages: Any) -> dict[str, A
         "step": step,
         "id": sample.id,
         "prompt": scored.group.prompt.text,
-        "media": [_media(m) for m in sample.media],
         "answer": sample.answer,
         "task": sample.task,
         "completions": [
@@ -155,11 +180,6 @@ def _rollout_row(step: int, scored: ScoredGroup, advantages: Any) -> dict[str, A
             for completion, reward in zip(scored.group.completions, scored.rewards, strict=True)
         ],
     }
-
-
-def _media(media: MediaRef) -> dict[str, Any]:
-    path = None if media.path is None else str(media.path)
-    return {"kind": media.kind, "path": path, "digest": media.digest()}
 
 
 def _reward(reward: Reward) -> dict[str, Any]:

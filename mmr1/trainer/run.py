@@ -1,4 +1,4 @@
-"""``mmr1 train`` and ``mmr1 eval``: put the parts together, run them, keep what they did."""
+"""``mmr1 train``: put the parts together, run them, keep what they did."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
-
-from rich.console import Console
-from rich.progress import Progress
 
 from mmr1.config import Config
 from mmr1.data.quarantine import Quarantine
@@ -38,6 +34,7 @@ from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.running import run_steps
 from mmr1.trainer.scoring import GroupScorer, check_gold
 from mmr1.trainer.step_rewards import StepScorer, build_step_scorer
+from mmr1.trainer.tracking import Trackers, check_trackers
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import Family, prompt_length
 from mmr1.vision.prepare import MediaCache
@@ -110,6 +107,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     check_directory(config, resume=resume)
+    check_trackers(config.trainer.trackers)
     with build_scorer(config.rewards, reward_models(config)) as scorer:
         inputs = check_inputs(config, scorer, train=True)
         learners = _learners(config, inputs)
@@ -125,7 +123,7 @@ def _train(
     display.say("starting the rollout engine")
     log = directory.path / "engine.log"
     engine = build.build_engine(config, inputs.family, inputs.media, log, learners.model)
-    with closing(engine):
+    with closing(engine), Trackers(config, directory.path) as trackers:
         parts = Parts(
             sampler=Sampler(inputs.sources, config.seed, inputs.weights),
             render=inputs.render,
@@ -146,7 +144,7 @@ def _train(
         display.say(parity_line(config, inputs, engine, learners.policy))
 
         def keep(step: Step) -> None:
-            _log(config, directory, step)
+            _log(config, directory, trackers, step, inputs.media)
             display.show(step.stats)
 
         with display:
@@ -236,41 +234,17 @@ def one_of_each_kind(sources: Mapping[str, Sequence[Sample]]) -> list[Sample]:
     return list(kinds.values())[:PARITY_KINDS]
 
 
-def _log(config: Config, directory: RunDirectory, step: Step) -> None:
+def _log(
+    config: Config, directory: RunDirectory, trackers: Trackers, step: Step, media: MediaCache
+) -> None:
     directory.log(step.stats)
+    trackers.log(step.stats)
     every = config.trainer.log_rollouts_every
     if step.number % every == 0 or step.number in (1, config.trainer.max_steps):
-        directory.log_rollouts(step.number, step.scored, step.advantages)
+        directory.log_rollouts(step.number, step.scored, media, step.advantages)
+        trackers.log_rollouts(step.number, step.scored, step.advantages)
 
 
 def summary_line(result: Evaluation) -> str:
     shown = ", ".join(f"{mode} accuracy {m.accuracy:.3f}" for mode, m in result.modes.items())
     return f"held out: {shown} on {result.prompts} prompts"
-
-
-def run_evaluation(config: Config) -> Evaluation:
-    """The accuracy of ``model.path`` on ``data.eval``.
-
-    Writes ``result.json`` and ``completions.jsonl`` into ``eval.output`` where that is set.
-
-    Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
-    """
-    with (
-        build_scorer(config.rewards, reward_models(config)) as scorer,
-        TemporaryDirectory() as scratch,
-    ):
-        inputs = check_inputs(config, scorer, train=False)
-        model = build.load_model(config.model) if config.rollout.engine == "hf" else None
-        folder = Path(config.eval.output or scratch)
-        log = folder / "engine.log"
-        groups = GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction)
-        decodings = 2 if config.eval.samples else 1
-        engine = build.build_engine(config, inputs.family, inputs.media, log, model)
-        with closing(engine), Progress(disable=not Console().is_terminal) as progress:
-            task = progress.add_task("eval", total=decodings * len(inputs.held_out))
-            advance = partial(progress.advance, task)
-            result = evaluate(config, engine, inputs.render, groups, inputs.held_out, advance)
-    if config.eval.output:
-        write_evaluation(folder, result)
-    return result

@@ -12,7 +12,8 @@ import yaml
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmr1.config import Config, load_config
-from mmr1.trainer.run import run_evaluation, run_training
+from mmr1.evaluation.run import run_evaluations
+from mmr1.trainer.run import run_training
 from mmr1.trainer.sft import run_sft
 
 LOGGED = {
@@ -145,7 +146,7 @@ def test_evaluation_in_a_new_run_gives_what_training_ended_with(run, warm, digit
             "eval": rl(warm, digits, tmp_path).eval.model_copy(update={"output": str(tmp_path)}),
         }
     )
-    result = run_evaluation(config)
+    result = run_evaluations(config)[0]["", ""]
     assert json.loads((tmp_path / "result.json").read_text()) == ended
     assert result.prompts == 40
     rows = lines(tmp_path / "completions.jsonl")
@@ -186,6 +187,6 @@ def test_training_and_evaluating_through_vllm(warm, digits, tmp_path):
     assert versions == {2}  # the third step samples after two updates
     config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
     config["model"]["path"] = str(checkpoint)
-    result = run_evaluation(Config(**config))
+    result = run_evaluations(Config(**config))[0]["", ""]
     ended = json.loads((tmp_path / "run/eval/result.json").read_text())
     assert result.modes["greedy"].accuracy == ended["greedy"]["accuracy"]

@@ -1,0 +1,1 @@
+"""``mmr1 eval``: models on benchmarks, with intervals and comparisons."""

@@ -1,0 +1,89 @@
+"""Where one model's completions on one dataset are kept, so that an interruption costs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmr1.config import Config, dump_yaml
+from mmr1.report.runs import read_lines
+from mmr1.trainer.evaluate import Evaluation, Row, write_evaluation
+from mmr1.trainer.output import append_json
+from mmr1.types import Sample
+
+# What decides a completion and its score; other keys may differ when an evaluation is continued.
+DECIDING = ("seed", "model", "data", "rewards")
+DECIDING_ROLLOUT = ("sampling", "max_model_len")
+DECIDING_EVAL = ("samples", "temperature", "accuracy", "right_at", "by")
+
+
+class Store:
+    """The folder of one evaluation.
+
+    Raises:
+        ValueError: It holds completions of another evaluation.
+    """
+
+    def __init__(self, folder: Path, config: Config, samples: Sequence[Sample]) -> None:
+        self._folder = folder
+        self._settings = settings(config, samples)
+        file = folder / "settings.json"
+        if file.is_file():
+            self._check(json.loads(file.read_text()))
+        elif (folder / "completions.jsonl").exists():
+            raise ValueError(
+                f"{folder} holds completions and no settings.json to say what of; name another "
+                "eval.output, or remove it"
+            )
+        self.config = config
+
+    def _check(self, found: dict[str, object]) -> None:
+        differs = [key for key, value in self._settings.items() if found.get(key) != value]
+        if differs:
+            raise ValueError(
+                f"{self._folder} holds an evaluation with another {', '.join(differs)}; name "
+                "another eval.output, or remove it"
+            )
+
+    def rows(self) -> list[Row]:
+        """The completions that are there already; a line cut short by the interruption goes."""
+        file = self._folder / "completions.jsonl"
+        if file.is_file():
+            with file.open("rb+") as lines:
+                lines.truncate(file.read_bytes().rfind(b"\n") + 1)
+        return list(read_lines(file))
+
+    def keep(self, rows: Sequence[Row]) -> None:
+        """Add the completions of a batch."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = self._folder / "settings.json"
+        if not file.exists():
+            file.write_text(json.dumps(self._settings, indent=2) + "\n")
+            (self._folder / "config.yaml").write_text(dump_yaml(self.config))
+        append_json(self._folder / "completions.jsonl", rows)
+
+    def finish(self, result: Evaluation) -> None:
+        """Write the result, and the completions in the order of the records."""
+        write_evaluation(self._folder, result)
+
+
+def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
+    """What a completion and its score depend on, mostly by the names of the configuration."""
+    tree = config.model_dump(mode="json")
+    found = {key: tree[key] for key in DECIDING}
+    found |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
+    found |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}
+    records = [(s.id, s.question, str(s.answer)) for s in samples]
+    return found | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}
+
+
+def _weights(model: str) -> list[tuple[str, int, int]]:
+    """The weight files of a local model: a model trained anew under the same path is another."""
+    files = sorted(Path(model).glob("*.safetensors"))
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode("utf-8", "replace")).hexdigest()

@@ -1,0 +1,77 @@
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from mmr1.evaluation.run import Comparison, Results
+from mmr1.trainer.evaluate import Mode
+
+
+def print_results(results: Results, comparisons: Sequence[Comparison]) -> None:
+    """One row per model, dataset and decoding; then the kinds of prompt; then the comparisons."""
+    console = Console()
+    console.print(_scores(results))
+    if any(mode.by for result in results.values() for mode in result.modes.values()):
+        console.print(_kinds(results))
+    if comparisons:
+        console.print(_comparisons(comparisons))
+
+
+def _scores(results: Results) -> Table:
+    modes = [m for r in results.values() for m in r.modes.values()]
+    parts = list(dict.fromkeys(name for mode in modes for name in mode.parts))
+    ks = sorted({int(k) for mode in modes for k in mode.pass_at})
+    extra = [f"pass@{k}" for k in ks if k > 1] + (["majority"] if ks else [])
+    columns = ("decoding", "accuracy", "95%", *extra, *parts, "length", "completions", "invalid")
+    table = Table("model", "data", *columns)
+    for (model, data), result in results.items():
+        for name, mode in result.modes.items():
+            cells = [f"{mode.accuracy:.3f}", _interval(mode.interval)]
+            cells += [_optional(mode.pass_at.get(str(k))) for k in ks if k > 1]
+            cells += [_optional(mode.majority)] if ks else []
+            cells += [_optional(mode.parts.get(part)) for part in parts]
+            table.add_row(model, data, name, *cells, *_counts(mode))
+    return table
+
+
+def _counts(mode: Mode) -> tuple[str, str, str]:
+    return f"{mode.length_mean:.1f}", str(mode.completions), str(mode.invalid)
+
+
+def _kinds(results: Results) -> Table:
+    table = Table("model", "data", "decoding", "kind", "prompts", "accuracy", "95%")
+    for (model, data), result in results.items():
+        for name, mode in result.modes.items():
+            for kind, share in mode.by.items():
+                numbers = (f"{share.accuracy:.3f}", _interval(share.interval))
+                table.add_row(model, data, name, kind, str(share.prompts), *numbers)
+    return table
+
+
+def _comparisons(comparisons: Sequence[Comparison]) -> Table:
+    table = Table("data", "decoding", "models", "difference", "95%", "better", "worse", "p")
+    for c in comparisons:
+        found = c.result
+        table.add_row(
+            c.data,
+            c.mode,
+            f"{c.first} → {c.second}",
+            f"{found.difference:+.3f}",
+            _interval(found.interval),
+            str(found.better),
+            str(found.worse),
+            f"{found.p_value:.2g}",
+        )
+    return table
+
+
+def _interval(found: tuple[float, float]) -> str:
+    return f"{found[0]:.3f} to {found[1]:.3f}"
+
+
+def _optional(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

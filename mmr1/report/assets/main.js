@@ -1,0 +1,88 @@
+'use strict';
+// Puts the page together: the top at once, the rollouts as they are read.
+
+const POLL_MS = 3000;
+
+function runTable(section, summary) {
+  const modes = [...new Set(summary.runs.flatMap((run) => Object.keys(run.evaluation)))].filter((name) => name !== 'prompts');
+  const last = (run) => run.metrics.step?.at(-1) ?? 0;
+  section.replaceChildren(h('table', {},
+    h('thead', {}, h('tr', {}, ['run', 'algorithm', 'model', 'steps', 'checkpoints', 'quarantined', ...modes.map((m) => `held-out, ${m}`)].map((t) => h('th', {}, t)))),
+    h('tbody', {}, summary.runs.map((run) => h('tr', {}, [
+      run.name, run.config['algorithm.name'] ?? '', run.config['model.path'] ?? '', `${last(run)} of ${run.config['trainer.max_steps'] ?? '?'}`,
+      String(run.checkpoints.length), String(run.quarantined.length), ...modes.map((m) => short(run.evaluation[m]?.accuracy)),
+    ].map((cell) => h('td', {}, cell)))))));
+}
+
+function quarantineTable(section, summary) {
+  const rows = summary.runs.flatMap((run) => run.quarantined.map((row) => [run.name, row.row, row.reason]));
+  if (!rows.length) { section.append(h('p', { class: 'hint' }, 'none: every row of the data was used')); return; }
+  const body = h('tbody');
+  let shown = 0;
+  const more = h('button', { onclick: () => extend() }, 'show more');
+  const extend = () => {
+    body.append(...rows.slice(shown, shown + 50).map((row) => h('tr', {}, row.map((cell) => h('td', {}, String(cell))))));
+    shown += 50;
+    more.hidden = shown >= rows.length;
+  };
+  extend();
+  section.append(h('table', {}, h('thead', {}, h('tr', {}, ['run', 'row', 'reason'].map((t) => h('th', {}, t)))), body), more);
+}
+
+function configTable(section, summary) {
+  const keys = [...new Set(summary.runs.flatMap((run) => Object.keys(run.config)))];
+  const cells = (key) => summary.runs.map((run) => (key in run.config ? describe(run.config[key]) : '–'));
+  const differs = (key) => new Set(cells(key)).size > 1;
+  const rows = keys.sort((a, b) => differs(b) - differs(a)).map((key) =>
+    h('tr', { class: differs(key) ? 'differs' : null }, h('td', {}, h('code', {}, key)), cells(key).map((cell) => h('td', {}, h('code', {}, cell)))));
+  section.append(h('details', { open: summary.runs.length > 1 }, h('summary', {}, summary.runs.length > 1 ? 'what differs comes first' : 'as the run resolved it'),
+    h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'key'), summary.runs.map((run) => h('th', {}, run.name)))), h('tbody', {}, rows))));
+}
+
+async function readRollouts(state, redraw) {
+  const wanted = state.summary.runs.flatMap((run, number) => run.steps.map((step) => ({ number, step })))
+    .filter(({ number, step }) => !state.read.has(`${number} ${step}`)).sort((a, b) => a.step - b.step);
+  let painted = performance.now();
+  for (const [index, { number, step }] of wanted.entries()) {
+    const groups = await state.source.rollouts(number, step);
+    state.read.add(`${number} ${step}`);
+    for (const group of groups) state.groups.push({ ...group, run: number, step });
+    state.reading = wanted.length - index - 1;
+    if (!index || !state.reading || performance.now() - painted > 1000) {
+      redraw();
+      await new Promise((done) => { setTimeout(done); });
+      painted = performance.now();
+    }
+  }
+}
+
+async function follow(state, redrawCurves, redrawRollouts) {
+  for (;;) {
+    await new Promise((done) => { setTimeout(done, POLL_MS); });
+    try {
+      const summary = await state.source.summary();
+      const fresh = JSON.stringify(summary) !== JSON.stringify(state.summary);
+      state.summary = summary;
+      if (fresh) { runTable(document.getElementById('runs'), summary); redrawCurves(); }
+      await readRollouts(state, redrawRollouts);
+      document.body.classList.remove('lost');
+    } catch { document.body.classList.add('lost'); }  // the server may come back
+  }
+}
+
+document.addEventListener('DOMContentLoaded', () => {
+  const summary = JSON.parse(text('summary'));
+  const source = summary.live ? liveSource() : embeddedSource(summary);
+  const state = { summary, source, groups: [], read: new Set(), reading: 0 };
+  const section = (id) => document.getElementById(id);
+  runTable(section('runs'), summary);
+  const redrawCurves = curves(section('curves'), state);
+  const redrawRollouts = rollouts(section('rollouts'), state);
+  quarantineTable(section('quarantined'), summary);
+  configTable(section('configuration'), summary);
+  requestAnimationFrame(() => setTimeout(async () => {  // after the first paint
+    await readRollouts(state, redrawRollouts);
+    document.body.dataset.ready = 'true';
+    if (summary.live) follow(state, redrawCurves, redrawRollouts);
+  }));
+});

@@ -1,0 +1,80 @@
+"""What the page is given: a summary of each run, the rollouts step by step, the media."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mmr1.report.boxes import BoxReader, box_reader
+from mmr1.report.runs import Run, flatten
+from mmr1.report.thumbnails import Medium, Picture
+
+PLACES = 6
+"""Significant digits of a number in the page."""
+
+
+def summarise(runs: Sequence[Run]) -> dict[str, Any]:
+    """Everything but rollouts and media: what the top of the page shows."""
+    return {"runs": [_summary(run) for run in runs]}
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "config": {key: _short(value) for key, value in flatten(run.config).items()},
+        "metrics": {k: [_short(v) for v in column] for k, column in run.metrics().items()},
+        "steps": run.steps(),
+        "evaluation": run.evaluation(),
+        "quarantined": run.quarantined(),
+        "checkpoints": run.checkpoints(),
+    }
+
+
+def _short(value: Any) -> Any:
+    """Numbers of a length for reading; what JSON has no number for becomes None."""
+    if isinstance(value, float):
+        return float(f"{value:.{PLACES}g}") if math.isfinite(value) else None
+    return value
+
+
+def media_of(run: Run, rows: Iterable[Mapping[str, Any]]) -> dict[str, Medium]:
+    """The media of rollouts by digest, each once."""
+    return {
+        m["digest"]: Medium(
+            m["digest"], m["kind"], run.media_file(m["path"] or ""), m.get("options") or {}
+        )
+        for row in rows
+        for m in row["media"]
+    }
+
+
+def rollout_groups(
+    run: Run, rows: Iterable[Mapping[str, Any]], pictures: Mapping[str, Picture]
+) -> list[dict[str, Any]]:
+    """The prompts of a step as the page shows them, boxes read out of answers and completions."""
+    reader = box_reader(run.config)
+    return [_group(row, reader, pictures) for row in rows]
+
+
+def _group(
+    row: Mapping[str, Any], reader: BoxReader, pictures: Mapping[str, Picture]
+) -> dict[str, Any]:
+    group = {
+        **{key: row[key] for key in ("id", "prompt", "answer", "task")},
+        "media": [medium["digest"] for medium in row["media"]],
+        "completions": [{k: _short(v) for k, v in c.items()} for c in row["completions"]],
+    }
+    if reader.applies(row) and reader.image < len(row["media"]):
+        medium = row["media"][reader.image]
+        original = _original_size(pictures[medium["digest"]])
+        seen = tuple(medium["seen"]) if medium.get("seen") else None
+        group["image"] = reader.image
+        group["gold"] = reader.gold(row)
+        for completion in group["completions"]:
+            completion["boxes"] = reader.predicted(completion["text"], original, seen)
+    return group
+
+
+def _original_size(picture: Picture) -> tuple[int, int] | None:
+    return None if "missing" in picture else (picture["width"], picture["height"])

@@ -1,0 +1,133 @@
+"""``mmr1 report``: one HTML file that needs nothing but itself."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from mmr1.data.record import atomic
+from mmr1.report.content import media_of, rollout_groups, summarise
+from mmr1.report.runs import Run
+from mmr1.report.thumbnails import Medium, Picture, fitting_side, thumbnails
+
+SCRIPTS = ("elements.js", "source.js", "curves.js", "pictures.js", "rollouts.js", "main.js")
+MEDIA_PER_BLOCK = 64
+"""Thumbnails that the page parses together when it first shows one of them."""
+
+
+def write_report(
+    runs: Sequence[Run],
+    output: Path,
+    media_bytes: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write the report of one run, or of two side by side.
+
+    Args:
+        runs: One or two.
+        output: The HTML file; it appears whole or not at all.
+        media_bytes: What all thumbnails together may take.
+        progress: Told how many of how many thumbnails are done.
+
+    Raises:
+        ValueError: A file of a run is not what it should be; names file and line.
+    """
+    rows = [{step: run.rollouts(step) for step in run.steps()} for run in runs]
+    media: dict[str, Medium] = {}
+    for run, steps in zip(runs, rows, strict=True):
+        for step_rows in steps.values():
+            media.update(media_of(run, step_rows))
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, len(media))
+
+    side = fitting_side(list(media.values()), media_bytes)
+    pictures = thumbnails(media.values(), side, advance)
+    chunks = {
+        f"rollouts-{number}-{step}": pack(rollout_groups(run, step_rows, pictures))
+        for number, (run, steps) in enumerate(zip(runs, rows, strict=True))
+        for step, step_rows in steps.items()
+    }
+    digests = list(pictures)
+    blocks = [
+        {digest: pictures[digest] for digest in digests[start : start + MEDIA_PER_BLOCK]}
+        for start in range(0, len(digests), MEDIA_PER_BLOCK)
+    ]
+    summary = {
+        **summarise(runs),
+        "live": False,
+        "blocks": {digest: index for index, block in enumerate(blocks) for digest in block},
+    }
+    with atomic(output) as file:
+        file.write(render(summary, chunks, blocks))
+
+
+def render(
+    summary: Mapping[str, Any],
+    chunks: Mapping[str, str] | None = None,
+    blocks: Sequence[Mapping[str, Picture]] = (),
+) -> str:
+    """The page; a live one is given no ``chunks`` and no ``blocks``: it asks its server."""
+    environment = Environment(
+        loader=PackageLoader("mmr1.report", "assets"), autoescape=True, undefined=StrictUndefined
+    )
+    scripts = [asset(name) for name in SCRIPTS]
+    return environment.get_template("report.html.jinja").render(
+        title=" and ".join(run["name"] for run in summary["runs"]),
+        style=Markup(asset("report.css")),
+        scripts=[Markup(script) for script in scripts],
+        script_hashes=Markup(" ".join(map(_csp_hash, scripts))),
+        summary=Markup(script_json(summary)),
+        chunks={name: Markup(text) for name, text in (chunks or {}).items()},
+        blocks=[Markup(script_json(block)) for block in blocks],
+        connect=Markup("'self'" if summary["live"] else "'none'"),
+    )
+
+
+def _csp_hash(script: str) -> str:
+    """What the page's policy names a script by: these run, and nothing else does."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+def asset(name: str) -> str:
+    """A file of this package's own, put into the page as it is."""
+    text = files("mmr1.report").joinpath("assets", name).read_text(encoding="utf-8")
+    assert "</script" not in text, name
+    assert "</style" not in text, name
+    return text
+
+
+def script_json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in, nor begin a comment there.
+
+    >>> script_json("</script><!--")
+    '"\\\\u003c/script\\\\u003e\\\\u003c!--"'
+    """
+    text = to_json(value)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def to_json(value: Any) -> str:
+    """Compact JSON; halves of surrogate pairs, which UTF-8 cannot hold, become ``?``."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode()
+
+
+def pack(value: Any) -> str:
+    """JSON, gzip, base64: rollouts are text, and shrink to a fraction. Equal values pack alike."""
+    packed = gzip.compress(to_json(value).encode(), compresslevel=6, mtime=0)
+    return base64.b64encode(packed).decode()

@@ -1,0 +1,124 @@
+"""A run's directory, read for the report: what is there, and nothing more than that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The directory of one run; its files are read when they are asked for.
+
+    Attributes:
+        folder: Where the run wrote.
+        config: ``config.yaml`` as it stands, so that a run of another version can be shown too.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The folder's name with its parent's: ``quickstart/rl``."""
+        return "/".join(self.folder.resolve().parts[-2:])
+
+    def metrics(self) -> dict[str, list[Any]]:
+        """``metrics.jsonl`` as columns; a step without a number holds None."""
+        rows = list(read_lines(self.folder / "metrics.jsonl"))
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names}
+
+    def steps(self) -> list[int]:
+        """The steps whose rollouts were kept, in order."""
+        files = (self.folder / "rollouts").glob("step_*.jsonl")
+        return sorted(int(file.stem.removeprefix("step_")) for file in files)
+
+    def rollouts(self, step: int) -> list[dict[str, Any]]:
+        """The prompts of one step with their completions."""
+        return list(read_lines(self.folder / "rollouts" / f"step_{step:06d}.jsonl"))
+
+    def quarantined(self) -> list[dict[str, Any]]:
+        """The rows of the data that were left out."""
+        return list(read_lines(self.folder / "quarantine.jsonl"))
+
+    def evaluation(self) -> dict[str, Any]:
+        """``eval/result.json``, or nothing where the run was not evaluated."""
+        file = self.folder / "eval" / "result.json"
+        if not file.is_file():
+            return {}
+        result: dict[str, Any] = json.loads(file.read_text())
+        return result
+
+    def checkpoints(self) -> list[str]:
+        """Names of the checkpoints, in order."""
+        return sorted(p.name for p in (self.folder / "checkpoints").glob("step_*") if p.is_dir())
+
+    def media_file(self, path: str) -> Path:
+        """A medium that a rollout names: as it was named, or under the run's own folder."""
+        given = Path(path)
+        return given if given.is_file() else self.folder / path
+
+
+def open_run(folder: Path) -> Run:
+    """The run in a directory.
+
+    Raises:
+        ValueError: It is none: there is no ``config.yaml`` in it, or not a readable one.
+    """
+    file = folder / "config.yaml"
+    if not file.is_file():
+        raise ValueError(
+            f"{folder} is not the directory of a run (there is no config.yaml); name the "
+            "trainer.output_dir of a run"
+        )
+    try:
+        config = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{file}: the configuration must be a mapping of keys to values")
+    return Run(folder, config)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSON Lines file; none where there is no file.
+
+    A last line without its newline is one that the run is still writing: it is left out.
+
+    Raises:
+        ValueError: Names the file and the line that is no JSON object.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: not JSON ({error})") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}:{number}: not a JSON object")
+            yield row
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as ``a.b.c`` keys.
+
+    >>> flatten({"a": {"b": 1}, "c": [2]})
+    {'a.b': 1, 'c': [2]}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

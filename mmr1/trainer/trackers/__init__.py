@@ -1,0 +1,1 @@
+"""One file per tracker; each imports its library when it is started, and not before."""

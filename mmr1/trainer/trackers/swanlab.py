@@ -1,0 +1,52 @@
+"""SwanLab: the cloud after ``swanlab login``, else local files in ``OUTPUT/swanlab``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from mmr1.trainer.trackers.images import small_image
+from mmr1.trainer.tracking import Row, Start
+
+
+class SwanLab:
+    """Numbers; completions as texts, images with them as captions."""
+
+    def __init__(self, library: Any, run: Any) -> None:
+        self._library = library
+        self._run = run
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        self._run.log(numbers, step=step)
+
+    def log_rollouts(self, step: int, rows: Sequence[Row]) -> None:
+        text, image = self._library.Text, self._library.Image
+        texts = [text(row.completion, caption=f"{row.id}: {row.reward}") for row in rows]
+        shown: dict[str, Any] = {"rollouts": texts}
+        seen = {row.id: row for row in rows if row.image}.values()
+        if pictures := [
+            image(small_image(row.image), caption=f"{row.id}: {row.answer}")
+            for row in seen
+            if row.image
+        ]:
+            shown["rollouts/images"] = pictures
+        self._run.log(shown, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def start(run: Start) -> SwanLab:
+    import swanlab
+
+    return SwanLab(
+        swanlab,
+        swanlab.init(
+            project=run.project,
+            experiment_name=run.name,
+            config=run.config,
+            logdir=str(run.folder / "swanlab"),
+            mode=os.environ.get("SWANLAB_MODE", "offline"),
+        ),
+    )

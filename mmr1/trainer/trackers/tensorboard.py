@@ -1,0 +1,58 @@
+"""TensorBoard: event files in ``OUTPUT/tensorboard``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mmr1.trainer.trackers.images import small_image
+from mmr1.trainer.tracking import COLUMNS, Row, Start
+
+IMAGES = 8
+"""Different images shown of a step."""
+
+
+class TensorBoard:
+    """Scalars, a table in Markdown, and the images of its first prompts."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(name, value, step)
+
+    def log_rollouts(self, step: int, rows: Sequence[Row]) -> None:
+        self._writer.add_text("rollouts", markdown(rows), step)
+        for name, ref in list({r.id: r.image for r in rows if r.image}.items())[:IMAGES]:
+            pixels = np.asarray(small_image(ref))
+            self._writer.add_image(f"rollouts/{name}", pixels, step, dataformats="HWC")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def start(run: Start) -> TensorBoard:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return TensorBoard(SummaryWriter(run.folder / "tensorboard"))
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table whose cells are code: completions hold tags, pipes and line breaks of their own.
+
+    >>> row = Row("a", "2+2?", "4", "<b>4</b> | `x`", 1.0, "ok", 0.5, None)
+    >>> print(markdown([row]).splitlines()[2])
+    | `a` | `2+2?` | `4` | `<b>4</b> ¦ 'x'` | `1.0` | `ok` | `0.5` |
+    """
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    for row in rows:
+        cells = (str(getattr(row, name)) for name in COLUMNS)
+        lines.append(f"| {' | '.join(f'`{_cell(cell)}`' for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "¦").replace("`", "'") or " "

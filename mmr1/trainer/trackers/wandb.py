@@ -1,0 +1,48 @@
+"""Weights & Biases. Without a login the run is kept in ``OUTPUT/wandb`` for ``wandb sync``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from mmr1.trainer.trackers.images import small_image
+from mmr1.trainer.tracking import COLUMNS, Row, Start
+
+
+class Wandb:
+    """Numbers, and a table of rollouts with their images."""
+
+    def __init__(self, library: Any, run: Any) -> None:
+        self._library = library
+        self._run = run
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        self._run.log(numbers, step=step)
+
+    def log_rollouts(self, step: int, rows: Sequence[Row]) -> None:
+        table = self._library.Table(columns=["image", *COLUMNS])
+        for row in rows:
+            image = self._library.Image(small_image(row.image)) if row.image else None
+            table.add_data(image, *(getattr(row, name) for name in COLUMNS))
+        self._run.log({"rollouts": table}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def start(run: Start) -> Wandb:
+    import wandb
+
+    chosen = os.environ.get("WANDB_MODE") or wandb.api.api_key
+    return Wandb(
+        wandb,
+        wandb.init(
+            project=run.project,
+            name=run.name,
+            dir=run.folder,
+            config=run.config,
+            mode=None if chosen else "offline",
+            settings=wandb.Settings(console="off"),
+        ),
+    )

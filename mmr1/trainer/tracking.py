@@ -1,0 +1,233 @@
+"""Experiment trackers beside ``metrics.jsonl``: several at once, none of which can stop a run.
+
+Every tracker lives in a thread of its own, from its start to its end: one that waits for a server
+does not keep the next step waiting, and one that raises is left out from then on, with one warning.
+``metrics.jsonl`` and ``rollouts/`` always hold everything.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import queue
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from mmr1.config import Config
+from mmr1.types import MediaRef, ScoredGroup, StepStats
+
+TABLE_ROWS = 64
+"""Completions in one rollout table: trackers are for glancing, the report for reading."""
+WAITING = 10_000
+"""Calls a slow tracker may be behind before it is left out."""
+CLOSE_S = 30.0
+"""Seconds a tracker is given at the end of the run to hand over what it still holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a rollout table.
+
+    Attributes:
+        image: The prompt's first image, where it has one.
+    """
+
+    id: str
+    prompt: str
+    answer: str
+    completion: str
+    reward: float | None
+    status: str
+    advantage: float
+    image: MediaRef | None
+
+
+COLUMNS = ("id", "prompt", "answer", "completion", "reward", "status", "advantage")
+
+
+class Tracker(Protocol):
+    """What mmr1 asks of a tracker; all calls come from one thread."""
+
+    def log(self, step: int, numbers: dict[str, float]) -> None:
+        """The numbers of one step, under the names of ``metrics.jsonl``."""
+        ...
+
+    def log_rollouts(self, step: int, rows: Sequence[Row]) -> None:
+        """Some of the step's completions, as a table with images where it can show these."""
+        ...
+
+    def close(self) -> None:
+        """Everything is in: finish the run."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a tracker is started with.
+
+    Attributes:
+        folder: The run's directory.
+        config: The resolved configuration.
+    """
+
+    folder: Path
+    project: str
+    config: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The run's name: that of its directory."""
+        return self.folder.resolve().name
+
+
+# Package that a tracker needs (the extra of mmr1 has the tracker's name), and what starts it.
+TRACKERS = {
+    "tensorboard": ("tensorboard", "mmr1.trainer.trackers.tensorboard:start"),
+    "wandb": ("wandb", "mmr1.trainer.trackers.wandb:start"),
+    "mlflow": ("mlflow", "mmr1.trainer.trackers.mlflow:start"),
+    "swanlab": ("swanlab", "mmr1.trainer.trackers.swanlab:start"),
+    "trackio": ("trackio", "mmr1.trainer.trackers.trackio:start"),
+}
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Refuse trackers that are not installed, before anything is written.
+
+    Raises:
+        ValueError: Names the tracker and how to install it.
+    """
+    for name in names:
+        if importlib.util.find_spec(TRACKERS[name][0]) is None:
+            raise ValueError(
+                f"trainer.trackers names '{name}', which is not installed; "
+                f"pip install 'mmr1[{name}]', or leave it out"
+            )
+
+
+class Trackers:
+    """The trackers of a run; used as a context that hands everything over when it ends."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        start = Start(folder, config.trainer.project, config.model_dump(mode="json"))
+        self._threads = [_Thread(name, partial(_start, name, start)) for name in _wanted(config)]
+
+    def log(self, stats: StepStats) -> None:
+        """The line that ``metrics.jsonl`` got."""
+        numbers = {name: float(value) for name, value in stats.items() if name != "step"}
+        step = int(stats["step"])
+        self._each(lambda tracker: tracker.log(step, numbers))
+
+    def log_rollouts(
+        self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[float]
+    ) -> None:
+        """The first completions of a step."""
+        if self._threads:
+            rows = rollout_rows(scored, advantages)
+            self._each(lambda tracker: tracker.log_rollouts(step, rows))
+
+    def _each(self, call: Callable[[Tracker], None]) -> None:
+        for thread in self._threads:
+            thread.put(call)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for thread in self._threads:
+            thread.end()
+        for thread in self._threads:
+            thread.join()
+
+
+def _wanted(config: Config) -> list[str]:
+    return list(dict.fromkeys(config.trainer.trackers))
+
+
+def _start(name: str, start: Start) -> Tracker:
+    module, _, attribute = TRACKERS[name][1].partition(":")
+    tracker: Tracker = getattr(importlib.import_module(module), attribute)(start)
+    return tracker
+
+
+class _Thread:
+    """One tracker and the calls that wait for it."""
+
+    def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
+        self._name = name
+        self._start = start
+        self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(WAITING)
+        self._lost = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, call: Callable[[Tracker], None] | None) -> None:
+        if self._lost.is_set():
+            return
+        try:
+            self._calls.put_nowait(call)
+        except queue.Full:
+            self._lose(f"it is {WAITING} calls behind")
+
+    def end(self) -> None:
+        self.put(None)
+
+    def join(self) -> None:
+        self._thread.join(0 if self._lost.is_set() else CLOSE_S)
+        if self._thread.is_alive() and not self._lost.is_set():
+            self._lose(f"it did not finish within {CLOSE_S:g} s")
+
+    def _run(self) -> None:
+        # Whatever a tracker raises is about the tracker, not about the run.
+        try:
+            tracker = self._start()
+            while (call := self._calls.get()) is not None and not self._lost.is_set():
+                call(tracker)
+            tracker.close()
+        except (Exception, SystemExit) as error:
+            self._lose(f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+    def _lose(self, reason: str) -> None:
+        if not self._lost.is_set():
+            self._lost.set()
+            with suppress(Warning):  # warnings may have been made errors: not by a tracker's fault
+                warnings.warn(
+                    f"the tracker '{self._name}' is left out from here on: {reason:.300} "
+                    "(the run goes on; metrics.jsonl has every number)",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+
+def rollout_rows(scored: Sequence[ScoredGroup], advantages: Sequence[float]) -> list[Row]:
+    """The first :data:`TABLE_ROWS` completions as rows; ``advantages`` are in group order."""
+    rows: list[Row] = []
+    values = iter(advantages)
+    for group in scored:
+        sample = group.group.prompt.sample
+        image = next((m for m in sample.media if m.kind == "image"), None)
+        for completion, reward in zip(group.group.completions, group.rewards, strict=True):
+            rows.append(
+                Row(
+                    sample.id,
+                    sample.question,
+                    str(sample.answer),
+                    completion.text,
+                    reward.value,
+                    str(reward.status),
+                    next(values),
+                    image,
+                )
+            )
+    return rows[:TABLE_ROWS]

@@ -1,0 +1,261 @@
+"""The report in headless Chromium: what a person sees and can do.
+
+Needs ``pip install playwright`` and a Chromium: Playwright's own, or the one that the environment
+variable CHROMIUM names.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from datasets_prep.generators.video import appearing_square, write_mp4
+from mmr1.report import live
+from mmr1.report.page import write_report
+from mmr1.report.runs import open_run
+from tests.report.made import HOSTILE, completion, image, prompt, write_run
+
+pytestmark = pytest.mark.browser
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+GOLD, PREDICTED = (0, 163, 90), (232, 89, 12)  # --gold and --predicted of report.css
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as tools:
+        try:
+            browser = tools.chromium.launch(executable_path=os.environ.get("CHROMIUM"))
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium: {error.message.splitlines()[0]}")
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def requests() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def page(browser: Any, requests: list[str]) -> Iterator[Any]:
+    page = browser.new_page(viewport={"width": 1300, "height": 900})
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("pageerror", lambda error: pytest.fail(f"the page raised {error}"))
+    yield page
+    page.close()
+
+
+def write(tmp_path: Path, *folders: Path) -> Path:
+    target = tmp_path / "report.html"
+    write_report([open_run(folder) for folder in folders], target, 10**7)
+    return target
+
+
+def show(page: Any, file: Path) -> None:
+    page.goto(file.as_uri())
+    page.wait_for_selector("body[data-ready]")
+
+
+def note(page: Any) -> str:
+    return page.inner_text("#rollouts .hint")
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Three steps of two prompts: four completions each, one of them without a valid reward."""
+    texts = [HOSTILE, "<think>odd</think><answer>6</answer>", "7", "late"]
+
+    def group(name: str, step: int, task: str) -> dict[str, Any]:
+        rewards = [1.0, 0.5, 0.25 * step, None]
+        found = [completion(t, r) for t, r in zip(texts, rewards, strict=True)]
+        found[2]["truncated"] = True
+        return prompt(name, found, task=task, media=[image(tmp_path / "x.png")])
+
+    rollouts = {s: [group("a", s, "math"), group("b", s, "count")] for s in (1, 2, 3)}
+    dropped = [{"row": f"rows.jsonl:{n}", "reason": "<b>no</b> picture"} for n in range(120)]
+    return write_run(tmp_path / "mixed", rollouts, quarantined=dropped)
+
+
+def test_curves_are_drawn_and_tell_their_numbers(page, tmp_path, mixed, requests):
+    show(page, write(tmp_path, mixed))
+    charts = page.locator(".charts figure")
+    assert charts.locator("figcaption").all_inner_texts() == [
+        "reward and its parts", "entropy, nats per token", "KL to the reference",
+    ]  # fmt: skip
+    assert charts.nth(0).locator("path.mean").count() == 2
+    frame = charts.nth(0).locator("svg").bounding_box()
+    page.mouse.move(frame["x"] + frame["width"] - 12, frame["y"] + 50)  # the last step
+    readout = charts.nth(0).locator(".readout").inner_text().split("\n")
+    assert readout == ["step 4", "reward/mean 1", "reward/math 1"]
+    page.get_by_role("button", name="reward/math").click()
+    assert charts.nth(0).locator("path.mean").count() == 1
+    assert [url for url in requests if not url.startswith("data:")] == [
+        (tmp_path / "report.html").as_uri()
+    ]
+
+
+def test_filters(page, tmp_path, mixed):
+    show(page, write(tmp_path, mixed))
+    assert note(page) == "6 prompts, 24 completions"
+    page.select_option("[name=step]", "2")
+    assert note(page) == "2 prompts, 8 completions"
+    page.select_option("[name=task]", "count")
+    assert note(page) == "1 prompts, 4 completions"
+    page.select_option("[name=status]", "!")
+    assert note(page) == "1 prompts, 1 completions"
+    assert "math: not decided within 2 s" in page.inner_text(".groups")
+    page.select_option("[name=status]", "truncated")
+    assert page.locator(".groups .text").all_inner_texts() == ["7truncated"]
+    page.select_option("[name=status]", "")
+    page.fill("[name=low]", "0.5")
+    page.fill("[name=high]", "0.6")
+    assert note(page) == "1 prompts, 2 completions"
+    page.fill("[name=low]", "")
+    page.fill("[name=high]", "")
+    page.fill("[name=words]", "ODD")
+    assert page.locator(".groups .text").count() == 1
+
+
+def test_markup_in_a_completion_is_text(page, tmp_path, mixed):
+    show(page, write(tmp_path, mixed))
+    first = page.locator(".groups .text").first
+    assert first.inner_text() == HOSTILE
+    assert first.locator(".thought").all_inner_texts()[-2] == HOSTILE.split("think>")[
+        1
+    ].removesuffix("</")
+    assert first.locator("span.answer:not(.tag)").inner_text() == "&lt;7&gt;"
+    assert page.title() == "/".join(mixed.parts[-2:])
+    assert page.locator("#quarantined td", has_text="<b>no</b>").count() == 50
+    page.get_by_role("button", name="show more").click()
+    assert page.locator("#quarantined td", has_text="<b>no</b>").count() == 100
+
+
+def test_one_prompt_over_steps_and_two_runs(page, tmp_path, mixed):
+    later = [prompt("a", [completion("7")]), prompt("c", [completion("8")])]
+    other = write_run(tmp_path / "other", {2: later}, seed=1)
+    show(page, write(tmp_path, mixed, other))
+    assert page.locator(".charts figure").first.locator("path.mean[stroke-dasharray]").count() == 2
+    assert page.locator("#configuration tr.differs td:first-child").all_inner_texts() == ["seed"]
+    page.get_by_role("button", name="follow over steps").first.click()
+    assert "of prompt a; mean reward by step — 1: 0.5833 2: 0.75 3: 0.75" in " ".join(
+        note(page).split()
+    )
+    assert page.locator(".groups > div").count() == 3
+    pair = page.locator(".groups > .pair")
+    assert pair.locator("article > header").all_inner_texts() == [
+        "a step 2 · " + "/".join(mixed.parts[-2:]) + " · math",
+        "a step 2 · " + "/".join(other.parts[-2:]) + " · math",
+    ]
+
+
+def pixels_near(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray:
+    """``[H, W]`` bool."""
+    return np.abs(picture.astype(int) - colour).max(axis=-1) < 40
+
+
+def test_boxes_are_where_they_should_be(page, tmp_path):
+    shown = image(tmp_path / "x.png", (320, 160), seen=[160, 80])
+    said = completion("<answer>[100, 10, 150, 40]</answer>", 0.0)
+    group = prompt("a", [said], answer=[[20, 40, 120, 140]], task="iou", media=[shown])
+    parts = {"iou": {"options": {"space": "resized"}}}
+    show(page, write(tmp_path, write_run(tmp_path / "run", {1: [group]}, parts=parts)))
+    page.hover(".groups tbody tr")  # brings out the box of this completion
+    frame = page.locator(".picture").bounding_box()
+    assert (frame["width"], frame["height"]) == (320, 160)  # pixels are those of the original
+    left, top = round(frame["x"]), round(frame["y"])
+    whole = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+    picture = whole[top : top + 160, left : left + 320]
+    for colour, (x1, y1, x2, y2) in (GOLD, (20, 40, 120, 140)), (PREDICTED, (200, 20, 300, 80)):
+        rows, columns = np.nonzero(pixels_near(picture, colour))
+        edges = columns.min(), rows.min(), columns.max() + 1, rows.max() + 1
+        assert np.abs(np.subtract(edges, (x1, y1, x2, y2))).max() <= 2, (colour, edges)
+    assert not pixels_near(picture, GOLD)[60:120, 40:100].any()  # an outline, not a patch
+
+
+def test_frames_of_a_video(page, tmp_path):
+    frames, fps = appearing_square(np.random.default_rng(0), 2, 5)
+    write_mp4(tmp_path / "v.mp4", frames, fps)
+    clip = {
+        "kind": "video", "path": str(tmp_path / "v.mp4"), "digest": "ab", "seen": [56, 56],
+        "options": {"fps": 1.0},
+    }  # fmt: skip
+    group = prompt("a", [completion("<answer>[2, 5]</answer>")], task="tiou", media=[clip])
+    show(page, write(tmp_path, write_run(tmp_path / "run", {1: [group]})))
+    images = page.locator(".frames img")
+    images.first.wait_for()
+    assert images.count() == len(frames) == 8
+    times = page.locator(".frames figcaption").all_inner_texts()
+    assert times == [f"{second} s" for second in range(8)]
+    yellow = []
+    for index in range(8):
+        picture = np.asarray(Image.open(io.BytesIO(images.nth(index).screenshot())).convert("RGB"))
+        yellow.append(bool(pixels_near(picture, (240, 220, 80)).any()))
+    assert yellow == [False, False, True, True, True, False, False, False]
+
+
+def test_live_follows_the_run(page, tmp_path, mixed, monkeypatch):
+    monkeypatch.setattr(live, "SETTLED_S", 0.0)
+    with live.live_server([open_run(mixed)], 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.goto(f"http://127.0.0.1:{server.server_address[1]}/")
+        page.wait_for_selector("body[data-ready]")
+        assert page.locator(".picture img").count() > 0
+        source = mixed / "rollouts/step_000003.jsonl"
+        (mixed / "rollouts/step_000004.jsonl").write_text(source.read_text())
+        page.get_by_text("8 prompts, 32 completions").wait_for()
+        server.shutdown()
+
+
+WORDS = ["angle", "side", "circle", "therefore", "equals", "triangle", "so", "we", "find"]
+
+
+@pytest.mark.slow
+def test_ten_thousand_completions(page, tmp_path):
+    """10,000 completions of about 1,500 characters on 1,250 different pictures."""
+    chance = random.Random(0)
+    generator = np.random.default_rng(0)
+
+    def text() -> str:
+        words = " ".join(chance.choice(WORDS) + str(chance.randrange(100)) for _ in range(180))
+        return f"<think>{words}</think><answer>{chance.randrange(100)}</answer>"
+
+    def picture(name: str) -> dict[str, Any]:
+        entry = image(tmp_path / f"{name}.png")
+        rough = generator.integers(0, 256, (24, 32, 3), dtype=np.uint8)
+        Image.fromarray(rough).resize((320, 240), Image.Resampling.BICUBIC).save(entry["path"])
+        return entry
+
+    rollouts = {
+        step: [
+            prompt(
+                f"{step}-{n}",
+                [completion(text()) for _ in range(8)],
+                media=[picture(f"{step}-{n}")],
+            )
+            for n in range(25)
+        ]
+        for step in range(1, 51)
+    }
+    folder = write_run(tmp_path / "big", rollouts)
+    start = time.perf_counter()
+    file = write(tmp_path, folder)
+    print(f"written in {time.perf_counter() - start:.0f} s")
+    size = file.stat().st_size
+    assert size <= 30e6
+    page.goto(file.as_uri(), wait_until="commit")
+    page.wait_for_selector("body[data-ready]", timeout=60_000)
+    painted = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    print(f"{size / 1e6:.1f} MB, first paint after {painted:.0f} ms")
+    assert painted <= 2000
+    assert note(page) == "1250 prompts, 10000 completions"
