@@ -227,6 +227,26 @@ class TrainerConfig(Section):
     )
 
 
+class ResourcesConfig(Section):
+    """How many processes train and generate; more than one of either run on Ray."""
+
+    ranks: Positive = Field(1, description="Trainer processes that the model is sharded over")
+    engines: Positive = Field(1, description="Rollout engines that share the prompts of a step")
+    address: str | None = Field(
+        None, description="Ray cluster to join, 'auto' for that of this machine; else a local one"
+    )
+    start_timeout_s: float = Field(
+        300, gt=0, description="Time that the cluster has to make room for all workers"
+    )
+    collective_timeout_s: float = Field(
+        1800, gt=0, description="Time after which a rank that waits for others gives up"
+    )
+
+    @property
+    def distributed(self) -> bool:
+        return self.ranks > 1 or self.engines > 1
+
+
 class SftConfig(Section):
     """Supervised fine-tuning on demonstrations (``mmr1 sft``)."""
 
@@ -272,6 +292,7 @@ class Config(Section):
     rm: RewardModelConfig = RewardModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     trainer: TrainerConfig = TrainerConfig()
+    resources: ResourcesConfig = ResourcesConfig()
     eval: EvalConfig = EvalConfig()
 
     @model_validator(mode="after")
@@ -298,7 +319,22 @@ class Config(Section):
                 f"algorithm.critic.warmup_steps={critic.warmup_steps} and trainer.max_steps={steps}"
                 ": the policy would never learn; lower the first or raise the second"
             )
+        if self.resources.distributed:
+            self._refuse_what_ranks_cannot()
         return self
+
+    def _refuse_what_ranks_cannot(self) -> None:
+        resources = f"resources.ranks={self.resources.ranks} engines={self.resources.engines}"
+        if self.algorithm.critic is not None:
+            raise ValueError(
+                f"{resources} and algorithm.name={self.algorithm.name}: a critic trains in one "
+                "process only; set both to 1, or choose an algorithm without a critic"
+            )
+        if self.trainer.save_in_background:
+            raise ValueError(
+                f"{resources} and trainer.save_in_background: ranks save together, between steps; "
+                "leave it out"
+            )
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:

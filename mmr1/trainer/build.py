@@ -152,6 +152,15 @@ def build_engine(
     )
 
 
+def engine_of_its_own(config: Config) -> RolloutEngine:
+    """An engine with weights of its own in this process, as a worker on another machine has it."""
+    family = family_of(config)
+    if config.rollout.engine == "hf":
+        set_up(config)
+        return HfEngine(load_model(config.model), family, media_cache(family))
+    return _vllm_engine(config.model, config.data, config.rollout, config.seed)
+
+
 def _vllm_engine(
     model: ModelConfig, data: DataConfig, rollout: RolloutConfig, seed: int
 ) -> VllmEngine:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 
-from mmr1.trainer.lora import adapter_weights, has_adapters, set_adapter_weights
+from mmr1.trainer.lora import adapter_weights, set_adapter_weights
 from mmr1.trainer.scorer import Scorer
 from mmr1.types import RolloutGroup
 
@@ -33,14 +31,6 @@ class Reference(Protocol):
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Become the reference that these weights were taken from."""
         ...
-
-
-def build_reference(policy: Scorer) -> Reference:
-    """The reference that the policy is now; adapters need no second model for it."""
-    if has_adapters(policy.model):
-        return AdapterReference(policy)
-    model = copy.deepcopy(policy.model).requires_grad_(False).eval()
-    return FrozenCopy(policy, replace(policy, model=model))
 
 
 class FrozenCopy:

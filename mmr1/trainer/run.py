@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from mmr1.config import Config
 from mmr1.data.quarantine import Quarantine
@@ -17,24 +16,25 @@ from mmr1.data.sources import keep_fitting, load_mixture
 from mmr1.rewards import Scorer, build_scorer
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer import build
-from mmr1.trainer.algorithms import Algorithm, build_algorithm
+from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
-from mmr1.trainer.critic import Critic, build_critic
+from mmr1.trainer.critic import Critic
 from mmr1.trainer.display import Display
 from mmr1.trainer.evaluate import Evaluation, evaluate, write_evaluation
 from mmr1.trainer.experience import ScoresCompletions
+from mmr1.trainer.learners import build_learners
 from mmr1.trainer.loop import Parts, Step, train
-from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.output import RunDirectory, check_directory
 from mmr1.trainer.parity import check_parity
-from mmr1.trainer.policy import LocalPolicy
-from mmr1.trainer.reference import Reference, build_reference
+from mmr1.trainer.policy import Policy
+from mmr1.trainer.reference import Reference
 from mmr1.trainer.resume import restore, snapshot
 from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.running import run_steps
 from mmr1.trainer.scoring import GroupScorer, check_gold
 from mmr1.trainer.step_rewards import StepScorer, build_step_scorer
 from mmr1.trainer.tracking import Trackers, check_trackers
+from mmr1.trainer.workers import on_ray
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import Family, prompt_length
 from mmr1.vision.prepare import MediaCache
@@ -110,38 +110,67 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
     check_trackers(config.trainer.trackers)
     with build_scorer(config.rewards, reward_models(config)) as scorer:
         inputs = check_inputs(config, scorer, train=True)
-        learners = _learners(config, inputs)
-        with closing(RunDirectory(config)) as directory:
-            return _train(config, inputs, scorer, learners, directory)
+        steps = build_step_scorer(config.algorithm, inputs.family)
+        with _workers(config, inputs) as workers, closing(RunDirectory(config)) as directory:
+            return _train(config, inputs, scorer, steps, workers, directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who trains and generates, here or on a cluster; ``engine(log)`` starts the generation."""
+
+    policy: Policy
+    reference: Reference | None
+    critic: Critic | None
+    engine: Callable[[Path], RolloutEngine]
+
+
+@contextmanager
+def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
+    """In this process, or as many as ``resources`` asks for on Ray."""
+    if config.resources.distributed:
+        with on_ray(config) as cluster:
+            yield Workers(cluster.policy, cluster.reference, None, lambda log: cluster.engines)
+        return
+    own = build_learners(config, inputs.family, inputs.media)
+
+    def engine(log: Path) -> RolloutEngine:
+        return build.build_engine(config, inputs.family, inputs.media, log, own.model)
+
+    yield Workers(own.policy, own.reference, own.critic, engine)
 
 
 def _train(
-    config: Config, inputs: Inputs, scorer: Scorer, learners: Learners, directory: RunDirectory
+    config: Config,
+    inputs: Inputs,
+    scorer: Scorer,
+    steps: StepScorer | None,
+    workers: Workers,
+    directory: RunDirectory,
 ) -> Path:
     directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory)
     display.say("starting the rollout engine")
-    log = directory.path / "engine.log"
-    engine = build.build_engine(config, inputs.family, inputs.media, log, learners.model)
+    engine = workers.engine(directory.path / "engine.log")
     with closing(engine), Trackers(config, directory.path) as trackers:
         parts = Parts(
             sampler=Sampler(inputs.sources, config.seed, inputs.weights),
             render=inputs.render,
             rollout=engine,
             rewards=GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction),
-            algorithm=learners.algorithm,
-            policy=learners.policy,
-            reference=learners.reference,
+            algorithm=build_algorithm(config.algorithm),
+            policy=workers.policy,
+            reference=workers.reference,
             coefficients=Coefficients(config.algorithm),
             media=inputs.media,
-            steps=learners.steps,
-            critic=learners.critic,
+            steps=steps,
+            critic=workers.critic,
         )
         done = 0
         if before := directory.last_checkpoint(warn=display.say):
             done = restore(before, parts)
             display.say(f"continuing after step {done}")
-        display.say(parity_line(config, inputs, engine, learners.policy))
+        display.say(parity_line(config, inputs, engine, workers.policy))
 
         def keep(step: Step) -> None:
             _log(config, directory, trackers, step, inputs.media)
@@ -161,47 +190,6 @@ def _train(
             display.say(summary_line(result))
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Learners:
-    """What is trained and how; built before anything is written.
-
-    Attributes:
-        model: The policy's, which the engine ``hf`` samples from.
-        reference: What the policy starts from; None without a KL term.
-    """
-
-    model: Any
-    algorithm: Algorithm
-    steps: StepScorer | None
-    policy: LocalPolicy
-    reference: Reference | None
-    critic: Critic | None
-
-
-def _learners(config: Config, inputs: Inputs) -> Learners:
-    algorithm = build_algorithm(config.algorithm)
-    steps = build_step_scorer(config.algorithm, inputs.family)
-    model = build.load_trainable(config.model)
-    scorer = build.token_scorer(
-        config,
-        model,
-        inputs.family,
-        inputs.media,
-        config.rollout.sampling.temperature,
-        build.feature_cache(config),
-    )
-    updates = config.algorithm.updates_per_rollout
-    policy = LocalPolicy(
-        scorer,
-        algorithm,
-        Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
-        updates=updates,
-    )
-    reference = build_reference(scorer) if config.algorithm.kl_coef > 0 else None
-    critic = build_critic(config, inputs.family, inputs.media)
-    return Learners(model, algorithm, steps, policy, reference, critic)
 
 
 def parity_line(

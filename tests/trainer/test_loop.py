@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from mmr1.trainer.dynamic_sampling import NoSignalError
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.policy import LocalPolicy
-from mmr1.trainer.reference import build_reference
+from mmr1.trainer.reference import FrozenCopy
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.step_rewards import build_step_scorer
@@ -80,7 +81,8 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
     model = copy.deepcopy(start)
     algorithm = build_algorithm(config.algorithm)
     policy = Scorer(model, family, media, 1.0, 4096)
-    reference = build_reference(policy) if config.algorithm.kl_coef else None
+    start_scorer = replace(policy, model=copy.deepcopy(model))
+    reference = FrozenCopy(policy, start_scorer) if config.algorithm.kl_coef else None
     parts = Parts(
         sampler=Sampler(samples, 0),
         render=partial(render_prompt, family),

@@ -15,7 +15,7 @@ from mmr1.trainer.experience import build_experience
 from mmr1.trainer.lora import ADAPTER_FOLDER, add_adapters, plain_weights
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.policy import LocalPolicy
-from mmr1.trainer.reference import AdapterReference, build_reference
+from mmr1.trainer.reference import AdapterReference
 from mmr1.trainer.run import run_training
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sft import run_sft
@@ -34,7 +34,7 @@ class Adapted:
         cache = FeatureCache() if freeze_vision else None
         self.scorer = Scorer(self.model, family, media, 1.0, 100, features=cache)
         self.groups = [s.group for s in self.scored]
-        self.reference = build_reference(self.scorer)
+        self.reference = AdapterReference(self.scorer)
         config = AlgorithmConfig(kl_coef=0.1)
         algorithm = build_algorithm(config)
         optimizer = Optimizer(self.model, OptimizerConfig(lr=1e-2, warmup_steps=0), 10)

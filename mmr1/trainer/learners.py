@@ -1,0 +1,92 @@
+"""What a run trains: policy, reference and critic, built in one process or on each rank alike."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mmr1.config import Config
+from mmr1.trainer import build
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.critic import Critic, build_critic
+from mmr1.trainer.lora import has_adapters
+from mmr1.trainer.optimizer import Optimizer
+from mmr1.trainer.packed import packed_scores
+from mmr1.trainer.policy import LocalPolicy
+from mmr1.trainer.reference import AdapterReference, FrozenCopy, Reference
+from mmr1.trainer.scorer import Scorer
+from mmr1.trainer.sequences import TokenScores
+from mmr1.trainer.team import Alone, Team
+from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.prepare import MediaCache
+
+Forward = Callable[..., TokenScores]
+"""What takes the place of ``packed_scores``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learners:
+    """Built before anything is written.
+
+    Attributes:
+        model: The policy's, which the engine ``hf`` samples from.
+        reference: What the policy starts from; None without a KL term.
+        critic: None for algorithms without one.
+    """
+
+    model: Any
+    policy: LocalPolicy
+    reference: Reference | None
+    critic: Critic | None
+
+
+def build_learners(
+    config: Config,
+    family: Family,
+    media: MediaCache,
+    team: Team | None = None,
+    shard: Callable[[Any], Forward] = lambda model: packed_scores,
+) -> Learners:
+    """Load the model and put learners around it.
+
+    Args:
+        team: The ranks that compute together, if any.
+        shard: Spreads a model over them, in place; returns the forward of the sharded model.
+    """
+    model = build.load_trainable(config.model)
+    # Copied before it is sharded; adapters need no second model.
+    needs_copy = config.algorithm.kl_coef > 0 and not has_adapters(model)
+    frozen = copy.deepcopy(model).requires_grad_(False).eval() if needs_copy else None
+    scorer = replace(
+        build.token_scorer(
+            config,
+            model,
+            family,
+            media,
+            config.rollout.sampling.temperature,
+            build.feature_cache(config),
+        ),
+        team=team or Alone(),
+        forward=shard(model),
+    )
+    updates = config.algorithm.updates_per_rollout
+    policy = LocalPolicy(
+        scorer,
+        build_algorithm(config.algorithm),
+        Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
+        updates=updates,
+    )
+    critic = build_critic(config, family, media)
+    return Learners(model, policy, _reference(config, scorer, frozen, shard), critic)
+
+
+def _reference(
+    config: Config, policy: Scorer, frozen: Any, shard: Callable[[Any], Forward]
+) -> Reference | None:
+    if config.algorithm.kl_coef == 0:
+        return None
+    if frozen is None:
+        return AdapterReference(policy)
+    return FrozenCopy(policy, replace(policy, model=frozen, forward=shard(frozen)))
