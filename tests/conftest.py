@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +49,35 @@ def digit_samples(digits: Path) -> list[Sample]:
     from mmr1.data.record import load_samples
 
     return load_samples(digits / "rl.jsonl")
+
+
+@pytest.fixture(scope="session")
+def mixed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records of four kinds in turn: text, one image, two images, a video of two digits."""
+    from datasets_prep.generators.digits import load_scans
+    from datasets_prep.generators.video import two_scans, write_mp4
+
+    folder = tmp_path_factory.mktemp("data") / "mixed"
+    folder.mkdir()
+    images = [Path(shutil.copy(p, folder)).name for p in sorted(digits.rglob("*.png"))[:8]]
+    scans, _ = load_scans()
+    rows = []
+    for number in range(4):
+        write_mp4(folder / f"{number}.mp4", *two_scans(scans[number], scans[number + 9]))
+        first, second = images[2 * number : 2 * number + 2]
+        kinds: list[dict] = [
+            {"text": "How many days has a week?"},
+            {"text": "<image>Which digit is this?", "images": [first]},
+            {"text": "<image>Is it less than this?<image>", "images": [first, second]},
+            {"text": "<video>Which digit comes first?", "videos": [f"{number}.mp4"]},
+        ]
+        for kind in kinds:
+            message = {"role": "user", "content": kind.pop("text")}
+            name = f"{number}-{len(rows)}"
+            rows.append({"version": 1, "id": name, "messages": [message], "answer": "7", **kind})
+    path = folder / "mixed.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 @pytest.fixture

@@ -56,8 +56,8 @@ def build_experience(
     coefficients = coefficients or Coefficients(config)
     groups = [s.group for s in scored]
     completions = [c for g in groups for c in g.completions]
-    completion_ids = [torch.as_tensor(c.token_ids) for c in completions]
-    rollout_logprobs = [torch.as_tensor(c.logprobs) for c in completions]
+    completion_ids = [torch.tensor(c.token_ids) for c in completions]
+    rollout_logprobs = [torch.tensor(c.logprobs) for c in completions]
 
     ref_logprobs = None if reference is None else reference.logprobs(groups)
     kl_in_reward = config.kl_in == "reward" and reference is not None

@@ -22,7 +22,7 @@ from mmr1.trainer.checkpoint import Checkpoints, newest_whole, step_of
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
-FREE_SECTIONS = ("trainer", "eval")
+FREE_SECTIONS = ("trainer", "eval", "resources")
 """What may change when a run is resumed: it does not decide what a step computes."""
 
 
@@ -45,7 +45,7 @@ def check_directory(config: Config, *, resume: bool) -> None:
         raise ValueError(
             f"{path / 'config.yaml'}: the run was started with another {', '.join(changed)}; "
             "resume it with the configuration it has, or name another trainer.output_dir "
-            f"(only {' and '.join(FREE_SECTIONS)} may change)"
+            f"(only {', '.join(FREE_SECTIONS)} may change)"
         )
 
 

@@ -85,7 +85,7 @@ def check_parity(
 
 def logprob_gaps(groups: Sequence[RolloutGroup], logprobs: torch.Tensor) -> torch.Tensor:
     """Absolute differences ``[B, R]`` between the engine's log-probs and these, 0 in padding."""
-    rollout = [torch.as_tensor(c.logprobs) for g in groups for c in g.completions]
+    rollout = [torch.tensor(c.logprobs) for g in groups for c in g.completions]
     return (pad_sequence(rollout, batch_first=True) - logprobs).abs() * completion_mask(groups)
 
 

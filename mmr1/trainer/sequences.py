@@ -59,7 +59,7 @@ def group_input(
         prompt_ids=torch.tensor(prompt_ids),
         prompt_positions=prompt_positions(family, prompt_ids, prepared),
         media=prepared,
-        completions=tuple(torch.as_tensor(group.completions[i].token_ids) for i in chosen),
+        completions=tuple(torch.tensor(group.completions[i].token_ids) for i in chosen),
     )
 
 

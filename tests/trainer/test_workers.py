@@ -1,0 +1,237 @@
+"""Ranks and engines on Ray against one process: the same numbers, and typed ends of every death."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mmr1.config import AlgorithmConfig, Config, dump_yaml
+from mmr1.trainer.run import run_training
+from mmr1.trainer.workers import WorkerLostError, part_of
+from tests.trainer.test_algorithms import experience_of, scored
+from tests.trainer.test_resume import LENGTH_REWARD
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+
+@pytest.fixture(scope="module")
+def reward(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("reward")
+    (folder / "length.py").write_text(LENGTH_REWARD)
+    (folder / "accident").write_text("")
+    return folder / "length.py"
+
+
+def config(
+    tiny_model: Path, mixed: Path, reward: Path, out: Path, steps: int = 3, **sections: dict
+) -> Config:
+    given: dict[str, dict] = {
+        "model": {"path": str(tiny_model), "dtype": "float32"},
+        "data": {"train": str(mixed)},
+        "rollout": {
+            "engine": "hf",
+            "prompts": 4,
+            "n": 3,
+            "max_model_len": 96,
+            "sampling": {"max_tokens": 8},
+        },
+        "rewards": {"parts": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+        "algorithm": {"kl_coef": 0.02, "reference_refresh": 2, "entropy_coef": 0.01},
+        "optimizer": {"lr": 1e-3, "warmup_steps": 2},
+        "trainer": {
+            "max_steps": steps,
+            "output_dir": str(out),
+            "log_rollouts_every": 1,
+            "threads": 1,
+            "log_every": 100,
+            "micro_batch_tokens": 60,  # several micro-batches, not as many on every rank
+        },
+    }
+    for name, keys in sections.items():
+        given[name] = {**given.get(name, {}), **keys}
+    return Config.model_validate(given)
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    last = max((run / "checkpoints").glob("step_??????"))
+    return load_file(last / "model.safetensors")
+
+
+def assert_close(one: Path, other: Path) -> None:
+    for left, right in zip(metrics(one), metrics(other), strict=True):
+        assert left == pytest.approx(right, abs=1e-5, rel=1e-5)
+    found = weights(other)
+    for name, tensor in weights(one).items():
+        torch.testing.assert_close(tensor, found[name], atol=1e-5, rtol=0, msg=name)
+
+
+def tokens(run: Path) -> list[list[str]]:
+    return [
+        [c["text"] for c in json.loads(line)["completions"]]
+        for path in sorted((run / "rollouts").iterdir())
+        for line in path.read_text().splitlines()
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_model, mixed, reward, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("alone") / "run"
+    run_training(config(tiny_model, mixed, reward, out))
+    return out
+
+
+def test_two_ranks_and_two_engines_learn_what_one_process_learns(
+    alone, tiny_model, mixed, reward, tmp_path
+):
+    # A step has one text, one image, one two-image and one video prompt: some rank always lacks
+    # a kind, and they have different numbers of micro-batches.
+    shared = {"ranks": 2, "engines": 2}
+    run_training(config(tiny_model, mixed, reward, tmp_path / "two", resources=shared))
+    assert tokens(alone) == tokens(tmp_path / "two")
+    assert_close(alone, tmp_path / "two")
+    assert not [p for p in psutil.process_iter(["name"]) if "ray::" in p.info["name"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"resources": {"ranks": 4}},
+        {"resources": {"ranks": 3, "engines": 2}, "model": {"freeze_vision": True}},
+        {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4}}},
+        {"resources": {"ranks": 2}, "algorithm": {"updates_per_rollout": 2}},
+    ],
+    ids=["four ranks", "frozen tower", "adapters", "two updates"],
+)
+def test_twenty_steps_on_ranks(sections, tiny_model, mixed, reward, tmp_path):
+    many = config(tiny_model, mixed, reward, tmp_path / "many", steps=20, **sections)
+    one = {name: keys for name, keys in sections.items() if name != "resources"}
+    run_training(config(tiny_model, mixed, reward, tmp_path / "one", steps=20, **one))
+    run_training(many)
+    assert tokens(tmp_path / "one") == tokens(tmp_path / "many")
+    assert_close(tmp_path / "one", tmp_path / "many")
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_two_vllm_engines_sample_what_one_does(tiny_model, mixed, reward, tmp_path):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    for engines in (1, 2):
+        resources = {"ranks": 2, "engines": engines}
+        run_training(
+            config(
+                tiny_model,
+                mixed,
+                reward,
+                tmp_path / str(engines),
+                rollout={"engine": "vllm"},
+                resources=resources,
+            )
+        )
+    assert tokens(tmp_path / "1") == tokens(tmp_path / "2")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(tiny_model, mixed, reward, tmp_path):
+    steady = {"schedule": "constant", "warmup_steps": 0}  # does not depend on the last step
+    for steps, ranks in ((1, 4), (2, 2), (3, 1)):
+        part = config(
+            tiny_model,
+            mixed,
+            reward,
+            tmp_path / "parts",
+            steps=steps,
+            optimizer=steady,
+            resources={"ranks": ranks},
+        )
+        run_training(part, resume=True)
+    run_training(config(tiny_model, mixed, reward, tmp_path / "whole", optimizer=steady))
+    assert tokens(tmp_path / "parts") == tokens(tmp_path / "whole")
+    assert_close(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_a_part_of_the_experience_keeps_its_rows():
+    groups = [scored([2, 3], [1.0, 0.0]), scored([1, 2], [0.0, 0.5]), scored([3, 1], [1.0, 0.25])]
+    batch = experience_of(groups, AlgorithmConfig())
+    part = part_of(batch, [2, 0])
+    assert part.groups == (groups[2], groups[0])
+    rows = [4, 5, 0, 1]
+    assert torch.equal(part.advantages, batch.advantages[rows])
+    assert torch.equal(part.loss_weights, batch.loss_weights[rows])
+    assert part.old_logprobs is None
+    assert np.isclose(float(batch.loss_weights.sum()), 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["Rank", "Engine"])
+def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
+    victim, alone, tiny_model, mixed, reward, tmp_path
+):
+    many = config(
+        tiny_model,
+        mixed,
+        reward,
+        tmp_path / "run",
+        steps=60,
+        resources={"ranks": 2, "engines": 2},
+        trainer={"save_every": 1},
+    )
+    path = tmp_path / "run.yaml"
+    path.write_text(dump_yaml(many))
+    command = [sys.executable, "-m", "mmr1.cli", "train", str(path), "--resume"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run/checkpoints/step_000002").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    worker = next(
+        p for p in psutil.Process(process.pid).children(recursive=True) if victim in p.name()
+    )
+    os.kill(worker.pid, signal.SIGKILL)
+    begin = time.monotonic()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "WorkerLostError" in errors
+    assert time.monotonic() - begin < 120
+    assert not [p for p in psutil.process_iter(["name"]) if "ray::" in p.info["name"]]
+    assert subprocess.run(command, timeout=600, check=False).returncode == 0
+
+
+def test_a_cluster_without_room_is_named(tiny_model, mixed, reward, tmp_path):
+    import ray
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        wanted = {"ranks": 3, "start_timeout_s": 1}
+        with pytest.raises(WorkerLostError, match="no room for 3 ranks and 1 engines"):
+            run_training(config(tiny_model, mixed, reward, tmp_path / "run", resources=wanted))
+    finally:
+        ray.shutdown()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_critic_on_ranks_is_refused(tiny_model, mixed, reward, tmp_path):
+    with pytest.raises(ValueError, match="a critic trains in one process only"):
+        config(
+            tiny_model,
+            mixed,
+            reward,
+            tmp_path,
+            algorithm={"name": "ppo", "critic": {}},
+            resources={"ranks": 2},
+        )
