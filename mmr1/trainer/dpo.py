@@ -19,6 +19,7 @@ from mmr1.trainer.preference_losses import dpo, implicit_rewards
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import completion_mask
 from mmr1.trainer.state import model_snapshot
+from mmr1.trainer.team import only_batch
 from mmr1.trainer.written import written_group
 from mmr1.types import RolloutGroup, Sample, StepStats
 
@@ -90,15 +91,15 @@ def dpo_step(
     lengths = completion_mask(groups).sum(-1).view(-1, 2)  # [P, 2]
     reference = torch.tensor([pair.reference for pair in pairs])
     totals: dict[str, float] = defaultdict(float)
-    for batch in scorer.batches(groups, whole=True):
-        sums = _sums(scorer.scores(batch).logprobs)
-        own = batch.rows[::2] // 2  # which pairs these are
+    for turn in scorer.turns(groups, whole=True):
+        sums = _sums(scorer.scores(turn).logprobs)
+        own = only_batch(turn).rows[::2] // 2  # which pairs these are
         ref, chosen_length = reference[own].to(sums), lengths[own, 0].to(sums)
         preference = dpo(sums, ref, config.beta)
         nll = -sums[:, 0] / chosen_length
         loss = (preference + config.nll_coef * nll).sum() / len(pairs)
-        totals["loss"] += check_finite(loss)
         loss.backward()
+        totals["loss"] += float(loss.detach())
         rewards = implicit_rewards(sums.detach(), ref, config.beta)
         for name, values in {
             "dpo/loss": preference,
@@ -108,6 +109,7 @@ def dpo_step(
             "dpo/accuracy": rewards[:, 0] > rewards[:, 1],
         }.items():
             totals[name] += float(values.detach().float().sum()) / len(pairs)
+    check_finite(totals["loss"])
     lr = optimizer.lr
     return {**totals, "grad_norm": optimizer.step(), "lr": lr, "tokens/completion": _total(lengths)}
 

@@ -18,6 +18,7 @@ from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.preference_losses import bradley_terry
 from mmr1.trainer.scalar_model import ScalarScorer, load_scalar_model, scalar_snapshot
 from mmr1.trainer.sequences import completion_mask
+from mmr1.trainer.team import only_batch
 from mmr1.trainer.written import written_group
 from mmr1.types import RolloutGroup, Sample, StepStats
 
@@ -79,15 +80,17 @@ def reward_model_step(
     """
     scorer.model.train()
     totals: dict[str, float] = defaultdict(float)
-    for batch in scorer.scorer.batches(groups, whole=True):
+    for turn in scorer.scorer.turns(groups, whole=True):
+        batch = only_batch(turn)
         last = torch.tensor([len(row) - 1 for g in batch.groups for row in g.completions])
         rewards = _at(scorer.scores(batch), last)
         rankings = rewards.split([len(g.completions) for g in batch.groups])
         loss = torch.stack([bradley_terry(r) for r in rankings]).sum() / len(groups)
-        totals["loss"] += check_finite(loss)
         loss.backward()
+        totals["loss"] += float(loss.detach())
         right = sum(float(pairs_right(r.detach()).float().mean()) for r in rankings)
         totals["rm/accuracy"] += right / len(groups)
+    check_finite(totals["loss"])
     lr = optimizer.lr
     return {**totals, "grad_norm": optimizer.step(), "lr": lr}
 

@@ -25,7 +25,7 @@ from mmr1.trainer.dynamic_sampling import NoSignalError
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.policy import LocalPolicy
-from mmr1.trainer.reference import FrozenCopy
+from mmr1.trainer.reference import build_reference
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.step_rewards import build_step_scorer
@@ -80,7 +80,7 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
     model = copy.deepcopy(start)
     algorithm = build_algorithm(config.algorithm)
     policy = Scorer(model, family, media, 1.0, 4096)
-    reference = FrozenCopy(policy) if config.algorithm.kl_coef else None
+    reference = build_reference(policy) if config.algorithm.kl_coef else None
     parts = Parts(
         sampler=Sampler(samples, 0),
         render=partial(render_prompt, family),

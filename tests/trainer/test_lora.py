@@ -38,7 +38,7 @@ class Adapted:
         config = AlgorithmConfig(kl_coef=0.1)
         algorithm = build_algorithm(config)
         optimizer = Optimizer(self.model, OptimizerConfig(lr=1e-2, warmup_steps=0), 10)
-        self.policy = LocalPolicy(self.scorer, algorithm, optimizer, 1, limit=16)
+        self.policy = LocalPolicy(self.scorer, algorithm, optimizer, 1)
         self.config, self.algorithm = config, algorithm
 
     def update(self) -> dict[str, float]:
