@@ -37,6 +37,7 @@ from mmr1.trainer.resume import restore, snapshot
 from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.running import run_steps
 from mmr1.trainer.scoring import GroupScorer, check_gold
+from mmr1.trainer.shuffled_frames import refuse_without_videos
 from mmr1.trainer.step_rewards import StepScorer, build_step_scorer
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import Family, prompt_length
@@ -184,6 +185,8 @@ class Learners:
 
 def _learners(config: Config, inputs: Inputs) -> Learners:
     algorithm = build_algorithm(config.algorithm)
+    if algorithm.shuffled_frames:
+        refuse_without_videos(chain.from_iterable(inputs.sources.values()))
     steps = build_step_scorer(config.algorithm, inputs.family)
     model = build.load_trainable(config.model)
     scorer = build.token_scorer(

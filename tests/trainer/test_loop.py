@@ -53,7 +53,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of(files: Path, rewards: dict[str, Any] | None = None, **algorithm: Any) -> Config:
     if algorithm["name"] == "process_grpo":
         algorithm["step_rewards"] = f"{files}/steps.py:judge"
-    noise = {"noise": {"use": f"{files}/reward.py:reward", "isolated": False}}
+    noise: dict[str, Any] = {"noise": {"use": f"{files}/reward.py:reward", "isolated": False}}
+    if algorithm["name"] == "t_grpo":
+        noise["temporal_contrast"] = {"options": {"of": "noise"}}
     return Config(
         model={"path": "tiny", "dtype": "float32"},
         rollout={"engine": "hf", "prompts": 2, "n": 3, "sampling": {"max_tokens": 6}},

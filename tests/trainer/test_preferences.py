@@ -129,7 +129,7 @@ def test_the_reference_is_the_model_before_the_first_step(parts):
     first = dpo_step(scorer, optimizer, pairs, DpoConfig())
     assert first["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert first["dpo/chosen"] == pytest.approx(0, abs=1e-5)
-    for _ in range(4):
+    for _ in range(9):
         last = dpo_step(scorer, optimizer, pairs, DpoConfig())
     assert last["dpo/loss"] < 0.5
     assert last["dpo/accuracy"] == 1
