@@ -28,6 +28,7 @@ ALGORITHMS = Registry(
             "cispo",
             "sapo",
             "ppo",
+            "t_grpo",
         )
     },
     group="mmr1.algorithms",
@@ -50,16 +51,16 @@ ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
 """What an algorithm's paper sets otherwise than the defaults below."""
 
 GROUP_BASELINE = {"rloo", "reinforce_pp_baseline", "gpg", "dapo", "gspo", "cispo", "sapo"}
-GROUP_BASELINE |= {"grpo", "process_grpo", "dr_grpo"}
+GROUP_BASELINE |= {"grpo", "t_grpo", "process_grpo", "dr_grpo"}
 _IMPORTANCE = {"reinforce", "rloo", "remax", "gpg"}
 _CLIPPED = {"grpo", "process_grpo", "dr_grpo", "dapo", "reinforce_pp", "reinforce_pp_baseline"}
-_CLIPPED |= {"ppo"}
+_CLIPPED |= {"ppo", "t_grpo"}
 # Keys that only some of the built-in algorithms read.
 _READ_BY = {
     "clip_low": _CLIPPED | _IMPORTANCE | {"gspo", "cispo"},
     "clip_high": _CLIPPED | _IMPORTANCE | {"gspo", "cispo"},
     "dual_clip": _CLIPPED | {"gspo"},
-    "ratio": {"grpo", "dr_grpo", "dapo", "gspo"},
+    "ratio": {"grpo", "t_grpo", "dr_grpo", "dapo", "gspo"},
     "importance": _IMPORTANCE,
     "baseline_momentum": {"reinforce"},
     "sapo_tau": {"sapo"},

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from mmr1.algorithm_config import GROUP_BASELINE, AlgorithmConfig
+from mmr1.algorithm_config import ALGORITHMS, GROUP_BASELINE, AlgorithmConfig
 from mmr1.registry import suggest
 from mmr1.section import Fraction, Positive, Section
 
@@ -303,6 +303,7 @@ class Config(Section):
                 f"rollout.n={n} and algorithm.name={algorithm.name}: a group of one has no "
                 "baseline and no signal; set rollout.n to 2 or more"
             )
+        self._match_contrast()
         if self.dpo.rounds and n < 2:
             raise ValueError(
                 f"rollout.n={n} and dpo.rounds={self.dpo.rounds}: a pair needs two completions of "
@@ -334,6 +335,22 @@ class Config(Section):
             raise ValueError(
                 f"{resources} and trainer.save_in_background: ranks save together, between steps; "
                 "leave it out"
+            )
+
+    def _match_contrast(self) -> None:
+        """T-GRPO's rollout and its reward part go together."""
+        parts = self.rewards.parts.items()
+        pays = [name for name, part in parts if (part.use or name) == "temporal_contrast"]
+        name = self.algorithm.name
+        if name == "t_grpo" and not pays:
+            raise ValueError(
+                "algorithm.name=t_grpo compares with shuffled frames and no reward part pays for "
+                "it; add rewards.parts.temporal_contrast with options.of naming an accuracy part"
+            )
+        if pays and name in ALGORITHMS.builtin and name != "t_grpo":
+            raise ValueError(
+                f"rewards.parts.{pays[0]} compares with completions for shuffled frames and "
+                f"algorithm.name={name} samples none; set algorithm.name=t_grpo"
             )
 
 

@@ -22,7 +22,8 @@ class RewardItem:
         group: Items of one prompt share this number.
         media_sizes: ``(width, height)`` in pixels the model saw, one per medium.
         grid_thw: ``(frames, rows, columns)`` of vision patches, one per medium.
-        shuffled: Completions of the same prompt with its frames shuffled (``temporal_contrast``).
+        shuffled: Completions of the same prompt with its frames shuffled (``temporal_contrast``);
+            None where there is nothing to shuffle, or nobody asked: no contrast and no bonus.
     """
 
     completion: str
@@ -33,7 +34,7 @@ class RewardItem:
     group: int = 0
     media_sizes: tuple[tuple[int, int], ...] = ()
     grid_thw: tuple[tuple[int, int, int], ...] = ()
-    shuffled: tuple[str, ...] = ()
+    shuffled: tuple[str, ...] | None = None
 
 
 class BadGoldError(ValueError):

@@ -180,7 +180,7 @@ class DerivedPart:
     def _shuffled(self, items: Sequence[RewardItem]) -> dict[int, float]:
         """Mean accuracy of each group's completions with shuffled frames."""
         first = {item.group: item for item in reversed(items) if item.shuffled}
-        asked = [replace(i, completion=text) for i in first.values() for text in i.shuffled]
+        asked = [replace(i, completion=text) for i in first.values() for text in i.shuffled or ()]
         rewards = self._accuracy.score(asked, [{} for _ in asked])
         return _means([(item.group, reward) for item, reward in zip(asked, rewards, strict=True)])
 
@@ -190,6 +190,8 @@ class DerivedPart:
         if not own.valid:
             return invalid(own.status, f"no accuracy from '{self._of}': {own.error}")
         found = {"accuracy": own.value, "group_accuracy": group, "shuffled_accuracy": shuffled}
+        if item.shuffled is None and "shuffled_accuracy" in self._measured:
+            return Reward(0.0)
         if shuffled is None and "shuffled_accuracy" in self._measured:
             return invalid(Status.ERROR, "the item has no completions with shuffled frames")
         try:

@@ -25,6 +25,7 @@ from mmr1.trainer.metrics import step_stats
 from mmr1.trainer.policy import Policy
 from mmr1.trainer.reference import Reference
 from mmr1.trainer.scoring import GroupScorer
+from mmr1.trainer.shuffled_frames import sample_shuffled
 from mmr1.trainer.step_rewards import StepScorer
 from mmr1.types import Experience, Prompt, Sample, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
@@ -91,13 +92,16 @@ def sample_and_score(
     ]
     sampling = config.rollout.sampling
     best = []
+    shuffled: dict[int, tuple[str, ...]] = {}
     with clock("rollout"):
         groups = parts.rollout.generate(requests, sampling)
         if parts.algorithm.greedy_baseline:
             alone = [replace(request, n=1) for request in requests]
             best = parts.rollout.generate(alone, greedy(sampling))
+        if parts.algorithm.shuffled_frames:
+            shuffled = sample_shuffled(parts.rollout, requests, sampling)
     with clock("reward"):
-        scored = parts.rewards.score(groups)
+        scored = parts.rewards.score(groups, shuffled)
         if best:
             baselines = parts.rewards.score(best)
             scored = [

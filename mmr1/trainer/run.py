@@ -32,6 +32,7 @@ from mmr1.trainer.resume import restore, snapshot
 from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.running import run_steps
 from mmr1.trainer.scoring import GroupScorer, check_gold
+from mmr1.trainer.shuffled_frames import refuse_without_videos
 from mmr1.trainer.step_rewards import StepScorer, build_step_scorer
 from mmr1.trainer.tracking import Trackers, check_trackers
 from mmr1.trainer.workers import on_ray
@@ -110,6 +111,8 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
     check_trackers(config.trainer.trackers)
     with build_scorer(config.rewards, reward_models(config)) as scorer:
         inputs = check_inputs(config, scorer, train=True)
+        if build_algorithm(config.algorithm).shuffled_frames:
+            refuse_without_videos(chain.from_iterable(inputs.sources.values()))
         steps = build_step_scorer(config.algorithm, inputs.family)
         with _workers(config, inputs) as workers, closing(RunDirectory(config)) as directory:
             return _train(config, inputs, scorer, steps, workers, directory)

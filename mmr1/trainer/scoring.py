@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from mmr1.rewards import RewardItem, Scorer
 from mmr1.rewards.accounting import refuse_too_many_invalid
@@ -34,19 +35,29 @@ class GroupScorer:
         self._media = media
         self._max_invalid_fraction = max_invalid_fraction
 
-    def score(self, groups: Sequence[RolloutGroup]) -> list[ScoredGroup]:
-        """One reward per completion.
+    def score(
+        self,
+        groups: Sequence[RolloutGroup],
+        shuffled: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
+    ) -> list[ScoredGroup]:
+        """One reward per completion; ``shuffled`` are texts for shuffled frames, by group's place.
 
         Raises:
             TooManyInvalidRewardsError: Names one part and one sample.
         """
-        items = [item for number, group in enumerate(groups) for item in self._items(group, number)]
+        items = [
+            item
+            for number, group in enumerate(groups)
+            for item in self._items(group, number, shuffled.get(number))
+        ]
         rewards = self._scorer.score(items)
         refuse_too_many_invalid(rewards, items, self._max_invalid_fraction)
         queue = iter(rewards)
         return [ScoredGroup(g, tuple(next(queue) for _ in g.completions)) for g in groups]
 
-    def _items(self, group: RolloutGroup, number: int) -> list[RewardItem]:
+    def _items(
+        self, group: RolloutGroup, number: int, shuffled: tuple[str, ...] | None
+    ) -> list[RewardItem]:
         prepared = [self._media[m] for m in group.prompt.media]
         return [
             RewardItem(
@@ -58,6 +69,7 @@ class GroupScorer:
                 group=number,
                 media_sizes=tuple(m.pixels for m in prepared),
                 grid_thw=tuple(m.grid for m in prepared),
+                shuffled=shuffled,
             )
             for completion in group.completions
         ]

@@ -35,7 +35,8 @@ def load_video(
     """Sample, decode and resize a video.
 
     ``ref.options`` may hold ``fps`` or ``nframes``, ``min_frames``, ``max_frames``, ``start`` and
-    ``end`` in seconds, ``min_pixels``, ``max_pixels`` and ``total_pixels``.
+    ``end`` in seconds, ``min_pixels``, ``max_pixels`` and ``total_pixels``; and ``shuffle``, a
+    seed, to put the sampled frames into another order.
 
     Returns:
         The frames ``[T, 3, H, W]`` uint8, already of the size the model sees (give processors
@@ -55,6 +56,8 @@ def load_video(
     from transformers.video_utils import VideoMetadata
 
     pixels = np.frombuffer(data, np.uint8).reshape(facts["shape"])
+    if "shuffle" in ref.options:
+        pixels = pixels[np.random.default_rng(ref.options["shuffle"]).permutation(len(pixels))]
     indices = facts["indices"]
     metadata = VideoMetadata(
         total_num_frames=_covered(facts, ref),

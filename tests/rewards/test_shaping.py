@@ -102,8 +102,12 @@ def test_temporal_contrast() -> None:
 
 
 def test_temporal_contrast_without_shuffled_completions_is_no_reward() -> None:
-    (reward,) = score({"temporal_contrast": {"options": {"of": "count"}}}, [item(think("3"), 3)])
-    assert (reward.value, reward.status) == (None, Status.ERROR)
+    parts = {"temporal_contrast": {"options": {"of": "count"}}}
+    none_came, not_asked = score(
+        parts, [item(think("3"), 3, shuffled=()), item(think("3"), 3, group=1)]
+    )
+    assert (none_came.value, none_came.status) == (None, Status.ERROR)
+    assert not_asked.value == 0.0  # an image: no contrast, no bonus
 
 
 THINKING = "<think>AB = 3 and BC = 4.\n\nSo AC^2 = 25.\n\nAC = 5, not 50.</think><answer>5</answer>"

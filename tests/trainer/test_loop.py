@@ -26,7 +26,6 @@ from mmr1.trainer.dynamic_sampling import NoSignalError
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.policy import LocalPolicy
-from mmr1.trainer.reference import FrozenCopy
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.step_rewards import build_step_scorer
@@ -54,7 +53,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config_of(files: Path, rewards: dict[str, Any] | None = None, **algorithm: Any) -> Config:
     if algorithm["name"] == "process_grpo":
         algorithm["step_rewards"] = f"{files}/steps.py:judge"
-    noise = {"noise": {"use": f"{files}/reward.py:reward", "isolated": False}}
+    noise: dict[str, Any] = {"noise": {"use": f"{files}/reward.py:reward", "isolated": False}}
+    if algorithm["name"] == "t_grpo":
+        noise["temporal_contrast"] = {"options": {"of": "noise"}}
     return Config(
         model={"path": "tiny", "dtype": "float32"},
         rollout={"engine": "hf", "prompts": 2, "n": 3, "sampling": {"max_tokens": 6}},

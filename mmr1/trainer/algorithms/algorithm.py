@@ -76,6 +76,7 @@ class Algorithm:
         returns: ``Outcomes -> [B, R]``, what the critic of ``algorithm.critic`` learns; None for
             the algorithms that have none.
         greedy_baseline: The advantage needs the reward of each prompt's greedy completion.
+        shuffled_frames: The reward compares with completions for shuffled frames of the videos.
         state: Numbers that go from step to step, such as a moving average; saved with checkpoints.
     """
 
@@ -86,6 +87,7 @@ class Algorithm:
     metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {}
     returns: Callable[[Outcomes], torch.Tensor] | None = None
     greedy_baseline: bool = False
+    shuffled_frames: bool = False
     state: dict[str, float] = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, float]:

@@ -1,0 +1,55 @@
+"""T-GRPO's second rollout: the same prompts with the frames of their videos in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import Request, RolloutEngine
+from mmr1.types import MediaRef, Message, Part, Prompt, Sample
+
+
+def sample_shuffled(
+    engine: RolloutEngine, requests: Sequence[Request], sampling: SamplingConfig
+) -> dict[int, tuple[str, ...]]:
+    """Texts of half as many completions for shuffled frames, by the request's place.
+
+    Half a group, as Video-R1 samples (arXiv 2503.21776, section 3.1). Requests without a video have
+    nothing to shuffle and are not in the result.
+    """
+    asked = {
+        place: Request(shuffled(r.prompt, r.seed), max(1, r.n // 2), r.seed + r.n)
+        for place, r in enumerate(requests)
+        if any(medium.kind == "video" for medium in r.prompt.media)
+    }
+    groups = engine.generate(list(asked.values()), sampling) if asked else []
+    return {
+        place: tuple(completion.text for completion in group.completions)
+        for place, group in zip(asked, groups, strict=True)
+    }
+
+
+def refuse_without_videos(samples: Iterable[Sample]) -> None:
+    """Raises ValueError where there is nothing to shuffle."""
+    if not any(medium.kind == "video" for sample in samples for medium in sample.media):
+        raise ValueError(
+            "the algorithm shuffles the frames of videos and data.train has no video; use "
+            "algorithm.name=grpo, or other data"
+        )
+
+
+def shuffled(prompt: Prompt, seed: int) -> Prompt:
+    """The prompt with the frames of each video shuffled; text and tokens stay as they are."""
+    messages = tuple(
+        Message(message.role, tuple(_shuffled(part, seed) for part in message.parts))
+        for message in prompt.sample.messages
+    )
+    return replace(prompt, sample=replace(prompt.sample, messages=messages))
+
+
+def _shuffled(part: Part, seed: int) -> Part:
+    if not isinstance(part, MediaRef) or part.kind != "video":
+        return part
+    # The options are part of a medium's digest, so no cache takes it for the original.
+    return replace(part, options={**part.options, "shuffle": seed})
