@@ -132,6 +132,23 @@ def report(
 
 
 @app.command()
+def migrate(
+    config: Annotated[Path, typer.Argument(help="YAML file of EasyR1")],
+    output: Annotated[Path | None, typer.Option(help="File to write; else it is printed")] = None,
+) -> None:
+    """Turn a configuration of EasyR1 into one of mmr1."""
+    from mmr1.migrate import migrate_file
+
+    text = migrate_file(config)
+    if output is None:
+        typer.echo(text, nl=False)
+    elif output.exists():
+        raise ValueError(f"{output} is there already; name another --output")
+    else:
+        output.write_text(text)
+
+
+@app.command()
 def doctor() -> None:
     """Check this machine and environment, each line ok or with its remedy."""
     from mmr1.doctor import run_doctor

@@ -1,0 +1,49 @@
+"""A reward of one's own, tried on a few completions before a run is spent on it.
+
+    python scripts/examples/custom_reward.py
+
+In a run it is named in the YAML: ``rewards: {parts: {near: {use: path/to/file.py:near}}}``.
+"""
+
+from __future__ import annotations
+
+from mmr1.config import RewardsConfig
+from mmr1.rewards import RewardItem, build_scorer
+from mmr1.rewards.extract import extract_answer
+from mmr1.types import Message, Sample, TextPart
+
+
+def near(completion: str, answer: str, scale: float = 10.0) -> float:
+    """1 for the right number, less the farther away; 0 where there is none.
+
+    It may ask for any column of the record by name, and for options such as ``scale``.
+    """
+    said = extract_answer(completion)
+    try:
+        distance = abs(float(said or "") - float(answer))
+    except ValueError:
+        return 0.0
+    return max(0.0, 1.0 - distance / scale)
+
+
+def main() -> None:
+    config = RewardsConfig(
+        parts={
+            "format": {"weight": 0.5},
+            "near": {"use": f"{__file__}:near", "options": {"scale": 4.0}},
+        }
+    )
+    question = Message("user", (TextPart("How many cubes are there?"),))
+    sample = Sample("1", (question,), answer="4")
+    completions = [
+        "<think>Two and two.</think><answer>4</answer>",
+        "<think>I miss one.</think><answer>3</answer>",
+        "<answer>many</answer>",
+    ]
+    with build_scorer(config) as scorer:
+        for reward in scorer.score([RewardItem(text, sample) for text in completions]):
+            print(reward.value, dict(reward.parts), reward.status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+# What the recipes share; sourced by RECIPE/run.sh:
+#
+#   scripts/recipes/RECIPE/run.sh [--smoke] [--7b] [key=value ...]
+#
+# key=value goes to every stage. DATA names the folder the datasets were downloaded to (data/).
+# --7b takes Qwen2.5-VL-7B instead of 3B. --smoke runs the same stages in small, on the CPU: rows
+# in the datasets' own forms drawn here, a model of 0.7M parameters, two steps each.
+set -euo pipefail
+recipe="$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")"
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+folder="scripts/recipes/$recipe"
+python="${PYTHON:-.venv/bin/python}"
+
+out="runs/$recipe" smoke="" sized=() shrunk=() overrides=()
+for argument in "$@"; do
+    case "$argument" in
+        --smoke) smoke=yes ;;
+        --7b) sized=(model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_cost=0.42) ;;
+        *=*) overrides+=("$argument") ;;
+        *) echo "usage: $folder/run.sh [--smoke] [--7b] [key=value ...]" >&2; exit 2 ;;
+    esac
+done
+
+mmr1() { echo "\$ mmr1 $*"; "$python" -m mmr1.cli "$@"; }
+
+if [[ -n "$smoke" ]]; then
+    out="${SMOKE_OUT:-runs/smoke}/$recipe"
+    rm -rf "$out"
+    mmr1 model new "$out/model"
+    shrunk=(
+        model.path="$out/model" model.dtype=float32 model.freeze_vision=false
+        rollout.engine=hf rollout.prompts=2 rollout.n=4 rollout.max_model_len=1536
+        rollout.sampling.max_tokens=16 rewards.timeout_s=20 sft.batch_size=2
+        trainer.max_steps=2 trainer.threads=1 trainer.log_every=1 trainer.log_rollouts_every=1
+        data.video_max_frames=8
+        algorithm.dynamic_sampling=false  # a model that knows nothing gives no signal
+    )
+fi
+
+# convert NAME CONVERTER INPUT: records of a downloaded dataset, in $out/data/NAME/records.jsonl.
+convert() {
+    local input="${DATA:-data}/$3"
+    if [[ -n "$smoke" ]]; then
+        input="$out/rows/$1"
+        "$python" scripts/recipes/sample_rows.py "$1" "$2" "$input"
+    fi
+    "$python" -m datasets_prep convert "$2" --input "$input" --output "$out/data/$1" --workers "${WORKERS:-1}"
+}
+
+# stage COMMAND NAME [key=value ...]: mmr1 COMMAND with NAME.yaml, into $out/NAME.
+stage() {
+    local command="$1" name="$2"
+    shift 2
+    mmr1 "$command" "$folder/$name.yaml" "trainer.output_dir=$out/$name" \
+        "${sized[@]}" "${shrunk[@]}" "$@" "${overrides[@]}"
+}
+
+# The records of a dataset, and the last checkpoint of a stage.
+records() { echo "$out/data/$1/records.jsonl"; }
+checkpoint() { find "$out/$1/checkpoints" -maxdepth 1 -name 'step_*' | sort | tail -n 1; }

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# EasyR1: Geometry3K with GRPO, DAPO, RLOO or GSPO; ALGORITHM names one (default: grpo).
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+convert train geometry3k_hub geometry3k/train
+convert geometry3k geometry3k_hub geometry3k/test
+for name in ${ALGORITHM:-${smoke:+dapo rloo gspo} grpo}; do
+    stage train "$name" data.train="$(records train)"
+    mmr1 eval "$out/$name/config.yaml" "model.path=$(checkpoint "$name")" \
+        "eval.data.geometry3k=$(records geometry3k)" "eval.output=$out/eval/$name" "${overrides[@]}"
+done

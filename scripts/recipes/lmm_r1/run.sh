@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# LMM-R1: reasoning from text first, then carried over to pictures.
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+convert text lmm_r1 verifiable_text
+convert multimodal lmm_r1 VerMulti-Geo
+stage train text data.train="$(records text)"
+stage train multimodal data.train="$(records multimodal)" "model.path=$(checkpoint text)"

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# R1-V: learn to count on CLEVR, be tested on SuperCLEVR.
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+convert train clevr_70k clevr_cogen_a_train
+convert superclevr superclevr_eval superclevr
+stage train rl data.train="$(records train)"
+mmr1 eval "$out/rl/config.yaml" "model.path=$(checkpoint rl)" "eval.data.superclevr=$(records superclevr)" \
+    "eval.output=$out/eval" "${overrides[@]}"

@@ -1,0 +1,177 @@
+"""A few rows of a dataset in its own form, drawn here, for the recipes' ``--smoke``.
+
+    python scripts/recipes/sample_rows.py NAME CONVERTER FOLDER
+
+The pictures are simple (dots to count, a rectangle to find, a square that moves); what matters is
+that every key stands where the real dataset has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from datasets_prep.generators.video import moving_square, write_mp4
+
+ROWS = 8
+SIDE = 56
+Row = dict[str, Any]
+
+
+def dots(folder: Path, number: int) -> tuple[str, int]:
+    """A picture with 1 to 4 dots: its name and their number."""
+    count = 1 + number % 4
+    image = Image.new("RGB", (SIDE, SIDE), (20, 20, 40))
+    for index in range(count):
+        x, y = 4 + 28 * (index % 2), 4 + 28 * (index // 2)
+        ImageDraw.Draw(image).ellipse((x, y, x + 18, y + 18), fill=(230, 200, 80))
+    name = f"dots-{number}.png"
+    image.save(folder / name)
+    return name, count
+
+
+def rectangle(folder: Path, number: int) -> tuple[str, list[int]]:
+    """A picture with one rectangle: its name and the box."""
+    box = [5 + number, 10, 30 + number, 40]
+    image = Image.new("RGB", (SIDE, SIDE), (20, 20, 40))
+    ImageDraw.Draw(image).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), fill=(80, 200, 120))
+    name = f"box-{number}.png"
+    image.save(folder / name)
+    return name, box
+
+
+def video(folder: Path, number: int) -> tuple[str, str]:
+    """A square that moves: the name of the file and the letter of its direction."""
+    directions = ["left", "right", "up", "down"]
+    frames, fps = moving_square(np.random.default_rng(number), directions[number % 4])
+    name = f"video-{number}.mp4"
+    write_mp4(folder / name, frames, fps)
+    return name, "ABCD"[number % 4]
+
+
+WAYS = ["A. left", "B. right", "C. up", "D. down"]
+
+
+def r1_v(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    problem = "How many dots are there?"
+    return {"image": image, "problem": problem, "solution": f"<answer> {count} </answer>"}
+
+
+def r1_v_eval(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    return {"image_path": image, "question": "How many dots are there?", "ground_truth": count}
+
+
+def geometry3k(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    return {"images": [image], "problem": "<image>Find x.", "answer": str(count)}
+
+
+def rec(folder: Path, number: int) -> Row:
+    image, box = rectangle(folder, number)
+    asked = {"from": "human", "value": "<image>Give the bounding box of: the green rectangle"}
+    said = {"from": "gpt", "value": json.dumps(box)}
+    return {"id": number, "image": image, "conversations": [asked, said]}
+
+
+def lmm_r1(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    content = [
+        {"type": "text", "text": "How many?"},
+        {"type": "image", "image": image},
+    ]
+    message = json.dumps([{"role": "user", "content": content}])
+    return {"question": "How many?", "answer": f"$\\boxed{{{count}}}$", "message": message}
+
+
+def lmm_r1_text(folder: Path, number: int) -> Row:
+    message = json.dumps([{"role": "user", "content": f"What is {number} + 2?"}])
+    answer = f"$\\boxed{{{number + 2}}}$"
+    return {"question": f"What is {number} + 2?", "answer": answer, "message": message}
+
+
+def r1_onevision(folder: Path, number: int) -> Row:
+    name, count = dots(folder, number)
+    thought = f"<think>I see {count} dots.</think>\n\n<answer>{count}</answer>"
+    return {
+        "id": str(number),
+        "image": base64.b64encode((folder / name).read_bytes()).decode(),
+        "conversations": [
+            {"from": "human", "value": "<image>How many dots are there?"},
+            {"from": "gpt", "value": thought},
+        ],
+    }
+
+
+def open_r1_video(folder: Path, number: int) -> Row:
+    name, letter = video(folder, number)
+    problem = "Which way does the square move? " + " ".join(WAYS)
+    return {"video": name, "problem": problem, "solution": f"<answer>{letter}.</answer>"}
+
+
+def video_r1(folder: Path, number: int) -> Row:
+    shared = {"problem_id": number, "process": "", "data_source": "drawn"}
+    if number % 2:
+        name, count = dots(folder, number)
+        return {
+            **shared, "problem": "How many dots are there?", "data_type": "image", "path": name,
+            "problem_type": "numerical", "options": [], "solution": f"<answer>{count}</answer>",
+        }  # fmt: skip
+    name, letter = video(folder, number)
+    return {
+        **shared, "problem": "Which way does the square move?", "data_type": "video", "path": name,
+        "problem_type": "multiple choice", "options": WAYS,
+        "solution": f"<answer>{letter}</answer>",
+    }  # fmt: skip
+
+
+def video_r1_cot(folder: Path, number: int) -> Row:
+    return {**video_r1(folder, number), "process": "<think>I look at each frame.</think>"}
+
+
+def mm_eureka(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    turns = [{"role": "user", "content": "<image>How many dots are there?"}]
+    return {"id": str(number), "conversations": turns, "answer": str(count), "image_urls": [image]}
+
+
+def text(folder: Path, number: int) -> Row:
+    return {"problem": f"What is {number} + 2?", "answer": str(number + 2)}
+
+
+# By the name a recipe gives the dataset, or else by its converter.
+MAKERS: dict[str, Callable[[Path, int], Row]] = {
+    "clevr_70k": r1_v,
+    "geoqa_8k": r1_v,
+    "superclevr_eval": r1_v_eval,
+    "geoqa_eval": r1_v_eval,
+    "geometry3k_hub": geometry3k,
+    "vlm_r1_rec_train": rec,
+    "lmm_r1": lmm_r1,
+    "text": lmm_r1_text,
+    "r1_onevision": r1_onevision,
+    "open_r1_video": open_r1_video,
+    "video_r1": video_r1,
+    "cot": video_r1_cot,
+    "mm_eureka": mm_eureka,
+    "easyr1": text,
+}
+
+
+def main(name: str, converter: str, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    make = MAKERS[name] if name in MAKERS else MAKERS[converter]
+    rows = [json.dumps(make(folder, number)) for number in range(ROWS)]
+    (folder / f"{converter}.jsonl").write_text("".join(row + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
