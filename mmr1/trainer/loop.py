@@ -22,6 +22,7 @@ from mmr1.trainer.critic import Critic
 from mmr1.trainer.dynamic_sampling import draw_groups
 from mmr1.trainer.experience import build_experience
 from mmr1.trainer.metrics import step_stats
+from mmr1.trainer.optimizer import NonFiniteError
 from mmr1.trainer.policy import Policy
 from mmr1.trainer.reference import Reference
 from mmr1.trainer.scoring import GroupScorer
@@ -53,6 +54,7 @@ def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
 
     Raises:
         NoSignalError: Dynamic sampling found no group to learn from.
+        FailedStepError: The loss or the gradient is not finite; the weights are unchanged.
     """
     algorithm = config.algorithm
     for number in range(done + 1, config.trainer.max_steps + 1):
@@ -70,7 +72,8 @@ def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
                 config.rollout.sampling.max_tokens,
                 parts.critic,
             )
-            stats = learn(parts, batch, is_warm_up(number, algorithm))
+            with kept_for_inspection(number, batch):
+                stats = learn(parts, batch, is_warm_up(number, algorithm))
             parts.coefficients.adapt(stats)
         with clock("sync"):
             parts.rollout.load_weights(parts.policy.weights(), parts.policy.version)
@@ -78,7 +81,7 @@ def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
                 parts.reference.refresh()
         stats |= drawn.stats
         line = step_stats(number, drawn.everything, stats, clock.seconds(), parts.media)
-        yield Step(number, line, drawn.kept, batch.advantages[:, 0].tolist())
+        yield Step(number, line, drawn.kept, first_advantages(batch))
 
 
 def sample_and_score(
@@ -139,6 +142,29 @@ class Step:
     stats: StepStats
     scored: Sequence[ScoredGroup] = ()
     advantages: Sequence[float] = ()
+
+
+class FailedStepError(NonFiniteError):
+    """An update refused its numbers; ``step`` holds what it was to learn from."""
+
+    def __init__(self, message: str, step: Step) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+@contextmanager
+def kept_for_inspection(number: int, batch: Experience) -> Iterator[None]:
+    """An update that fails on its numbers takes its batch along."""
+    try:
+        yield
+    except NonFiniteError as error:
+        step = Step(number, {}, batch.groups, first_advantages(batch))
+        raise FailedStepError(str(error), step) from error
+
+
+def first_advantages(batch: Experience) -> list[float]:
+    """Each completion's advantage, or that of its first token where they differ."""
+    return batch.advantages[:, 0].tolist()
 
 
 @dataclass(slots=True)

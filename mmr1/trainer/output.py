@@ -122,8 +122,8 @@ class RunDirectory:
         scored: Iterable[ScoredGroup],
         media: MediaCache,
         advantages: Iterable[float | None] = repeat(None),
-    ) -> None:
-        """Write the step's prompts, completions, rewards and, in RL, advantages."""
+    ) -> Path:
+        """Write the step's prompts, completions, rewards and, in RL, advantages; the file."""
         queue = iter(advantages)
         rows = [
             {
@@ -132,7 +132,9 @@ class RunDirectory:
             }
             for group in scored
         ]
-        append_json(self.path / "rollouts" / f"step_{step:06d}.jsonl", rows)
+        file = self.path / "rollouts" / f"step_{step:06d}.jsonl"
+        append_json(file, rows)
+        return file
 
     def _medium(self, ref: MediaRef, prepared: PreparedMedia) -> dict[str, Any]:
         """Where to find a medium again and the size the model saw; kept here if it has no file."""

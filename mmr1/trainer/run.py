@@ -23,7 +23,7 @@ from mmr1.trainer.display import Display
 from mmr1.trainer.evaluate import Evaluation, evaluate, write_evaluation
 from mmr1.trainer.experience import ScoresCompletions
 from mmr1.trainer.learners import build_learners
-from mmr1.trainer.loop import Parts, Step, train
+from mmr1.trainer.loop import FailedStepError, Parts, Step, train
 from mmr1.trainer.output import RunDirectory, check_directory
 from mmr1.trainer.parity import check_parity
 from mmr1.trainer.policy import Policy
@@ -179,7 +179,7 @@ def _train(
             _log(config, directory, trackers, step, inputs.media)
             display.show(step.stats)
 
-        with display:
+        with display, _failed_batch_kept(directory, inputs.media):
             checkpoint = run_steps(
                 config.trainer,
                 train(config, parts, done),
@@ -193,6 +193,18 @@ def _train(
             display.say(summary_line(result))
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
+
+
+@contextmanager
+def _failed_batch_kept(directory: RunDirectory, media: MediaCache) -> Iterator[None]:
+    """Write down what a step that failed on its numbers was to learn from."""
+    try:
+        yield
+    except FailedStepError as error:
+        step = error.step
+        file = directory.log_rollouts(step.number, step.scored, media, step.advantages)
+        error.args = (f"step {step.number}: {error}. Its batch is in {file}",)
+        raise
 
 
 def parity_line(

@@ -13,6 +13,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmr1.config import Config, load_config
 from mmr1.evaluation.run import run_evaluations
+from mmr1.trainer.optimizer import NonFiniteError
 from mmr1.trainer.run import run_training
 from mmr1.trainer.sft import run_sft
 
@@ -171,6 +172,17 @@ def test_another_seed_gives_others(run, warm, digits, tmp_path):
         lines(tmp_path / "other/rollouts/step_000001.jsonl")[0]["id"]
         != (lines(run / "rollouts/step_000001.jsonl")[0]["id"])
     )
+
+
+def test_a_step_that_fails_on_its_numbers_leaves_its_batch(warm, digits, tmp_path):
+    config = rl(warm, digits, tmp_path / "run")
+    config = config.model_copy(
+        update={"optimizer": config.optimizer.model_copy(update={"lr": 1e30, "warmup_steps": 0})}
+    )
+    with pytest.raises(NonFiniteError, match=r"step \d+: .* Its batch is in .*step_\d+.jsonl"):
+        run_training(config)
+    failed = max((tmp_path / "run/rollouts").iterdir())
+    assert len(lines(failed)) == 4
 
 
 @pytest.mark.vllm

@@ -17,8 +17,15 @@ import torch
 from safetensors.torch import load_file
 
 from mmr1.config import AlgorithmConfig, Config, dump_yaml
+from mmr1.data.record import load_samples
+from mmr1.rollout.engine import Request
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.experience import build_experience
+from mmr1.trainer.optimizer import NonFiniteError
 from mmr1.trainer.run import run_training
-from mmr1.trainer.workers import WorkerLostError, part_of
+from mmr1.trainer.workers import WorkerLostError, on_ray, part_of
+from mmr1.types import Reward, ScoredGroup
+from mmr1.vision.families.qwen2_5_vl import load_family, render_prompt
 from tests.trainer.test_algorithms import experience_of, scored
 from tests.trainer.test_resume import LENGTH_REWARD
 
@@ -210,6 +217,34 @@ def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
     assert time.monotonic() - begin < 120
     assert not [p for p in psutil.process_iter(["name"]) if "ray::" in p.info["name"]]
     assert subprocess.run(command, timeout=600, check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
+    tiny_model, mixed, reward, tmp_path
+):
+    two = config(tiny_model, mixed, reward, tmp_path, resources={"ranks": 2})
+    family = load_family(str(tiny_model))
+    samples = load_samples(mixed)[:4]
+    with on_ray(two) as cluster:
+        requests = [Request(render_prompt(family, s), 3, i) for i, s in enumerate(samples)]
+        groups = cluster.engines.generate(requests, two.rollout.sampling)
+        scored = [
+            ScoredGroup(g, tuple(Reward(float(i)) for i, _ in enumerate(g.completions)))
+            for g in groups
+        ]
+        algorithm = build_algorithm(two.algorithm)
+        reference = cluster.reference
+        batch = build_experience(scored, algorithm, two.algorithm, cluster.policy, reference)
+        before = {name: w.clone() for name, w in cluster.policy.weights().items()}
+        batch.advantages[0, 0] = float("nan")  # of one group, so of one rank
+        with pytest.raises(NonFiniteError, match="the loss is nan; the weights were not changed"):
+            cluster.policy.update(batch)
+        after = cluster.policy.weights()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        batch.advantages[0, 0] = 0.5
+        cluster.policy.update(batch)  # the ranks are still in step
+        assert cluster.policy.version == 1
 
 
 def test_a_cluster_without_room_is_named(tiny_model, mixed, reward, tmp_path):
