@@ -132,6 +132,18 @@ def report(
 
 
 @app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="RUN/checkpoints/step_N")],
+    output: Annotated[Path, typer.Argument(help="Directory to write")],
+    adapter: Annotated[bool, typer.Option("--adapter", help="The LoRA adapter alone")] = False,
+) -> None:
+    """A checkpoint as a Hugging Face directory with a model card, adapters merged."""
+    from mmr1.trainer.export import export as write
+
+    typer.echo(f"written: {write(checkpoint, output, adapter=adapter)}")
+
+
+@app.command()
 def migrate(
     config: Annotated[Path, typer.Argument(help="YAML file of EasyR1")],
     output: Annotated[Path | None, typer.Option(help="File to write; else it is printed")] = None,

@@ -52,6 +52,9 @@ class ModelConfig(Section):
     path: str = Field(description="A Hugging Face model directory or hub name")
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     freeze_vision: bool = Field(False, description="Keep the vision tower as it is")
+    checkpoint_activations: bool = Field(
+        False, description="Compute activations again in the backward pass: less memory, 4/3 work"
+    )
     lora: LoraConfig | None = Field(None, description="Train adapters only; {} for the defaults")
 
 

@@ -50,7 +50,7 @@ def load_model(config: ModelConfig) -> Any:
 
 
 def load_trainable(config: ModelConfig) -> Any:
-    """The model to be trained: its vision tower frozen, adapters put on, where asked.
+    """The model to be trained: tower frozen, activations checkpointed, adapters on, where asked.
 
     Raises:
         ValueError: The adapters fit no layer.
@@ -58,6 +58,8 @@ def load_trainable(config: ModelConfig) -> Any:
     model = load_model(config)
     if config.freeze_vision:
         model.model.visual.requires_grad_(False)
+    if config.checkpoint_activations:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora is None:
         return model
     return add_adapters(model, config.lora, config.freeze_vision)

@@ -20,7 +20,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 MANIFEST = "manifest.json"
-_MANIFEST_DIGEST = "manifest.sha256"
+MANIFEST_DIGEST = "manifest.sha256"
 _PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt"}
 
 Fill = Callable[[Path], None]
@@ -179,7 +179,7 @@ def _seal(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
     manifest = folder / MANIFEST
     content = {"version": 1, "step": step, "metrics": dict(metrics), "files": files}
     manifest.write_text(json.dumps(content, indent=1) + "\n")
-    digest = folder / _MANIFEST_DIGEST
+    digest = folder / MANIFEST_DIGEST
     digest.write_text(_digest_line(manifest))
     _sync(manifest)
     _sync(digest)
@@ -191,7 +191,7 @@ def _seal(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
 def _manifest(checkpoint: Path) -> dict:
     path = checkpoint / MANIFEST
     try:
-        if (checkpoint / _MANIFEST_DIGEST).read_text() != _digest_line(path):
+        if (checkpoint / MANIFEST_DIGEST).read_text() != _digest_line(path):
             raise DamagedCheckpointError(f"{path} is not what was written (its digest differs)")
         return json.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:

@@ -1,0 +1,109 @@
+"""``mmr1 export``: a checkpoint as a model directory to share, with a card on how it was made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from mmr1.config import Config, load_config
+from mmr1.trainer.checkpoint import MANIFEST, MANIFEST_DIGEST, check_whole
+from mmr1.trainer.lora import ADAPTER_FOLDER
+from mmr1.trainer.state import TRAINING
+
+CARD = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
+    """\
+---
+base_model: {{ config.model.path }}
+pipeline_tag: image-text-to-text
+library_name: {{ "peft" if adapter else "transformers" }}
+tags: [mmr1, {{ command }}]
+---
+# {{ name }}
+
+{{ what }} of `{{ config.model.path }}`, step {{ step }} of {{ config.trainer.max_steps }},
+trained with mmr1.
+
+| | |
+|---|---|
+{% for label, value in facts %}
+| {{ label }} | {{ value }} |
+{% endfor %}
+
+{% if metrics %}
+At that step:
+
+| metric | value |
+|---|---|
+{% for label, value in metrics %}
+| {{ label }} | {{ "%.4g" % value }} |
+{% endfor %}
+
+{% endif %}
+The whole configuration of the run is in `mmr1_config.yaml`.
+"""
+)
+_LEFT_OUT = {MANIFEST, MANIFEST_DIGEST, TRAINING, ADAPTER_FOLDER}
+
+
+def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
+    """Write a directory that transformers and vLLM (or, with ``adapter``, peft) load as it is.
+
+    Raises:
+        ValueError: There is no such checkpoint or adapter, or something is in the way.
+        DamagedCheckpointError: A file is not what was written.
+    """
+    run = checkpoint.parent.parent
+    if not (checkpoint / MANIFEST).is_file() or not (run / "config.yaml").is_file():
+        raise ValueError(
+            f"{checkpoint} is no checkpoint of a run; name one like RUN/checkpoints/step_000100"
+        )
+    if output.exists():
+        raise ValueError(f"{output} is there already; name another directory")
+    if adapter and not (checkpoint / ADAPTER_FOLDER).is_dir():
+        raise ValueError(
+            f"{checkpoint} has no adapter: the run had no model.lora; leave --adapter out"
+        )
+    check_whole(checkpoint)
+    source = checkpoint / ADAPTER_FOLDER if adapter else checkpoint
+    shutil.copytree(source, output, ignore=lambda _, names: _LEFT_OUT & set(names))
+    shutil.copy(run / "config.yaml", output / "mmr1_config.yaml")
+    manifest = json.loads((checkpoint / MANIFEST).read_text())
+    config = load_config(run / "config.yaml")
+    (output / "README.md").write_text(_card(config, manifest, output.name, adapter))
+    return output
+
+
+def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) -> str:
+    # Only RL logs a reward.
+    metrics = {k: v for k, v in manifest["metrics"].items() if not k.startswith(("time/", "step"))}
+    reinforced = "reward/mean" in metrics
+    parts = ", ".join(
+        f"{name} ({part.use or name}, weight {part.weight:g})"
+        for name, part in config.rewards.parts.items()
+    )
+    data = config.data.train
+    sources = data if isinstance(data, str) else ", ".join(data or {})
+    facts = [
+        ("data", f"`{sources}`"),
+        ("algorithm", config.algorithm.name if reinforced else "supervised or preference training"),
+        ("rewards", parts if reinforced else "none"),
+        ("learning rate", f"{config.optimizer.lr:g}"),
+        ("seed", config.seed),
+    ]
+    if reinforced:
+        rollout = config.rollout
+        facts.insert(3, ("prompts and completions a step", f"{rollout.prompts} x {rollout.n}"))
+    return CARD.render(
+        config=config,
+        name=name,
+        adapter=adapter,
+        command=config.algorithm.name if reinforced else "sft",
+        what="LoRA adapter" if adapter else "Fine-tuned weights",
+        step=manifest["step"],
+        facts=facts,
+        metrics=sorted(metrics.items()),
+    )

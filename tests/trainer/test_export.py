@@ -1,0 +1,61 @@
+"""What is exported loads elsewhere and tells how it was made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from mmr1.config import Config
+from mmr1.trainer.checkpoint import DamagedCheckpointError
+from mmr1.trainer.export import export
+from mmr1.trainer.sft import run_sft
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_model, digits, tmp_path_factory) -> Path:
+    config = Config(
+        model={"path": str(tiny_model), "dtype": "float32", "lora": {"rank": 2}},
+        data={"train": str(digits / "sft.jsonl")},
+        optimizer={"lr": 1e-2, "warmup_steps": 0},
+        sft={"batch_size": 4},
+        trainer={"max_steps": 2, "output_dir": str(tmp_path_factory.mktemp("sft") / "run")},
+    )
+    return run_sft(config)
+
+
+def test_merged_and_as_an_adapter_it_is_the_same_model(checkpoint, tiny_model, tmp_path, mmr1):
+    code, out, _ = mmr1("export", checkpoint, tmp_path / "merged")
+    assert (code, out.split()[0]) == (0, "written:")
+    export(checkpoint, tmp_path / "adapter", adapter=True)
+    merged = AutoModelForImageTextToText.from_pretrained(tmp_path / "merged")
+    start = AutoModelForImageTextToText.from_pretrained(tiny_model)
+    adapted = PeftModel.from_pretrained(start, tmp_path / "adapter")
+    processor = AutoProcessor.from_pretrained(tmp_path / "merged")
+    batch = processor(text=["<|im_start|>user\nHi<|im_end|>\n"], return_tensors="pt")
+    torch.testing.assert_close(merged(**batch).logits, adapted(**batch).logits)
+    assert not (tmp_path / "merged/training").exists()
+
+
+def test_the_card_tells_model_data_and_metrics(checkpoint, tiny_model, tmp_path):
+    card = (export(checkpoint, tmp_path / "out") / "README.md").read_text()
+    for fact in (f"base_model: {tiny_model}", "sft.jsonl", "step 2 of 2", "| loss |", "0.01"):
+        assert fact in card
+    assert (tmp_path / "out/mmr1_config.yaml").is_file()
+
+
+def test_what_cannot_be_exported_is_named(checkpoint, tiny_model, tmp_path):
+    with pytest.raises(ValueError, match="is no checkpoint of a run; name one like"):
+        export(tiny_model, tmp_path / "out")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ValueError, match="is there already"):
+        export(checkpoint, tmp_path / "there")
+    weights = checkpoint / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DamagedCheckpointError, match=r"model.safetensors is not what was written"):
+        export(checkpoint, tmp_path / "out")
+    weights.write_bytes(whole)
