@@ -161,11 +161,32 @@ def migrate(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    overrides: Overrides = None,
+    estimate: Annotated[
+        Path | None, typer.Option(help="Say what the run of this YAML file needs of a device")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option(help="GiB of a device; default: this one's")
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Default: measured on data.train")
+    ] = None,
+    vision_tokens: Annotated[int, typer.Option(help="Those of the prompt that are vision")] = 0,
+) -> None:
     """Check this machine and environment, each line ok or with its remedy."""
-    from mmr1.doctor import run_doctor
+    if estimate is None:
+        from mmr1.doctor import run_doctor
 
-    raise typer.Exit(0 if run_doctor() else 1)
+        raise typer.Exit(0 if run_doctor() else 1)
+    from mmr1.doctor import run_estimate
+    from mmr1.estimate import Load
+
+    config = load_config(estimate, overrides or [])
+    load = None
+    if prompt_tokens is not None:
+        load = Load(prompt_tokens, vision_tokens, config.rollout.sampling.max_tokens)
+    raise typer.Exit(0 if run_estimate(config, memory, load) else 1)
 
 
 @model_app.command("new")

@@ -8,10 +8,15 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psutil
 from packaging.specifiers import SpecifierSet
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from mmr1.config import Config
+    from mmr1.estimate import Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +116,66 @@ def _memory() -> Check:
 def _disk() -> Check:
     free = shutil.disk_usage(".").free / 1024**3
     return Check("disk", f"{free:.0f} GiB free here", None if free >= 2 else "free some space")
+
+
+def run_estimate(config: Config, memory_gib: float | None, load: Load | None) -> bool:
+    """Print what a run needs of each device, and what to change; True when nothing need be."""
+    from rich.table import Table
+
+    from mmr1.estimate import GIB, estimate, rows
+
+    load = load or measured_load(config)
+    memory = _device_bytes() if memory_gib is None else memory_gib * GIB
+    found = estimate(config, load, memory)
+    console = Console(highlight=False)
+    table = Table("", "part", "GiB", title=f"{config.model.path}, a device of each kind")
+    table.columns[2].justify = "right"
+    for row in rows(found, memory):
+        table.add_row(*row)
+    console.print(table)
+    console.print(
+        f"prompt {load.prompt} tokens ({load.vision} of them vision), completion "
+        f"{load.completion}; {found.sync_bytes / GIB:.2f} GiB of weights to each engine a step"
+    )
+    for line in found.advice:
+        console.print(f"it will not fit -> {line}", soft_wrap=True)
+    return not found.advice
+
+
+def measured_load(config: Config, samples: int = 500) -> Load:
+    """The 95th percentile of the training prompts, from the headers of their media.
+
+    Raises:
+        ValueError: There are no data to look at.
+    """
+    import numpy as np
+
+    from mmr1.data.sources import load_mixture
+    from mmr1.estimate import Load
+    from mmr1.trainer.build import family_of, renderer
+    from mmr1.vision.families.qwen2_5_vl import media_tokens, prompt_length
+
+    if config.data.train is None:
+        raise ValueError(
+            "data.train is not set, so prompts cannot be measured; set it, or give "
+            "--prompt-tokens and --vision-tokens"
+        )
+    sources, _ = load_mixture(config.data)
+    family = family_of(config)
+    render = renderer(family, config)
+    prompts = [render(sample) for source in sources.values() for sample in source[:samples]]
+    lengths = [prompt_length(family, prompt) for prompt in prompts]
+    vision = [sum(media_tokens(family, m) for m in prompt.media) for prompt in prompts]
+    return Load(
+        int(np.percentile(lengths, 95)),
+        int(np.percentile(vision, 95)),
+        config.rollout.sampling.max_tokens,
+    )
+
+
+def _device_bytes() -> float:
+    import torch
+
+    if torch.cuda.is_available():
+        return float(torch.cuda.get_device_properties(0).total_memory)
+    return float(psutil.virtual_memory().total)

@@ -1,0 +1,234 @@
+"""What a run needs of a device's memory, from shapes alone: ``mmr1 doctor --estimate CONFIG``.
+
+Bytes are counted as the trainer allocates them: see ``activation_elements`` for what a backward
+pass keeps. ``tests/test_estimate.py`` holds that count to what autograd really saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+from mmr1.config import Config
+from mmr1.trainer.logprob_head import CHUNK_ELEMENTS
+from mmr1.trainer.lora import add_adapters
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Tokens of a prompt with its media, those of them that are vision, and of a completion."""
+
+    prompt: int
+    vision: int
+    completion: int
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that takes memory."""
+
+    owner: str
+    name: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What trainer rank and rollout engine need, each on its device.
+
+    Attributes:
+        items: The parts; ``owner`` is ``trainer`` or ``engine``.
+        sync_bytes: Weights that every step sends to each engine.
+        advice: What to change, most helpful first; empty when it fits or no memory was given.
+    """
+
+    items: tuple[Item, ...]
+    sync_bytes: float
+    advice: tuple[str, ...]
+
+    def total(self, owner: str) -> float:
+        return sum(item.bytes for item in self.items if item.owner == owner)
+
+
+def estimate(config: Config, load: Load, memory: float | None = None) -> Estimate:
+    """Count the bytes of a run.
+
+    Args:
+        load: A typical heavy prompt and completion.
+        memory: Bytes of one device; None leaves the advice out.
+
+    Raises:
+        ValueError: The model's configuration cannot be read.
+    """
+    shapes = read_shapes(config)
+    items = (*_trainer(config, shapes, load), *_engine(config, shapes, load))
+    found = Estimate(items, shapes.weights * _width(config), ())
+    if memory is None:
+        return found
+    return Estimate(items, found.sync_bytes, tuple(_advice(config, found, memory)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Sizes of a model: elements of all weights and of the trained ones, and its dimensions."""
+
+    weights: int
+    trained: int
+    outside_layers: int
+    text: Any
+    vision: Any
+
+
+def read_shapes(config: Config) -> Shapes:
+    """Build the model without memory (torch's ``meta`` device) and count."""
+    try:
+        hf = AutoConfig.from_pretrained(config.model.path)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"model.path '{config.model.path}' has no configuration to read ({error})"
+        ) from error
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(hf)
+    weights = sum(p.numel() for p in model.parameters())
+    base = model.model
+    inside = [*base.language_model.layers, *base.visual.blocks]
+    layered = sum(p.numel() for layer in inside for p in layer.parameters())
+    if config.model.freeze_vision:
+        base.visual.requires_grad_(False)
+    if config.model.lora is not None:
+        model = add_adapters(model, config.model.lora, config.model.freeze_vision)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return Shapes(weights, trained, weights - layered, hf.text_config, hf.vision_config)
+
+
+def activation_elements(shapes: Shapes) -> tuple[float, float]:
+    """Elements that the backward pass keeps of one token in the layers, and of one vision token.
+
+    Per layer: both norms keep their input, the normalised and the scaled value; rotary embedding
+    keeps queries and keys before, swapped and after; attention its values, output and log-sum-exp;
+    the MLP the gate before and after the activation, the other branch and their product. A vision
+    token is ``merge**2`` patches.
+    """
+    text, vision = shapes.text, shapes.vision
+    head = text.hidden_size // text.num_attention_heads
+    head = getattr(text, "head_dim", None) or head
+    queries, keys = text.num_attention_heads * head, text.num_key_value_heads * head
+    layer = 6 * text.hidden_size + 4 * queries + 4 * keys + 4 * text.intermediate_size
+    layer += text.num_attention_heads
+    patch = 6 * vision.hidden_size + 7 * vision.hidden_size + 4 * vision.intermediate_size
+    return (
+        layer * text.num_hidden_layers,
+        patch * vision.depth * vision.spatial_merge_size**2,
+    )
+
+
+def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
+    ranks, width = config.resources.ranks, _width(config)
+    master = 0 if width == 4 else 4 * shapes.trained
+    items = [
+        Item("trainer", "weights", width * shapes.weights / ranks),
+        Item("trainer", "gradients", (4 if master else width) * shapes.trained / ranks),
+        Item("trainer", "AdamW moments", 8 * shapes.trained / ranks),
+        Item("trainer", "float32 master weights", master / ranks),
+        Item("trainer", "activations of a micro-batch", _activations(config, shapes, load)),
+        Item("trainer", "logits chunk", 3 * 4 * CHUNK_ELEMENTS),
+    ]
+    if ranks > 1:
+        items.append(Item("trainer", "gathered weights", 2 * width * shapes.outside_layers))
+    if config.algorithm.kl_coef and config.model.lora is None:
+        items.append(Item("trainer", "reference policy", width * shapes.weights / ranks))
+    if config.algorithm.critic is not None:
+        items.append(Item("trainer", "critic", (width + 16) * shapes.weights))
+    return items
+
+
+def _activations(config: Config, shapes: Shapes, load: Load) -> float:
+    """Of the largest micro-batch: the budget, or a step's tokens if they are fewer."""
+    share = max(1, round(config.rollout.prompts / config.resources.ranks))
+    group = load.prompt + config.rollout.n * load.completion
+    cost = group + config.trainer.vision_cost * load.vision
+    filled = min(1.0, config.trainer.micro_batch_tokens / (share * cost))
+    tokens, vision = filled * share * group, filled * share * load.vision
+    of_token, of_vision_token = activation_elements(shapes)
+    if config.model.freeze_vision:
+        of_vision_token = 0
+    if config.model.checkpoint_activations:
+        layers, blocks = shapes.text.num_hidden_layers, shapes.vision.depth
+        of_token = shapes.text.hidden_size * layers + of_token / layers
+        patches = shapes.vision.spatial_merge_size**2
+        if of_vision_token:
+            kept = shapes.vision.hidden_size * blocks * patches
+            of_vision_token = kept + of_vision_token / blocks
+    return _width(config) * (tokens * of_token + vision * of_vision_token)
+
+
+def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
+    text, parallel = shapes.text, config.rollout.tensor_parallel_size
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    kv = 2 * text.num_hidden_layers * text.num_key_value_heads * head * _width(config)
+    prompts = config.rollout.prompts / config.resources.engines
+    tokens = prompts * (load.prompt + config.rollout.n * load.completion)
+    return [
+        Item("engine", "weights", _width(config) * shapes.weights / parallel),
+        Item("engine", "KV cache of a whole step", kv * tokens / parallel),
+    ]
+
+
+def _advice(config: Config, found: Estimate, memory: float) -> list[str]:
+    room = memory
+    if not config.resources.distributed:  # one process: trainer and engine share the device
+        room = memory * (1 - config.rollout.gpu_memory_utilization)
+    advice = []
+    if found.total("trainer") > room:
+        advice += _lighter_trainer(config, found)
+    given = memory * config.rollout.gpu_memory_utilization
+    weights = next(i.bytes for i in found.items if (i.owner, i.name) == ("engine", "weights"))
+    if weights > 0.9 * given:
+        advice.append(
+            f"rollout.gpu_memory_utilization={config.rollout.gpu_memory_utilization:g} leaves the "
+            f"engine {given / GIB:.1f} GiB and its weights take {weights / GIB:.1f}: raise it, or "
+            "rollout.tensor_parallel_size"
+        )
+    return advice
+
+
+def _lighter_trainer(config: Config, found: Estimate) -> list[str]:
+    by_name = {i.name: i.bytes for i in found.items if i.owner == "trainer"}
+    advice = []
+    if by_name["activations of a micro-batch"] > 0.2 * found.total("trainer"):
+        if not config.model.checkpoint_activations:
+            advice.append("model.checkpoint_activations=true: activations of one layer at a time")
+        half = config.trainer.micro_batch_tokens // 2
+        advice.append(f"trainer.micro_batch_tokens={half}: half of the activations")
+    if not config.model.freeze_vision:
+        advice.append("model.freeze_vision=true: no gradients, moments, activations of the tower")
+    if config.model.lora is None:
+        advice.append("model.lora={rank: 64}: gradients and moments of the adapters only")
+    advice.append(
+        f"resources.ranks={2 * config.resources.ranks}: half of weights, gradients and moments each"
+    )
+    if not config.resources.distributed and config.rollout.gpu_memory_utilization > 0.3:
+        advice.append("rollout.gpu_memory_utilization=0.3: the engine shares this device")
+    return advice
+
+
+def _width(config: Config) -> int:
+    return 4 if config.model.dtype == "float32" else 2
+
+
+def rows(found: Estimate, memory: float | None) -> Sequence[tuple[str, str, str]]:
+    """``(owner, part, GiB)`` for a table, with a total of each owner."""
+    table = []
+    for owner in ("trainer", "engine"):
+        parts = [i for i in found.items if i.owner == owner and i.bytes]
+        table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in parts]
+        table.append((owner, "total", f"{found.total(owner) / GIB:.2f}"))
+    if memory is not None:
+        table.append(("device", "memory", f"{memory / GIB:.2f}"))
+    return table

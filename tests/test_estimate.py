@@ -1,0 +1,136 @@
+"""The memory estimate against what autograd really keeps, and the advice it gives."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+from mmr1.config import Config
+from mmr1.estimate import GIB, Load, Shapes, activation_elements, estimate, read_shapes
+from mmr1.trainer.packed import packed_scores
+from mmr1.vision.families.tiny import new_model
+from tests.trainer.tiny_groups import group, image
+
+# Shapes of Qwen2.5-VL-3B as published.
+THREE_B = {
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "max_position_embeddings": 128000,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture(scope="module")
+def twenty_m(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "20m"
+    new_model(path, "20m")
+    return path
+
+
+def kept_bytes(model, groups) -> int:
+    """Bytes of distinct memory that autograd keeps for the backward pass, weights aside."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+    alive = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        alive.append(tensor)  # freed memory would be given out again, and counted once
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        packed_scores(model, groups, 1.0)
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n", [1, 8])
+def test_activations_are_what_autograd_keeps(twenty_m, dtype, n):
+    model = AutoModelForImageTextToText.from_pretrained(twenty_m, dtype=dtype)
+    groups = [group([image(280, 280, seed)], 20, [64] * n, seed) for seed in range(2)]
+    config = model.config
+    shapes = Shapes(0, 0, 0, config.text_config, config.vision_config)
+    of_token, of_vision_token = activation_elements(shapes)
+    tokens = sum(len(g.prompt_ids) + 64 * n for g in groups)
+    vision = sum(m.tokens for g in groups for m in g.media)
+    expected = dtype.itemsize * (of_token * tokens + of_vision_token * vision)
+    assert kept_bytes(model, groups) == pytest.approx(expected, rel=0.1)
+
+
+def config_for(path, **sections) -> Config:
+    return Config.model_validate(
+        {"model": {"path": str(path), **sections.pop("model", {})}, **sections}
+    )
+
+
+@pytest.fixture(scope="module")
+def three_b(tmp_path_factory, twenty_m):
+    """Only a configuration: the estimate needs no weights."""
+    path = tmp_path_factory.mktemp("models") / "3b"
+    path.mkdir()
+    content = AutoConfig.from_pretrained(twenty_m).to_dict()
+    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
+    text = {**content["text_config"], **THREE_B, "rope_parameters": rope, "head_dim": 128}
+    text["layer_types"] = ["full_attention"] * 36
+    vision = {**content["vision_config"], "hidden_size": 1280, "intermediate_size": 3420}
+    vision |= {"depth": 32, "num_heads": 16, "out_hidden_size": 2048}
+    content |= {"text_config": text, "vision_config": vision, "tie_word_embeddings": True}
+    (path / "config.json").write_text(json.dumps(content, default=str))
+    return path
+
+
+def test_a_3b_model_has_the_published_size(three_b):
+    shapes = read_shapes(config_for(three_b))
+    assert shapes.weights == pytest.approx(3.75e9, rel=0.03)
+    frozen = read_shapes(config_for(three_b, model={"freeze_vision": True}))
+    assert shapes.trained - frozen.trained == pytest.approx(0.67e9, rel=0.05)
+    adapted = read_shapes(config_for(three_b, model={"lora": {"rank": 16}}))
+    assert adapted.trained < 0.02 * shapes.weights
+
+
+def test_what_does_not_fit_gets_advice_that_helps(three_b):
+    load, memory = Load(1100, 1024, 512), 80 * GIB
+    whole = config_for(three_b)
+    found = estimate(whole, load, memory)
+    assert found.total("trainer") > memory / 2
+    assert any("checkpoint_activations" in line for line in found.advice)
+    lighter = config_for(
+        three_b,
+        model={"freeze_vision": True, "checkpoint_activations": True, "lora": {"rank": 64}},
+        rollout={"gpu_memory_utilization": 0.3},
+    )
+    assert estimate(lighter, load, memory).advice == ()
+    assert estimate(whole, load).advice == ()  # nothing to compare with
+
+
+def test_ranks_share_what_is_sharded(three_b):
+    load = Load(1100, 1024, 512)
+    alone = estimate(config_for(three_b), load)
+    eight = estimate(config_for(three_b, resources={"ranks": 8}), load)
+
+    def part(found, name):
+        return next(i.bytes for i in found.items if (i.owner, i.name) == ("trainer", name))
+
+    for name in ("weights", "gradients", "AdamW moments"):
+        assert part(eight, name) == pytest.approx(part(alone, name) / 8)
+
+
+def test_the_command_prints_a_table(digits, tiny_model, tmp_path, mmr1):
+    path = tmp_path / "run.yaml"
+    path.write_text(f"model: {{path: {tiny_model}}}\ndata: {{train: {digits / 'rl.jsonl'}}}\n")
+    code, out, _ = mmr1("doctor", "--estimate", path, "--memory", "8")
+    assert code == 0
+    assert "AdamW moments" in out
+    assert "4 of them vision" in out
+    code, out, _ = mmr1("doctor", "--estimate", path, "--memory", "0.01")
+    assert code == 1
+    assert "it will not fit ->" in out
