@@ -124,6 +124,10 @@ class AlgorithmConfig(Section):
         None, gt=0, description="Adapt entropy_coef to this entropy per token; fixed if not set"
     )
     entropy_rate: float = Field(0.1, gt=0, description="Of the adaptation")
+    ptx_coef: float = Field(
+        0.0, ge=0, description="Of the supervised loss on data.ptx, mixed into every update"
+    )
+    ptx_batch: Positive = Field(32, description="Demonstrations of data.ptx per step")
     aggregation: Literal["sequence", "token", "constant"] = Field(
         "sequence", description="How token losses are added up"
     )

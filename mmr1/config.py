@@ -63,6 +63,7 @@ class DataConfig(Section):
         description="Training data: a file, a folder, a dataset name@split; or several: weight",
     )
     eval: str | None = Field(None, description="Held-out data, named in the same way")
+    ptx: str | None = Field(None, description="Demonstrations for the PTX term (ptx_coef)")
     format: str | None = Field(
         None, description="Row form (easyr1, verl, trl, ...); recognised by its keys if not set"
     )
@@ -302,6 +303,11 @@ class Config(Section):
             raise ValueError(
                 f"rollout.n={n} and algorithm.name={algorithm.name}: a group of one has no "
                 "baseline and no signal; set rollout.n to 2 or more"
+            )
+        if (self.data.ptx is None) != (algorithm.ptx_coef == 0):
+            raise ValueError(
+                f"data.ptx={self.data.ptx} and algorithm.ptx_coef={algorithm.ptx_coef:g}: the PTX "
+                "term needs demonstrations and a coefficient; set both, or neither"
             )
         self._match_contrast()
         if self.dpo.rounds and n < 2:

@@ -14,6 +14,7 @@ import torch
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.kl import k3
+from mmr1.trainer.nll import add_nll_gradient
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import TokenScores
@@ -116,7 +117,11 @@ class LocalPolicy:
             sums["tokens"] += float(part.completion_mask.sum())
             for name, values in self._logged(inputs, part).items():
                 sums[name] += float(values.detach()[part.completion_mask].sum())
-        return self._means(self._scorer.team.total(sums))
+        stats = self._means(self._scorer.team.total(sums))
+        if experience.demonstrations:
+            ptx = add_nll_gradient(self._scorer, experience.demonstrations, experience.ptx_coef)
+            stats["ptx_loss"] = ptx
+        return stats
 
     def _means(self, sums: dict[str, float]) -> StepStats:
         """The loss as it is, the rest per token; raises where the loss is not finite."""
