@@ -110,7 +110,9 @@ class AlgorithmConfig(Section):
     )
     baseline_momentum: float = Field(0.9, ge=0, lt=1, description="Of the moving average")
     kl_coef: float = Field(0.0, ge=0, description="0 loads no reference policy")
-    kl_estimator: Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward", "full"] = Field(
+        "k3", description="full: exact, over the whole vocabulary, in the loss alone"
+    )
     kl_in: Literal["loss", "reward"] = "loss"
     kl_target: float | None = Field(
         None, gt=0, description="Adapt kl_coef to this KL per token; fixed if not set"
@@ -186,6 +188,11 @@ class AlgorithmConfig(Section):
         if self.name == "process_grpo" and self.kl_in == "reward":
             raise ValueError(
                 "process_grpo learns from the rewards of steps, which hold no KL; set kl_in=loss"
+            )
+        if self.kl_estimator == "full" and self.kl_in == "reward":
+            raise ValueError(
+                "kl_estimator=full is measured in the update, after the rewards; set kl_in=loss, "
+                "or an estimator of sampled tokens such as k1"
             )
         if not self.dynamic_sampling and self.oversample > 1:
             raise ValueError(

@@ -337,6 +337,11 @@ class Config(Section):
                 f"{resources} and algorithm.name={self.algorithm.name}: a critic trains in one "
                 "process only; set both to 1, or choose an algorithm without a critic"
             )
+        if self.algorithm.ptx_coef or self.algorithm.kl_estimator == "full":
+            raise ValueError(
+                f"{resources}: the PTX term and the KL over the vocabulary are computed in one "
+                "process only; set both to 1, or algorithm.ptx_coef=0 and another kl_estimator"
+            )
         if self.trainer.save_in_background:
             raise ValueError(
                 f"{resources} and trainer.save_in_background: ranks save together, between steps; "

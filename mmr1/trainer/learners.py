@@ -71,15 +71,17 @@ def build_learners(
         team=team or Alone(),
         forward=shard(model),
     )
+    reference = _reference(config, scorer, frozen, shard)
     updates = config.algorithm.updates_per_rollout
     policy = LocalPolicy(
         scorer,
         build_algorithm(config.algorithm),
         Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
         updates=updates,
+        reference=reference if config.algorithm.kl_estimator == "full" else None,
     )
     critic = build_critic(config, family, media)
-    return Learners(model, policy, _reference(config, scorer, frozen, shard), critic)
+    return Learners(model, policy, reference, critic)
 
 
 def _reference(

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
+from mmr1.trainer.kl_head import Distributions
 from mmr1.trainer.lora import adapter_weights, set_adapter_weights
 from mmr1.trainer.scorer import Scorer
+from mmr1.trainer.team import Turn
 from mmr1.types import RolloutGroup
 
 
@@ -18,6 +20,10 @@ class Reference(Protocol):
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient, sequences in group order."""
+        ...
+
+    def distributions(self, turn: Turn) -> Distributions:
+        """What it would draw the turn's completion tokens from, for the KL over the vocabulary."""
         ...
 
     def refresh(self) -> None:
@@ -43,6 +49,9 @@ class FrozenCopy:
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._own.logprobs(groups)
 
+    def distributions(self, turn: Turn) -> Distributions:
+        return self._own.distributions(turn)
+
     def refresh(self) -> None:
         self._own.load_weights(self._policy.weights())
 
@@ -63,6 +72,10 @@ class AdapterReference:
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         with _adapters(self._policy.model, self._kept):
             return self._policy.logprobs(groups)
+
+    def distributions(self, turn: Turn) -> Distributions:
+        with _adapters(self._policy.model, self._kept):
+            return self._policy.distributions(turn)
 
     def refresh(self) -> None:
         self._kept = adapter_weights(self._policy.model)

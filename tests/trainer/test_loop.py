@@ -26,6 +26,7 @@ from mmr1.trainer.dynamic_sampling import NoSignalError
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.policy import LocalPolicy
+from mmr1.trainer.reference import FrozenCopy
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.step_rewards import build_step_scorer
