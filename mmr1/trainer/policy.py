@@ -16,7 +16,7 @@ from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.kl import k3
 from mmr1.trainer.nll import add_nll_gradient
 from mmr1.trainer.optimizer import Optimizer, check_finite
-from mmr1.trainer.reference import Reference
+from mmr1.trainer.reference import GivesDistributions
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import TokenScores
 from mmr1.trainer.state import load_snapshot, model_snapshot
@@ -67,7 +67,7 @@ class LocalPolicy:
         algorithm: Algorithm,
         optimizer: Optimizer,
         updates: int,
-        reference: Reference | None = None,
+        reference: GivesDistributions | None = None,
     ) -> None:
         self.version = 0
         self._scorer = scorer

@@ -22,10 +22,6 @@ class Reference(Protocol):
         """``[B, R]`` float32 without gradient, sequences in group order."""
         ...
 
-    def distributions(self, turn: Turn) -> Distributions:
-        """What it would draw the turn's completion tokens from, for the KL over the vocabulary."""
-        ...
-
     def refresh(self) -> None:
         """Become the policy as it is now (iterative GRPO)."""
         ...
@@ -36,6 +32,14 @@ class Reference(Protocol):
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Become the reference that these weights were taken from."""
+        ...
+
+
+class GivesDistributions(Protocol):
+    """A reference in the policy's own process, for the KL over the vocabulary."""
+
+    def distributions(self, turn: Turn) -> Distributions:
+        """What it would draw the turn's completion tokens from. Without gradient."""
         ...
 
 
