@@ -110,7 +110,9 @@ class AlgorithmConfig(Section):
     )
     baseline_momentum: float = Field(0.9, ge=0, lt=1, description="Of the moving average")
     kl_coef: float = Field(0.0, ge=0, description="0 loads no reference policy")
-    kl_estimator: Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward", "full"] = Field(
+        "k3", description="full: exact, over the whole vocabulary, in the loss alone"
+    )
     kl_in: Literal["loss", "reward"] = "loss"
     kl_target: float | None = Field(
         None, gt=0, description="Adapt kl_coef to this KL per token; fixed if not set"
@@ -124,6 +126,10 @@ class AlgorithmConfig(Section):
         None, gt=0, description="Adapt entropy_coef to this entropy per token; fixed if not set"
     )
     entropy_rate: float = Field(0.1, gt=0, description="Of the adaptation")
+    ptx_coef: float = Field(
+        0.0, ge=0, description="Of the supervised loss on data.ptx, mixed into every update"
+    )
+    ptx_batch: Positive = Field(32, description="Demonstrations of data.ptx per step")
     aggregation: Literal["sequence", "token", "constant"] = Field(
         "sequence", description="How token losses are added up"
     )
@@ -182,6 +188,11 @@ class AlgorithmConfig(Section):
         if self.name == "process_grpo" and self.kl_in == "reward":
             raise ValueError(
                 "process_grpo learns from the rewards of steps, which hold no KL; set kl_in=loss"
+            )
+        if self.kl_estimator == "full" and self.kl_in == "reward":
+            raise ValueError(
+                "kl_estimator=full is measured in the update, after the rewards; set kl_in=loss, "
+                "or an estimator of sampled tokens such as k1"
             )
         if not self.dynamic_sampling and self.oversample > 1:
             raise ValueError(

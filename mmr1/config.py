@@ -66,6 +66,7 @@ class DataConfig(Section):
         description="Training data: a file, a folder, a dataset name@split; or several: weight",
     )
     eval: str | None = Field(None, description="Held-out data, named in the same way")
+    ptx: str | None = Field(None, description="Demonstrations for the PTX term (ptx_coef)")
     format: str | None = Field(
         None, description="Row form (easyr1, verl, trl, ...); recognised by its keys if not set"
     )
@@ -306,6 +307,11 @@ class Config(Section):
                 f"rollout.n={n} and algorithm.name={algorithm.name}: a group of one has no "
                 "baseline and no signal; set rollout.n to 2 or more"
             )
+        if (self.data.ptx is None) != (algorithm.ptx_coef == 0):
+            raise ValueError(
+                f"data.ptx={self.data.ptx} and algorithm.ptx_coef={algorithm.ptx_coef:g}: the PTX "
+                "term needs demonstrations and a coefficient; set both, or neither"
+            )
         self._match_contrast()
         if self.dpo.rounds and n < 2:
             raise ValueError(
@@ -333,6 +339,11 @@ class Config(Section):
             raise ValueError(
                 f"{resources} and algorithm.name={self.algorithm.name}: a critic trains in one "
                 "process only; set both to 1, or choose an algorithm without a critic"
+            )
+        if self.algorithm.ptx_coef or self.algorithm.kl_estimator == "full":
+            raise ValueError(
+                f"{resources}: the PTX term and the KL over the vocabulary are computed in one "
+                "process only; set both to 1, or algorithm.ptx_coef=0 and another kl_estimator"
             )
         if self.trainer.save_in_background:
             raise ValueError(

@@ -242,7 +242,8 @@ class Experience:
         ref_logprobs: ``[B, R]`` of the reference policy, or None when KL is off.
         values: ``[B, R]``, the critic's, of the state before each token; None without a critic.
         returns: ``[B, R]``, what the critic is to learn; None without a critic.
-        kl_coef, entropy_coef: Their coefficients in this step.
+        demonstrations: Written answers for the PTX term; none without one.
+        kl_coef, entropy_coef, ptx_coef: Their coefficients in this step.
     """
 
     groups: tuple[ScoredGroup, ...]
@@ -255,8 +256,10 @@ class Experience:
     ref_logprobs: torch.Tensor | None = None
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
+    demonstrations: tuple[RolloutGroup, ...] = ()
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
+    ptx_coef: float = 0.0
 
 
 StepStats = dict[str, float]

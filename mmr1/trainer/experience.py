@@ -59,7 +59,9 @@ def build_experience(
     completion_ids = [torch.tensor(c.token_ids) for c in completions]
     rollout_logprobs = [torch.tensor(c.logprobs) for c in completions]
 
-    ref_logprobs = None if reference is None else reference.logprobs(groups)
+    ref_logprobs = None
+    if reference is not None and config.kl_estimator != "full":  # which the update measures
+        ref_logprobs = reference.logprobs(groups)
     kl_in_reward = config.kl_in == "reward" and reference is not None
     needs_old = config.updates_per_rollout > 1 or kl_in_reward
     old_logprobs = policy.logprobs(groups) if needs_old else None

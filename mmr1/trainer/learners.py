@@ -15,7 +15,7 @@ from mmr1.trainer.lora import has_adapters
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.packed import packed_scores
 from mmr1.trainer.policy import LocalPolicy
-from mmr1.trainer.reference import AdapterReference, FrozenCopy, Reference
+from mmr1.trainer.reference import AdapterReference, FrozenCopy
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import TokenScores
 from mmr1.trainer.team import Alone, Team
@@ -38,7 +38,7 @@ class Learners:
 
     model: Any
     policy: LocalPolicy
-    reference: Reference | None
+    reference: FrozenCopy | AdapterReference | None
     critic: Critic | None
 
 
@@ -71,20 +71,22 @@ def build_learners(
         team=team or Alone(),
         forward=shard(model),
     )
+    reference = _reference(config, scorer, frozen, shard)
     updates = config.algorithm.updates_per_rollout
     policy = LocalPolicy(
         scorer,
         build_algorithm(config.algorithm),
         Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
         updates=updates,
+        reference=reference if config.algorithm.kl_estimator == "full" else None,
     )
     critic = build_critic(config, family, media)
-    return Learners(model, policy, _reference(config, scorer, frozen, shard), critic)
+    return Learners(model, policy, reference, critic)
 
 
 def _reference(
     config: Config, policy: Scorer, frozen: Any, shard: Callable[[Any], Forward]
-) -> Reference | None:
+) -> FrozenCopy | AdapterReference | None:
     if config.algorithm.kl_coef == 0:
         return None
     if frozen is None:

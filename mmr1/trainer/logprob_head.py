@@ -57,10 +57,10 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk_elements: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = max(1, chunk_elements // len(weight))
-        chunks = _chunks(len(hidden), rows)
+        chunks = row_chunks(len(hidden), rows)
         lse, logprobs, entropy = (torch.empty(len(hidden), device=hidden.device) for _ in range(3))
         for part in chunks:
-            distribution = _logits(hidden[part], weight, temperature, forbidden)
+            distribution = logits_of(hidden[part], weight, temperature, forbidden)
             lse[part] = distribution.logsumexp(-1)
             distribution.sub_(lse[part, None])  # log-probabilities [C, V]
             logprobs[part] = distribution.gather(-1, targets[part, None])[:, 0]
@@ -86,10 +86,10 @@ class _TokenLogprobs(torch.autograd.Function):
             if ctx.needs_input_grad[1]
             else None
         )
-        for part in _chunks(len(hidden), ctx.rows):
+        for part in row_chunks(len(hidden), ctx.rows):
             distribution = kept
             if distribution is None:
-                distribution = _logits(hidden[part], weight, ctx.temperature, forbidden)
+                distribution = logits_of(hidden[part], weight, ctx.temperature, forbidden)
                 distribution.sub_(lse[part, None])
             grad_logits = _grad_logits(
                 distribution,
@@ -102,17 +102,17 @@ class _TokenLogprobs(torch.autograd.Function):
             if grad_hidden is not None:
                 torch.mm(grad_logits, weight, out=grad_hidden[part])
             if grad_weight is not None:
-                _add_product(grad_weight, grad_logits.T, hidden[part])
+                add_product(grad_weight, grad_logits.T, hidden[part])
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
         return grad_hidden, grad_weight, None, None, None, None
 
 
-def _chunks(total: int, rows: int) -> list[slice]:
+def row_chunks(total: int, rows: int) -> list[slice]:
     return [slice(start, min(start + rows, total)) for start in range(0, total, rows)]
 
 
-def _logits(
+def logits_of(
     hidden: torch.Tensor, weight: torch.Tensor, temperature: float, forbidden: torch.Tensor
 ) -> torch.Tensor:
     """``[C, V]`` float32, divided by the temperature, forbidden tokens out of reach."""
@@ -150,7 +150,7 @@ def _grad_logits(
     return grad.scatter_add_(-1, targets[:, None], grad_logprobs[:, None])
 
 
-def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+def add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
     if left.dtype == right.dtype == total.dtype:
         total.addmm_(left, right)
     else:

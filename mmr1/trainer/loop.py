@@ -19,6 +19,7 @@ from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.build import greedy
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.critic import Critic
+from mmr1.trainer.demonstrations import Demonstrations
 from mmr1.trainer.dynamic_sampling import draw_groups
 from mmr1.trainer.experience import build_experience
 from mmr1.trainer.metrics import step_stats
@@ -47,6 +48,7 @@ class Parts:
     media: MediaCache
     steps: StepScorer | None = None
     critic: Critic | None = None
+    demonstrations: Demonstrations | None = None
 
 
 def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
@@ -72,6 +74,9 @@ def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
                 config.rollout.sampling.max_tokens,
                 parts.critic,
             )
+            if parts.demonstrations:
+                shown = parts.demonstrations.of_step(number)
+                batch = replace(batch, demonstrations=shown, ptx_coef=algorithm.ptx_coef)
             with kept_for_inspection(number, batch):
                 stats = learn(parts, batch, is_warm_up(number, algorithm))
             parts.coefficients.adapt(stats)

@@ -8,11 +8,13 @@ reference, critic, reward model, SFT and DPO use the same one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from mmr1.trainer.attention import NAME
+from mmr1.trainer.kl_head import Distributions, token_kl
 from mmr1.trainer.logprob_head import CHUNK_ELEMENTS, token_logprobs
 from mmr1.trainer.packing import Packed, Read, pack
 from mmr1.trainer.sequences import GroupInput, TokenScores
@@ -27,6 +29,7 @@ def packed_scores(
     features: FeatureCache | None = None,
     chunk_elements: int = CHUNK_ELEMENTS,
     run_tower: bool = False,
+    reference: Distributions | None = None,
 ) -> TokenScores:
     """Log-probs and entropies of all completion tokens. Differentiable.
 
@@ -39,14 +42,29 @@ def packed_scores(
         chunk_elements: Logits that may exist at a time.
         run_tower: Run the vision tower even where there is nothing to see, because it is sharded
             and other ranks run it.
+        reference: To measure the KL to: of the same groups, from :func:`packed_distributions`.
     """
     base = unwrapped(model)
     packed = pack(groups, _placeholder_ids(base), base.device)
-    hidden = _forward(base, packed, features, run_tower)
+    hidden, weight = _forward(base, packed, features, run_tower), _output_weight(base)
     logprobs, entropy = token_logprobs(
-        hidden, _output_weight(base), packed.targets, temperature, forbidden_ids, chunk_elements
+        hidden, weight, packed.targets, temperature, forbidden_ids, chunk_elements
     )
-    return TokenScores(to_rows(logprobs, packed.mask), to_rows(entropy, packed.mask))
+    rows = TokenScores(to_rows(logprobs, packed.mask), to_rows(entropy, packed.mask))
+    if reference is None:
+        return rows
+    policy = Distributions(hidden, weight)
+    kl = token_kl(policy, reference, temperature, forbidden_ids, chunk_elements)
+    return replace(rows, kl=to_rows(kl, packed.mask))
+
+
+@torch.no_grad()
+def packed_distributions(
+    model: Any, groups: Sequence[GroupInput], features: FeatureCache | None = None
+) -> Distributions:
+    """What a model would have drawn each completion token from, without gradient."""
+    hidden, _ = packed_hidden(model, groups, "before", features)
+    return Distributions(hidden, _output_weight(unwrapped(model)))
 
 
 def packed_hidden(

@@ -14,10 +14,13 @@ import torch
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.kl import k3
+from mmr1.trainer.nll import add_nll_gradient
 from mmr1.trainer.optimizer import Optimizer, check_finite
+from mmr1.trainer.reference import GivesDistributions
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import TokenScores
 from mmr1.trainer.state import load_snapshot, model_snapshot
+from mmr1.trainer.team import Turn
 from mmr1.types import Experience, RolloutGroup, StepStats
 
 
@@ -52,16 +55,26 @@ class Policy(Protocol):
 
 
 class LocalPolicy:
-    """One model and one optimizer: the policy of a single process, or a rank's part of it."""
+    """One model and one optimizer: the policy of a single process, or a rank's part of it.
+
+    Args:
+        reference: To measure the KL over the vocabulary to, where the loss has it.
+    """
 
     def __init__(
-        self, scorer: Scorer, algorithm: Algorithm, optimizer: Optimizer, updates: int
+        self,
+        scorer: Scorer,
+        algorithm: Algorithm,
+        optimizer: Optimizer,
+        updates: int,
+        reference: GivesDistributions | None = None,
     ) -> None:
         self.version = 0
         self._scorer = scorer
         self._algorithm = algorithm
         self._optimizer = optimizer
         self._updates = updates
+        self._reference = reference
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._scorer.logprobs(groups)
@@ -103,7 +116,7 @@ class LocalPolicy:
         sums: dict[str, float] = defaultdict(float)
         groups = [scored.group for scored in experience.groups]
         for turn in self._scorer.turns(groups, self._learning(experience)):
-            scores = self._scorer.scores(turn)
+            scores = self._scores(turn)
             if turn.batch is None:
                 (0 * scores.logprobs.sum()).backward()
                 continue
@@ -116,7 +129,19 @@ class LocalPolicy:
             sums["tokens"] += float(part.completion_mask.sum())
             for name, values in self._logged(inputs, part).items():
                 sums[name] += float(values.detach()[part.completion_mask].sum())
-        return self._means(self._scorer.team.total(sums))
+        stats = self._means(self._scorer.team.total(sums))
+        if experience.demonstrations:
+            ptx = add_nll_gradient(self._scorer, experience.demonstrations, experience.ptx_coef)
+            stats["ptx_loss"] = ptx
+        return stats
+
+    def _scores(self, turn: Turn) -> TokenScores:
+        """With the KL over the vocabulary where the loss asks for it."""
+        if self._reference is None:
+            return self._scorer.scores(turn)
+        reference = self._reference.distributions(turn)
+        self._scorer.model.train()
+        return self._scorer.scores(turn, reference)
 
     def _means(self, sums: dict[str, float]) -> StepStats:
         """The loss as it is, the rest per token; raises where the loss is not finite."""
@@ -132,7 +157,7 @@ class LocalPolicy:
         ref = inputs.logprobs if part.ref_logprobs is None else part.ref_logprobs
         return {
             "entropy": inputs.entropy,
-            "kl": k3(inputs.logprobs, ref),
+            "kl": k3(inputs.logprobs, ref) if inputs.full_kl is None else inputs.full_kl,
             "rollout/logprob_gap": gap.abs(),
             **self._algorithm.metrics(inputs),
         }
@@ -168,6 +193,7 @@ def _loss_inputs(part: Experience, scores: TokenScores) -> LossInputs:
         old_logprobs=scores.logprobs.detach() if part.old_logprobs is None else part.old_logprobs,
         advantages=part.advantages,
         entropy=scores.entropy,
+        full_kl=scores.kl,
         mask=part.completion_mask,
         ref_logprobs=part.ref_logprobs,
         kl_coef=part.kl_coef,

@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
+from mmr1.trainer.kl_head import Distributions
 from mmr1.trainer.lora import adapter_weights, set_adapter_weights
 from mmr1.trainer.scorer import Scorer
+from mmr1.trainer.team import Turn
 from mmr1.types import RolloutGroup
 
 
@@ -33,6 +35,14 @@ class Reference(Protocol):
         ...
 
 
+class GivesDistributions(Protocol):
+    """A reference in the policy's own process, for the KL over the vocabulary."""
+
+    def distributions(self, turn: Turn) -> Distributions:
+        """What it would draw the turn's completion tokens from. Without gradient."""
+        ...
+
+
 class FrozenCopy:
     """A second model, ``own``, with the weights that the policy had."""
 
@@ -42,6 +52,9 @@ class FrozenCopy:
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._own.logprobs(groups)
+
+    def distributions(self, turn: Turn) -> Distributions:
+        return self._own.distributions(turn)
 
     def refresh(self) -> None:
         self._own.load_weights(self._policy.weights())
@@ -63,6 +76,10 @@ class AdapterReference:
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         with _adapters(self._policy.model, self._kept):
             return self._policy.logprobs(groups)
+
+    def distributions(self, turn: Turn) -> Distributions:
+        with _adapters(self._policy.model, self._kept):
+            return self._policy.distributions(turn)
 
     def refresh(self) -> None:
         self._kept = adapter_weights(self._policy.model)

@@ -19,6 +19,7 @@ from mmr1.trainer import build
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.critic import Critic
+from mmr1.trainer.demonstrations import Demonstrations, build_demonstrations
 from mmr1.trainer.display import Display
 from mmr1.trainer.evaluate import Evaluation, evaluate, write_evaluation
 from mmr1.trainer.experience import ScoresCompletions
@@ -60,6 +61,7 @@ class Inputs:
     family: Family
     media: MediaCache
     render: Callable[[Sample], Prompt]
+    demonstrations: Demonstrations | None = None
 
 
 def check_inputs(config: Config, scorer: Scorer, *, train: bool) -> Inputs:
@@ -94,6 +96,7 @@ def check_inputs(config: Config, scorer: Scorer, *, train: bool) -> Inputs:
         family,
         build.media_cache(family),
         render,
+        build_demonstrations(config, family, render) if train else None,
     )
 
 
@@ -168,6 +171,7 @@ def _train(
             media=inputs.media,
             steps=steps,
             critic=workers.critic,
+            demonstrations=inputs.demonstrations,
         )
         done = 0
         if before := directory.last_checkpoint(warn=display.say):

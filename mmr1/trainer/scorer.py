@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from mmr1.trainer.kl_head import Distributions
 from mmr1.trainer.micro_batches import micro_batches
-from mmr1.trainer.packed import packed_scores
+from mmr1.trainer.packed import packed_distributions, packed_scores
 from mmr1.trainer.sequences import GroupInput, TokenScores, completion_mask, group_input
 from mmr1.trainer.state import copy_into, model_weights
-from mmr1.trainer.team import Alone, Team, Turn
+from mmr1.trainer.team import Alone, Team, Turn, only_batch
 from mmr1.trainer.vision_features import FeatureCache
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.qwen2_5_vl import Family
@@ -56,8 +57,11 @@ class Scorer:
         vision_cost = self.vision_cost if self.features is None else 0.0
         return self.team.turns(micro_batches(inputs, self.budget, vision_cost, keep, whole))
 
-    def scores(self, turn: Turn) -> TokenScores:
-        """Log-probs and entropies ``[b, R]`` of the turn's completions. Differentiable."""
+    def scores(self, turn: Turn, reference: Distributions | None = None) -> TokenScores:
+        """Log-probs and entropies ``[b, R]`` of the turn's completions. Differentiable.
+
+        With a reference's distributions at the same tokens, the KL to them too.
+        """
         return self.forward(
             self.model,
             (self._company(),) if turn.batch is None else turn.batch.groups,
@@ -65,7 +69,13 @@ class Scorer:
             self.family.forbidden_ids,
             self.features,
             run_tower=turn.vision,
+            **({} if reference is None else {"reference": reference}),
         )
+
+    def distributions(self, turn: Turn) -> Distributions:
+        """What the model would draw the tokens of the turn's completions from. No gradient."""
+        self.model.eval()
+        return packed_distributions(self.model, only_batch(turn).groups, self.features)
 
     @torch.no_grad()
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:

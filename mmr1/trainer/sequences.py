@@ -42,10 +42,12 @@ class TokenScores:
     Attributes:
         logprobs: Log-probability of the token, temperature applied.
         entropy: Entropy of the distribution it was drawn from, in nats.
+        kl: KL over the whole vocabulary to a reference's distribution; None unless asked for.
     """
 
     logprobs: torch.Tensor
     entropy: torch.Tensor
+    kl: torch.Tensor | None = None
 
 
 def group_input(

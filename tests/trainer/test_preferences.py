@@ -125,13 +125,13 @@ def test_the_reference_is_the_model_before_the_first_step(parts):
     own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4), False)
     scorer = Scorer(own, family, media, 1.0, 100)
     pairs = with_reference(scorer, pair_groups(parts))
-    optimizer = Optimizer(own, OptimizerConfig(lr=1e-2, warmup_steps=0), 10)
+    optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, warmup_steps=0), 10)
     first = dpo_step(scorer, optimizer, pairs, DpoConfig())
     assert first["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert first["dpo/chosen"] == pytest.approx(0, abs=1e-5)
     for _ in range(9):
         last = dpo_step(scorer, optimizer, pairs, DpoConfig())
-    assert last["dpo/loss"] < 0.5
+    assert last["dpo/loss"] < 0.6
     assert last["dpo/accuracy"] == 1
     assert last["dpo/chosen"] > last["dpo/rejected"]
 

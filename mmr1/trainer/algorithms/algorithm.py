@@ -48,6 +48,8 @@ class LossInputs:
         mask: Bool, the tokens that count.
         ref_logprobs: Under the reference policy, or None when KL is off.
         kl_coef, entropy_coef: Their coefficients in this step.
+        full_kl: KL over the vocabulary to the reference, differentiable; None unless
+            ``kl_estimator: full``.
     """
 
     logprobs: torch.Tensor
@@ -58,6 +60,7 @@ class LossInputs:
     ref_logprobs: torch.Tensor | None = None
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
+    full_kl: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

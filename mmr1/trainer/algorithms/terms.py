@@ -90,11 +90,18 @@ def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
 def regularised(loss: torch.Tensor, x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     """Add the KL term where it is in the loss, subtract the entropy bonus: ``[B, R]``."""
     if config.kl_coef > 0 and config.kl_in == "loss":
-        assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
-        loss = loss + x.kl_coef * ESTIMATORS[config.kl_estimator](x.logprobs, x.ref_logprobs)
+        loss = loss + x.kl_coef * _kl(x, config)
     if config.entropy_coef > 0:
         loss = loss - x.entropy_coef * x.entropy
     return loss
+
+
+def _kl(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
+    if config.kl_estimator == "full":
+        assert x.full_kl is not None, "the update measures it"
+        return x.full_kl
+    assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
+    return ESTIMATORS[config.kl_estimator](x.logprobs, x.ref_logprobs)
 
 
 def needs_signal(config: AlgorithmConfig) -> bool:

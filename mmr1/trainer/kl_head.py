@@ -1,0 +1,96 @@
+"""The KL divergence over the whole vocabulary from hidden states, a chunk of rows at a time.
+
+As in ``logprob_head.py`` the logits of at most one chunk exist, here of both models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mmr1.trainer.kl import full
+from mmr1.trainer.logprob_head import CHUNK_ELEMENTS, add_product, logits_of, row_chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Distributions:
+    """The next-token distributions of N places, before they are made: ``softmax(hidden weight^T)``.
+
+    Attributes:
+        hidden: ``[N, H]``.
+        weight: ``[V, H]``, the output embedding.
+    """
+
+    hidden: torch.Tensor
+    weight: torch.Tensor
+
+
+def token_kl(
+    policy: Distributions,
+    reference: Distributions,
+    temperature: float = 1.0,
+    forbidden_ids: Sequence[int] = (),
+    chunk_elements: int = CHUNK_ELEMENTS,
+) -> torch.Tensor:
+    """Exact ``KL(policy || reference)`` at each place: ``[N]`` float32, in nats.
+
+    Both with the temperature of the rollout and without the forbidden tokens. Differentiable with
+    respect to the policy's hidden states and weight; the reference is a constant.
+    """
+    device = policy.hidden.device
+    with torch.autocast(device.type, enabled=False):
+        forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64, device=device)
+        return _TokenKl.apply(
+            *(policy.hidden, policy.weight, reference.hidden, reference.weight),
+            *(temperature, forbidden, chunk_elements),
+        )
+
+
+class _TokenKl(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        ref_hidden: torch.Tensor,
+        ref_weight: torch.Tensor,
+        temperature: float,
+        forbidden: torch.Tensor,
+        chunk_elements: int,
+    ) -> torch.Tensor:
+        rows = max(1, chunk_elements // (2 * len(weight)))
+        kl = torch.empty(len(hidden), device=hidden.device)
+        for part in row_chunks(len(hidden), rows):
+            log_p = logits_of(hidden[part], weight, temperature, forbidden).log_softmax(-1)
+            log_q = logits_of(ref_hidden[part], ref_weight, temperature, forbidden).log_softmax(-1)
+            kl[part] = full(log_p, log_q)
+        ctx.save_for_backward(hidden, weight, ref_hidden, ref_weight, forbidden, kl)
+        ctx.temperature, ctx.rows = temperature, rows
+        return kl
+
+    @staticmethod
+    def backward(ctx: Any, grad_kl: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """By the logits: ``p (log p - log q - KL)``."""
+        hidden, weight, ref_hidden, ref_weight, forbidden, kl = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        grad_weight = (
+            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+            if ctx.needs_input_grad[1]
+            else None
+        )
+        scale = (ctx.temperature, forbidden)
+        for part in row_chunks(len(hidden), ctx.rows):
+            log_p = logits_of(hidden[part], weight, *scale).log_softmax(-1)
+            log_q = logits_of(ref_hidden[part], ref_weight, *scale).log_softmax(-1)
+            grad = log_p.exp() * (log_p - log_q - kl[part, None])
+            grad = grad.mul_(grad_kl[part, None] / ctx.temperature).to(weight.dtype)
+            if grad_hidden is not None:
+                torch.mm(grad, weight, out=grad_hidden[part])
+            if grad_weight is not None:
+                add_product(grad_weight, grad.T, hidden[part])
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None, None, None
