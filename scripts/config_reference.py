@@ -1,7 +1,7 @@
 """Write docs/configuration.md from the configuration tree, where every default lives.
 
-    python scripts/config_reference.py            write it
-    python scripts/config_reference.py --check    exit with 1 when it is not what it should be
+python scripts/config_reference.py            write it
+python scripts/config_reference.py --check    exit with 1 when it is not what it should be
 """
 
 from __future__ import annotations

@@ -40,13 +40,16 @@ def _short(value: Any) -> Any:
 
 def media_of(run: Run, rows: Iterable[Mapping[str, Any]]) -> dict[str, Medium]:
     """The media of rollouts by digest, each once."""
-    return {
-        m["digest"]: Medium(
-            m["digest"], m["kind"], run.media_file(m["path"] or ""), m.get("options") or {}
-        )
-        for row in rows
-        for m in row["media"]
-    }
+    return {m["digest"]: _medium(run, m) for row in rows for m in row["media"]}
+
+
+def _medium(run: Run, medium: Mapping[str, Any]) -> Medium:
+    """A medium with the sampling wishes it was shown with: its own, or else those of the run."""
+    data, options = run.config.get("data") or {}, medium.get("options") or {}
+    wishes = {"fps": data.get("video_fps"), "max_frames": data.get("video_max_frames")}
+    usual = {} if "nframes" in options else {k: v for k, v in wishes.items() if v is not None}
+    file = run.media_file(medium["path"] or "")
+    return Medium(medium["digest"], medium["kind"], file, {**usual, **options})
 
 
 def rollout_groups(
