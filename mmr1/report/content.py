@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mmr1.report.boxes import BoxReader, box_reader
@@ -53,15 +53,18 @@ def _medium(run: Run, medium: Mapping[str, Any]) -> Medium:
 
 
 def rollout_groups(
-    run: Run, rows: Iterable[Mapping[str, Any]], pictures: Mapping[str, Picture]
+    run: Run, rows: Iterable[Mapping[str, Any]], picture: Callable[[str], Picture]
 ) -> list[dict[str, Any]]:
-    """The prompts of a step as the page shows them, boxes read out of answers and completions."""
+    """The prompts of a step as the page shows them, boxes read out of answers and completions.
+
+    ``picture`` gives a medium's thumbnail by its digest.
+    """
     reader = box_reader(run.config)
-    return [_group(row, reader, pictures) for row in rows]
+    return [_group(row, reader, picture) for row in rows]
 
 
 def _group(
-    row: Mapping[str, Any], reader: BoxReader, pictures: Mapping[str, Picture]
+    row: Mapping[str, Any], reader: BoxReader, picture: Callable[[str], Picture]
 ) -> dict[str, Any]:
     group = {
         **{key: row[key] for key in ("id", "prompt", "answer", "task")},
@@ -70,7 +73,7 @@ def _group(
     }
     if reader.applies(row) and reader.image < len(row["media"]):
         medium = row["media"][reader.image]
-        original = _original_size(pictures[medium["digest"]])
+        original = _original_size(picture(medium["digest"]))
         seen = tuple(medium["seen"]) if medium.get("seen") else None
         group["image"] = reader.image
         group["gold"] = reader.gold(row)
