@@ -15,7 +15,7 @@ from mmr1.config import load_config
 REPOSITORY = Path(__file__).parents[1]
 RECIPES = REPOSITORY / "scripts/recipes"
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/run.sh"))
-YAMLS = sorted((REPOSITORY / "scripts").rglob("*.yaml"))
+YAMLS = sorted(RECIPES.rglob("*.yaml"))
 
 
 def test_there_are_recipes():

@@ -93,6 +93,7 @@ def with_preset(config: Config, name: str, prompt: Literal["reason", "direct"] |
         reasoning = preset.template if preset else "think_answer"
         tree["data"]["template"] = "direct" if prompt == "direct" else reasoning
     if preset is not None:
+        tree["algorithm"] = {}  # none is at work, and the run's may insist on rewards of its own
         tree["rewards"]["parts"] = {
             "format": {"weight": 0.0},
             preset.reward: {"options": dict(preset.options)},

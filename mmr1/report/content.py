@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mmr1.report.boxes import BoxReader, box_reader
@@ -40,25 +40,31 @@ def _short(value: Any) -> Any:
 
 def media_of(run: Run, rows: Iterable[Mapping[str, Any]]) -> dict[str, Medium]:
     """The media of rollouts by digest, each once."""
-    return {
-        m["digest"]: Medium(
-            m["digest"], m["kind"], run.media_file(m["path"] or ""), m.get("options") or {}
-        )
-        for row in rows
-        for m in row["media"]
-    }
+    return {m["digest"]: _medium(run, m) for row in rows for m in row["media"]}
+
+
+def _medium(run: Run, medium: Mapping[str, Any]) -> Medium:
+    """A medium with the sampling wishes it was shown with: its own, or else those of the run."""
+    data, options = run.config.get("data") or {}, medium.get("options") or {}
+    wishes = {"fps": data.get("video_fps"), "max_frames": data.get("video_max_frames")}
+    usual = {} if "nframes" in options else {k: v for k, v in wishes.items() if v is not None}
+    file = run.media_file(medium["path"] or "")
+    return Medium(medium["digest"], medium["kind"], file, {**usual, **options})
 
 
 def rollout_groups(
-    run: Run, rows: Iterable[Mapping[str, Any]], pictures: Mapping[str, Picture]
+    run: Run, rows: Iterable[Mapping[str, Any]], picture: Callable[[str], Picture]
 ) -> list[dict[str, Any]]:
-    """The prompts of a step as the page shows them, boxes read out of answers and completions."""
+    """The prompts of a step as the page shows them, boxes read out of answers and completions.
+
+    ``picture`` gives a medium's thumbnail by its digest.
+    """
     reader = box_reader(run.config)
-    return [_group(row, reader, pictures) for row in rows]
+    return [_group(row, reader, picture) for row in rows]
 
 
 def _group(
-    row: Mapping[str, Any], reader: BoxReader, pictures: Mapping[str, Picture]
+    row: Mapping[str, Any], reader: BoxReader, picture: Callable[[str], Picture]
 ) -> dict[str, Any]:
     group = {
         **{key: row[key] for key in ("id", "prompt", "answer", "task")},
@@ -67,7 +73,7 @@ def _group(
     }
     if reader.applies(row) and reader.image < len(row["media"]):
         medium = row["media"][reader.image]
-        original = _original_size(pictures[medium["digest"]])
+        original = _original_size(picture(medium["digest"]))
         seen = tuple(medium["seen"]) if medium.get("seen") else None
         group["image"] = reader.image
         group["gold"] = reader.gold(row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -21,7 +21,7 @@ SETTLED_S = 2.0
 HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?")
 
 
-class Pictures(Mapping[str, Picture]):
+class Pictures:
     """Thumbnails of the media seen so far, made when first asked for."""
 
     def __init__(self) -> None:
@@ -32,17 +32,12 @@ class Pictures(Mapping[str, Picture]):
     def add(self, media: Mapping[str, Medium]) -> None:
         self._media.update(media)
 
-    def __getitem__(self, digest: str) -> Picture:
+    def get(self, digest: str) -> Picture:
+        """Raises KeyError for a medium of no rollout that was read."""
         with self._lock:
             if digest not in self._made:
                 self._made[digest] = thumbnail(self._media[digest], SIDE)
             return self._made[digest]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._media)
-
-    def __len__(self) -> int:
-        return len(self._media)
 
 
 class LiveReport:
@@ -80,10 +75,10 @@ class LiveReport:
         run = self._runs[int(number)]
         rows = run.rollouts(int(step))
         self._pictures.add(media_of(run, rows))
-        return rollout_groups(run, rows, self._pictures)
+        return rollout_groups(run, rows, self._pictures.get)
 
     def picture(self, digest: str) -> Picture:
-        return self._pictures[digest]
+        return self._pictures.get(digest)
 
 
 def _settled(run: Run, step: int) -> bool:

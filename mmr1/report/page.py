@@ -46,25 +46,14 @@ def write_report(
     for run, steps in zip(runs, rows, strict=True):
         for step_rows in steps.values():
             media.update(media_of(run, step_rows))
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done, len(media))
-
     side = fitting_side(list(media.values()), media_bytes)
-    pictures = thumbnails(media.values(), side, advance)
+    pictures = thumbnails(media.values(), side, lambda done: progress(done, len(media)))
     chunks = {
-        f"rollouts-{number}-{step}": pack(rollout_groups(run, step_rows, pictures))
+        f"rollouts-{number}-{step}": pack(rollout_groups(run, step_rows, pictures.__getitem__))
         for number, (run, steps) in enumerate(zip(runs, rows, strict=True))
         for step, step_rows in steps.items()
     }
-    digests = list(pictures)
-    blocks = [
-        {digest: pictures[digest] for digest in digests[start : start + MEDIA_PER_BLOCK]}
-        for start in range(0, len(digests), MEDIA_PER_BLOCK)
-    ]
+    blocks = _blocks(pictures)
     summary = {
         **summarise(runs),
         "live": False,
@@ -72,6 +61,14 @@ def write_report(
     }
     with atomic(output) as file:
         file.write(render(summary, chunks, blocks))
+
+
+def _blocks(pictures: Mapping[str, Picture]) -> list[dict[str, Picture]]:
+    digests = list(pictures)
+    return [
+        {digest: pictures[digest] for digest in digests[start : start + MEDIA_PER_BLOCK]}
+        for start in range(0, len(digests), MEDIA_PER_BLOCK)
+    ]
 
 
 def render(

@@ -65,11 +65,11 @@ def fitting_side(media: Sequence[Medium], budget: int) -> int:
 def thumbnails(
     media: Iterable[Medium], side: int, progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, Picture]:
-    """All pictures by digest; ``progress`` is told of each."""
+    """All pictures by digest; ``progress`` is told how many there are so far."""
     pictures: dict[str, Picture] = {}
     for medium in media:
         pictures[medium.digest] = thumbnail(medium, side)
-        progress(1)
+        progress(len(pictures))
     return pictures
 
 

@@ -32,7 +32,7 @@ if [[ -n "$smoke" ]]; then
         rollout.engine=hf rollout.prompts=2 rollout.n=4 rollout.max_model_len=1536
         rollout.sampling.max_tokens=16 rewards.timeout_s=20 sft.batch_size=2
         trainer.max_steps=2 trainer.threads=1 trainer.log_every=1 trainer.log_rollouts_every=1
-        data.video_max_frames=8
+        data.video_max_frames=8 resources.ranks=1 resources.engines=1
         algorithm.dynamic_sampling=false  # a model that knows nothing gives no signal
     )
 fi

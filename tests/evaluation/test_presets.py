@@ -78,3 +78,9 @@ def test_every_preset_names_what_exists(name):
 def test_other_datasets_are_scored_as_the_configuration_says():
     assert with_preset(BASE, "my_records", None) == BASE
     assert with_preset(BASE, "my_records", "direct").rewards == BASE.rewards
+
+
+def test_a_run_whose_algorithm_insists_on_its_reward_can_be_evaluated():
+    parts = {"auto": {}, "temporal_contrast": {"options": {"of": "auto"}}}
+    run = Config(model={"path": "x"}, algorithm={"name": "t_grpo"}, rewards={"parts": parts})
+    assert set(with_preset(run, "vsi_bench", None).rewards.parts) == {"format", "auto"}

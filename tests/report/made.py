@@ -60,6 +60,7 @@ def write_run(
     rollouts: Mapping[int, Sequence[Mapping[str, Any]]],
     *,
     parts: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
     metrics: Sequence[Mapping[str, Any]] | None = None,
     quarantined: Sequence[Mapping[str, str]] = (),
     seed: int = 0,
@@ -69,6 +70,7 @@ def write_run(
     config = {
         "seed": seed,
         "model": {"path": "models/tiny"},
+        "data": dict(data or {}),
         "rewards": {"parts": parts or {"format": {}, "math": {}}},
         "algorithm": {"name": "grpo"},
         "trainer": {"max_steps": 4},

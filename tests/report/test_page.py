@@ -12,9 +12,11 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from datasets_prep.generators.video import moving_square, write_mp4
 from mmr1.report import live
 from mmr1.report.boxes import box_reader
 from mmr1.report.page import write_report
@@ -96,6 +98,24 @@ def test_thumbnails_shrink_until_they_fit(tmp_path):
     smaller = fitting_side(media, 50 * whole // 4)
     assert smaller < SIDES[0]
     assert 50 * len(thumbnail(media[0], smaller)["frames"][0]) <= 50 * whole // 4
+
+
+@pytest.mark.parametrize(
+    ("own", "run", "times"),
+    [
+        ({"fps": 2.0}, {"video_fps": 1.0}, [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]),
+        ({}, {"video_fps": 1.0}, [0.0, 1.0, 2.5, 3.5]),
+        ({"start": 1.0, "end": 2.5}, {}, [1.0, 1.5, 2.0, 2.5]),
+    ],
+)
+def test_frames_are_those_that_the_model_was_shown(tmp_path, own, run, times):
+    frames, fps = moving_square(np.random.default_rng(0), "left")
+    write_mp4(tmp_path / "v.mp4", frames, fps)  # eight frames, two a second
+    clip = {"kind": "video", "path": str(tmp_path / "v.mp4"), "digest": "ab", "options": own}
+    folder = write_run(tmp_path / "run", {1: [prompt("a", [], media=[clip])]}, data=run)
+    shown = json.loads(element(report(tmp_path, folder), "media-0"))["ab"]
+    assert shown["times"] == times
+    assert len(shown["frames"]) == len(times)
 
 
 def test_a_small_picture_keeps_every_pixel(tmp_path):

@@ -17,7 +17,7 @@ function completionText(text) {
 }
 
 function promptText(prompt) {
-  return prompt.replace(/<\|im_(?:start|end)\|>/g, '').replace(/<\|vision_start\|>.*?<\|vision_end\|>/g, '▣ ').trim();
+  return prompt.replace(/<\|im_start\|>assistant\s*$/, '').replace(/<\|im_(?:start|end)\|>/g, '').replace(/<\|vision_start\|>.*?<\|vision_end\|>/g, '▣ ').trim();
 }
 
 function describe(value) {

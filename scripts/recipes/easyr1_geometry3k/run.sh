@@ -4,8 +4,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert train geometry3k_hub geometry3k/train
 convert geometry3k geometry3k_hub geometry3k/test
+models=()
 for name in ${ALGORITHM:-${smoke:+dapo rloo gspo} grpo}; do
     stage train "$name" data.train="$(records train)"
-    mmr1 eval "$out/$name/config.yaml" "model.path=$(checkpoint "$name")" \
-        "eval.data.geometry3k=$(records geometry3k)" "eval.output=$out/eval/$name" "${overrides[@]}"
+    models+=("eval.models.$name=$(checkpoint "$name")")
 done
+mmr1 eval "$out/$name/config.yaml" "${models[@]}" "eval.data.geometry3k=$(records geometry3k)" \
+    "eval.output=$out/eval" "${overrides[@]}"
