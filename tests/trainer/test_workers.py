@@ -85,7 +85,10 @@ def assert_close(one: Path, other: Path) -> None:
         assert left == pytest.approx(right, abs=1e-5, rel=1e-5)
     found = weights(other)
     for name, tensor in weights(one).items():
-        torch.testing.assert_close(tensor, found[name], atol=1e-5, rtol=0, msg=name)
+        # A bias of the keys moves all of a query's scores nearly alike, so its gradient is little
+        # more than rounding, of which AdamW makes steps of full length.
+        tolerance = 1e-4 if name.endswith("k_proj.bias") else 1e-5
+        torch.testing.assert_close(tensor, found[name], atol=tolerance, rtol=0, msg=name)
 
 
 def tokens(run: Path) -> list[list[str]]:

@@ -1,0 +1,197 @@
+"""A whole GRPO step, rollout included, against TRL's GRPOTrainer on the same work.
+
+    python -m venv trl && trl/bin/pip install trl==1.16.0 datasets accelerate pillow \
+        torch==2.13.0 "transformers<5.20" && trl/bin/pip install --no-deps torchvision==0.28.0
+    python scripts/bench/against_trl.py --trl-python trl/bin/python
+
+21M parameters, 8 prompts with one 280x280 picture, 8 completions of up to 64 tokens each, one
+thread a process. Counted are CPU seconds of all processes of a run, engine and verifiers included:
+wall seconds depend on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import common
+import psutil
+from matplotlib import pyplot as plt
+from PIL import Image
+
+from mmr1.config import Config, dump_yaml
+from mmr1.data.record import load_samples
+from mmr1.vision.families.tiny import new_model
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    parser = common.parser(__doc__)
+    parser.add_argument("--trl-python", required=True, help="interpreter of TRL's environment")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--n", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=3, help="the first is not counted")
+    parser.add_argument("--engines", nargs="+", default=["vllm", "hf"])
+    args = parser.parse_args()
+    work = args.output / "against_trl"
+    work.mkdir(parents=True, exist_ok=True)
+    model, records = _inputs(work)
+    peer = [_trl(args, work, model, records, checkpointing) for checkpointing in (False, True)]
+    best = min(row["CPU s"] for row in peer)
+    rows = peer + [_ours(args, work, model, records, engine) for engine in args.engines]
+    for row in rows:
+        row["TRL's best / this"] = best / row["CPU s"]
+    common.table(rows)
+    figure, axes = plt.subplots(figsize=(6, 2.5))
+    axes.barh([row["run"] for row in rows][::-1], [row["CPU s"] for row in rows][::-1])
+    axes.set_xlabel("CPU seconds of a step")
+    common.save(args.output, f"against_trl-n{args.n}", {"rows": rows}, figure)
+
+
+def _inputs(work: Path) -> tuple[Path, Path]:
+    """The model, and pictures of shapes to be counted."""
+    model, data = work / "model", work / "data"
+    if not model.exists():
+        new_model(model, "20m")
+    if not data.exists():
+        command = [sys.executable, "-m", "datasets_prep", "make", "counting", "--output", str(data)]
+        subprocess.run(command, check=True)
+    records = data / "rl.jsonl"
+    rows = []
+    for sample in load_samples(records)[:64]:
+        path = work / f"{sample.id}.png"
+        Image.open(sample.media[0].path).convert("RGB").resize((280, 280)).save(path)
+        content = f"<image>{sample.question}"
+        rows.append(
+            {
+                "version": 1,
+                "id": sample.id,
+                "messages": [{"role": "user", "content": content}],
+                "images": [path.name],
+                "answer": str(sample.answer),
+            }
+        )
+    made = work / "records.jsonl"
+    made.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return model, made
+
+
+def _trl(
+    args: Any, work: Path, model: Path, records: Path, checkpointing: bool
+) -> dict[str, object]:
+    rows = [json.loads(line) for line in records.read_text().splitlines()]
+    given = [
+        {
+            "question": row["messages"][0]["content"].removeprefix("<image>"),
+            "image": str((work / row["images"][0]).resolve()),
+            "answer": row["answer"],
+        }
+        for row in rows
+    ]
+    (work / "trl.json").write_text(json.dumps(given))
+    options = {name: getattr(args, name) for name in ("prompts", "n", "tokens", "steps")}
+    options |= {"checkpointing": checkpointing, "bf16": False}
+    command = [args.trl_python, HERE / "trl_step.py", model, work / "trl.json"]
+    done = subprocess.run(
+        [*map(str, command), json.dumps(options)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"TRL failed:\n{done.stderr[-2000:]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "run": "TRL" + (", checkpointing" if checkpointing else ""),
+        "CPU s": statistics.median(found["cpu"][1:]),
+        "wall s": statistics.median(found["wall"][1:]),
+        "tokens": statistics.median(found["tokens"]),
+        "peak MiB": found["peak_mib"],
+    }
+
+
+def _ours(args: Any, work: Path, model: Path, records: Path, engine: str) -> dict[str, object]:
+    out = work / f"{engine}-{time.strftime('%H%M%S')}"
+    config = Config.model_validate(
+        {
+            "model": {"path": str(model), "dtype": "float32"},
+            "data": {"train": str(records)},
+            "rollout": {
+                "engine": engine,
+                "prompts": args.prompts,
+                "n": args.n,
+                "max_model_len": 512,
+                "sampling": {"max_tokens": args.tokens},
+            },
+            "rewards": {"parts": {"exact": {}}, "workers": 1, "timeout_s": 20},
+            "trainer": {
+                "max_steps": args.steps,
+                "output_dir": str(out),
+                "threads": 1,
+                "micro_batch_tokens": 1500,
+                "log_rollouts_every": 1000,
+            },
+        }
+    )
+    path = work / f"{engine}.yaml"
+    path.write_text(dump_yaml(config))
+    command = [sys.executable, "-m", "mmr1.cli", "train", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    marks, peak = _watch(process, out / "metrics.jsonl")
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    cpu = [after - before for before, after in pairwise(marks)]
+    return {
+        "run": f"mmr1, {engine}",
+        "CPU s": statistics.median(cpu),
+        "wall s": statistics.median(line["time/step"] for line in lines[1:]),
+        "tokens": statistics.median(line["tokens/completion"] for line in lines[1:]),
+        "peak MiB": peak,
+    }
+
+
+def _watch(process: subprocess.Popen[bytes], metrics: Path) -> tuple[list[float], float]:
+    """CPU seconds of all the run's processes when each step ended; the trainer's peak memory."""
+    marks: list[float] = []
+    peak = 0.0
+    family = psutil.Process(process.pid)
+    while process.poll() is None:
+        done = len(metrics.read_bytes().splitlines()) if metrics.exists() else 0
+        if done > len(marks):
+            marks.append(_cpu_seconds(family))
+        peak = max(peak, _rss_mib(family))
+        time.sleep(0.02)
+    if process.returncode:
+        sys.exit(f"the run failed with exit code {process.returncode}")
+    return marks, peak
+
+
+def _cpu_seconds(family: psutil.Process) -> float:
+    total = 0.0
+    for process in (family, *family.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def _rss_mib(family: psutil.Process) -> float:
+    try:
+        return family.memory_info().rss / 2**20
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+if __name__ == "__main__":
+    main()
