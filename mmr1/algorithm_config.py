@@ -135,6 +135,15 @@ class AlgorithmConfig(Section):
     )
     updates_per_rollout: Positive = 1
     critic: CriticConfig | None = Field(None, description="For ppo, or an algorithm of your own")
+    rollout_correction: Literal["auto", "none", "token", "sequence"] = Field(
+        "auto",
+        description="Weigh losses by trainer's over engine's probability; auto: token when the "
+        "rollouts run ahead",
+    )
+    correction_cap: float = Field(2.0, gt=0, description="Largest such weight")
+    correction_outlier: float | None = Field(
+        None, gt=1, description="Leave out tokens whose ratio is above this or below its inverse"
+    )
     mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss")
     step_rewards: str | None = Field(
         None, description="file.py:function that rewards the steps of a completion"

@@ -179,6 +179,9 @@ class RolloutConfig(Section):
     timeout_s: float = Field(
         3600, gt=0, description="An engine that takes longer for one batch is taken to hang"
     )
+    ahead: int = Field(
+        0, ge=0, description="Steps that rollouts run ahead of the update; their bound of staleness"
+    )
     restarts: int = Field(
         3, ge=0, description="How often in a run an engine that died or hung is replaced"
     )
@@ -329,9 +332,22 @@ class Config(Section):
                 f"algorithm.critic.warmup_steps={critic.warmup_steps} and trainer.max_steps={steps}"
                 ": the policy would never learn; lower the first or raise the second"
             )
+        if self.rollout.ahead and self.rollout.engine == "hf" and not self.resources.distributed:
+            raise ValueError(
+                f"rollout.ahead={self.rollout.ahead} and rollout.engine=hf: that engine samples "
+                "from the very model that is being updated; set rollout.engine=vllm or ahead=0"
+            )
         if self.resources.distributed:
             self._refuse_what_ranks_cannot()
         return self
+
+    @property
+    def correction(self) -> Literal["none", "token", "sequence"]:
+        """``algorithm.rollout_correction`` with ``auto`` resolved."""
+        wanted = self.algorithm.rollout_correction
+        if wanted != "auto":
+            return wanted
+        return "token" if self.rollout.ahead else "none"
 
     def _refuse_what_ranks_cannot(self) -> None:
         resources = f"resources.ranks={self.resources.ranks} engines={self.resources.engines}"

@@ -71,6 +71,7 @@ class EngineProcess:
         self._restarts = restarts
         self._shared: dict[str, torch.Tensor] | None = None
         self._version = 0
+        self._closed = False
         self._start()
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
@@ -94,6 +95,10 @@ class EngineProcess:
 
     def close(self) -> None:
         """End the process: ask, then terminate, then kill."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
         with contextlib.suppress(OSError):
             self._pipe.close()
         for stop in (lambda: None, self._process.terminate, self._process.kill):
@@ -126,7 +131,7 @@ class EngineProcess:
         try:
             return self._ask(method, *args)
         except EngineLostError as error:
-            if self.restarted == self._restarts:
+            if self._closed or self.restarted == self._restarts:
                 raise
             self.restarted += 1
             self._note(f"{error}\nreplaced, {self.restarted} of {self._restarts} times")
@@ -136,7 +141,7 @@ class EngineProcess:
     def _replace(self) -> None:
         """A new process with the weights that the old one had."""
         self._process.kill()
-        self.close()
+        self._end()
         self._start()
         if self._shared is not None:
             self._ask("share_weights", self._shared)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mmr1.config import Config
 from mmr1.trainer import build
 from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.correction import Correction, correction_weights, uncorrected
 from mmr1.trainer.critic import Critic, build_critic
 from mmr1.trainer.lora import has_adapters
 from mmr1.trainer.optimizer import Optimizer
@@ -79,9 +81,22 @@ def build_learners(
         Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
         updates=updates,
         reference=reference if config.algorithm.kl_estimator == "full" else None,
+        correction=_correction(config),
     )
     critic = build_critic(config, family, media)
     return Learners(model, policy, reference, critic)
+
+
+def _correction(config: Config) -> Correction:
+    algorithm = config.algorithm
+    if config.correction == "none" and algorithm.correction_outlier is None:
+        return uncorrected
+    return partial(
+        correction_weights,
+        form=config.correction,
+        cap=algorithm.correction_cap,
+        outlier=algorithm.correction_outlier,
+    )
 
 
 def _reference(

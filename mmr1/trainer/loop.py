@@ -26,6 +26,7 @@ from mmr1.trainer.metrics import step_stats
 from mmr1.trainer.optimizer import NonFiniteError
 from mmr1.trainer.policy import Policy
 from mmr1.trainer.reference import Reference
+from mmr1.trainer.rollouts import Rollout, rollouts_of
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.shuffled_frames import sample_shuffled
 from mmr1.trainer.step_rewards import StepScorer
@@ -59,34 +60,50 @@ def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
         FailedStepError: The loss or the gradient is not finite; the weights are unchanged.
     """
     algorithm = config.algorithm
-    for number in range(done + 1, config.trainer.max_steps + 1):
-        clock = Clock()
-        roll_out = partial(sample_and_score, config, parts, clock, number)
-        drawn = draw_groups(roll_out, config.rollout.prompts, algorithm)
-        with clock("update"):
-            batch = build_experience(
-                drawn.kept,
-                parts.algorithm,
-                algorithm,
-                parts.policy,
-                parts.reference,
-                parts.coefficients,
-                config.rollout.sampling.max_tokens,
-                parts.critic,
-            )
-            if parts.demonstrations:
-                shown = parts.demonstrations.of_step(number)
-                batch = replace(batch, demonstrations=shown, ptx_coef=algorithm.ptx_coef)
-            with kept_for_inspection(number, batch):
-                stats = learn(parts, batch, is_warm_up(number, algorithm))
-            parts.coefficients.adapt(stats)
-        with clock("sync"):
-            parts.rollout.load_weights(parts.policy.weights(), parts.policy.version)
-            if parts.reference and is_due(number, algorithm.reference_refresh):
-                parts.reference.refresh()
-        stats |= drawn.stats
-        line = step_stats(number, drawn.everything, stats, clock.seconds(), parts.media)
-        yield Step(number, line, drawn.kept, first_advantages(batch))
+    sample = partial(roll_out, config, parts)
+    with rollouts_of(config, parts.rollout, sample) as rollouts:
+        for number in range(done + 1, config.trainer.max_steps + 1):
+            clock = Clock()
+            rollout = rollouts.take(number)
+            drawn, version = rollout.drawn, parts.policy.version
+            with clock("update"):
+                batch = build_experience(
+                    drawn.kept,
+                    parts.algorithm,
+                    algorithm,
+                    parts.policy,
+                    parts.reference,
+                    parts.coefficients,
+                    config.rollout.sampling.max_tokens,
+                    parts.critic,
+                )
+                if parts.demonstrations:
+                    shown = parts.demonstrations.of_step(number)
+                    batch = replace(batch, demonstrations=shown, ptx_coef=algorithm.ptx_coef)
+                with kept_for_inspection(number, batch):
+                    stats = learn(parts, batch, is_warm_up(number, algorithm))
+                parts.coefficients.adapt(stats)
+            with clock("sync"):
+                rollouts.load_weights(parts.policy)
+                if parts.reference and is_due(number, algorithm.reference_refresh):
+                    parts.reference.refresh()
+            stats |= {**drawn.stats, "rollout/staleness": staleness(drawn.kept, version)}
+            seconds = {**rollout.seconds, **clock.seconds()}
+            line = step_stats(number, drawn.everything, stats, seconds, parts.media)
+            yield Step(number, line, drawn.kept, first_advantages(batch))
+
+
+def roll_out(config: Config, parts: Parts, number: int) -> Rollout:
+    """Sample and score what step ``number`` learns from."""
+    clock = Clock()
+    draw = partial(sample_and_score, config, parts, clock, number)
+    drawn = draw_groups(draw, config.rollout.prompts, config.algorithm)
+    return Rollout(drawn, clock.parts)
+
+
+def staleness(scored: Sequence[ScoredGroup], version: int) -> int:
+    """Updates between the oldest weights that sampled these completions and those that learn."""
+    return version - min(c.policy_version for s in scored for c in s.group.completions)
 
 
 def sample_and_score(

@@ -13,6 +13,7 @@ import torch
 
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.correction import Correction, uncorrected
 from mmr1.trainer.kl import k3
 from mmr1.trainer.nll import add_nll_gradient
 from mmr1.trainer.optimizer import Optimizer, check_finite
@@ -22,6 +23,8 @@ from mmr1.trainer.sequences import TokenScores
 from mmr1.trainer.state import load_snapshot, model_snapshot
 from mmr1.trainer.team import Turn
 from mmr1.types import Experience, RolloutGroup, StepStats
+
+WIDEST_GAP = "rollout/logprob_gap_max"
 
 
 class Policy(Protocol):
@@ -59,6 +62,7 @@ class LocalPolicy:
 
     Args:
         reference: To measure the KL over the vocabulary to, where the loss has it.
+        correction: What makes up for the engine's own probabilities; see ``correction.py``.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class LocalPolicy:
         optimizer: Optimizer,
         updates: int,
         reference: GivesDistributions | None = None,
+        correction: Correction = uncorrected,
     ) -> None:
         self.version = 0
         self._scorer = scorer
@@ -75,6 +80,7 @@ class LocalPolicy:
         self._optimizer = optimizer
         self._updates = updates
         self._reference = reference
+        self._correction = correction
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._scorer.logprobs(groups)
@@ -122,13 +128,21 @@ class LocalPolicy:
                 continue
             part = _rows(experience, turn.batch.rows, scores.logprobs)
             inputs = _loss_inputs(part, scores)
-            loss = (part.loss_weights * self._algorithm.token_loss(inputs)).sum()
+            correction = self._correction(
+                inputs.old_logprobs, part.rollout_logprobs, part.completion_mask
+            )
+            token_loss = correction * self._algorithm.token_loss(inputs)
+            loss = (part.loss_weights * token_loss).sum()
             # Ranks' gradients are averaged, and should be added up.
             (loss * self._scorer.team.size).backward()
             sums["loss"] += float(loss.detach())
             sums["tokens"] += float(part.completion_mask.sum())
-            for name, values in self._logged(inputs, part).items():
+            logged = {**self._logged(inputs, part), "rollout/correction": correction}
+            for name, values in logged.items():
                 sums[name] += float(values.detach()[part.completion_mask].sum())
+            gap = (inputs.old_logprobs - part.rollout_logprobs)[part.completion_mask].abs()
+            widest = float(gap.max()) if len(gap) else 0.0
+            sums[WIDEST_GAP] = max(sums[WIDEST_GAP], widest)
         stats = self._means(self._scorer.team.total(sums))
         if experience.demonstrations:
             ptx = add_nll_gradient(self._scorer, experience.demonstrations, experience.ptx_coef)
@@ -144,13 +158,14 @@ class LocalPolicy:
         return self._scorer.scores(turn, reference)
 
     def _means(self, sums: dict[str, float]) -> StepStats:
-        """The loss as it is, the rest per token; raises where the loss is not finite."""
+        """Loss and widest gap as they are, the rest per token; raises for an infinite loss."""
         tokens = max(sums.pop("tokens"), 1)
-        loss = sums.pop("loss")
+        whole = {name: sums.pop(name) for name in ("loss", WIDEST_GAP)}
+        loss = whole["loss"]
         if not math.isfinite(loss):
             self._optimizer.zero_grad()
         check_finite(loss)
-        return {"loss": loss, **{name: value / tokens for name, value in sums.items()}}
+        return {**whole, **{name: value / tokens for name, value in sums.items()}}
 
     def _logged(self, inputs: LossInputs, part: Experience) -> dict[str, torch.Tensor]:
         gap = inputs.logprobs.detach() - part.rollout_logprobs
@@ -159,6 +174,7 @@ class LocalPolicy:
             "entropy": inputs.entropy,
             "kl": k3(inputs.logprobs, ref) if inputs.full_kl is None else inputs.full_kl,
             "rollout/logprob_gap": gap.abs(),
+            "rollout/kl": k3(part.rollout_logprobs, inputs.logprobs.detach()),
             **self._algorithm.metrics(inputs),
         }
 

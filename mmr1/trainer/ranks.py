@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -55,10 +54,12 @@ class Ranks:
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         every: list[dict[str, float]] = [{} for _ in range(self.size)]
         dist.all_gather_object(every, dict(sums))
-        added: Counter[str] = Counter()
+        found: dict[str, float] = {}
         for one in every:
-            added.update(one)
-        return dict(added)
+            for name, value in one.items():
+                known = found.get(name, 0.0)
+                found[name] = max(known, value) if name.endswith("_max") else known + value
+        return found
 
 
 def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:

@@ -44,7 +44,10 @@ class Team(Protocol):
         ...
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Each number summed over the ranks; a rank may lack some names."""
+        """Each number summed over the ranks; the largest where its name ends in ``_max``.
+
+        A rank may lack some names.
+        """
         ...
 
 

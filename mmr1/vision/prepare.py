@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal
 
 import torch
@@ -63,7 +64,7 @@ def media_inputs(media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
 class MediaCache:
     """Prepared media by digest: one processor call per medium, however many prompts use it.
 
-    Bounded by the bytes of the patches; the least recently used go first.
+    Bounded by the bytes of the patches; the least recently used go first. Threads may share it.
     """
 
     def __init__(
@@ -73,9 +74,14 @@ class MediaCache:
         self._max_bytes = max_bytes
         self._kept: dict[str, PreparedMedia] = {}
         self._bytes = 0
+        self._lock = Lock()
         self.processor_calls = 0
 
     def __getitem__(self, media: MediaRef) -> PreparedMedia:
+        with self._lock:
+            return self._get(media)
+
+    def _get(self, media: MediaRef) -> PreparedMedia:
         digest = media.digest()
         found = self._kept.pop(digest, None)
         if found is None:
