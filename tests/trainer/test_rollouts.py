@@ -80,7 +80,7 @@ def test_a_step_is_sampled_with_the_weights_of_so_many_updates_before(ahead, sav
 
 
 def test_a_failure_of_the_engine_reaches_the_loop():
-    engine, policy = Recorder(), Policy()
+    engine = Recorder()
 
     def broken(step: int) -> Rollout:
         raise RuntimeError("no engine")
