@@ -69,11 +69,22 @@ class LocalCritic:
         """
         self._scorer.model.train()
         stats = critic_stats(experience)
+        self._begin_at(stats["critic/return"])
         for _ in range(self._updates):
             stats["critic/loss"] = self._accumulate(experience)
             stats["critic/lr"] = self._optimizer.lr
             stats["critic/grad_norm"] = self._optimizer.step()
         return stats
+
+    @torch.no_grad()
+    def _begin_at(self, mean_return: float) -> None:
+        """A head that claims nothing yet begins at the mean of the first returns.
+
+        Else the whole network would learn that mean first, by making its states alike.
+        """
+        head = self._scorer.model.head
+        if not head.weight.any() and not head.bias.any():
+            head.bias.fill_(mean_return)
 
     def snapshot(self, copy: bool = False) -> Fill:
         tensors = self._optimizer.tensors()
