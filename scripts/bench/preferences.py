@@ -85,7 +85,7 @@ def mmr1(args: argparse.Namespace, command: str, name: str, *overrides: str) -> 
 
 def accuracy(args: argparse.Namespace, model: Path) -> list[str]:
     """Held out: of the greedy and of a sampled completion."""
-    output = args.output / "eval"
+    output = args.output / "eval" / model.parents[1].name
     run(
         *("eval", RECIPE, f"model.path={model}", f"eval.output={output}"),
         *(f"eval.limit={args.limit}", "rollout.engine=hf"),
