@@ -62,7 +62,7 @@ class LocalCritic:
         return self._scorer.all(groups)
 
     def update(self, experience: Experience) -> StepStats:
-        """As many optimizer steps as the policy makes.
+        """``updates`` optimizer steps on the batch.
 
         Raises:
             NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
@@ -139,7 +139,7 @@ def build_critic(config: Config, family: Family, media: MediaCache) -> LocalCrit
     features = feature_cache(config)
     scorer = token_scorer(config, model.backbone, family, media, 1.0, features)
     settings = config.optimizer.model_copy(update={"lr": wanted.lr, "schedule": "constant"})
-    updates = config.algorithm.updates_per_rollout
+    updates = wanted.updates_per_rollout or config.algorithm.updates_per_rollout
     optimizer = Optimizer(model, settings, config.trainer.max_steps * updates)
     return LocalCritic(ScalarScorer(model, scorer, "before"), optimizer, updates, wanted.value_clip)
 
