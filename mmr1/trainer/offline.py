@@ -43,7 +43,7 @@ class Records:
         return Sampler(self.sources, seed, self.shares)
 
     def met(self, seed: int, count: int) -> list[Sample]:
-        """The distinct samples among the first ``count`` of that walk; two sources may share ids."""
+        """The distinct samples among its first ``count``; two sources may share ids."""
         return list({id(sample): sample for sample in self.sampler(seed).next(count)}.values())
 
 
