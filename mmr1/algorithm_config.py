@@ -86,6 +86,9 @@ class CriticConfig(Section):
     value_clip: float | None = Field(
         0.2, gt=0, description="Farthest that a value moves per rollout; null: no clip"
     )
+    updates_per_rollout: Positive | None = Field(
+        None, description="Its optimizer steps on a rollout; as many as the policy's if not set"
+    )
     warmup_steps: int = Field(0, ge=0, description="First steps, in which it learns alone")
 
 

@@ -62,18 +62,29 @@ class LocalCritic:
         return self._scorer.all(groups)
 
     def update(self, experience: Experience) -> StepStats:
-        """As many optimizer steps as the policy makes.
+        """``updates`` optimizer steps on the batch.
 
         Raises:
             NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
         """
         self._scorer.model.train()
         stats = critic_stats(experience)
+        self._begin_at(stats["critic/return"])
         for _ in range(self._updates):
             stats["critic/loss"] = self._accumulate(experience)
             stats["critic/lr"] = self._optimizer.lr
             stats["critic/grad_norm"] = self._optimizer.step()
         return stats
+
+    @torch.no_grad()
+    def _begin_at(self, mean_return: float) -> None:
+        """A head that claims nothing yet begins at the mean of the first returns.
+
+        Else the whole network would learn that mean first, by making its states alike.
+        """
+        head = self._scorer.model.head
+        if not head.weight.any() and not head.bias.any():
+            head.bias.fill_(mean_return)
 
     def snapshot(self, copy: bool = False) -> Fill:
         tensors = self._optimizer.tensors()
@@ -128,7 +139,7 @@ def build_critic(config: Config, family: Family, media: MediaCache) -> LocalCrit
     features = feature_cache(config)
     scorer = token_scorer(config, model.backbone, family, media, 1.0, features)
     settings = config.optimizer.model_copy(update={"lr": wanted.lr, "schedule": "constant"})
-    updates = config.algorithm.updates_per_rollout
+    updates = wanted.updates_per_rollout or config.algorithm.updates_per_rollout
     optimizer = Optimizer(model, settings, config.trainer.max_steps * updates)
     return LocalCritic(ScalarScorer(model, scorer, "before"), optimizer, updates, wanted.value_clip)
 

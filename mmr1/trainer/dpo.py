@@ -51,7 +51,7 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     pairs = _pairs(config, records, scorer)
 
     def step(batch: Sequence[Sample]) -> StepStats:
-        return dpo_step(scorer, optimizer, [pairs[sample.id] for sample in batch], config.dpo)
+        return dpo_step(scorer, optimizer, [pairs[id(sample)] for sample in batch], config.dpo)
 
     copy = config.trainer.save_in_background
     write = partial(model_snapshot, model, records.family.processor, optimizer, copy)
@@ -59,14 +59,13 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     return run_offline(config, records, learner)
 
 
-def _pairs(config: Config, records: Records, scorer: Scorer) -> dict[str, Pair]:
-    """By sample id the pairs that the run will meet, under the model it starts from."""
+def _pairs(config: Config, records: Records, scorer: Scorer) -> dict[int, Pair]:
+    """By identity of their samples the pairs that the run will meet, under the starting model."""
     met = records.met(config.seed, config.trainer.max_steps * config.dpo.batch_size)
     groups = [
-        written_group(records.family, records.render(sample), ranking_of(sample))
-        for sample in met.values()
+        written_group(records.family, records.render(sample), ranking_of(sample)) for sample in met
     ]
-    return dict(zip(met, with_reference(scorer, groups), strict=True))
+    return dict(zip(map(id, met), with_reference(scorer, groups), strict=True))
 
 
 def with_reference(scorer: Scorer, groups: Sequence[RolloutGroup]) -> list[Pair]:

@@ -42,9 +42,9 @@ class Records:
         """A fresh walk through the records, the same for the same seed."""
         return Sampler(self.sources, seed, self.shares)
 
-    def met(self, seed: int, count: int) -> dict[str, Sample]:
-        """By id, the distinct samples among the first ``count`` of that walk."""
-        return {sample.id: sample for sample in self.sampler(seed).next(count)}
+    def met(self, seed: int, count: int) -> list[Sample]:
+        """The distinct samples among its first ``count``; two sources may share ids."""
+        return list({id(sample): sample for sample in self.sampler(seed).next(count)}.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
 
     def snapshot(number: int) -> Fill:
         met = records.met(config.seed, number * config.rm.batch_size)
-        centre(scorer, [_group(records, sample) for sample in met.values()])
+        centre(scorer, [_group(records, sample) for sample in met])
         return scalar_snapshot(
             model, family.processor, optimizer, config.trainer.save_in_background
         )

@@ -27,12 +27,16 @@ from mmr1.algorithm_config import ALGORITHMS
 from mmr1.report.curves import read_metrics
 
 RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
-NEEDS = {"process_grpo": ["algorithm.step_rewards=scripts/bench/digit_steps.py:judge"]}
+NEEDS = {
+    "process_grpo": ["algorithm.step_rewards=scripts/bench/digit_steps.py:judge"],
+    "ppo": ["algorithm.critic.lr=3e-4"],
+}
+NAMES = [name for name in ALGORITHMS.builtin if name != "t_grpo"]  # it needs videos
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--names", nargs="+", default=list(ALGORITHMS.builtin))
+    parser.add_argument("--names", nargs="+", default=NAMES)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--engine", default="vllm", choices=["vllm", "hf"])
@@ -62,6 +66,8 @@ def measure(args: argparse.Namespace, name: str, seed: int) -> dict[str, float]:
             "seconds": sum(metrics["time/step"]),
             "gib": memory,
         }
+        if "critic/explained_variance" in metrics:
+            measured["explained_variance"] = fmean(metrics["critic/explained_variance"][-tenth:])
         result.write_text(json.dumps(measured) + "\n")
     found: dict[str, float] = json.loads(result.read_text())
     return found
@@ -85,7 +91,9 @@ def train(args: argparse.Namespace, name: str, seed: int, folder: Path) -> float
 
 
 def print_table(names: list[str], rows: list[dict[str, Any]]) -> None:
-    table = Table("algorithm", "reward at start", "at end", "improved", "seconds", "GiB")
+    table = Table(
+        "algorithm", "reward at start", "at end", "improved", "seconds", "GiB", "explained"
+    )
     for name in names:
         own = [row for row in rows if row["name"] == name]
         better = sum(row["end"] > row["start"] for row in own)
@@ -96,6 +104,7 @@ def print_table(names: list[str], rows: list[dict[str, Any]]) -> None:
             f"{better} of {len(own)}",
             f"{fmean(row['seconds'] for row in own):.0f}",
             f"{max(row['gib'] for row in own):.2f}",
+            " ".join(f"{r['explained_variance']:.2f}" for r in own if "explained_variance" in r),
         )
     Console().print(table)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from dataclasses import replace
 
@@ -222,9 +223,10 @@ def test_critics_that_make_no_sense_are_refused(overrides, said):
 
 def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
     config = rl(tiny_model, digits, tmp_path / "run")
-    algorithm = AlgorithmConfig(name="ppo", critic={"warmup_steps": 1, "lr": 1e-3})
+    settings = {"warmup_steps": 1, "lr": 1e-3, "updates_per_rollout": 2}
+    algorithm = AlgorithmConfig(name="ppo", critic=settings)
     data = config.data.model_copy(update={"eval": None})
-    run_training(config.model_copy(update={"algorithm": algorithm, "data": data}))
+    checkpoint = run_training(config.model_copy(update={"algorithm": algorithm, "data": data}))
     first, second, third = lines(tmp_path / "run/metrics.jsonl")
     assert "loss" not in first
     assert "critic/loss" in first
@@ -235,4 +237,6 @@ def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
         for row in lines(tmp_path / "run/rollouts/step_000003.jsonl")
         for c in row["completions"]
     }
+    state = json.loads((checkpoint / "training/state.json").read_text())
+    assert state["critic"]["optimizer"]["steps_taken"] == 2 * 3
     assert versions == {1}  # one update of the policy, in the second step

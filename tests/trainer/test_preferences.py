@@ -6,17 +6,20 @@ import copy
 import json
 import math
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig, load_config
+from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig, dump_yaml, load_config
 from mmr1.data.preferences import ranking_of
-from mmr1.data.record import decode
+from mmr1.data.record import decode, load_samples
+from mmr1.registry import import_file
 from mmr1.trainer.dpo import Pair, dpo_step, run_dpo, with_reference
 from mmr1.trainer.iterative_dpo import NoPairsError, pairs_of, run_iterative_dpo
 from mmr1.trainer.lora import add_adapters
+from mmr1.trainer.offline import Records
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.padded import padded_scores
 from mmr1.trainer.preference_losses import bradley_terry, dpo, implicit_rewards
@@ -384,3 +387,36 @@ def test_rounds_that_make_no_sense_are_refused():
     ):
         with pytest.raises(ValueError, match=said):
             load_config(None, ["model.path=a", *keys])
+
+
+def test_what_a_run_sampled_becomes_rankings(tiny_model, digits, tmp_path):
+    script = import_file(Path(__file__).parents[2] / "scripts/rollout_rankings.py")
+    sampled = [("a", 0.0), ("b", 1.5), ("c", 0.0), ("b", 1.5), ("d", None), ("e", 0.5)]
+    completions = [{"text": t, "reward": r} for t, r in sampled]
+    assert script.ranked(completions) == ["b", "e", "a"]
+
+    data = tmp_path / "data"
+    shutil.copytree(digits, data)
+    run = tmp_path / "run"
+    (run / "rollouts").mkdir(parents=True)
+    config = config_of(tiny_model, data / "rl.jsonl", data, run)
+    (run / "config.yaml").write_text(dump_yaml(config))
+    ids = [json.loads(line)["id"] for line in (data / "rl.jsonl").read_text().splitlines()[:2]]
+    for step in (1, 2):
+        equal = [{"text": "a", "reward": 1.0}, {"text": "b", "reward": 1.0}]
+        rows = [
+            {"step": step, "id": ids[0], "completions": completions},
+            {"step": step, "id": ids[1], "completions": equal},
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (run / f"rollouts/step_{step:06d}.jsonl").write_text(text)
+    script.main([str(run), str(data / "round_1.jsonl"), "--since", "2"])
+    (found,) = load_samples(data / "round_1.jsonl")
+    assert (found.id, ranking_of(found)) == (f"{ids[0]}-2", ("b", "e", "a"))
+    assert found.media[0].path.is_file()
+
+
+def test_two_sources_may_share_ids():
+    sources = {"old": [Sample("a", (), 1), Sample("b", (), 2)], "new": [Sample("a", (), 3)]}
+    records = Records(sources, {"old": 1.0, "new": 1.0}, [], None, None, None)
+    assert sorted(sample.answer for sample in records.met(0, 6)) == [1, 2, 3]
