@@ -3,7 +3,7 @@
 #   scripts/recipes/RECIPE/run.sh [--smoke] [--7b] [key=value ...]
 #
 # key=value goes to every stage. DATA names the folder the datasets were downloaded to (data/).
-# --7b takes Qwen2.5-VL-7B instead of 3B. --smoke runs the same stages in small, on the CPU: rows
+# --7b takes Qwen2.5-VL-7B instead of 3B, on four trainer ranks instead of two. --smoke runs the same stages in small, on the CPU: rows
 # in the datasets' own forms drawn here, a model of 0.7M parameters, two steps each.
 set -euo pipefail
 recipe="$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")"
@@ -15,7 +15,10 @@ out="runs/$recipe" smoke="" sized=() shrunk=() overrides=()
 for argument in "$@"; do
     case "$argument" in
         --smoke) smoke=yes ;;
-        --7b) sized=(model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_cost=0.42) ;;
+        --7b)
+            sized=(
+                model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_cost=0.42 resources.ranks=4
+            ) ;;
         *=*) overrides+=("$argument") ;;
         *) echo "usage: $folder/run.sh [--smoke] [--7b] [key=value ...]" >&2; exit 2 ;;
     esac
@@ -28,7 +31,7 @@ if [[ -n "$smoke" ]]; then
     rm -rf "$out"
     mmr1 model new "$out/model"
     shrunk=(
-        model.path="$out/model" model.dtype=float32 model.freeze_vision=false
+        model.path="$out/model" model.dtype=float32 model.freeze_vision=false model.checkpoint_activations=false
         rollout.engine=hf rollout.prompts=2 rollout.n=4 rollout.max_model_len=1536
         rollout.sampling.max_tokens=16 rewards.timeout_s=20 sft.batch_size=2
         trainer.max_steps=2 trainer.threads=1 trainer.log_every=1 trainer.log_rollouts_every=1
