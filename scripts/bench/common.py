@@ -51,6 +51,8 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_key_value_heads": 4,
     },
 }
+# transformers' defaults are those of another tower.
+TOWER = {"hidden_size": 1280, "intermediate_size": 3420, "depth": 32, "num_heads": 16}
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -79,7 +81,7 @@ def new_model(shape: str, device: str) -> tuple[Any, Family]:
         }
         full = Qwen2_5_VLConfig(
             text_config=text,
-            vision_config={"out_hidden_size": text["hidden_size"], "intermediate_size": 3420},
+            vision_config={**TOWER, "out_hidden_size": text["hidden_size"]},
             tie_word_embeddings=shape == "3b",
             image_token_id=config.image_token_id,
             video_token_id=config.video_token_id,
