@@ -130,6 +130,8 @@ class SamplingConfig(Section):
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, description="0 keeps the whole vocabulary")
+    min_p: Fraction = Field(0.0, description="Least probability, as a share of the highest")
+    stop: tuple[str, ...] = Field((), description="Texts that end a completion; they stay in it")
     max_tokens: Positive = 1024
 
 

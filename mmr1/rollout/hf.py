@@ -66,10 +66,11 @@ class HfEngine:
             tokens, logprobs = self._sample(requests, sampling)
         finally:
             self._model.train(training)
-        rows = iter(zip(tokens, logprobs, strict=True))
+        completions = iter(
+            [self._completion(*row, sampling.stop) for row in zip(tokens, logprobs, strict=True)]
+        )
         return [
-            RolloutGroup(r.prompt, tuple(self._completion(*next(rows)) for _ in range(r.n)))
-            for r in requests
+            RolloutGroup(r.prompt, tuple(next(completions) for _ in range(r.n))) for r in requests
         ]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
@@ -88,14 +89,25 @@ class HfEngine:
     def close(self) -> None:
         """Nothing to free: the model belongs to whoever passed it in."""
 
-    def _completion(self, tokens: list[int], logprobs: list[float]) -> Completion:
+    def _completion(
+        self, tokens: list[int], logprobs: list[float], stop: Sequence[str]
+    ) -> Completion:
+        ended = tokens[-1] in self._family.stop_ids or self._has_stop_text(tokens, stop)
         return Completion(
             token_ids=np.array(tokens, dtype=np.int64),
             logprobs=np.array(logprobs, dtype=np.float32),
             text=self._family.tokenizer.decode(tokens, skip_special_tokens=True),
-            truncated=tokens[-1] not in self._family.stop_ids,
+            truncated=not ended,
             policy_version=self._version,
         )
+
+    def _has_stop_text(self, tokens: Sequence[int], stop: Sequence[str]) -> bool:
+        """Did the last token complete one of the texts? A token is at least a byte of it."""
+        if not stop:
+            return False
+        longest = max(len(text.encode()) for text in stop)
+        tail = self._family.tokenizer.decode(tokens[-longest:])
+        return any(text in tail for text in stop)
 
     @torch.no_grad()
     def _sample(
@@ -114,6 +126,9 @@ class HfEngine:
                 tokens[row].append(token)
                 logprobs[row].append(logprob)
             alive = ~torch.isin(drawn, stop_ids)
+            if sampling.stop:
+                stopped = [self._has_stop_text(tokens[i], sampling.stop) for i in rows.index]
+                alive &= ~torch.tensor(stopped, device=alive.device)
             if step + 1 == sampling.max_tokens or not alive.any():
                 break
             if not alive.all():

@@ -37,7 +37,14 @@ def next_tokens(
 
 
 def _truncate(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
-    """Top-k, then top-p (nucleus, arXiv 1904.09751): what is left out gets minus infinity."""
+    """What is left out gets minus infinity, in vLLM's order.
+
+    Min-p (arXiv 2407.01082), top-k, then top-p (nucleus, arXiv 1904.09751).
+    """
+    if sampling.min_p:
+        probabilities = logits.softmax(-1)
+        least = sampling.min_p * probabilities.amax(-1, keepdim=True)
+        logits = logits.masked_fill(probabilities < least, -torch.inf)
     if sampling.top_k:
         kth = logits.topk(min(sampling.top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < kth, -torch.inf)

@@ -129,11 +129,14 @@ class VllmEngine:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            stop=list(sampling.stop),
+            include_stop_str_in_output=True,
             max_tokens=sampling.max_tokens,
             stop_token_ids=list(self._family.stop_ids),
             logit_bias=dict.fromkeys(self._family.forbidden_ids, FORBID),
             logprobs=0,  # that of the sampled token alone
-            detokenize=False,
+            detokenize=bool(sampling.stop),  # stop texts are looked for in the text
         )
 
     def _completion(self, output: Any) -> Completion:

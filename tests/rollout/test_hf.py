@@ -56,6 +56,22 @@ def test_logprobs_equal_a_full_forward(parts, prompts):
         np.testing.assert_allclose(row, wanted[: len(row)].detach(), atol=1e-5)
 
 
+def test_a_stop_text_ends_a_completion_and_stays_in_it(parts, prompts):
+    family, _, _, engine = parts
+    free = SamplingConfig(max_tokens=12)
+    whole = engine.generate(requests(prompts), free)
+    stop = family.tokenizer.decode(whole[0].completions[0].token_ids[2:4])
+    found = engine.generate(requests(prompts), free.model_copy(update={"stop": (stop,)}))
+    first = found[0].completions[0]
+    assert first.token_ids.tolist() == whole[0].completions[0].token_ids[:4].tolist()
+    assert not first.truncated
+    for before, after in zip(whole, found, strict=True):
+        for a, b in zip(before.completions, after.completions, strict=True):
+            shorter = len(b.token_ids) < len(a.token_ids)
+            assert shorter == (stop in family.tokenizer.decode(a.token_ids[:-1]))
+            assert a.token_ids[: len(b.token_ids)].tolist() == b.token_ids.tolist()
+
+
 def test_greedy_equals_transformers_generate(parts, prompts):
     family, model, _, engine = parts
     (group,) = engine.generate(

@@ -37,6 +37,12 @@ def test_top_p_by_hand():
     torch.testing.assert_close(found, torch.tensor([0.625, 0.375, 0.0]), atol=0.01, rtol=0)
 
 
+def test_min_p_by_hand():
+    # 0.1 is less than a quarter of 0.5.
+    found = draws(torch.tensor([0.5, 0.4, 0.1]).log().tolist(), min_p=0.25)
+    torch.testing.assert_close(found, torch.tensor([0.556, 0.444, 0.0]), atol=0.01, rtol=0)
+
+
 def test_greedy_takes_the_best_and_reports_it_at_temperature_one():
     logits = torch.tensor([[0.0, 3.0, 1.0]])
     token, logprob = next_tokens(logits, torch.rand(1), SamplingConfig(temperature=0))

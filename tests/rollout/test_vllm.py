@@ -120,6 +120,22 @@ def test_same_seed_same_tokens_and_no_placeholders(parts, prompts):
     assert len({tuple(row) for row in tokens[0][:4]}) == 4
 
 
+def test_min_p_and_stop_texts(parts, prompts):
+    family, _, _, engine = parts
+    free = SAMPLING.model_copy(update={"min_p": 0.5})
+    request = [Request(prompts[0], 2, 3)]
+    (whole,) = engine.generate(request, free)
+    text = whole.completions[0].text
+    stop = text[len(text) // 3 : len(text) // 2]
+    (found,) = engine.generate(request, free.model_copy(update={"stop": (stop,)}))
+    first, unstopped = (g.completions[0].token_ids.tolist() for g in (found, whole))
+    assert len(first) < len(unstopped)
+    assert first == unstopped[: len(first)]
+    assert stop in family.tokenizer.decode(first)
+    assert stop not in family.tokenizer.decode(first[:-1])
+    assert not found.completions[0].truncated
+
+
 @pytest.mark.slow
 def test_killed_while_it_generates_the_step_ends_with_the_same_completions(parts, prompts):
     _, model, _, engine = parts
