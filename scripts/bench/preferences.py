@@ -39,10 +39,10 @@ def main() -> None:
 
     table = Table("", "held-out accuracy", "sampled")
     table.add_row("start", *accuracy(args, START))
-    offline = ("dpo.beta=0.3", "dpo.nll_coef=0.2", "optimizer.lr=1e-4")
+    offline = ("dpo.nll_coef=1", "optimizer.lr=3e-4")
     dpo = mmr1(args, "dpo", "dpo", f"data.train={pairs['rl']}", "data.eval=null", *offline)
     table.add_row("DPO", *accuracy(args, dpo))
-    rounds = ("dpo.rounds=4", "dpo.prompts=128", "dpo.nll_coef=1", "optimizer.lr=1e-4")
+    rounds = ("dpo.rounds=4", "dpo.prompts=128", "dpo.nll_coef=1", "optimizer.lr=3e-4")
     own = mmr1(args, "dpo", "iterative", "data.eval=null", *rounds)
     table.add_row("iterative DPO", *accuracy(args, own))
     Console().print(table)

@@ -33,7 +33,6 @@ from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.run import run_training
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.sequences import group_input
-from mmr1.trainer.sft import run_sft
 from mmr1.trainer.written import written_group
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
 from mmr1.vision.families.qwen2_5_vl import render_prompt
@@ -348,32 +347,32 @@ def test_what_is_no_reward_model_is_refused(options, said, tiny_model, digits, t
 
 
 def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_path):
-    demonstrated = run_sft(
-        config_of(
-            tiny_model, digits / "sft.jsonl", digits, tmp_path / "sft", "trainer.max_steps=80"
-        )
+    # An untrained model is never right: a verdict that tells its completions apart all the same.
+    (tmp_path / "own.py").write_text(
+        "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
     )
+    own = f"rewards.parts={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}"
     keys = (
-        *("dpo.rounds=2", "dpo.prompts=24", "dpo.batch_size=8", "dpo.nll_coef=1"),
+        *("dpo.rounds=2", "dpo.prompts=8", "dpo.batch_size=40"),
         *("trainer.max_steps=4", "rollout.n=6", "rollout.max_model_len=96"),
-        *("rollout.sampling.max_tokens=24", "rewards.timeout_s=20", "optimizer.lr=0.0001"),
+        *("rollout.sampling.max_tokens=8", "rewards.timeout_s=20", "optimizer.lr=0.0003"),
     )
     data = digits / "rl.jsonl"
-    run_iterative_dpo(config_of(demonstrated, data, digits, tmp_path / "run", *keys))
+    run_iterative_dpo(config_of(tiny_model, data, digits, tmp_path / "run", *keys, own))
     logged = lines(tmp_path / "run/metrics.jsonl")
     assert [row["dpo/round"] for row in logged] == [1, 1, 2, 2]
     for row in (logged[0], logged[2]):
         assert row["dpo/pairs"] > 0
         assert row["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)  # a new reference
         assert "reward/mean" in row
-    assert logged[1]["dpo/loss"] < math.log(2)
+    assert logged[1]["dpo/loss"] < math.log(2)  # the same pairs again, all of them
     versions = {
         c["policy_version"]
         for row in lines(tmp_path / "run/rollouts/step_000003.jsonl")
         for c in row["completions"]
     }
     assert versions == {1}
-    with pytest.raises(NoPairsError, match=r"no prompt of 24 has both.*supervised training"):
+    with pytest.raises(NoPairsError, match=r"no prompt of 8 has both.*supervised training"):
         run_iterative_dpo(config_of(tiny_model, data, digits, tmp_path / "none", *keys))
 
 
