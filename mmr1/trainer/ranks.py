@@ -73,7 +73,10 @@ def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:
     visual = base.model.visual
     frozen_tower = not any(p.requires_grad for p in visual.parameters())
     sums_in_float32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    layers = [*base.model.language_model.layers, *([] if frozen_tower else visual.blocks)]
+    # The merger is a unit too: as part of the rest it would lose gradients where adapters on it are
+    # all that is trained there, in turns in which no rank sees anything.
+    tower = [] if frozen_tower else [*visual.blocks, visual.merger]
+    layers = [*base.model.language_model.layers, *tower]
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=sums_in_float32)
     whole = _PackedForward(model)
