@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sets up the environment, then runs the checks and the tests. Arguments go to pytest:
+# Sets up the environment, then runs the checks and the tests, in up to four processes. Arguments
+# go to pytest, which then runs in one:
 #   scripts/test.sh -m slow      the long tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,4 +10,9 @@ ruff check .
 ruff format --check .
 mypy
 lint-imports
+export OMP_NUM_THREADS=1
+if (($# == 0)); then
+    cores="$(nproc)"
+    set -- -n "$((cores < 4 ? cores : 4))" --dist loadfile
+fi
 exec python -m pytest "$@"

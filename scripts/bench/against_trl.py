@@ -115,6 +115,8 @@ def _trl(
         "run": "TRL" + (", checkpointing" if checkpointing else ""),
         "CPU s": statistics.median(found["cpu"][1:]),
         "wall s": statistics.median(found["wall"][1:]),
+        "rollout s": None,
+        "update s": None,
         "tokens": statistics.median(found["tokens"]),
         "peak MiB": found["peak_mib"],
     }
@@ -133,7 +135,11 @@ def _ours(args: Any, work: Path, model: Path, records: Path, engine: str) -> dic
                 "max_model_len": 512,
                 "sampling": {"max_tokens": args.tokens},
             },
-            "rewards": {"parts": {"exact": {}}, "workers": 1, "timeout_s": 20},
+            "rewards": {
+                "parts": {"spread": {"use": f"{HERE / 'spread_reward.py'}:reward"}},
+                "workers": 1,
+                "timeout_s": 20,
+            },
             "trainer": {
                 "max_steps": args.steps,
                 "output_dir": str(out),
@@ -150,10 +156,13 @@ def _ours(args: Any, work: Path, model: Path, records: Path, engine: str) -> dic
     marks, peak = _watch(process, out / "metrics.jsonl")
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     cpu = [after - before for before, after in pairwise(marks)]
+    assert all(line["reward/no_signal"] == 0 for line in lines), "every group is to be learnt from"
     return {
         "run": f"mmr1, {engine}",
         "CPU s": statistics.median(cpu),
         "wall s": statistics.median(line["time/step"] for line in lines[1:]),
+        "rollout s": statistics.median(line["time/rollout"] for line in lines[1:]),
+        "update s": statistics.median(line["time/update"] for line in lines[1:]),
         "tokens": statistics.median(line["tokens/completion"] for line in lines[1:]),
         "peak MiB": peak,
     }

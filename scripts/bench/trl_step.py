@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset, Image
+from spread_reward import reward
 from transformers import AutoProcessor, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -52,15 +53,14 @@ def main(model: str, data: str, options: str) -> None:
         {
             "prompt": [[{"role": "user", "content": row["question"]}] for row in rows],
             "image": [row["image"] for row in rows],
-            "answer": [row["answer"] for row in rows],
         }
     ).cast_column("image", Image())
     processor = AutoProcessor.from_pretrained(model, padding_side="left")
     tokens: list[int] = []
 
-    def right(completions, answer, completion_ids=None, **kwargs):
+    def spread(completions, completion_ids=None, **kwargs):
         tokens.append(sum(map(len, completion_ids)))
-        return [float(a in c[0]["content"]) for c, a in zip(completions, answer, strict=True)]
+        return [reward(completion[0]["content"]) for completion in completions]
 
     n, prompts = wanted["n"], wanted["prompts"]
     suppressed = [processor.tokenizer.convert_tokens_to_ids(name) for name in FORBIDDEN]
@@ -89,7 +89,7 @@ def main(model: str, data: str, options: str) -> None:
         args=config,
         train_dataset=dataset,
         processing_class=processor,
-        reward_funcs=right,
+        reward_funcs=spread,
         callbacks=[clock],
     )
     trainer.train()

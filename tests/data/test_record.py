@@ -3,6 +3,8 @@
 import base64
 import io
 import json
+import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from mmr1.config import DataConfig
 from mmr1.data.record import decode, encode, load_samples, parse_json, write_records
 from mmr1.data.schema import json_schema
+from mmr1.data.sources import load_samples as load_source
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
 
@@ -225,3 +229,18 @@ def test_any_sample_comes_back_as_it_was(sample: Sample) -> None:
 def test_the_schema_file_is_the_schema() -> None:
     beside = Path(__file__).parents[2] / "mmr1/data/record.schema.json"
     assert beside.read_text() == json_schema(), "python -m mmr1.data.schema > the file"
+
+
+def test_a_pickle_is_no_dataset_and_is_never_run(tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return (os.system, (f"touch {tmp_path / 'ran'}",))
+
+    (tmp_path / "folder").mkdir()
+    places = [tmp_path / "rows.pkl", tmp_path / "rows.jsonl", tmp_path / "folder" / "rows.pkl"]
+    for place in places:
+        place.write_bytes(pickle.dumps([Payload()]))
+    for spec in (places[0], places[1], places[2].parent):
+        with pytest.raises(ValueError, match=r"is no file|not UTF-8"):
+            load_source(str(spec), DataConfig())
+    assert not (tmp_path / "ran").exists()

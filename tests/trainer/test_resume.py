@@ -215,9 +215,11 @@ def test_two_processes_do_not_write_into_one_directory(tiny_model, digits, rewar
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["hf", "vllm"])
-def test_sigkill_at_random_moments(engine, tiny_model, digits, reward, tmp_path):
+@pytest.mark.parametrize(("engine", "ranks"), [("hf", 1), ("vllm", 1), ("hf", 2)])
+def test_sigkill_at_random_moments(engine, ranks, tiny_model, digits, reward, tmp_path):
     """Killed again and again wherever it is; the end is bitwise that of the undisturbed run."""
+    if ranks > 1:
+        pytest.importorskip("ray", reason="Ray is not installed")
     if engine == "vllm":
         pytest.importorskip("vllm", reason="vLLM is not installed")
 
@@ -225,7 +227,11 @@ def test_sigkill_at_random_moments(engine, tiny_model, digits, reward, tmp_path)
         steps = {"max_steps": 60, "save_every": 1}
         run = rl(tiny_model, digits, reward, tmp_path / name, **steps)
         run = Config.model_validate(
-            {**run.model_dump(), "rollout": {**run.rollout.model_dump(), "engine": engine}}
+            {
+                **run.model_dump(),
+                "rollout": {**run.rollout.model_dump(), "engine": engine},
+                "resources": {"ranks": ranks},
+            }
         )
         path = tmp_path / f"{name}.yaml"
         path.write_text(dump_yaml(run))

@@ -264,6 +264,42 @@ def test_a_cluster_without_room_is_named(tiny_model, mixed, reward, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
+def test_a_machine_that_is_taken_away_ends_the_run_and_another_lets_it_go_on(
+    tiny_model, mixed, reward, tmp_path
+):
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    other = cluster.add_node(num_cpus=2)
+    try:
+        many = config(
+            tiny_model,
+            mixed,
+            reward,
+            tmp_path / "run",
+            steps=12,
+            resources={"ranks": 2, "engines": 2, "address": cluster.address},
+            trainer={"save_every": 1},
+        )
+        path = tmp_path / "run.yaml"
+        path.write_text(dump_yaml(many))
+        command = [sys.executable, "-m", "mmr1.cli", "train", str(path), "--resume"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        while not (tmp_path / "run/checkpoints/step_000002").exists():
+            assert process.poll() is None
+            time.sleep(0.1)
+        cluster.remove_node(other, allow_graceful=False)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 1
+        assert "WorkerLostError" in errors
+        cluster.add_node(num_cpus=2)
+        assert subprocess.run(command, timeout=600, check=False).returncode == 0
+    finally:
+        cluster.shutdown()
+    assert len(metrics(tmp_path / "run")) == 12
+
+
 def test_a_critic_on_ranks_is_refused(tiny_model, mixed, reward, tmp_path):
     with pytest.raises(ValueError, match="a critic trains in one process only"):
         config(

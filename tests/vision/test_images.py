@@ -128,7 +128,11 @@ def test_every_sample_image_loads() -> None:
                 assert (np.asarray(image)[alpha == 0] == 255).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"lossless": True}, {"exif": Image.Exif()}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"lossless": True}, {"exif": Image.Exif()}],
+    ids=["plain", "lossless", "exif"],
+)
 @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
 def test_webp_heads_of_all_three_kinds(options: dict[str, object], mode: str) -> None:
     for size in ((1, 1), (17, 300), (640, 33)):
