@@ -6,8 +6,11 @@ import importlib.metadata
 import importlib.util
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import psutil
@@ -59,7 +62,7 @@ def checks() -> Iterator[Check]:
     for name, wanted, required in PACKAGES:
         yield _package(name, wanted, required)
     yield _vllm()
-    yield from map(_guarded, (_torchvision, _device, _memory, _disk))
+    yield from map(_guarded, (_torchvision, _decoders, _device, _memory, _disk, _training))
 
 
 def _package(name: str, wanted: str, required: bool) -> Check:
@@ -116,6 +119,49 @@ def _memory() -> Check:
 def _disk() -> Check:
     free = shutil.disk_usage(".").free / 1024**3
     return Check("disk", f"{free:.0f} GiB free here", None if free >= 2 else "free some space")
+
+
+def _decoders() -> Check:
+    """Images by Pillow; videos by decord, and by PyAV where decord cannot."""
+    import av
+    import decord
+    from PIL import features
+
+    found = f"decord {decord.__version__}, PyAV {av.__version__}, Pillow's codecs"
+    missing = [codec for codec in ("jpg", "webp", "zlib") if not features.check(codec)]
+    remedy = f"reinstall pillow: it lacks {', '.join(missing)}" if missing else None
+    return Check("decoders", found, remedy)
+
+
+def _training() -> Check:
+    """A small model generates from a picture and takes one optimizer step."""
+    from PIL import Image
+
+    from mmr1.config import Config, OptimizerConfig, SamplingConfig
+    from mmr1.rollout.engine import Request
+    from mmr1.rollout.hf import HfEngine
+    from mmr1.trainer import build
+    from mmr1.trainer.optimizer import Optimizer
+    from mmr1.trainer.sft import sft_step
+    from mmr1.types import MediaRef, Message, Sample, TextPart
+    from mmr1.vision.families.tiny import new_model
+
+    begin = time.perf_counter()
+    with TemporaryDirectory() as folder:
+        new_model(Path(folder) / "model")
+        Image.new("RGB", (56, 56), "red").save(Path(folder) / "red.png")
+        config = Config.model_validate({"model": {"path": f"{folder}/model", "dtype": "float32"}})
+        model, family = build.load_model(config.model), build.family_of(config)
+        media = build.media_cache(family)
+        parts = (MediaRef("image", Path(folder) / "red.png"), TextPart("Which colour?"))
+        prompt = build.renderer(family, config)(Sample("red", (Message("user", parts),)))
+        sampling = SamplingConfig(max_tokens=8)
+        groups = HfEngine(model, family, media).generate([Request(prompt, 4, 0)], sampling)
+        scorer = build.token_scorer(config, model, family, media, 1.0)
+        stats = sft_step(scorer, Optimizer(model, OptimizerConfig(), 1), groups)
+    took = time.perf_counter() - begin
+    found = f"{stats['tokens/completion']:.0f} tokens generated, one update, {took:.1f} s"
+    return Check("training", found)
 
 
 def run_estimate(config: Config, memory_gib: float | None, load: Load | None) -> bool:

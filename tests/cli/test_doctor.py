@@ -1,0 +1,44 @@
+"""The doctor: one line a subject, ok or with its remedy, and what it says is so."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mmr1 import doctor
+
+
+def test_this_environment_is_fit(mmr1):
+    code, out, _ = mmr1("doctor")
+    lines = {line.split()[1]: line for line in out.splitlines()}
+    assert code == 0, out
+    assert {"python", "torch", "transformers", "decoders", "memory", "disk", "training"} <= set(
+        lines
+    )
+    assert all(line.startswith("ok") for line in lines.values())
+    assert re.search(r"\d+ tokens generated, one update, [\d.]+ s", lines["training"])
+
+
+def test_what_is_amiss_has_a_remedy_and_a_bad_exit_code(mmr1, monkeypatch):
+    monkeypatch.setattr(doctor, "PACKAGES", (("torch", "<2", True), ("no-such-thing", ">=1", True)))
+
+    def broken() -> doctor.Check:
+        raise OSError("libcudart.so.13: cannot open")
+
+    monkeypatch.setattr(doctor, "_training", broken)
+    code, out, _ = mmr1("doctor")
+    assert code == 1
+    assert "mmr1 works with torch<2" in out
+    assert "not installed -> pip install 'no-such-thing>=1'" in out
+    assert "broken" in out
+    assert "failed -> OSError: libcudart.so.13: cannot open" in out
+
+
+@pytest.mark.parametrize(("free", "remedy"), [(8, None), (1, "close other programs")])
+def test_memory(monkeypatch, free, remedy):
+    memory = type("Memory", (), {"available": free * 1024**3})
+    monkeypatch.setattr(doctor.psutil, "virtual_memory", memory)
+    found = doctor._memory()
+    assert found.found == f"{free:.1f} GiB available"
+    assert (found.remedy or "None").endswith(str(remedy))
