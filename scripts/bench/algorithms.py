@@ -29,7 +29,10 @@ from mmr1.report.curves import read_metrics
 RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
 NEEDS = {
     "process_grpo": ["algorithm.step_rewards=scripts/bench/digit_steps.py:judge"],
-    "ppo": ["algorithm.critic.lr=1e-3", "algorithm.critic.updates_per_rollout=4"],
+    "ppo": [
+        *("algorithm.critic.lr=3e-4", "algorithm.critic.updates_per_rollout=4"),
+        "algorithm.critic.value_clip=null",
+    ],
 }
 NAMES = [name for name in ALGORITHMS.builtin if name != "t_grpo"]  # it needs videos
 

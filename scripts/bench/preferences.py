@@ -1,11 +1,13 @@
 """DPO, iterative DPO and a reward model on the quickstart's digits: what each gains, held out.
 
     scripts/quickstart.sh                        # once: the data and the supervised checkpoint
-    python scripts/bench/preferences.py          # all three, seed 0
-    python scripts/bench/preferences.py --steps 40 --limit 200
+    python scripts/bench/preferences.py          # all three, three seeds
+    python scripts/bench/preferences.py --names rm --seeds 1
 
 The pairs of DPO and of the reward model prefer the right digit to a wrong one, both in the
-demonstrations' own form. Runs under ``--output`` must not exist yet.
+demonstrations' own form: a training scan has a pair with each of the nine wrong digits, a held-out
+scan with one of them. Every run begins as the supervised checkpoint. A run that is already under
+``--output`` is not repeated.
 """
 
 from __future__ import annotations
@@ -16,54 +18,97 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from mmr1.report.curves import read_metrics
 
 RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
 DATA = Path("runs/quickstart/data")
 START = Path("runs/quickstart/sft/checkpoints/step_000120")
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+# A reward model has to compare scan and answer before its loss leaves ln 2, which takes tens of
+# steps at the recipe's learning rate; 400 steps at 1e-3 did not leave it.
+RUNS = {
+    "dpo": ("dpo", "trainer.max_steps=150", "dpo.nll_coef=1", "data.eval=null"),
+    "iterative": (
+        *("dpo", "trainer.max_steps=80", "dpo.nll_coef=1", "data.eval=null"),
+        *("dpo.rounds=4", "dpo.prompts=128"),
+    ),
+    "rm": ("rm", "trainer.max_steps=600"),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--limit", type=int, default=500, help="held-out records")
+    parser.add_argument("--names", nargs="+", default=list(RUNS), choices=list(RUNS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--engine", default="hf", choices=["vllm", "hf"])
     parser.add_argument("--output", type=Path, default=Path("runs/bench/preferences"))
     args = parser.parse_args()
-    pairs = {split: write_pairs(args, split) for split in ("rl", "eval")}
-
-    table = Table("", "held-out accuracy", "sampled")
-    table.add_row("start", *accuracy(args, START))
-    offline = ("dpo.nll_coef=1", "optimizer.lr=3e-4")
-    dpo = mmr1(args, "dpo", "dpo", f"data.train={pairs['rl']}", "data.eval=null", *offline)
-    table.add_row("DPO", *accuracy(args, dpo))
-    rounds = ("dpo.rounds=4", "dpo.prompts=128", "dpo.nll_coef=1", "optimizer.lr=3e-4")
-    own = mmr1(args, "dpo", "iterative", "data.eval=null", *rounds)
-    table.add_row("iterative DPO", *accuracy(args, own))
+    table = Table("", "seed", "greedy", "sampled", "pairs ranked right", "seconds")
+    if args.names != ["rm"]:
+        table.add_row("start", "", *accuracies(START, args.output / "start"))
+    for name in args.names:
+        for seed in args.seeds:
+            folder = args.output / f"{name}-{seed}"
+            seconds = train(name, seed, folder, args.engine)
+            table.add_row(name, str(seed), *held_out(name, folder), f"{seconds:.0f}")
     Console().print(table)
 
-    data = (f"data.train={pairs['rl']}", f"data.eval={pairs['eval']}", f"eval.limit={args.limit}")
-    mmr1(args, "rm", "rm", *data, "optimizer.lr=5e-4")
-    result = json.loads((args.output / "rm/eval/result.json").read_text())
-    print(
-        f"reward model: {result['accuracy']:.3f} of {result['pairs']} held-out pairs ranked right"
-    )
+
+def train(name: str, seed: int, folder: Path, engine: str) -> float:
+    """One run; the wall seconds of its steps."""
+    done = folder / "done"
+    if not done.is_file():
+        pairs = {split: write_pairs(seed, split, folder) for split in ("rl", "eval")}
+        overrides = [f"data.train={pairs['rl']}"] if name != "iterative" else []
+        if name == "rm":
+            overrides.append(f"data.eval={pairs['eval']}")
+        command, *settings = RUNS[name]
+        run(
+            *(command, RECIPE, *settings, *overrides, f"seed={seed}", f"model.path={START}"),
+            *(f"data.media_root={DATA}", f"trainer.output_dir={folder / 'run'}"),
+            f"rollout.engine={engine}",
+        )
+        done.touch()
+    return sum(read_metrics(folder / "run/metrics.jsonl")["time/step"])
 
 
-def write_pairs(args: argparse.Namespace, split: str) -> Path:
-    """The records of a split with a right and a wrong answer each, beside the others' media."""
-    rng = random.Random(f"{args.seed} {split}")
-    rows = [json.loads(line) for line in (DATA / f"{split}.jsonl").open()]
-    for row in rows:
+def held_out(name: str, folder: Path) -> list[str]:
+    """Greedy and sampled accuracy of a policy, or a reward model's share of pairs."""
+    if name != "rm":
+        return [*accuracies(newest(folder / "run"), folder / "eval"), ""]
+    result = json.loads((folder / "run/eval/result.json").read_text())
+    return ["", "", f"{result['accuracy']:.3f} of {result['pairs']}"]
+
+
+def newest(folder: Path) -> Path:
+    return max((folder / "checkpoints").glob("step_*"))
+
+
+def accuracies(model: Path, output: Path) -> list[str]:
+    """Of the greedy and of a sampled completion of each held-out scan."""
+    result = output / "result.json"
+    if not result.is_file():
+        where = (f"model.path={model}", f"eval.output={output}", "rollout.engine=hf")
+        run("eval", RECIPE, *where)
+    modes = json.loads(result.read_text())
+    return [f"{modes[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]
+
+
+def write_pairs(seed: int, split: str, folder: Path) -> Path:
+    """The records of a split, each once for every wrong digit; of the held-out ones, for one."""
+    rng = random.Random(f"{seed} {split}")
+    rows = []
+    for row in map(json.loads, (DATA / f"{split}.jsonl").open()):
         digit = int(row["answer"])
-        wrong = rng.choice([other for other in range(10) if other != digit])
-        row["meta"] = {"chosen": answer(digit), "rejected": answer(wrong)}
-    path = args.output / f"pairs-{split}.jsonl"
+        wrong = [other for other in range(10) if other != digit]
+        for other in wrong if split == "rl" else [rng.choice(wrong)]:
+            pair = {"chosen": answer(digit), "rejected": answer(other)}
+            rows.append({**row, "id": f"{row['id']}-{other}", "meta": pair})
+    path = folder / f"pairs-{split}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -71,27 +116,6 @@ def write_pairs(args: argparse.Namespace, split: str) -> Path:
 
 def answer(digit: int) -> str:
     return f"<think>The digit is {WORDS[digit]}.</think><answer>{digit}</answer>"
-
-
-def mmr1(args: argparse.Namespace, command: str, name: str, *overrides: str) -> Path:
-    """Run one command from the supervised checkpoint; its last checkpoint."""
-    run(
-        *(command, RECIPE, f"seed={args.seed}", f"model.path={START}", f"data.media_root={DATA}"),
-        *(f"trainer.output_dir={args.output / name}", f"trainer.max_steps={args.steps}"),
-        *(f"rollout.engine={args.engine}", *overrides),
-    )
-    return max((args.output / name / "checkpoints").glob("step_*"))
-
-
-def accuracy(args: argparse.Namespace, model: Path) -> list[str]:
-    """Held out: of the greedy and of a sampled completion."""
-    output = args.output / "eval" / model.parents[1].name
-    run(
-        *("eval", RECIPE, f"model.path={model}", f"eval.output={output}"),
-        *(f"eval.limit={args.limit}", "rollout.engine=hf"),
-    )
-    result: dict[str, Any] = json.loads((output / "result.json").read_text())
-    return [f"{result[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]
 
 
 def run(*arguments: object) -> None:
