@@ -37,7 +37,7 @@ def test_configurations_resolve(command, tmp_path):
     if not path.is_relative_to("scripts"):  # a run's own configuration: any will do
         path = tmp_path / "run.yaml"
         path.write_text("model: {path: some-model}\n")
-    load_config(path, command[3:])
+    load_config(path, [word for word in command[3:] if not word.startswith("--")])
 
 
 def test_every_script_that_is_named_is_there():
