@@ -10,9 +10,9 @@ ruff check .
 ruff format --check .
 mypy
 lint-imports
-export OMP_NUM_THREADS=1
 if (($# == 0)); then
-    cores="$(nproc)"
+    cores="$(nproc --all)"
     set -- -n "$((cores < 4 ? cores : 4))" --dist loadfile
 fi
+export OMP_NUM_THREADS=1
 exec python -m pytest "$@"

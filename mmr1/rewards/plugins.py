@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import inspect
 import os
 import queue
@@ -172,6 +173,7 @@ class PluginPart:
         try:
             return answer.get(timeout=self._timeout_s)
         except queue.Empty:
+            _interrupt(thread)
             self._stuck.append(thread)
             return [invalid(Status.TIMEOUT, f"no value in {self._timeout_s:g} s")]
 
@@ -184,6 +186,12 @@ class PluginPart:
     def _light(self, item: RewardItem) -> RewardItem:
         """The item without encoded media, unless the function asks for media."""
         return item if self._media else replace(item, sample=_without_bytes(item.sample))
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """End a thread that loops in Python, or it would slow the whole process down; not one in C."""
+    ended = ctypes.py_object(SystemExit)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ended)
 
 
 def _with_remedy(reward: Reward) -> Reward:

@@ -7,6 +7,7 @@ not know which implementation it holds.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,8 @@ from mmr1.trainer.shuffled_frames import sample_shuffled
 from mmr1.trainer.step_rewards import StepScorer
 from mmr1.types import Experience, Prompt, Sample, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
+
+_DRAWS = 1_000_000  # more than a step can have: tells repeats within a draw from other draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +114,14 @@ def sample_and_score(
 ) -> list[ScoredGroup]:
     """Groups of the next ``count`` prompts; ``draw`` counts the calls of step ``number``."""
     prompts = [parts.render(s) for s in parts.sampler.next(count)]
-    requests = [
-        Request(p, config.rollout.n, request_seed(config.seed, number, p.sample.id, draw))
-        for p in prompts
-    ]
+    met: Counter[str] = Counter()
+    requests = []
+    for prompt in prompts:
+        sample = prompt.sample.id
+        # A small dataset may bring a prompt twice in a draw: it is then sampled anew.
+        seed = request_seed(config.seed, number, sample, draw + _DRAWS * met[sample])
+        met[sample] += 1
+        requests.append(Request(prompt, config.rollout.n, seed))
     sampling = config.rollout.sampling
     best = []
     shuffled: dict[int, tuple[str, ...]] = {}

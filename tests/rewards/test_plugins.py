@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -187,6 +188,14 @@ def test_what_can_be_caught_without_a_sandbox(function: str) -> None:
     rewards = score(f"{PLUGINS}/bad.py:{function}", items(POISON), isolated=False, timeout_s=0.5)
     assert [rewards[0].value, rewards[1].value, rewards[2].value] == [1.0, None, 1.0]
     assert time.monotonic() - start < 10
+
+
+def test_a_loop_without_a_sandbox_does_not_go_on_beside_the_run() -> None:
+    threads = set(threading.enumerate())
+    score(f"{PLUGINS}/bad.py:hangs", items(POISON), isolated=False, timeout_s=0.2)
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(5)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("isolated", [True, False])

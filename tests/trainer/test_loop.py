@@ -161,3 +161,12 @@ def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     config = config_of(files, {"format": {}}, name="dapo", max_draws=2)
     with build_scorer(config.rewards) as scorer, pytest.raises(NoSignalError, match="2 draws"):
         run(shared, digit_samples, config, scorer)
+
+
+def test_a_prompt_that_comes_twice_in_a_step_is_sampled_anew(shared, digit_samples, files):
+    config = config_of(files, name="grpo")
+    ((first, second),) = [
+        [[c.text for c in s.group.completions] for s in step.scored]
+        for step in run(shared, digit_samples[:1], config)[0][:1]
+    ]
+    assert first != second
