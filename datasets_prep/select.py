@@ -78,9 +78,13 @@ def mix(
         ValueError: A source is too small for its share.
     """
     total = sum(shares.values())
+    drawn, share = 0, 0.0
     mixed: list[Sample] = []
     for name, samples in sources.items():
-        wanted = round(count * shares[name] / total)
+        # Rounded where a source ends, not source by source: so all of them make exactly ``count``.
+        share += shares[name]
+        wanted = round(count * share / total) - drawn
+        drawn += wanted
         if wanted > len(samples):
             raise ValueError(f"{name} has {len(samples)} samples; its share needs {wanted}")
         for sample in random.Random(f"{seed}/{name}").sample(list(samples), wanted):

@@ -222,9 +222,11 @@ def main() -> None:
     except RuntimeError as error:
         if not type(error).__module__.startswith("mmr1."):
             raise
+        if hasattr(error, "signum"):  # stopped as asked: ended as shells and schedulers expect it
+            print(f"stopped: {error}", file=sys.stderr)
+            sys.exit(128 + error.signum)
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
-        # A run that a signal stopped ends as shells and schedulers expect of one.
-        sys.exit(128 + error.signum if hasattr(error, "signum") else 1)
+        sys.exit(1)
 
 
 def _quiet_libraries() -> None:

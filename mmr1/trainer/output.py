@@ -44,7 +44,8 @@ def check_directory(config: Config, *, resume: bool) -> None:
     if changed := changed_keys(before, config):
         raise ValueError(
             f"{path / 'config.yaml'}: the run was started with another {', '.join(changed)}; "
-            "resume it with the configuration it has, or name another trainer.output_dir "
+            f"resume it with `mmr1 train {path / 'config.yaml'} --resume`, or name another "
+            "trainer.output_dir "
             f"(only {', '.join(FREE_SECTIONS)} may change)"
         )
 
