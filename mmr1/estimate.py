@@ -116,8 +116,7 @@ def activation_elements(shapes: Shapes) -> tuple[float, float]:
     token is ``merge**2`` patches.
     """
     text, vision = shapes.text, shapes.vision
-    head = text.hidden_size // text.num_attention_heads
-    head = getattr(text, "head_dim", None) or head
+    head = _head_dim(text)
     queries, keys = text.num_attention_heads * head, text.num_key_value_heads * head
     layer = 6 * text.hidden_size + 4 * queries + 4 * keys + 4 * text.intermediate_size
     layer += text.num_attention_heads
@@ -170,8 +169,7 @@ def _activations(config: Config, shapes: Shapes, load: Load) -> float:
 
 def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     text, parallel = shapes.text, config.rollout.tensor_parallel_size
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    kv = 2 * text.num_hidden_layers * text.num_key_value_heads * head * _width(config)
+    kv = 2 * text.num_hidden_layers * text.num_key_value_heads * _head_dim(text) * _width(config)
     prompts = config.rollout.prompts / config.resources.engines
     tokens = prompts * (load.prompt + config.rollout.n * load.completion)
     return [
@@ -216,6 +214,10 @@ def _lighter_trainer(config: Config, found: Estimate) -> list[str]:
     if not config.resources.distributed and config.rollout.gpu_memory_utilization > 0.3:
         advice.append("rollout.gpu_memory_utilization=0.3: the engine shares this device")
     return advice
+
+
+def _head_dim(text: Any) -> int:
+    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
 
 
 def _width(config: Config) -> int:

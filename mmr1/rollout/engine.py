@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -54,6 +55,26 @@ class RolloutEngine(Protocol):
     def close(self) -> None:
         """Free the engine; safe to call twice."""
         ...
+
+
+_DRAWS = 1_000_000  # more than a step can have: tells repeats within a draw from other draws
+
+
+def requests_for(
+    prompts: Sequence[Prompt], n: int, run_seed: int, step: int, draw: int = 0
+) -> list[Request]:
+    """``n`` completions of each prompt, seeded by run, step, prompt and draw.
+
+    A small dataset may bring a prompt twice: it is then sampled anew, not repeated.
+    """
+    met: Counter[str] = Counter()
+    requests = []
+    for prompt in prompts:
+        sample = prompt.sample.id
+        seed = request_seed(run_seed, step, sample, draw + _DRAWS * met[sample])
+        met[sample] += 1
+        requests.append(Request(prompt, n, seed))
+    return requests
 
 
 def request_seed(run_seed: int, step: int, sample_id: str, draw: int = 0) -> int:

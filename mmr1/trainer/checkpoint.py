@@ -16,8 +16,11 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
+
+from mmr1.config import TrainerConfig
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"
@@ -61,8 +64,8 @@ def write_checkpoint(
     return target
 
 
-def check_whole(checkpoint: Path) -> None:
-    """Compare every file with the manifest.
+def check_whole(checkpoint: Path) -> dict[str, Any]:
+    """Compare every file with the manifest; returns that.
 
     Raises:
         DamagedCheckpointError: Names the file and what is wrong with it.
@@ -70,12 +73,14 @@ def check_whole(checkpoint: Path) -> None:
     for path in _files(checkpoint):
         if path.suffix in _PICKLES:
             raise DamagedCheckpointError(f"{path} is a pickle, which could run code; not loaded")
-    for name, entry in _manifest(checkpoint)["files"].items():
+    manifest = _manifest(checkpoint)
+    for name, entry in manifest["files"].items():
         path = checkpoint / name
         if not path.is_file():
             raise DamagedCheckpointError(f"{path} is missing")
         if (path.stat().st_size, _digest(path)) != (entry["size"], entry["sha256"]):
             raise DamagedCheckpointError(f"{path} is not what was written (its digest differs)")
+    return manifest
 
 
 def newest_whole(folder: Path, warn: Callable[[str], None] = lambda line: None) -> Path | None:
@@ -101,6 +106,12 @@ def newest_whole(folder: Path, warn: Callable[[str], None] = lambda line: None) 
 def checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints of a run, oldest first."""
     return sorted(p for p in folder.glob("step_*") if re.fullmatch(r"step_\d+", p.name))
+
+
+def next_due(config: TrainerConfig, step: int) -> int:
+    """The first step from ``step`` on after which a checkpoint is due."""
+    every = config.save_every or config.max_steps
+    return min(-(-step // every) * every, config.max_steps)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -188,7 +199,7 @@ def _seal(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
             _sync(path)
 
 
-def _manifest(checkpoint: Path) -> dict:
+def _manifest(checkpoint: Path) -> dict[str, Any]:
     path = checkpoint / MANIFEST
     try:
         if (checkpoint / MANIFEST_DIGEST).read_text() != _digest_line(path):

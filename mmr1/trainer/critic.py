@@ -14,7 +14,7 @@ from mmr1.trainer.checkpoint import Fill
 from mmr1.trainer.losses import token_weights, value_loss
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.scalar_model import ScalarScorer, load_scalar_model
-from mmr1.trainer.state import TRAINING, load_tensors, save_tensors
+from mmr1.trainer.state import TRAINING, copies, load_tensors, save_tensors
 from mmr1.trainer.team import only_batch
 from mmr1.types import Experience, RolloutGroup, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
@@ -89,7 +89,7 @@ class LocalCritic:
     def snapshot(self, copy: bool = False) -> Fill:
         tensors = self._optimizer.tensors()
         if copy:
-            tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+            tensors = copies(tensors)
         return lambda folder: save_tensors(folder / FOLDER, tensors)
 
     def load_snapshot(self, checkpoint: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmr1.config import Config, EvalConfig, RewardsConfig, SamplingConfig
 from mmr1.rewards.extract import extract_answer
-from mmr1.rollout.engine import Request, RolloutEngine, request_seed
+from mmr1.rollout.engine import RolloutEngine, requests_for
 from mmr1.trainer.build import greedy
 from mmr1.trainer.output import append_json
 from mmr1.trainer.scoring import GroupScorer
@@ -93,7 +93,7 @@ def evaluate(
         missing = [s for s in samples if any((name, s.id, i) not in found for i in range(n))]
         progress(len(samples) - len(missing))
         for batch in _batches(missing, config.eval.batch_size):
-            requests = [Request(render(s), n, request_seed(config.seed, 0, s.id)) for s in batch]
+            requests = requests_for([render(s) for s in batch], n, config.seed, step=0)
             scored = scorer.score(engine.generate(requests, sampling))
             rows = [row for group in scored for row in _rows(name, group, part, config.eval)]
             found.update({(row["mode"], row["id"], row["index"]): row for row in rows})

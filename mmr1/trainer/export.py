@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -67,11 +66,10 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
         raise ValueError(
             f"{checkpoint} has no adapter: the run had no model.lora; leave --adapter out"
         )
-    check_whole(checkpoint)
+    manifest = check_whole(checkpoint)
     source = checkpoint / ADAPTER_FOLDER if adapter else checkpoint
     shutil.copytree(source, output, ignore=lambda _, names: _LEFT_OUT & set(names))
     shutil.copy(run / "config.yaml", output / "mmr1_config.yaml")
-    manifest = json.loads((checkpoint / MANIFEST).read_text())
     config = load_config(run / "config.yaml")
     (output / "README.md").write_text(_card(config, manifest, output.name, adapter))
     return output

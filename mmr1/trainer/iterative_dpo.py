@@ -18,7 +18,7 @@ from mmr1.config import Config
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_scorer
 from mmr1.rewards.accounting import reward_stats
-from mmr1.rollout.engine import Request, RolloutEngine, request_seed
+from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
 from mmr1.trainer import build
 from mmr1.trainer.checkpoint import Fill
 from mmr1.trainer.display import Display
@@ -34,7 +34,7 @@ from mmr1.trainer.running import run_steps
 from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.state import model_snapshot
-from mmr1.types import Completion, Prompt, RolloutGroup, ScoredGroup
+from mmr1.types import Completion, RolloutGroup, ScoredGroup
 
 
 class NoPairsError(RuntimeError):
@@ -112,7 +112,8 @@ def rounds(
         clock = Clock()
         with clock("rollout"):
             prompts = [inputs.render(s) for s in sampler.next(config.dpo.prompts)]
-            groups = engine.generate(_requests(config, prompts, number), config.rollout.sampling)
+            requests = requests_for(prompts, config.rollout.n, config.seed, number)
+            groups = engine.generate(requests, config.rollout.sampling)
         with clock("reward"):
             scored = judge.score(groups)
         rng = random.Random(request_seed(config.seed, number, "pairs"))
@@ -159,13 +160,6 @@ def pairs_of(scored: ScoredGroup, part: str, limit: int, rng: random.Random) -> 
 
 def _distinct(completions: Iterable[Completion]) -> list[Completion]:
     return list({c.token_ids.tobytes(): c for c in completions}.values())
-
-
-def _requests(config: Config, prompts: Sequence[Prompt], number: int) -> list[Request]:
-    return [
-        Request(p, config.rollout.n, request_seed(config.seed, number, p.sample.id))
-        for p in prompts
-    ]
 
 
 def _batches(pairs: Sequence[Pair], size: int, rng: random.Random) -> Iterator[list[Pair]]:

@@ -7,7 +7,6 @@ not know which implementation it holds.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from functools import partial
 
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.data.sampler import Sampler
-from mmr1.rollout.engine import Request, RolloutEngine, request_seed
+from mmr1.rollout.engine import RolloutEngine, requests_for
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.build import greedy
 from mmr1.trainer.coefficients import Coefficients
@@ -33,8 +32,6 @@ from mmr1.trainer.shuffled_frames import sample_shuffled
 from mmr1.trainer.step_rewards import StepScorer
 from mmr1.types import Experience, Prompt, Sample, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
-
-_DRAWS = 1_000_000  # more than a step can have: tells repeats within a draw from other draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +111,7 @@ def sample_and_score(
 ) -> list[ScoredGroup]:
     """Groups of the next ``count`` prompts; ``draw`` counts the calls of step ``number``."""
     prompts = [parts.render(s) for s in parts.sampler.next(count)]
-    met: Counter[str] = Counter()
-    requests = []
-    for prompt in prompts:
-        sample = prompt.sample.id
-        # A small dataset may bring a prompt twice in a draw: it is then sampled anew.
-        seed = request_seed(config.seed, number, sample, draw + _DRAWS * met[sample])
-        met[sample] += 1
-        requests.append(Request(prompt, config.rollout.n, seed))
+    requests = requests_for(prompts, config.rollout.n, config.seed, number, draw)
     sampling = config.rollout.sampling
     best = []
     shuffled: dict[int, tuple[str, ...]] = {}

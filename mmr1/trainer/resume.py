@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import torch
 
 from mmr1.config import Config
 from mmr1.trainer.loop import Parts
 from mmr1.trainer.state import (
     TRAINING,
     HasState,
+    copies,
     load_progress,
     load_tensors,
     progress,
@@ -20,14 +23,16 @@ from mmr1.trainer.state import (
 
 def snapshot(config: Config, parts: Parts, step: int) -> Callable[[Path], None]:
     """What writes the run as it is after ``step`` into a checkpoint's folder."""
-    policy = parts.policy.snapshot(copy=config.trainer.save_in_background)
-    critic = parts.critic and parts.critic.snapshot(copy=config.trainer.save_in_background)
+    in_background = config.trainer.save_in_background
+    policy = parts.policy.snapshot(copy=in_background)
+    critic = parts.critic and parts.critic.snapshot(copy=in_background)
     state = progress(step, _carried(parts))
     # A reference that is not refreshed is the model that the run was started with.
-    refreshed = parts.reference is not None and config.algorithm.reference_refresh > 0
-    reference = {}
-    if refreshed and parts.reference is not None:
-        reference = {name: tensor.clone() for name, tensor in parts.reference.weights().items()}
+    reference: Mapping[str, torch.Tensor] = {}
+    if parts.reference is not None and config.algorithm.reference_refresh > 0:
+        reference = parts.reference.weights()
+        if in_background:
+            reference = copies(reference)
 
     def fill(folder: Path) -> None:
         policy(folder)

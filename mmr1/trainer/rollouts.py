@@ -7,16 +7,18 @@ faster: step k is sampled with the weights after update ``k - 1 - ahead``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from mmr1.config import Config
 from mmr1.rollout.engine import RolloutEngine
+from mmr1.trainer.checkpoint import next_due
 from mmr1.trainer.dynamic_sampling import Drawn
 from mmr1.trainer.policy import Policy
+from mmr1.trainer.state import copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +40,24 @@ class Rollouts(Protocol):
         """What is asked for from now on is sampled with the policy as it is."""
         ...
 
-    def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
+@contextmanager
 def rollouts_of(
     config: Config, engine: RolloutEngine, sample: Callable[[int], Rollout]
-) -> Rollouts:
-    """``sample`` rolls a step out and scores it, with the weights that the engine has."""
+) -> Iterator[Rollouts]:
+    """``sample`` rolls a step out and scores it, with the weights that the engine has.
+
+    When the block ends well, the engine has the last weights.
+    """
     if config.rollout.ahead == 0:
-        return InTurn(engine, sample)
-    return Ahead(config, engine, sample)
+        yield InTurn(engine, sample)
+        return
+    ahead = Ahead(config, engine, sample)
+    try:
+        yield ahead
+        ahead.finish()
+    finally:
+        ahead.close()
 
 
 class InTurn:
@@ -66,16 +69,6 @@ class InTurn:
 
     def load_weights(self, policy: Policy) -> None:
         self._engine.load_weights(policy.weights(), policy.version)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
 
 
 class Ahead:
@@ -100,20 +93,16 @@ class Ahead:
 
     def load_weights(self, policy: Policy) -> None:
         # Copies: the next update changes the weights while the engine still waits for its turn.
-        weights = {name: tensor.detach().clone() for name, tensor in policy.weights().items()}
+        weights = copies(policy.weights())
         self._load = self._thread.submit(self._engine.load_weights, weights, policy.version)
 
-    def __enter__(self) -> Self:
-        return self
+    def finish(self) -> None:
+        """Wait until the engine has the last weights."""
+        if self._load is not None:
+            self._load.result()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None and self._load is not None:
-            self._load.result()  # the engine ends with the last weights
+    def close(self) -> None:
+        """Give up what has not begun."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _roll_out(self, step: int, load: Future[None] | None) -> Rollout:
@@ -123,8 +112,5 @@ class Ahead:
 
     def _bound(self, number: int) -> int:
         """The last step that may be under way while step ``number`` learns."""
-        trainer = self._config.trainer
-        saves = [trainer.max_steps]
-        if trainer.save_every:
-            saves.append(-(-number // trainer.save_every) * trainer.save_every)
-        return min(number + self._config.rollout.ahead, *saves)
+        ahead = number + self._config.rollout.ahead
+        return min(ahead, next_due(self._config.trainer, number))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mmr1.config import TrainerConfig
-from mmr1.trainer.checkpoint import Checkpoints, Fill, step_of
+from mmr1.trainer.checkpoint import Checkpoints, Fill, next_due, step_of
 from mmr1.trainer.loop import Step
 from mmr1.trainer.stopping import StoppedError, StopSignal
 
@@ -31,7 +31,7 @@ def run_steps(
     with StopSignal(config.grace_s) as stop:
         for step in steps:
             keep(step)
-            if stop.received or _is_due(config, step.number):
+            if stop.received or next_due(config, step.number) == step.number:
                 checkpoints.save(step.number, snapshot(step.number), step.stats)
             if stop.received:
                 break
@@ -44,8 +44,3 @@ def run_steps(
             stop.received,
         )
     return last
-
-
-def _is_due(config: TrainerConfig, step: int) -> bool:
-    every = config.save_every
-    return step == config.max_steps or (every > 0 and step % every == 0)

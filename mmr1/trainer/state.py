@@ -53,7 +53,7 @@ def model_snapshot(
     weights, adapters = model_weights(model), whole_weights(adapter_state(model))
     tensors = optimizer.tensors()
     if copy:
-        weights, adapters, tensors = _copies(weights), _copies(adapters), _copies(tensors)
+        weights, adapters, tensors = copies(weights), copies(adapters), copies(tensors)
     rng = _rng_state()
 
     def fill(folder: Path) -> None:
@@ -168,7 +168,7 @@ def _without_notice() -> Iterator[None]:
         yield
 
 
-def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Copies in CPU memory; tensors that shared their memory (tied weights) share a copy."""
     tensors = dict(tensors)  # merged weights are made when asked for: all must live at once
     made: dict[int, torch.Tensor] = {}

@@ -14,7 +14,7 @@ import torch
 from mmr1.config import Config
 from mmr1.trainer.correction import correction_weights
 from mmr1.trainer.dynamic_sampling import Drawn
-from mmr1.trainer.rollouts import Ahead, Rollout
+from mmr1.trainer.rollouts import Rollout, rollouts_of
 from mmr1.trainer.run import run_training
 from tests.trainer.test_resume import LENGTH_REWARD, assert_same
 
@@ -69,7 +69,7 @@ class Policy:
 )
 def test_a_step_is_sampled_with_the_weights_of_so_many_updates_before(ahead, save_every, expected):
     engine, policy = Recorder(), Policy()
-    with Ahead(config(ahead, 6, save_every), engine, engine.sample) as rollouts:
+    with rollouts_of(config(ahead, 6, save_every), engine, engine.sample) as rollouts:
         for number in range(1, 7):
             assert rollouts.take(number).drawn.stats == {"step": number}
             policy.update()
@@ -87,7 +87,7 @@ def test_a_failure_of_the_engine_reaches_the_loop():
 
     with (
         pytest.raises(RuntimeError, match="no engine"),
-        Ahead(config(1, 6), engine, broken) as rollouts,
+        rollouts_of(config(1, 6), engine, broken) as rollouts,
     ):
         rollouts.take(1)
 
@@ -97,7 +97,7 @@ def test_weights_that_could_not_be_loaded_stop_the_sampling():
     policy._weight.fill_(7)  # not what the version says: the engine refuses
 
     def run() -> None:
-        with Ahead(config(1, 6), engine, engine.sample) as rollouts:
+        with rollouts_of(config(1, 6), engine, engine.sample) as rollouts:
             rollouts.take(1)
             rollouts.load_weights(policy)
             rollouts.take(2)
