@@ -61,7 +61,7 @@ def sft(
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
-        from mmr1.trainer.sft import run_sft
+        from mmr1.trainer.offline.sft import run_sft
 
         run_sft(resolved, resume=resume)
 
@@ -77,13 +77,13 @@ def dpo(
     if (resolved := _resolve(config, overrides, dry_run)) is None:
         return
     if resolved.dpo.rounds == 0:
-        from mmr1.trainer.dpo import run_dpo
+        from mmr1.trainer.offline.dpo import run_dpo
 
         run_dpo(resolved, resume=resume)
     elif resume:
         raise ValueError("dpo.rounds: iterative DPO cannot be resumed; leave --resume out")
     else:
-        from mmr1.trainer.iterative_dpo import run_iterative_dpo
+        from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 
         run_iterative_dpo(resolved)
 
@@ -97,7 +97,7 @@ def rm(
 ) -> None:
     """Train a reward model on preference pairs and rankings."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
-        from mmr1.trainer.reward_model import run_reward_model
+        from mmr1.trainer.offline.reward_model import run_reward_model
 
         run_reward_model(resolved, resume=resume)
 
@@ -138,7 +138,7 @@ def export(
     adapter: Annotated[bool, typer.Option("--adapter", help="The LoRA adapter alone")] = False,
 ) -> None:
     """A checkpoint as a Hugging Face directory with a model card, adapters merged."""
-    from mmr1.trainer.export import export as write
+    from mmr1.trainer.runs.export import export as write
 
     typer.echo(f"written: {write(checkpoint, output, adapter=adapter)}")
 

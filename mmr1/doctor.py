@@ -141,8 +141,8 @@ def _training() -> Check:
     from mmr1.rollout.engine import Request
     from mmr1.rollout.hf import HfEngine
     from mmr1.trainer import build
+    from mmr1.trainer.offline.sft import sft_step
     from mmr1.trainer.optimizer import Optimizer
-    from mmr1.trainer.sft import sft_step
     from mmr1.types import MediaRef, Message, Sample, TextPart
     from mmr1.vision.families.tiny import new_model
 

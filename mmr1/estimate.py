@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.config import Config
-from mmr1.trainer.logprob_head import CHUNK_ELEMENTS
+from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS
 from mmr1.trainer.lora import add_adapters
 
 GIB = 2**30

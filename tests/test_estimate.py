@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.config import Config
 from mmr1.estimate import GIB, Load, Shapes, activation_elements, estimate, read_shapes
-from mmr1.trainer.packed import packed_scores
+from mmr1.trainer.forward.packed import packed_scores
 from mmr1.vision.families.tiny import new_model
 from tests.trainer.tiny_groups import group, image
 

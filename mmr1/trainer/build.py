@@ -18,9 +18,9 @@ from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.vision_features import FeatureCache
 from mmr1.trainer.lora import add_adapters
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.vision_features import FeatureCache
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import (
     Family,

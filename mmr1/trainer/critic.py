@@ -10,9 +10,9 @@ import torch
 
 from mmr1.config import Config
 from mmr1.trainer.build import feature_cache, token_scorer
-from mmr1.trainer.checkpoint import Fill
 from mmr1.trainer.losses import token_weights, value_loss
 from mmr1.trainer.optimizer import Optimizer, check_finite
+from mmr1.trainer.runs.checkpoint import Fill
 from mmr1.trainer.scalar_model import ScalarScorer, load_scalar_model
 from mmr1.trainer.state import TRAINING, copies, load_tensors, save_tensors
 from mmr1.trainer.team import only_batch

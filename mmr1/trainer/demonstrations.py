@@ -8,7 +8,7 @@ from mmr1.config import Config
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_samples
-from mmr1.trainer.written import assistant_text, demonstration
+from mmr1.trainer.runs.written import assistant_text, demonstration
 from mmr1.types import Prompt, RolloutGroup, Sample
 from mmr1.vision.families.qwen2_5_vl import Family
 

@@ -13,7 +13,7 @@ from mmr1.config import Config, EvalConfig, RewardsConfig, SamplingConfig
 from mmr1.rewards.extract import extract_answer
 from mmr1.rollout.engine import RolloutEngine, requests_for
 from mmr1.trainer.build import greedy
-from mmr1.trainer.output import append_json
+from mmr1.trainer.runs.output import append_json
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.statistics import interval, majority, pass_at
 from mmr1.types import Prompt, Reward, Sample, ScoredGroup

@@ -13,9 +13,9 @@ from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import Outcomes
 from mmr1.trainer.coefficients import Coefficients
+from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.kl import ESTIMATORS
 from mmr1.trainer.losses import token_weights
-from mmr1.trainer.sequences import completion_mask
 from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
 
 

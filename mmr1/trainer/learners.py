@@ -13,13 +13,13 @@ from mmr1.trainer import build
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.correction import Correction, correction_weights, uncorrected
 from mmr1.trainer.critic import Critic, build_critic
+from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.lora import has_adapters
 from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.packed import packed_scores
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.reference import AdapterReference, FrozenCopy
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.sequences import TokenScores
 from mmr1.trainer.team import Alone, Team
 from mmr1.vision.families.qwen2_5_vl import Family
 from mmr1.vision.prepare import MediaCache

@@ -22,11 +22,11 @@ from mmr1.trainer.critic import Critic
 from mmr1.trainer.demonstrations import Demonstrations
 from mmr1.trainer.dynamic_sampling import draw_groups
 from mmr1.trainer.experience import build_experience
-from mmr1.trainer.metrics import step_stats
 from mmr1.trainer.optimizer import NonFiniteError
 from mmr1.trainer.policy import Policy
 from mmr1.trainer.reference import Reference
 from mmr1.trainer.rollouts import Rollout, rollouts_of
+from mmr1.trainer.runs.metrics import step_stats
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.shuffled_frames import sample_shuffled
 from mmr1.trainer.step_rewards import StepScorer

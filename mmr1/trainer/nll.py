@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.losses import token_weights
 from mmr1.trainer.optimizer import check_finite
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.sequences import completion_mask
 from mmr1.trainer.team import only_batch
 from mmr1.types import RolloutGroup
 

@@ -14,12 +14,12 @@ import torch
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.correction import Correction, uncorrected
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.kl import k3
 from mmr1.trainer.nll import add_nll_gradient
 from mmr1.trainer.optimizer import Optimizer, check_finite
 from mmr1.trainer.reference import GivesDistributions
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.sequences import TokenScores
 from mmr1.trainer.state import load_snapshot, model_snapshot
 from mmr1.trainer.team import Turn
 from mmr1.types import Experience, RolloutGroup, StepStats

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from mmr1.trainer.micro_batches import MicroBatch
-from mmr1.trainer.packed import packed_scores, unwrapped
-from mmr1.trainer.sequences import TokenScores
+from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.forward.packed import packed_scores, unwrapped
+from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.team import Turn
 
 

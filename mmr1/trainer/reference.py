@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from mmr1.trainer.kl_head import Distributions
+from mmr1.trainer.forward.kl_head import Distributions
+from mmr1.trainer.forward.scorer import Scorer
 from mmr1.trainer.lora import adapter_weights, set_adapter_weights
-from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.team import Turn
 from mmr1.types import RolloutGroup
 

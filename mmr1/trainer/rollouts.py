@@ -15,9 +15,9 @@ from typing import Protocol
 
 from mmr1.config import Config
 from mmr1.rollout.engine import RolloutEngine
-from mmr1.trainer.checkpoint import next_due
 from mmr1.trainer.dynamic_sampling import Drawn
 from mmr1.trainer.policy import Policy
+from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.state import copies
 
 

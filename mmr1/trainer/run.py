@@ -20,22 +20,22 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.critic import Critic
 from mmr1.trainer.demonstrations import Demonstrations, build_demonstrations
-from mmr1.trainer.display import Display
 from mmr1.trainer.evaluate import Evaluation, evaluate, write_evaluation
 from mmr1.trainer.experience import ScoresCompletions
 from mmr1.trainer.learners import build_learners
 from mmr1.trainer.loop import FailedStepError, Parts, Step, train
-from mmr1.trainer.output import RunDirectory, check_directory
 from mmr1.trainer.parity import check_parity
 from mmr1.trainer.policy import Policy
 from mmr1.trainer.reference import Reference
-from mmr1.trainer.resume import restore, snapshot
 from mmr1.trainer.reward_part import reward_models
-from mmr1.trainer.running import run_steps
+from mmr1.trainer.runs.display import Display
+from mmr1.trainer.runs.output import RunDirectory, check_directory
+from mmr1.trainer.runs.resume import restore, snapshot
+from mmr1.trainer.runs.running import run_steps
+from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.scoring import GroupScorer, check_gold
 from mmr1.trainer.shuffled_frames import refuse_without_videos
 from mmr1.trainer.step_rewards import StepScorer, build_step_scorer
-from mmr1.trainer.tracking import Trackers, check_trackers
 from mmr1.trainer.workers import on_ray
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import Family, prompt_length

@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 
 from mmr1.config import ModelConfig
 from mmr1.trainer.build import load_trainable
-from mmr1.trainer.micro_batches import MicroBatch
+from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.forward.packed import packed_hidden, to_rows, unwrapped
+from mmr1.trainer.forward.packing import Read
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.packed import packed_hidden, to_rows, unwrapped
-from mmr1.trainer.packing import Read
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.sequences import completion_mask
 from mmr1.trainer.state import model_snapshot
 from mmr1.trainer.team import only_batch
 from mmr1.types import RolloutGroup

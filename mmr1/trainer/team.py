@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mmr1.trainer.micro_batches import MicroBatch
+from mmr1.trainer.forward.micro_batches import MicroBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ import torch
 from mmr1.config import Config, ResourcesConfig, SamplingConfig
 from mmr1.rollout.engine import Probe, Request
 from mmr1.trainer import build
+from mmr1.trainer.forward.micro_batches import balanced
+from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.learners import build_learners
-from mmr1.trainer.micro_batches import balanced
 from mmr1.trainer.reference import Reference
-from mmr1.trainer.sequences import completion_mask
 from mmr1.types import Experience, Prompt, RolloutGroup, StepStats
 
 

@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig
 from transformers import Qwen2_5_VLForConditionalGeneration as Model
 
-from mmr1.trainer.sequences import GroupInput
+from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.families import tiny
 from mmr1.vision.families.qwen2_5_vl import Family, expand_placeholders, load_family
 from mmr1.vision.families.qwen2_5_vl import prompt_positions as rope_positions

@@ -14,9 +14,9 @@ import common
 import torch
 from matplotlib import pyplot as plt
 
-from mmr1.trainer.micro_batches import micro_batches
-from mmr1.trainer.packed import packed_scores
-from mmr1.trainer.padded import padded_scores
+from mmr1.trainer.forward.micro_batches import micro_batches
+from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.padded import padded_scores
 
 CASES = {
     "unshared": (padded_scores, False, False),

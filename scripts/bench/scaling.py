@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from matplotlib import pyplot as plt
 
-from mmr1.trainer.micro_batches import micro_batches
-from mmr1.trainer.packed import packed_scores
+from mmr1.trainer.forward.micro_batches import micro_batches
+from mmr1.trainer.forward.packed import packed_scores
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ import common
 import torch
 from matplotlib import pyplot as plt
 
-from mmr1.trainer.packed import packed_scores
-from mmr1.trainer.padded import padded_scores
+from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.padded import padded_scores
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ from transformers import AutoModelForImageTextToText
 from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.padded import padded_scores
-from mmr1.trainer.sequences import group_input
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import group_input
 from mmr1.types import Message, Prompt, Sample, TextPart
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
 from mmr1.vision.prepare import MediaCache

@@ -21,10 +21,10 @@ from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.engine import Request
 from mmr1.rollout.process import EngineError, EngineProcess
 from mmr1.trainer.build import build_engine
-from mmr1.trainer.padded import padded_scores
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.parity import ParityError, check_parity
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.sequences import group_input
 from mmr1.types import Message, Sample, TextPart
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
 from mmr1.vision.prepare import MediaCache

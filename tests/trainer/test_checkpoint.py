@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mmr1.trainer.checkpoint import (
+from mmr1.trainer.runs.checkpoint import (
     CheckpointError,
     Checkpoints,
     DamagedCheckpointError,

@@ -14,9 +14,11 @@ from mmr1.config import AlgorithmConfig, LoraConfig, ModelConfig, OptimizerConfi
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.critic import LocalCritic, explained_variance
 from mmr1.trainer.experience import build_experience
+from mmr1.trainer.forward.padded import _padded_inputs
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.lora import add_adapters
 from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.padded import _padded_inputs
 from mmr1.trainer.run import run_training
 from mmr1.trainer.scalar_model import (
     ScalarModel,
@@ -24,8 +26,6 @@ from mmr1.trainer.scalar_model import (
     load_scalar_model,
     scalar_snapshot,
 )
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.sequences import group_input
 from mmr1.types import Reward, ScoredGroup
 from tests.trainer.test_algorithms import Fixed, scored
 from tests.trainer.test_run import lines, rl

@@ -11,10 +11,10 @@ from mmr1.config import AlgorithmConfig, Config, load_config
 from mmr1.data.record import load_samples
 from mmr1.data.sampler import Sampler
 from mmr1.trainer.demonstrations import Demonstrations
-from mmr1.trainer.padded import padded_scores
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.run import run_training
-from mmr1.trainer.sequences import group_input
-from mmr1.trainer.written import demonstration
+from mmr1.trainer.runs.written import demonstration
 from mmr1.vision.families.qwen2_5_vl import render_prompt
 from tests.trainer.conftest import REWARDS
 from tests.trainer.test_policy import experience, naive_gradient, policy

@@ -10,9 +10,9 @@ from peft import PeftModel
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmr1.config import Config
-from mmr1.trainer.checkpoint import DamagedCheckpointError
-from mmr1.trainer.export import export
-from mmr1.trainer.sft import run_sft
+from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.runs.checkpoint import DamagedCheckpointError
+from mmr1.trainer.runs.export import export
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.trainer.packed import packed_scores
+from mmr1.trainer.forward.packed import packed_scores
 from tests.trainer.tiny_groups import family, new_model
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts" / "bench"))

@@ -10,14 +10,14 @@ import torch
 from mmr1.config import AlgorithmConfig, LoraConfig, OptimizerConfig, load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.experience import build_experience
-from mmr1.trainer.kl_head import Distributions, token_kl
+from mmr1.trainer.forward.kl_head import Distributions, token_kl
+from mmr1.trainer.forward.packed import packed_hidden
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.lora import add_adapters
 from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.packed import packed_hidden
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.reference import AdapterReference, FrozenCopy
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.sequences import group_input
 from tests.trainer.test_preferences import assert_gradient, caught_gradient
 
 

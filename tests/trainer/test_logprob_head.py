@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmr1.trainer.logprob_head import token_logprobs
+from mmr1.trainer.forward.logprob_head import token_logprobs
 
 N, H, V = 23, 16, 50
 

@@ -23,11 +23,11 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.coefficients import Coefficients
 from mmr1.trainer.critic import build_critic
 from mmr1.trainer.dynamic_sampling import NoSignalError
+from mmr1.trainer.forward.scorer import Scorer
 from mmr1.trainer.loop import Parts, Step, train
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.reference import FrozenCopy
-from mmr1.trainer.scorer import Scorer
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.step_rewards import build_step_scorer
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt

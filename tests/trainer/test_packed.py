@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmr1.trainer.packed import packed_hidden, packed_scores, to_rows, unwrapped
-from mmr1.trainer.padded import padded_scores
-from mmr1.trainer.sequences import GroupInput, completion_batch
-from mmr1.trainer.vision_features import FeatureCache
+from mmr1.trainer.forward.packed import packed_hidden, packed_scores, to_rows, unwrapped
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import GroupInput, completion_batch
+from mmr1.trainer.forward.vision_features import FeatureCache
 from tests.trainer.tiny_groups import family, group, image, new_model, video
 
 TOLERANCE = 1e-5

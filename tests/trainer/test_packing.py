@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmr1.trainer.micro_batches import micro_batches
-from mmr1.trainer.packed import packed_scores
-from mmr1.trainer.packing import pack
-from mmr1.trainer.sequences import GroupInput
+from mmr1.trainer.forward.micro_batches import micro_batches
+from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.packing import pack
+from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.families.qwen2_5_vl import prompt_positions
 from mmr1.vision.prepare import PreparedMedia
 from tests.trainer.tiny_groups import family, group, image, new_model

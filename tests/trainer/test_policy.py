@@ -10,11 +10,11 @@ import torch
 from mmr1.config import AlgorithmConfig, OptimizerConfig
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.experience import build_experience
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.optimizer import NonFiniteError, Optimizer
-from mmr1.trainer.padded import padded_scores
 from mmr1.trainer.policy import LocalPolicy
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.sequences import group_input
 from tests.trainer.conftest import REWARDS
 
 

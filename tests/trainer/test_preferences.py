@@ -16,24 +16,24 @@ from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig, dump_yam
 from mmr1.data.preferences import ranking_of
 from mmr1.data.record import decode, load_samples
 from mmr1.registry import import_file
-from mmr1.trainer.dpo import Pair, dpo_step, run_dpo, with_reference
-from mmr1.trainer.iterative_dpo import NoPairsError, pairs_of, run_iterative_dpo
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scorer import Scorer
+from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.lora import add_adapters
-from mmr1.trainer.offline import Records
-from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.padded import padded_scores
-from mmr1.trainer.preference_losses import bradley_terry, dpo, implicit_rewards
-from mmr1.trainer.reward_model import (
+from mmr1.trainer.offline.dpo import Pair, dpo_step, run_dpo, with_reference
+from mmr1.trainer.offline.iterative_dpo import NoPairsError, pairs_of, run_iterative_dpo
+from mmr1.trainer.offline.preference_losses import bradley_terry, dpo, implicit_rewards
+from mmr1.trainer.offline.reward_model import (
     pairs_right,
     reward_model_step,
     rewards_of,
     run_reward_model,
 )
+from mmr1.trainer.offline.training import Records
+from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.run import run_training
-from mmr1.trainer.scorer import Scorer
-from mmr1.trainer.sequences import group_input
-from mmr1.trainer.written import written_group
+from mmr1.trainer.runs.written import written_group
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
 from mmr1.vision.families.qwen2_5_vl import render_prompt
 from tests.trainer.test_algorithms import completion

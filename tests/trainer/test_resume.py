@@ -16,9 +16,9 @@ import yaml
 from safetensors.torch import load_file
 
 from mmr1.config import Config, dump_yaml
+from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.run import run_training
-from mmr1.trainer.sft import run_sft
-from mmr1.trainer.stopping import StoppedError
+from mmr1.trainer.runs.stopping import StoppedError
 
 LENGTH_REWARD = """
 from pathlib import Path

@@ -13,9 +13,9 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mmr1.config import Config, load_config
 from mmr1.evaluation.run import run_evaluations
+from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.optimizer import NonFiniteError
 from mmr1.trainer.run import run_training
-from mmr1.trainer.sft import run_sft
 
 LOGGED = {
     "step",

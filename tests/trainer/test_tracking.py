@@ -15,9 +15,9 @@ from types import ModuleType
 import pytest
 
 from mmr1.config import Config
-from mmr1.trainer import tracking
 from mmr1.trainer.run import run_training
-from mmr1.trainer.tracking import Trackers
+from mmr1.trainer.runs import tracking
+from mmr1.trainer.runs.tracking import Trackers
 
 STEPS = [
     {"step": s, "reward/mean": 0.125 * s, "loss": -1e-9 / s, "time/step": 1.5} for s in (1, 2, 3)

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmr1.trainer import varlen
-from mmr1.trainer.attention import AttentionLayout, packed_attention
-from mmr1.trainer.varlen import Blocks, Padding, attend, attend_backward
+from mmr1.trainer.forward import varlen
+from mmr1.trainer.forward.attention import AttentionLayout, packed_attention
+from mmr1.trainer.forward.varlen import Blocks, Padding, attend, attend_backward
 
 CPU = torch.device("cpu")
 SCALE = 0.3

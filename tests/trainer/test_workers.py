@@ -99,6 +99,23 @@ def tokens(run: Path) -> list[list[str]]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def marked(monkeypatch) -> None:
+    """Every process that a test starts inherits a mark, so that other clusters are not counted."""
+    monkeypatch.setenv("MMR1_TEST_MARK", str(os.getpid()))
+
+
+def left_over() -> list[psutil.Process]:
+    """Ray's processes of this test run that are still there."""
+    found = []
+    for process in psutil.process_iter(["name", "environ"]):
+        mark = (process.info["environ"] or {}).get("MMR1_TEST_MARK")
+        ours = process.info["name"].startswith(("ray::", "raylet", "gcs_server"))
+        if ours and mark == str(os.getpid()):
+            found.append(process)
+    return found
+
+
 @pytest.fixture(scope="module")
 def alone(tiny_model, mixed, reward, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("alone") / "run"
@@ -115,7 +132,7 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     run_training(config(tiny_model, mixed, reward, tmp_path / "two", resources=shared))
     assert tokens(alone) == tokens(tmp_path / "two")
     assert_close(alone, tmp_path / "two")
-    assert not [p for p in psutil.process_iter(["name"]) if "ray::" in p.info["name"]]
+    assert not left_over()
 
 
 @pytest.mark.slow
@@ -213,13 +230,14 @@ def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
     worker = next(
         p for p in psutil.Process(process.pid).children(recursive=True) if victim in p.name()
     )
+    assert left_over()
     os.kill(worker.pid, signal.SIGKILL)
     begin = time.monotonic()
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "WorkerLostError" in errors
     assert time.monotonic() - begin < 120
-    assert not [p for p in psutil.process_iter(["name"]) if "ray::" in p.info["name"]]
+    assert not left_over()
     assert subprocess.run(command, timeout=600, check=False).returncode == 0
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.trainer.sequences import GroupInput
+from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.families import tiny
 from mmr1.vision.families.qwen2_5_vl import (
     Family,

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmr1.trainer.trackers.images import small_image
-from mmr1.trainer.tracking import COLUMNS, Row, Start
+from mmr1.trainer.runs.trackers.images import small_image
+from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 PARAMETER = 500
 """Characters MLflow keeps of a parameter's value."""

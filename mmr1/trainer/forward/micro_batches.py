@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from mmr1.trainer.sequences import GroupInput
+from mmr1.trainer.forward.sequences import GroupInput
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.trainer.trackers.images import small_image
-from mmr1.trainer.tracking import Row, Start
+from mmr1.trainer.runs.trackers.images import small_image
+from mmr1.trainer.runs.tracking import Row, Start
 
 
 class SwanLab:

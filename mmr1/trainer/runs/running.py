@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mmr1.config import TrainerConfig
-from mmr1.trainer.checkpoint import Checkpoints, Fill, next_due, step_of
+from mmr1.trainer.runs.checkpoint import Checkpoints, Fill, next_due, step_of
 from mmr1.trainer.loop import Step
-from mmr1.trainer.stopping import StoppedError, StopSignal
+from mmr1.trainer.runs.stopping import StoppedError, StopSignal
 
 
 def run_steps(

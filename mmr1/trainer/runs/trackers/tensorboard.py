@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mmr1.trainer.trackers.images import small_image
-from mmr1.trainer.tracking import COLUMNS, Row, Start
+from mmr1.trainer.runs.trackers.images import small_image
+from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 IMAGES = 8
 """Different images shown of a step."""

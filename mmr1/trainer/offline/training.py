@@ -14,14 +14,14 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
 from mmr1.trainer.build import family_of, media_cache, renderer, set_up
-from mmr1.trainer.checkpoint import Fill
-from mmr1.trainer.display import Display
 from mmr1.trainer.loop import Step
 from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.output import RunDirectory, check_directory
-from mmr1.trainer.running import run_steps
+from mmr1.trainer.runs.checkpoint import Fill
+from mmr1.trainer.runs.display import Display
+from mmr1.trainer.runs.output import RunDirectory, check_directory
+from mmr1.trainer.runs.running import run_steps
+from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.state import HasState, load_progress, load_snapshot, progress, save_progress
-from mmr1.trainer.tracking import Trackers, check_trackers
 from mmr1.types import Prompt, Sample, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
 from mmr1.vision.prepare import MediaCache

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mmr1.config import Config, dump_yaml, load_config
-from mmr1.trainer.checkpoint import Checkpoints, newest_whole, step_of
+from mmr1.trainer.runs.checkpoint import Checkpoints, newest_whole, step_of
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 

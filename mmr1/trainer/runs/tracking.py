@@ -89,11 +89,11 @@ class Start:
 
 # Package that a tracker needs (the extra of mmr1 has the tracker's name), and what starts it.
 TRACKERS = {
-    "tensorboard": ("tensorboard", "mmr1.trainer.trackers.tensorboard:start"),
-    "wandb": ("wandb", "mmr1.trainer.trackers.wandb:start"),
-    "mlflow": ("mlflow", "mmr1.trainer.trackers.mlflow:start"),
-    "swanlab": ("swanlab", "mmr1.trainer.trackers.swanlab:start"),
-    "trackio": ("trackio", "mmr1.trainer.trackers.trackio:start"),
+    "tensorboard": ("tensorboard", "mmr1.trainer.runs.trackers.tensorboard:start"),
+    "wandb": ("wandb", "mmr1.trainer.runs.trackers.wandb:start"),
+    "mlflow": ("mlflow", "mmr1.trainer.runs.trackers.mlflow:start"),
+    "swanlab": ("swanlab", "mmr1.trainer.runs.trackers.swanlab:start"),
+    "trackio": ("trackio", "mmr1.trainer.runs.trackers.trackio:start"),
 }
 
 

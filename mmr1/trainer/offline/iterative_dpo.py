@@ -20,18 +20,18 @@ from mmr1.rewards import build_scorer
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
 from mmr1.trainer import build
-from mmr1.trainer.checkpoint import Fill
-from mmr1.trainer.display import Display
-from mmr1.trainer.dpo import Pair, dpo_step, with_reference
 from mmr1.trainer.evaluate import accuracy_part, evaluate, is_right, write_evaluation
+from mmr1.trainer.forward.scorer import Scorer
 from mmr1.trainer.loop import Clock, Step
 from mmr1.trainer.lora import plain_weights
+from mmr1.trainer.offline.dpo import Pair, dpo_step, with_reference
 from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.output import RunDirectory, check_directory
 from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.run import Inputs, check_inputs, parity_line, summary_line
-from mmr1.trainer.running import run_steps
-from mmr1.trainer.scorer import Scorer
+from mmr1.trainer.runs.checkpoint import Fill
+from mmr1.trainer.runs.display import Display
+from mmr1.trainer.runs.output import RunDirectory, check_directory
+from mmr1.trainer.runs.running import run_steps
 from mmr1.trainer.scoring import GroupScorer
 from mmr1.trainer.state import model_snapshot
 from mmr1.types import Completion, RolloutGroup, ScoredGroup

@@ -12,14 +12,14 @@ import torch
 from mmr1.config import Config
 from mmr1.data.preferences import ranking_of
 from mmr1.trainer.build import feature_cache, load_held_out, token_scorer
-from mmr1.trainer.checkpoint import Fill
-from mmr1.trainer.offline import Learner, Records, read_records, run_offline
+from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.offline.preference_losses import bradley_terry
+from mmr1.trainer.offline.training import Learner, Records, read_records, run_offline
 from mmr1.trainer.optimizer import Optimizer, check_finite
-from mmr1.trainer.preference_losses import bradley_terry
+from mmr1.trainer.runs.checkpoint import Fill
+from mmr1.trainer.runs.written import written_group
 from mmr1.trainer.scalar_model import ScalarScorer, load_scalar_model, scalar_snapshot
-from mmr1.trainer.sequences import completion_mask
 from mmr1.trainer.team import only_batch
-from mmr1.trainer.written import written_group
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 

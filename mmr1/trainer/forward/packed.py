@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from mmr1.trainer.attention import NAME
-from mmr1.trainer.kl_head import Distributions, token_kl
-from mmr1.trainer.logprob_head import CHUNK_ELEMENTS, token_logprobs
-from mmr1.trainer.packing import Packed, Read, pack
-from mmr1.trainer.sequences import GroupInput, TokenScores
-from mmr1.trainer.vision_features import FeatureCache, encode_media, encode_nothing
+from mmr1.trainer.forward.attention import NAME
+from mmr1.trainer.forward.kl_head import Distributions, token_kl
+from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS, token_logprobs
+from mmr1.trainer.forward.packing import Packed, Read, pack
+from mmr1.trainer.forward.sequences import GroupInput, TokenScores
+from mmr1.trainer.forward.vision_features import FeatureCache, encode_media, encode_nothing
 
 
 def packed_scores(

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mmr1.config import TrainerConfig
-from mmr1.trainer.output import RunDirectory
+from mmr1.trainer.runs.output import RunDirectory
 from mmr1.types import StepStats
 
 # Metric names and how the bar calls them, in the order of importance.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.trainer.trackers.images import small_image
-from mmr1.trainer.tracking import COLUMNS, Row, Start
+from mmr1.trainer.runs.trackers.images import small_image
+from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 
 class Trackio:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from mmr1.trainer.logprob_head import FORBIDDEN
-from mmr1.trainer.sequences import GroupInput, TokenScores, completion_batch
+from mmr1.trainer.forward.logprob_head import FORBIDDEN
+from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_batch
 from mmr1.vision.prepare import PreparedMedia, media_inputs
 
 

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmr1.trainer.varlen import Blocks, attend, attend_backward
+from mmr1.trainer.forward.varlen import Blocks, attend, attend_backward
 
 NAME = "mmr1"
 

@@ -1,0 +1,1 @@
+"""Training without rollouts of a loop: demonstrations, preferences, rankings."""

@@ -1,0 +1,1 @@
+"""A run's directory: checkpoints, resuming, stopping, what is written, shown and tracked."""
