@@ -141,8 +141,10 @@ def save(path: Path, samples: Sequence[Sample]) -> None:
     """Write records; media that do not lie beside the new file are copied there, by content.
 
     Raises:
-        ValueError: The file exists already.
+        ValueError: The file exists already, or is not named as records are.
     """
+    if path.suffix != ".jsonl":
+        raise ValueError(f"{path}: records are JSON Lines; name the output {path.name}.jsonl")
     if path.exists():
         raise ValueError(f"{path} exists; remove it or name another output")
     write_records(path, [_beside(sample, path.parent) for sample in samples])

@@ -109,7 +109,7 @@ def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = 
         from mmr1.evaluation.run import run_evaluations
         from mmr1.evaluation.table import print_results
 
-        print_results(*run_evaluations(resolved))
+        print_results(*run_evaluations(resolved), resolved.eval.output)
 
 
 @app.command()

@@ -6,7 +6,7 @@ interpolations work); then pydantic checks the whole. Unknown keys are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,6 +122,14 @@ class RewardsConfig(Section):
     max_invalid_fraction: Fraction = Field(
         0.2, description="The run stops when more of a step's completions have no valid reward"
     )
+
+    @field_validator("parts", mode="before")
+    @classmethod
+    def _drop(cls, parts: Any) -> Any:
+        """``rewards.parts.NAME=null`` takes a part of the file out."""
+        if not isinstance(parts, Mapping):
+            return parts
+        return {name: part for name, part in parts.items() if part is not None}
 
 
 class SamplingConfig(Section):

@@ -64,6 +64,13 @@ def test_mistakes_are_named_with_their_file(file, text, override, said):
         assert str(path) in str(error.value)
 
 
+def test_a_part_of_the_reward_can_be_taken_out(file):
+    path = file("model: {path: a}\nrewards: {parts: {format: {weight: 1}, math: {weight: 1}}}")
+    assert list(load_config(path, ["rewards.parts.math=null"]).rewards.parts) == ["format"]
+    with pytest.raises(ValueError, match=r"rewards\.parts"):
+        load_config(path, ["rewards.parts.math=null", "rewards.parts.format=null"])
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.yaml: no such configuration file"):
         load_config(tmp_path / "nowhere.yaml")

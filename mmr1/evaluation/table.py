@@ -10,15 +10,25 @@ from rich.table import Table
 from mmr1.evaluation.run import Comparison, Results
 from mmr1.trainer.evaluate import Mode
 
+FILE_WIDTH = 200  # of tables that are not shown on a terminal
 
-def print_results(results: Results, comparisons: Sequence[Comparison]) -> None:
-    """One row per model, dataset and decoding; then the kinds of prompt; then the comparisons."""
-    console = Console()
+
+def print_results(results: Results, comparisons: Sequence[Comparison], kept: str | None) -> None:
+    """One row per model, dataset and decoding; then the kinds of prompt; then the comparisons.
+
+    ``kept``: where the completions are, None if they are nowhere.
+    """
+    console = Console() if Console().is_terminal else Console(width=FILE_WIDTH)
     console.print(_scores(results))
     if any(mode.by for result in results.values() for mode in result.modes.values()):
         console.print(_kinds(results))
     if comparisons:
         console.print(_comparisons(comparisons))
+    if kept:
+        line = f"completions and results: {kept}"
+    else:
+        line = "completions were not kept; eval.output=DIR keeps them, and what was interrupted"
+    console.print(line, highlight=False, soft_wrap=True)
 
 
 def _scores(results: Results) -> Table:

@@ -29,7 +29,7 @@ from mmr1.trainer.policy import Policy
 from mmr1.trainer.reference import Reference
 from mmr1.trainer.reward_part import reward_models
 from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.output import RunDirectory, check_directory
+from mmr1.trainer.runs.output import RunDirectory, check_directory, finished
 from mmr1.trainer.runs.resume import restore, snapshot
 from mmr1.trainer.runs.running import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
@@ -111,6 +111,9 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     check_directory(config, resume=resume)
+    if resume and (last := finished(config)):
+        print(f"all {config.trainer.max_steps} steps are done; checkpoint: {last}")
+        return last
     check_trackers(config.trainer.trackers)
     with build_scorer(config.rewards, reward_models(config)) as scorer:
         inputs = check_inputs(config, scorer, train=True)
@@ -155,7 +158,7 @@ def _train(
     directory: RunDirectory,
 ) -> Path:
     directory.log_dropped(inputs.dropped)
-    display = Display(config.trainer, directory)
+    display = Display(config.trainer, directory, config.rewards.parts)
     display.say("starting the rollout engine")
     engine = workers.engine(directory.path / "engine.log")
     with closing(engine), Trackers(config, directory.path) as trackers:

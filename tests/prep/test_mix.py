@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets_prep.select import mix
+from datasets_prep.select import mix, save
 from mmr1.types import Sample
 
 
@@ -22,6 +22,11 @@ def test_counts_are_exact_and_near_the_shares(shares, count):
     for name, share in zip(names, shares, strict=True):
         found = sum(name in s.id for s in mixed)
         assert abs(found - count * share / sum(shares)) <= 1
+
+
+def test_records_are_named_as_such(tmp_path):
+    with pytest.raises(ValueError, match=r"name the output mixed\.jsonl"):
+        save(tmp_path / "mixed", source("a", 2))
 
 
 def test_a_source_that_is_too_small_is_named():

@@ -191,6 +191,14 @@ def test_resuming_nothing_begins_and_resuming_the_end_changes_nothing(
     assert_same(undisturbed, tmp_path / "new")
 
 
+def test_a_finished_run_starts_no_engine(undisturbed, tiny_model, digits, reward, monkeypatch):
+    monkeypatch.setattr("mmr1.trainer.build.build_engine", lambda *_: pytest.fail("it was started"))
+    last = run_training(rl(tiny_model, digits, reward, undisturbed), resume=True)
+    assert last.name == "step_000005"
+    with pytest.raises(pytest.fail.Exception, match="it was started"):
+        run_training(rl(tiny_model, digits, reward, undisturbed, max_steps=7), resume=True)
+
+
 def test_another_configuration_is_not_resumed(tiny_model, digits, reward, undisturbed):
     config = rl(tiny_model, digits, reward, undisturbed)
     other = Config.model_validate({**config.model_dump(), "seed": 1})

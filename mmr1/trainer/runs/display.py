@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -12,11 +13,10 @@ from mmr1.config import TrainerConfig
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.types import StepStats
 
-# Metric names and how the bar calls them, in the order of importance.
+# Metric names and how the bar calls them, in the order of importance; the reward's parts come
+# after its mean.
 SHOWN = {
-    "reward/mean": "reward",
-    "reward/format": "format",
-    "reward/math": "math",
+    "reward/no_signal": "no signal",
     "loss": "loss",
     "entropy": "entropy",
     "completion/length_mean": "length",
@@ -29,9 +29,14 @@ SHOWN = {
 class Display:
     """Shows the steps of one run."""
 
-    def __init__(self, config: TrainerConfig, directory: RunDirectory) -> None:
+    def __init__(
+        self, config: TrainerConfig, directory: RunDirectory, parts: Iterable[str] = ()
+    ) -> None:
+        """``parts``: the names of the reward's parts."""
         self._console = Console()
         self._config = config
+        rewards = {f"reward/{part}": part for part in parts}
+        self._shown = {"reward/mean": "reward", **rewards, **SHOWN}
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -63,7 +68,9 @@ class Display:
 
     def show(self, stats: StepStats) -> None:
         """One step: moves the bar, or prints a line every ``trainer.log_every`` steps."""
-        numbers = "  ".join(f"{SHOWN[k]} {_short(stats[k])}" for k in SHOWN if k in stats)
+        numbers = "  ".join(
+            f"{name} {_short(stats[k])}" for k, name in self._shown.items() if k in stats
+        )
         step = int(stats["step"])
         self._progress.update(self._task, completed=step, numbers=numbers)
         due = step % self._config.log_every == 0 or step in (1, self._config.max_steps)

@@ -50,6 +50,17 @@ def check_directory(config: Config, *, resume: bool) -> None:
         )
 
 
+def finished(config: Config) -> Path | None:
+    """The last checkpoint of a run whose every step is done and evaluated; else None."""
+    path = Path(config.trainer.output_dir)
+    last = newest_whole(path / "checkpoints", warn=lambda line: None)
+    if last is None or step_of(last) < config.trainer.max_steps:
+        return None
+    result = path / "eval/result.json"
+    evaluated = result.exists() and result.stat().st_mtime >= last.stat().st_mtime
+    return last if evaluated or not config.data.eval else None
+
+
 def changed_keys(before: Config, now: Config) -> list[str]:
     """The keys outside ``FREE_SECTIONS`` whose values differ, as ``section.key``."""
     old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
