@@ -81,6 +81,12 @@ class DataConfig(Section):
     max_bad_fraction: Fraction = Field(
         0.0, description="Share of rows that may be unusable: dropped, counted and named"
     )
+    media_workers: int | None = Field(
+        None,
+        ge=0,
+        description="Processes that decode and prepare images and videos; 0: this one does; "
+        "default: one for every four cores",
+    )
     video_fps: float = Field(2.0, gt=0, description="Frames sampled per second of video")
     video_max_frames: Positive = Field(768, description="Most frames sampled of one video")
 
@@ -191,6 +197,11 @@ class RolloutConfig(Section):
     )
     ahead: int = Field(
         0, ge=0, description="Steps that rollouts run ahead of the update; their bound of staleness"
+    )
+    deterministic: bool = Field(
+        False,
+        description="The same step samples the same tokens: vLLM gets all prompts together and, on "
+        "a GPU, its batch-invariant kernels",
     )
     restarts: int = Field(
         3, ge=0, description="How often in a run an engine that died or hung is replaced"

@@ -150,9 +150,14 @@ def _training() -> Check:
     with TemporaryDirectory() as folder:
         new_model(Path(folder) / "model")
         Image.new("RGB", (56, 56), "red").save(Path(folder) / "red.png")
-        config = Config.model_validate({"model": {"path": f"{folder}/model", "dtype": "float32"}})
+        config = Config.model_validate(
+            {
+                "model": {"path": f"{folder}/model", "dtype": "float32"},
+                "data": {"media_workers": 0},
+            }
+        )
         model, family = build.load_model(config.model), build.family_of(config)
-        media = build.media_cache(family)
+        media = build.media_cache(family, config)
         parts = (MediaRef("image", Path(folder) / "red.png"), TextPart("Which colour?"))
         prompt = build.renderer(family, config)(Sample("red", (Message("user", parts),)))
         sampling = SamplingConfig(max_tokens=8)

@@ -45,6 +45,13 @@ class Sampler:
         """The next ``count`` samples."""
         return [self._draw() for _ in range(count)]
 
+    def peek(self, count: int) -> list[Sample]:
+        """The samples that ``next`` will give."""
+        before = dict(self._drawn)
+        samples = self.next(count)
+        self._drawn = before
+        return samples
+
     @property
     def position(self) -> int:
         """How many samples were drawn so far."""

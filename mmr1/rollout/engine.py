@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mmr1.config import SamplingConfig
 from mmr1.types import Prompt, RolloutGroup
+from mmr1.vision.prepare import PreparedMedia
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,14 @@ class Probe:
     grids: tuple[tuple[int, int, int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A request with its media prepared, in the order of the prompt's placeholders."""
+
+    request: Request
+    media: tuple[PreparedMedia, ...]
+
+
 class RolloutEngine(Protocol):
     """Samples completions with the weights it was last given."""
 
@@ -50,6 +59,29 @@ class RolloutEngine(Protocol):
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         """How the engine reads these prompts, for the parity check."""
+        ...
+
+    def close(self) -> None:
+        """Free the engine; safe to call twice."""
+        ...
+
+
+class ServedEngine(Protocol):
+    """An engine whose requests come with their media prepared, a piece at a time."""
+
+    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
+        """One group per request, in the order in which the requests came.
+
+        An empty piece says that nothing has come yet: the engine goes on with what it has.
+        """
+        ...
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        """As for a ``RolloutEngine``."""
+        ...
+
+    def probe(self, ready: Sequence[Ready]) -> list[Probe]:
+        """As for a ``RolloutEngine``."""
         ...
 
     def close(self) -> None:

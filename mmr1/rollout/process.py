@@ -14,7 +14,10 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,8 +26,11 @@ import torch
 import torch.multiprocessing
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import Probe, Request, RolloutEngine
-from mmr1.types import Prompt, RolloutGroup
+from mmr1.lifetime import die_with
+from mmr1.rollout.engine import Probe, Ready, ServedEngine
+from mmr1.types import RolloutGroup
+
+PATIENCE_S = 0.001  # for the next piece, between two steps of the engine
 
 
 class EngineError(RuntimeError):
@@ -39,7 +45,7 @@ class EngineProcess:
     """Runs ``build(*args)`` in a spawned process and forwards the protocol's calls to it.
 
     Args:
-        build: A module-level function that makes a ``RolloutEngine``.
+        build: A module-level function that makes a ``ServedEngine``.
         args: Its arguments; they are pickled.
         log: File that receives the process's output.
         threads: OpenMP threads of the process, or None for its own choice.
@@ -56,7 +62,7 @@ class EngineProcess:
 
     def __init__(
         self,
-        build: Callable[..., RolloutEngine],
+        build: Callable[..., ServedEngine],
         args: tuple[Any, ...],
         log: Path,
         threads: int | None = None,
@@ -74,8 +80,9 @@ class EngineProcess:
         self._closed = False
         self._start()
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        return self._call("generate", requests, sampling)
+    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
+        sent: list[list[Ready]] = []  # what a replacement has to be given again
+        return self._again_if_lost(lambda: self._serve(chain(sent[:], pieces), sent, sampling))
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._version = version
@@ -90,8 +97,8 @@ class EngineProcess:
                 self._shared[name].copy_(tensor.detach())
         self._call("load_shared_weights", version)
 
-    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        return self._call("probe", prompts)
+    def probe(self, ready: Sequence[Ready]) -> list[Probe]:
+        return self._call("probe", ready)
 
     def close(self) -> None:
         """End the process: ask, then terminate, then kill."""
@@ -124,19 +131,22 @@ class EngineProcess:
             raise
 
     def _call(self, method: str, *args: Any) -> Any:
+        return self._again_if_lost(lambda: self._ask(method, *args))
+
+    def _again_if_lost(self, ask: Callable[[], Any]) -> Any:
         """The engine's answer; a lost engine is replaced, and asked again once.
 
         Nothing that a lost engine sampled was received, so no completion is used twice.
         """
         try:
-            return self._ask(method, *args)
+            return ask()
         except EngineLostError as error:
             if self._closed or self.restarted == self._restarts:
                 raise
             self.restarted += 1
             self._note(f"{error}\nreplaced, {self.restarted} of {self._restarts} times")
             self._replace()
-            return self._ask(method, *args)
+            return ask()
 
     def _replace(self) -> None:
         """A new process with the weights that the old one had."""
@@ -148,11 +158,31 @@ class EngineProcess:
             self._ask("load_shared_weights", self._version)
 
     def _ask(self, method: str, *args: Any) -> Any:
+        self._send((method, args))
+        return self._receive(self._timeout_s)
+
+    def _serve(
+        self, pieces: Iterator[list[Ready]], sent: list[list[Ready]], sampling: SamplingConfig
+    ) -> list[RolloutGroup]:
+        """Hand over piece after piece while the engine works on those it has."""
+        del sent[:]
+        self._send(("serve", (sampling,)))
         try:
-            self._pipe.send((method, args))
+            for piece in pieces:
+                sent.append(piece)
+                self._send(piece)
+        except (ValueError, OSError):  # a medium could not be prepared: the engine need not know
+            self._send(None)
+            self._receive(self._timeout_s)
+            raise
+        self._send(None)
+        return self._receive(self._timeout_s)
+
+    def _send(self, message: Any) -> None:
+        try:
+            self._pipe.send(message)
         except OSError as error:
             raise EngineLostError(self._obituary()) from error
-        return self._receive(self._timeout_s)
 
     def _receive(self, timeout_s: float | None) -> Any:
         try:
@@ -202,7 +232,7 @@ def _environment(variables: Mapping[str, str]) -> Any:
 
 def _serve(
     pipe: Connection,
-    build: Callable[..., RolloutEngine],
+    build: Callable[..., ServedEngine],
     args: tuple[Any, ...],
     log: str,
     parent: int,
@@ -210,7 +240,7 @@ def _serve(
     """The process: build the engine, then answer calls until the pipe ends."""
     _redirect_output(log)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to answer
-    _die_with(parent)
+    die_with(parent)
     engine = _answer(pipe, lambda: build(*args), reply=False)
     if engine is None:
         return
@@ -227,8 +257,31 @@ def _serve(
         elif method == "load_shared_weights":
             version = arguments[0]
             _answer(pipe, lambda: engine.load_weights(shared, version))  # noqa: B023
+        elif method == "serve":
+            _answer(pipe, partial(_serve_pieces, engine, pipe, *arguments))
         else:
             _answer(pipe, lambda: getattr(engine, method)(*arguments))  # noqa: B023
+
+
+def _serve_pieces(
+    engine: ServedEngine, pipe: Connection, sampling: SamplingConfig
+) -> list[RolloutGroup]:
+    pieces = _pieces(pipe)
+    try:
+        return engine.serve(pieces, sampling)
+    finally:
+        deque(pieces, maxlen=0)  # after a failure: what comes next is to be read as a call
+
+
+def _pieces(pipe: Connection) -> Iterator[list[Ready]]:
+    """What the trainer sends, up to its None; an empty piece where nothing has come yet."""
+    while True:
+        if not pipe.poll(PATIENCE_S):
+            yield []
+        elif (piece := pipe.recv()) is None:
+            return
+        else:
+            yield piece
 
 
 def _answer(pipe: Connection, call: Callable[[], Any], reply: bool = True) -> Any:
@@ -254,15 +307,3 @@ def _redirect_output(log: str) -> None:
     os.dup2(descriptor, sys.stdout.fileno())
     os.dup2(descriptor, sys.stderr.fileno())
     os.close(descriptor)
-
-
-def _die_with(parent: int) -> None:
-    """Ask Linux to kill this process when its parent dies, however that happens."""
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the call
-        os._exit(1)

@@ -1,26 +1,26 @@
 """Rollouts through vLLM, in this process. ``process.py`` gives it a process of its own.
 
-Prompts go in with their placeholders unexpanded and their media beside them: vLLM expands them
-itself, and would do so a second time, silently, if they were expanded already.
+Prompts go in expanded, with the patches that the trainer's processor made: the same pixels on both
+sides, and no second processor call. Caches are keyed by the media's digests.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from transformers import BatchFeature
 
 from mmr1.allocator import keep_freed_memory
 from mmr1.config import RolloutConfig, SamplingConfig
-from mmr1.rollout.engine import Probe, Request
+from mmr1.rollout.engine import Probe, Ready, Request
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import Family, decode_media
-
-if TYPE_CHECKING:
-    import torch
+from mmr1.vision.families.qwen2_5_vl import Family, decode_media, expand_placeholders
+from mmr1.vision.prepare import PreparedMedia, media_inputs
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0
@@ -35,13 +35,20 @@ class VllmEngine:
         config: Window, memory and parallelism.
         family: Placeholder and stop tokens of the model.
         dtype: ``float32`` or ``bfloat16``.
+        vision_frozen: The vision tower stays as it is in ``model_path``.
 
     Raises:
         ValueError: vLLM is not installed.
     """
 
     def __init__(
-        self, model_path: str, config: RolloutConfig, family: Family, dtype: str, seed: int
+        self,
+        model_path: str,
+        config: RolloutConfig,
+        family: Family,
+        dtype: str,
+        seed: int,
+        vision_frozen: bool = False,
     ) -> None:
         on_cpu = _prepare_environment(config)
         try:
@@ -54,43 +61,57 @@ class VllmEngine:
             ) from error
         self._family = family
         self._version = 0
+        self._vision_frozen = vision_frozen
         self._max_model_len = config.max_model_len
         self._llm = LLM(
             model=model_path,
             dtype=dtype,
             seed=seed,
             max_model_len=config.max_model_len,
-            enforce_eager=on_cpu,
             logprobs_mode="processed_logprobs",
             gpu_memory_utilization=config.gpu_memory_utilization,
             tensor_parallel_size=config.tensor_parallel_size,
             disable_log_stats=True,
-            **(_whole_prompts(config) if on_cpu else {}),
+            # Media come prepared: normalised, and cached by the trainer.
+            mm_device_do_normalize=False,
+            mm_processor_cache_gb=0,
+            **(_cpu_settings(config) if on_cpu else {}),
         )
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        outputs = self._llm.generate(
-            [self._prompt(r.prompt) for r in requests],
-            [self._params(r, sampling) for r in requests],
-            use_tqdm=False,
-        )
+    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
+        engine = self._llm.llm_engine
+        prompts: list[Prompt] = []
+        outputs: dict[str, Any] = {}
+
+        def step() -> None:
+            outputs.update({o.request_id: o for o in engine.step() if o.finished})
+
+        for piece in pieces:
+            for ready in piece:
+                params = self._params(ready.request, sampling)
+                engine.add_request(str(len(prompts)), self._input(ready), params)
+                prompts.append(ready.request.prompt)
+            if engine.has_unfinished_requests():
+                step()
+        while engine.has_unfinished_requests():
+            step()
         return [
-            RolloutGroup(request.prompt, tuple(self._completion(o) for o in output.outputs))
-            for request, output in zip(requests, outputs, strict=True)
+            RolloutGroup(prompt, tuple(map(self._completion, outputs[str(place)].outputs)))
+            for place, prompt in enumerate(prompts)
         ]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        # The CPU backend packs linear weights as it loads them, so the model's own load_weights
-        # cannot be called again; reload_weights unpacks, loads and packs.
         copies = [(name, tensor.clone()) for name, tensor in weights.items()]
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(copies)})
-        # Cached keys, values and vision features belong to the old weights.
+        self._llm.collective_rpc(_reload, args=(copies, self._vision_frozen))
+        # Cached keys and values belong to the old weights; vision features do where they learn.
         self._llm.reset_prefix_cache()
-        self._llm.llm_engine.reset_encoder_cache()
+        if not self._vision_frozen:
+            self._llm.llm_engine.reset_encoder_cache()
         self._version = version
 
-    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        # Rendering through the cache would mark media as sent that the engine core never got.
+    def probe(self, ready: Sequence[Ready]) -> list[Probe]:
+        """How vLLM itself would read the prompts, from their files: an independent witness."""
+        prompts = [r.request.prompt for r in ready]
         rendered = self._llm.renderer.render_cmpl(
             [self._prompt(p) for p in prompts], skip_mm_cache=True
         )
@@ -101,6 +122,23 @@ class VllmEngine:
 
     def close(self) -> None:
         """vLLM frees its memory with the process."""
+
+    def _input(self, ready: Ready) -> Any:
+        """The prompt as vLLM's own renderer would hand it on, made of the prepared media."""
+        from vllm.inputs.engine import mm_input, tokens_input
+
+        ids = expand_placeholders(self._family, ready.request.prompt.token_ids, ready.media)
+        if not ready.media:
+            return tokens_input(ids)
+        by_kind: dict[str, list[PreparedMedia]] = {}
+        for medium in ready.media:
+            by_kind.setdefault(medium.kind, []).append(medium)
+        return mm_input(
+            ids,
+            mm_kwargs=_kwargs(ready.media),
+            mm_hashes={kind: [m.digest for m in media] for kind, media in by_kind.items()},
+            mm_placeholders=_placeholders(self._family, ready),
+        )
 
     def _prompt(self, prompt: Prompt) -> dict[str, Any]:
         given: dict[str, Any] = {"prompt_token_ids": list(prompt.token_ids)}
@@ -122,6 +160,7 @@ class VllmEngine:
 
     def _params(self, request: Request, sampling: SamplingConfig) -> Any:
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         return SamplingParams(
             n=request.n,
@@ -136,6 +175,7 @@ class VllmEngine:
             stop_token_ids=list(self._family.stop_ids),
             logit_bias=dict.fromkeys(self._family.forbidden_ids, FORBID),
             logprobs=0,  # that of the sampled token alone
+            output_kind=RequestOutputKind.FINAL_ONLY,
             detokenize=bool(sampling.stop),  # stop texts are looked for in the text
         )
 
@@ -155,10 +195,10 @@ class VllmEngine:
 
 def _prepare_environment(config: RolloutConfig) -> bool:
     """Settings that vLLM reads at import; True when this is the CPU backend."""
-    import torch
-
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine stays in this process
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    if config.deterministic:
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
     on_cpu = not torch.cuda.is_available()
     if on_cpu:
         keep_freed_memory()
@@ -168,14 +208,21 @@ def _prepare_environment(config: RolloutConfig) -> bool:
     return on_cpu
 
 
-def _whole_prompts(config: RolloutConfig) -> dict[str, Any]:
-    """Prompts are prefilled in one piece.
+def _cpu_settings(config: RolloutConfig) -> dict[str, Any]:
+    """What the CPU backend needs.
 
-    Of one that is cut, vLLM draws a token too many and winds the request's generator back, which
-    generators on the CPU cannot ("CPU Generator does not use offset"): the engine would die.
+    Prompts are prefilled in one piece: of one that is cut, vLLM draws a token too many and winds
+    the request's generator back, which generators on the CPU cannot ("CPU Generator does not use
+    offset"), and the engine would die. Blocks are the smallest that its attention takes: only full
+    ones are shared by a group, and with the backend's 128 a prompt of 121 tokens was computed for
+    each of its completions.
     """
-    tokens = max(config.max_model_len, _PREFILL_TOKENS)
-    return {"enable_chunked_prefill": False, "max_num_batched_tokens": tokens}
+    return {
+        "enforce_eager": True,
+        "block_size": 32,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(config.max_model_len, _PREFILL_TOKENS),
+    }
 
 
 def _grids(prompt: Prompt, mm_kwargs: Mapping[str, Any]) -> tuple[tuple[int, int, int], ...]:
@@ -193,3 +240,51 @@ def _as_vllm_takes_it(decoded: Any) -> Any:
         return decoded
     frames, metadata = decoded
     return frames, asdict(metadata)
+
+
+def _kwargs(media: Sequence[PreparedMedia]) -> Any:
+    """The model's arguments, an item for each medium."""
+    from vllm.multimodal.inputs import MultiModalFieldConfig as Field
+    from vllm.multimodal.inputs import MultiModalKwargsItems
+
+    inputs: dict[str, Any] = media_inputs(media)
+    fields = {}
+    for kind, pixels in (("image", "pixel_values"), ("video", "pixel_values_videos")):
+        grid = f"{kind}_grid_thw"
+        if grid in inputs:
+            fields[pixels] = Field.flat_from_sizes(kind, inputs[grid].prod(-1))
+            fields[grid] = Field.batched(kind, keep_on_cpu=True)
+    seconds = [m.seconds_per_grid for m in media if m.seconds_per_grid is not None]
+    if seconds:
+        inputs["second_per_grid_ts"] = torch.tensor(seconds)
+        fields["second_per_grid_ts"] = Field.batched("video", keep_on_cpu=True)
+    return MultiModalKwargsItems.from_hf_inputs(BatchFeature(inputs), fields)
+
+
+def _placeholders(family: Family, ready: Ready) -> dict[str, list[Any]]:
+    """Where each medium's tokens stand in the expanded prompt."""
+    from vllm.multimodal.inputs import PlaceholderRange
+
+    queue = iter(ready.media)
+    found: dict[str, list[Any]] = {}
+    offset = 0
+    for token in ready.request.prompt.token_ids:
+        length = 1
+        if token in (family.image_id, family.video_id):
+            medium = next(queue)
+            length = medium.tokens
+            found.setdefault(medium.kind, []).append(PlaceholderRange(offset, length))
+        offset += length
+    return found
+
+
+def _reload(worker: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: bool) -> None:
+    """Runs in vLLM's worker.
+
+    The CPU backend packs linear weights as it loads them, so the model's own load_weights cannot be
+    called again; reload_weights unpacks, loads and packs. It also drops the encoded media.
+    """
+    features = worker.model_runner.encoder_cache
+    kept = dict(features) if keep_vision else {}
+    worker.reload_weights(weights_iterator=iter(weights))
+    features.update(kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mmr1.allocator import keep_freed_memory
 from mmr1.config import Config, DataConfig, ModelConfig, RolloutConfig, SamplingConfig
 from mmr1.data.sources import load_samples
 from mmr1.rollout.engine import RolloutEngine
+from mmr1.rollout.feeding import FedEngine
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
@@ -29,6 +31,10 @@ from mmr1.vision.families.qwen2_5_vl import (
     render_prompt,
 )
 from mmr1.vision.prepare import MediaCache
+from mmr1.vision.preparers import Prepare, Preparers
+
+CORES_PER_MEDIA_WORKER = 4
+"""The others train, verify and feed the engine."""
 
 
 def set_up(config: Config) -> None:
@@ -94,9 +100,21 @@ def _render(family: Family, system_prompt: str | None, sample: Sample) -> Prompt
     return render_prompt(family, sample, system_prompt)
 
 
-def media_cache(family: Family) -> MediaCache:
-    """Prepared media, each made once."""
-    return MediaCache(partial(prepare_media, family))
+def media_cache(family: Family, config: Config) -> MediaCache:
+    """Prepared media, each made once; in ``data.media_workers`` processes."""
+    workers = config.data.media_workers
+    if workers is None:
+        workers = (os.cpu_count() or 1) // CORES_PER_MEDIA_WORKER
+    here = partial(prepare_media, family)
+    if workers == 0:
+        return MediaCache(here)
+    load = partial(_preparer, config.model.path, config.data)
+    return MediaCache(here, elsewhere=Preparers(load, workers))
+
+
+def _preparer(path: str, data: DataConfig) -> Prepare:
+    """What a process that prepares media loads for itself."""
+    return partial(prepare_media, _family(path, data))
 
 
 def feature_cache(config: Config) -> FeatureCache | None:
@@ -144,7 +162,7 @@ def build_engine(
     """The rollout engine that ``rollout.engine`` names; ``hf`` samples from ``model`` itself."""
     if config.rollout.engine == "hf":
         return HfEngine(model, family, media, shares_weights=True)
-    return EngineProcess(
+    engine = EngineProcess(
         _vllm_engine,
         (config.model, config.data, config.rollout, config.seed),
         log=log,
@@ -152,22 +170,26 @@ def build_engine(
         timeout_s=config.rollout.timeout_s,
         restarts=config.rollout.restarts,
     )
+    return FedEngine(engine, media, config.rollout.deterministic)
 
 
 def engine_of_its_own(config: Config) -> RolloutEngine:
     """An engine with weights of its own in this process, as a worker on another machine has it."""
     family = family_of(config)
+    media = media_cache(family, config)
     if config.rollout.engine == "hf":
         set_up(config)
-        return HfEngine(load_model(config.model), family, media_cache(family))
-    return _vllm_engine(config.model, config.data, config.rollout, config.seed)
+        return HfEngine(load_model(config.model), family, media)
+    engine = _vllm_engine(config.model, config.data, config.rollout, config.seed)
+    return FedEngine(engine, media, config.rollout.deterministic)
 
 
 def _vllm_engine(
     model: ModelConfig, data: DataConfig, rollout: RolloutConfig, seed: int
 ) -> VllmEngine:
     """Runs in the engine's process, which loads the processor for itself."""
-    return VllmEngine(model.path, rollout, _family(model.path, data), model.dtype, seed)
+    family = _family(model.path, data)
+    return VllmEngine(model.path, rollout, family, model.dtype, seed, model.freeze_vision)
 
 
 def greedy(sampling: SamplingConfig) -> SamplingConfig:

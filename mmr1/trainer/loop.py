@@ -98,6 +98,9 @@ def roll_out(config: Config, parts: Parts, number: int) -> Rollout:
     clock = Clock()
     draw = partial(sample_and_score, config, parts, clock, number)
     drawn = draw_groups(draw, config.rollout.prompts, config.algorithm)
+    # The next step's media are prepared while this one learns.
+    coming = parts.sampler.peek(config.rollout.prompts)
+    parts.media.prefetch(m for sample in coming for m in sample.media)
     return Rollout(drawn, clock.parts)
 
 

@@ -47,7 +47,7 @@ class RewardModelPart:
         own = config.model_copy(update={"model": model})
         scalar = load_scalar_model(model, key).requires_grad_(False)
         self._family = family_of(own)
-        media = media_cache(self._family)
+        media = media_cache(self._family, own)
         backbone = token_scorer(own, scalar.backbone, self._family, media, 1.0, FeatureCache())
         self._scorer = ScalarScorer(scalar, backbone, read="at")
 

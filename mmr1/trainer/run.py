@@ -94,7 +94,7 @@ def check_inputs(config: Config, scorer: Scorer, *, train: bool) -> Inputs:
         fitting(held_out),
         quarantine.dropped,
         family,
-        build.media_cache(family),
+        build.media_cache(family, config),
         render,
         build_demonstrations(config, family, render) if train else None,
     )

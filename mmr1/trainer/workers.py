@@ -102,7 +102,7 @@ class Rank:
         self._learners = build_learners(
             config,
             family,
-            build.media_cache(family),
+            build.media_cache(family, config),
             team=ranks.Ranks(self._rank, size),
             shard=lambda model: ranks.shard(model, mesh),
         )

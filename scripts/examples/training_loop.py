@@ -33,7 +33,7 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
         rollout={"sampling": {"max_tokens": 16}},
     )
     model, family = build.load_model(config.model), build.family_of(config)
-    media, render = build.media_cache(family), build.renderer(family, config)
+    media, render = build.media_cache(family, config), build.renderer(family, config)
     algorithm = build_algorithm(config.algorithm)
     scores = build.token_scorer(config, model, family, media, temperature=1.0)
     optimizer = Optimizer(model, config.optimizer, steps)

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import Probe, Request
+from mmr1.rollout.engine import Probe, Ready, Request
 from mmr1.rollout.process import EngineError, EngineLostError, EngineProcess
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample
 
@@ -31,13 +31,14 @@ class Engine:
         self._weight = -1.0
         self._version = 0
 
-    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        return [RolloutGroup(r.prompt, (self._complete(r.prompt.text),)) for r in requests]
+    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
+        prompts = [ready.request.prompt for piece in pieces for ready in piece]
+        return [RolloutGroup(p, (self._complete(p.text),)) for p in prompts]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._weight, self._version = float(weights["w"]), version
 
-    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+    def probe(self, ready: Sequence[Ready]) -> list[Probe]:
         return []
 
     def close(self) -> None: ...
@@ -66,8 +67,11 @@ def refuse(folder: str) -> Engine:
 
 
 def ask(engine: EngineProcess, text: str) -> Completion:
-    prompt = Prompt(Sample("1", ()), text, ())
-    return engine.generate([Request(prompt, 1, 0)], SAMPLING)[0].completions[0]
+    return engine.serve(iter([[ready(text)]]), SAMPLING)[0].completions[0]
+
+
+def ready(text: str) -> Ready:
+    return Ready(Request(Prompt(Sample("1", ()), text, ()), 1, 0), ())
 
 
 @pytest.fixture
@@ -113,6 +117,26 @@ def test_a_bug_in_the_engine_is_not_asked_again(engine, tmp_path):
         ask(engine, "fail")
     assert not isinstance(failed.value, EngineLostError)
     assert engine.restarted == 0
+    assert ask(engine, "go on").text == "2.5"
+
+
+def test_the_pieces_of_a_lost_call_are_sent_again_and_those_to_come_too(engine):
+    def pieces():
+        yield [ready("a"), ready("die")]
+        time.sleep(0.5)
+        yield [ready("b")]
+
+    groups = engine.serve(pieces(), SAMPLING)
+    assert [group.prompt.text for group in groups] == ["a", "die", "b"]
+
+
+def test_a_medium_that_cannot_be_prepared_leaves_the_engine_in_step(engine):
+    def pieces():
+        yield [ready("a")]
+        raise ValueError("picture.png is no image")
+
+    with pytest.raises(ValueError, match=r"picture\.png is no image"):
+        engine.serve(pieces(), SAMPLING)
     assert ask(engine, "go on").text == "2.5"
 
 

@@ -13,20 +13,30 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from mmr1.config import Config, SamplingConfig
+from mmr1.config import Config, LoraConfig, RolloutConfig, SamplingConfig
+from mmr1.data.record import load_samples
 from mmr1.rollout.engine import Request
+from mmr1.rollout.feeding import FedEngine
 from mmr1.rollout.process import EngineError, EngineProcess
 from mmr1.trainer.build import build_engine
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scorer import Scorer
 from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.lora import add_adapters
 from mmr1.trainer.parity import ParityError, check_parity
-from mmr1.types import Message, Sample, TextPart
-from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
+from mmr1.trainer.state import model_weights
+from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
+from mmr1.vision.families.qwen2_5_vl import (
+    expand_placeholders,
+    load_family,
+    prepare_media,
+    render_prompt,
+)
 from mmr1.vision.prepare import MediaCache
 
 pytestmark = pytest.mark.vllm
@@ -50,13 +60,9 @@ def parts(tiny_model, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def prompts(parts, digit_samples):
-    family = parts[0]
-    first, second = digit_samples[:2]
-    both = Message("user", (*first.messages[0].parts, *second.messages[0].parts))
-    text = Message("user", (TextPart("How many days has a week?"),))
-    samples = [first, Sample("two", (both,)), Sample("text", (text,))]
-    return [render_prompt(family, s) for s in samples]
+def prompts(parts, mixed):
+    """Text alone, one image, two images, a video."""
+    return [render_prompt(parts[0], sample) for sample in load_samples(mixed)[:4]]
 
 
 def gaps(parts, prompts) -> float:
@@ -80,7 +86,7 @@ def parity(parts, prompts):
 
 
 def test_same_prompts_same_grids_same_logprobs(parts, prompts):
-    assert parity(parts, prompts).prompts == 3
+    assert parity(parts, prompts).prompts == 4
     assert gaps(parts, prompts) <= 1e-4
 
 
@@ -89,14 +95,70 @@ def test_in_step_after_fifty_updates(parts, prompts):
     generator = torch.Generator().manual_seed(0)
     before = gaps(parts, prompts)
     for version in range(1, 51):
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += 1e-3 * torch.randn(parameter.shape, generator=generator)
+        shake(model, 1e-3, generator)
         engine.load_weights(model.state_dict(), version)
     assert before <= 1e-4
     assert gaps(parts, prompts) <= 1e-4
     (group,) = engine.generate([Request(prompts[0], 2, 0)], SAMPLING)
     assert {c.policy_version for c in group.completions} == {50}
+
+
+def test_adapters_are_in_step_after_fifty_updates(parts, prompts, tiny_model):
+    family, plain, media, engine = parts
+    fresh = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    model = add_adapters(fresh, LoraConfig(rank=4), freeze_vision=False)
+    generator = torch.Generator().manual_seed(0)
+    for version in range(101, 151):
+        shake(model, 1e-3, generator)
+        engine.load_weights(model_weights(model), version)
+    adapted = (family, model, media, engine)
+    assert parity(adapted, prompts).max_gap <= 1e-4
+    engine.load_weights(plain.state_dict(), 151)
+    with pytest.raises(ParityError, match="differ by up to"):  # the adapters make a difference
+        parity(adapted, prompts)
+    assert gaps(parts, prompts) <= 1e-4
+
+
+def shake(model, scale: float, generator: torch.Generator) -> None:
+    """An update of sorts: noise on everything that learns."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += scale * torch.randn(parameter.shape, generator=generator)
+
+
+def forgetful_engine(path: str, forgets: str):
+    """An engine that keeps what it must drop when new weights come."""
+    from mmr1.rollout.vllm import VllmEngine
+
+    config = RolloutConfig(max_model_len=256)
+    frozen = forgets == "vision features"  # it takes the tower to be frozen, and it is not
+    engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen=frozen)
+    if forgets == "keys and values":
+        engine._llm.reset_prefix_cache = lambda: None
+    return engine
+
+
+@pytest.mark.parametrize("forgets", ["nothing", "vision features", "keys and values"])
+def test_a_cache_that_outlives_its_weights_is_seen(forgets, parts, tiny_model, tmp_path):
+    family, _, media, _ = parts
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    Image.effect_noise((168, 168), 60).convert("RGB").save(tmp_path / "noise.png")
+    content = (MediaRef("image", tmp_path / "noise.png"), TextPart("What is it? " * 8))
+    prompts = [render_prompt(family, Sample("long", (Message("user", content),)))]
+    process = EngineProcess(forgetful_engine, (str(tiny_model), forgets), tmp_path / "log", 1)
+    own = (family, model, media, FedEngine(process, media))
+    try:
+        assert gaps(own, prompts) <= 1e-4
+        shake(model, 0.02, torch.Generator().manual_seed(0))
+        process.load_weights(model.state_dict(), 1)
+        if forgets == "nothing":
+            assert parity(own, prompts).max_gap <= 1e-4
+        else:
+            with pytest.raises(ParityError, match=r"differ by up to"):
+                parity(own, prompts)
+    finally:
+        process.close()
 
 
 def test_stale_weights_fail_the_parity_check(parts, prompts):
@@ -143,18 +205,117 @@ def test_killed_while_it_generates_the_step_ends_with_the_same_completions(parts
     requests = [Request(p, 64, i) for i, p in enumerate(prompts)]
     sampling = SAMPLING.model_copy(update={"max_tokens": 64})
     undisturbed = engine.generate(requests, sampling)
-    before = engine._process.pid
+    before = engine.engine._process.pid
     threading.Timer(0.2, os.kill, (before, signal.SIGKILL)).start()
     begin = time.monotonic()
     found = engine.generate(requests, sampling)
     print(f"detected, replaced and asked again within {time.monotonic() - begin:.1f} s")
-    assert engine.restarted == 1
+    assert engine.engine.restarted == 1
     assert not psutil.pid_exists(before)
     for one, other in zip(found, undisturbed, strict=True):
         for a, b in zip(one.completions, other.completions, strict=True):
             assert a.token_ids.tolist() == b.token_ids.tolist()
             assert a.policy_version == 60
     assert gaps(parts, prompts) <= 1e-4
+
+
+BLOCK = 32
+
+
+def counting_engine(path: str, log: str, vision_frozen: bool):
+    """An engine that notes how many rows go through its tower and its first decoder layer."""
+    from mmr1.rollout.vllm import VllmEngine
+
+    config = RolloutConfig(max_model_len=256)
+    engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen)
+
+    def note(name: str, rows: int) -> None:
+        with Path(log).open("a") as file:
+            file.write(f"{name} {rows}\n")
+
+    def watch(worker) -> None:
+        model = worker.model_runner.model
+        model.visual.register_forward_hook(lambda _, inputs, rows: note("vision", len(rows)))
+        layer = model.language_model.model.layers[0]
+        layer.register_forward_hook(lambda _, inputs, outputs: note("language", len(outputs[0])))
+
+    engine._llm.collective_rpc(watch)
+    return engine
+
+
+def counted(log: Path) -> dict[str, int]:
+    """The rows since the last time."""
+    rows = {"vision": 0, "language": 0}
+    for line in log.read_text().splitlines():
+        name, count = line.split()
+        rows[name] += int(count)
+    log.write_text("")
+    return rows
+
+
+def prefill_rows(prompts: list[tuple[int, ...]], n: int) -> int:
+    """Rows of a plain reading of prefix caching: whole blocks that came before are not computed.
+
+    A prompt's last token always is, for its logits are wanted.
+    """
+    seen: set[tuple[int, ...]] = set()
+    rows = 0
+    for prompt in prompts:
+        for _ in range(n):
+            ends = range(BLOCK, len(prompt) + 1, BLOCK)
+            hits = 0
+            for end in ends:
+                if prompt[:end] not in seen or end >= len(prompt):
+                    break
+                hits = end
+            seen.update(prompt[:end] for end in ends)
+            rows += len(prompt) - hits
+    return rows
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["tower learns", "tower frozen"])
+def test_nothing_is_encoded_twice(frozen, parts, tmp_path):
+    """Two epochs of 16 prompts on 4 images, 8 completions each, new weights in between."""
+    family, model, _, _ = parts
+    path, log = model.config._name_or_path, tmp_path / "rows"
+    refs = []
+    for name in range(4):
+        noise = np.random.default_rng(name).integers(0, 255, (168, 168, 3), np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"{name}.png")
+        refs.append(MediaRef("image", tmp_path / f"{name}.png"))
+    questions = ["How many?", "What colour?", "Which is larger?", "Is there a circle?"]
+    prompts = [
+        render_prompt(family, Sample(f"{i}{q}", (Message("user", (ref, TextPart(q))),)))
+        for q in questions
+        for i, ref in enumerate(refs)
+    ]
+    process = EngineProcess(counting_engine, (path, str(log), frozen), tmp_path / "log", 1)
+    media = MediaCache(partial(prepare_media, family))
+    engine = FedEngine(process, media)
+    image_rows = 36  # 168 / 28 squared
+    try:
+        for epoch in range(2):
+            engine.load_weights(model.state_dict(), epoch)
+            log.write_text("")
+            requests = [Request(p, 8, i) for i, p in enumerate(prompts)]
+            groups = engine.generate(requests, SAMPLING)
+            rows = counted(log)
+            expected = 0 if frozen and epoch else 4 * image_rows
+            assert rows["vision"] == expected, (epoch, rows)
+            decoded = sum(len(c.token_ids) - 1 for g in groups for c in g.completions)
+            in_order = [identity(family, p, media) for i in range(4) for p in prompts[i::4]]
+            assert rows["language"] - decoded == prefill_rows(in_order, 8)
+    finally:
+        engine.close()
+    assert media.processor_calls == 4
+
+
+def identity(family, prompt: Prompt, media: MediaCache) -> tuple[int, ...]:
+    """The expanded prompt with every vision token named after its image."""
+    prepared = [media[m] for m in prompt.media]
+    ids = expand_placeholders(family, prompt.token_ids, prepared)
+    (image,) = prepared
+    return tuple(int(image.digest[:12], 16) if i == family.image_id else i for i in ids)
 
 
 def _refuse() -> None:

@@ -82,7 +82,7 @@ def read_records(config: Config, check: Callable[[Sample], object], *, resume: b
             raise ValueError(f"data.train: {error}") from None
     family = family_of(config)
     render = renderer(family, config)
-    return Records(sources, shares, quarantine.dropped, family, media_cache(family), render)
+    return Records(sources, shares, quarantine.dropped, family, media_cache(family, config), render)
 
 
 def run_offline(config: Config, records: Records, learner: Learner) -> Path:
@@ -120,15 +120,20 @@ def run_offline(config: Config, records: Records, learner: Learner) -> Path:
             return fill
 
         with display:
-            steps = _steps(config, learner, sampler, done)
+            steps = _steps(config, learner, sampler, records.media, done)
             checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
         display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
 
-def _steps(config: Config, learner: Learner, sampler: Sampler, done: int) -> Iterator[Step]:
+def _steps(
+    config: Config, learner: Learner, sampler: Sampler, media: MediaCache, done: int
+) -> Iterator[Step]:
     for number in range(done + 1, config.trainer.max_steps + 1):
         start = time.perf_counter()
-        stats = learner.step(sampler.next(learner.batch_size))
+        samples = sampler.next(learner.batch_size)
+        for batch in (samples, sampler.peek(learner.batch_size)):
+            media.prefetch(m for sample in batch for m in sample.media)
+        stats = learner.step(samples)
         seconds = time.perf_counter() - start
         yield Step(number, {"step": number, **stats, "time/step": seconds})
