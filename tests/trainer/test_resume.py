@@ -237,7 +237,7 @@ def test_sigkill_at_random_moments(engine, ranks, tiny_model, digits, reward, tm
         run = Config.model_validate(
             {
                 **run.model_dump(),
-                "rollout": {**run.rollout.model_dump(), "engine": engine},
+                "rollout": {**run.rollout.model_dump(), "engine": engine, "deterministic": True},
                 "resources": {"ranks": ranks},
             }
         )

@@ -216,7 +216,7 @@ def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
         mixed,
         reward,
         tmp_path / "run",
-        steps=60,
+        steps=20,
         resources={"ranks": 2, "engines": 2},
         trainer={"save_every": 1},
     )
