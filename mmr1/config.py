@@ -259,6 +259,11 @@ class ResourcesConfig(Section):
     """How many processes train and generate; more than one of either run on Ray."""
 
     ranks: Positive = Field(1, description="Trainer processes that the model is sharded over")
+    shard: Positive | None = Field(
+        None,
+        description="Ranks that share one copy of the model, those of a machine if it fits there "
+        "(hybrid sharding); default: all ranks",
+    )
     engines: Positive = Field(1, description="Rollout engines that share the prompts of a step")
     address: str | None = Field(
         None, description="Ray cluster to join, 'auto' for that of this machine; else a local one"
@@ -269,6 +274,14 @@ class ResourcesConfig(Section):
     collective_timeout_s: float = Field(
         1800, gt=0, description="Time after which a rank that waits for others gives up"
     )
+
+    @model_validator(mode="after")
+    def _whole_copies(self) -> ResourcesConfig:
+        if self.shard is not None and self.ranks % self.shard:
+            raise ValueError(
+                f"resources.shard={self.shard} does not divide resources.ranks={self.ranks}"
+            )
+        return self
 
     @property
     def distributed(self) -> bool:

@@ -17,10 +17,13 @@ from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.team import Turn
 
 
-def join(rank: int, size: int, address: str, timeout_s: float) -> DeviceMesh:
+def join(
+    rank: int, size: int, address: str, timeout_s: float, shard: int | None = None
+) -> DeviceMesh:
     """Become rank ``rank`` of ``size``; ``address`` is ``host:port`` of the first.
 
-    A collective call that lasts longer than ``timeout_s`` fails on every rank.
+    A collective call that lasts longer than ``timeout_s`` fails on every rank. With ``shard`` the
+    mesh has two dimensions: copies of the model, and the ranks that share each.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dist.init_process_group(
@@ -30,7 +33,9 @@ def join(rank: int, size: int, address: str, timeout_s: float) -> DeviceMesh:
         world_size=size,
         timeout=timedelta(seconds=timeout_s),
     )
-    return init_device_mesh(device, (size,))
+    if shard is None or shard == size:
+        return init_device_mesh(device, (size,))
+    return init_device_mesh(device, (size // shard, shard), mesh_dim_names=("copy", "shard"))
 
 
 class Ranks:

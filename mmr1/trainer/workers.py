@@ -95,9 +95,12 @@ class Rank:
         """Load the model and shard it. A collective call, as are those below."""
         from mmr1.trainer import ranks
 
-        config, size = self._config, self._config.resources.ranks
+        config, resources = self._config, self._config.resources
+        size = resources.ranks
         build.set_up(config)
-        mesh = ranks.join(self._rank, size, address, config.resources.collective_timeout_s)
+        mesh = ranks.join(
+            self._rank, size, address, resources.collective_timeout_s, resources.shard
+        )
         family = build.family_of(config)
         self._learners = build_learners(
             config,

@@ -28,6 +28,15 @@ def test_every_epoch_is_another_permutation() -> None:
     assert ids(Sampler(make("a", 20), seed=2).next(20)) != first
 
 
+@given(st.integers(0, 25), st.integers(0, 25))
+def test_a_peek_changes_nothing(drawn: int, count: int) -> None:
+    sampler, other = (Sampler({"a": make("a", 7), "b": make("b", 3)}, seed=1) for _ in range(2))
+    sampler.next(drawn), other.next(drawn)
+    seen = ids(sampler.peek(count))
+    assert sampler.state_dict() == other.state_dict()
+    assert ids(sampler.next(count)) == seen == ids(other.next(count))
+
+
 def test_the_order_is_the_one_it_always_was() -> None:
     # Written down: a change here breaks the resumption of every saved run.
     assert ids(Sampler(make("", 6), seed=0).next(9)) == GOLDEN

@@ -140,12 +140,13 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     "sections",
     [
         {"resources": {"ranks": 4}},
+        {"resources": {"ranks": 4, "shard": 2}},
         {"resources": {"ranks": 3, "engines": 2}, "model": {"freeze_vision": True}},
         {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4}}},
         {"resources": {"ranks": 2}, "algorithm": {"updates_per_rollout": 2}},
         {"resources": {"ranks": 2}, "model": {"checkpoint_activations": True}},
     ],
-    ids=["four ranks", "frozen tower", "adapters", "two updates", "checkpointed"],
+    ids=["four ranks", "hybrid", "frozen tower", "adapters", "two updates", "checkpointed"],
 )
 def test_twenty_steps_on_ranks(sections, tiny_model, mixed, reward, tmp_path):
     many = config(tiny_model, mixed, reward, tmp_path / "many", steps=20, **sections)
