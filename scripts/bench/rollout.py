@@ -5,6 +5,10 @@
 21M parameters, 8 prompts with one 280x280 picture each, 8 completions of 64 tokens, one thread a
 process. ``generate`` and the naive vLLM get 64 separate prompts, each with its picture; ours get 8
 requests for 8 completions. CPU seconds, the least of the repeats after one that is not counted.
+
+Then a mixed batch of 64 prompts, text, photographs of 12 megapixels and videos in turn, one
+completion each, in wall seconds: its media prepared before the engine is asked, and while it
+samples what is ready; and the media of an epoch prepared the first and the second time.
 """
 
 from __future__ import annotations
@@ -25,10 +29,10 @@ from matplotlib import pyplot as plt
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
+from datasets_prep.generators.video import write_mp4
 from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.process import EngineProcess
 from mmr1.trainer.build import build_engine
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.families.qwen2_5_vl import Family, load_family, prepare_media, render_prompt
@@ -66,25 +70,26 @@ def main() -> None:
     config = Config.model_validate(
         {
             "model": {"path": str(folder / "model"), "dtype": "float32"},
-            "rollout": {"max_model_len": 512},
+            "rollout": {"max_model_len": 1024},
             "trainer": {"threads": args.threads},
         }
     )
     engine = build_engine(config, family, media, folder / "engine.log", None)
-    assert isinstance(engine, EngineProcess)
     # Every step comes with new weights, so nothing is left of the step before.
     renew = partial(engine.load_weights, model.state_dict(), 1)
     for name, requests in (("vLLM, a prompt a completion", apart), ("mmr1, vLLM engine", grouped)):
         run = partial(engine.generate, requests, sampling)
         rows.append(_row(name, args.repeats, run, renew))
     engine.close()
+    mixed = _mixed(config, family, folder, sampling)
+    common.table(mixed)
     for row in rows:
         row["generate / this"] = rows[0]["CPU s"] / row["CPU s"]
     common.table(rows)
     figure, axes = plt.subplots(figsize=(6, 2.5))
     axes.barh([str(row["run"]) for row in rows][::-1], [row["CPU s"] for row in rows][::-1])
     axes.set_xlabel("CPU seconds of a step's rollout")
-    common.save(args.output, "rollout", {"rows": rows}, figure)
+    common.save(args.output, "rollout", {"rows": rows, "mixed": mixed}, figure)
 
 
 def _prompt(family: Family, folder: Path, seed: int, pixels: int) -> Any:
@@ -94,6 +99,51 @@ def _prompt(family: Family, folder: Path, seed: int, pixels: int) -> Any:
     Image.fromarray(noise).save(path)
     parts = (MediaRef("image", path), TextPart("How many shapes are there?"))
     return render_prompt(family, Sample(str(seed), (Message("user", parts),)))
+
+
+def _mixed(
+    config: Config, family: Family, folder: Path, sampling: SamplingConfig
+) -> list[dict[str, Any]]:
+    """Wall seconds of a step of 64 prompts of all kinds, its media prepared before or meanwhile."""
+    samples = [_sample(folder, i) for i in range(64)]
+    refs = [m for sample in samples for m in sample.media]
+    requests = [Request(render_prompt(family, s), 1, i) for i, s in enumerate(samples)]
+    found = []
+    for name, at_once in (("media first", True), ("media meanwhile", False)):
+        rollout = config.rollout.model_copy(update={"deterministic": at_once})
+        own = config.model_copy(update={"rollout": rollout})
+        media = MediaCache(partial(prepare_media, family))
+        engine = build_engine(own, family, media, folder / "mixed.log", None)
+        engine.generate(requests[:1], sampling)
+        begin = time.perf_counter()
+        engine.generate(requests, sampling)
+        found.append({"run": f"mixed batch, {name}", "wall s": time.perf_counter() - begin})
+        engine.close()
+    media = MediaCache(partial(prepare_media, family))
+    for epoch in ("first", "second"):
+        begin = time.perf_counter()
+        for ref in refs:
+            media[ref]
+        found.append({"run": f"media, {epoch} epoch", "wall s": time.perf_counter() - begin})
+    return found
+
+
+def _sample(folder: Path, number: int) -> Sample:
+    """In turn text, a large photograph, a video."""
+    text = TextPart("What is there to see?")
+    rng = np.random.default_rng(number)
+    if number % 3 == 0:
+        return Sample(f"mixed {number}", (Message("user", (text,)),))
+    if number % 3 == 1:
+        path = folder / f"large-{number}.jpg"
+        rough = Image.fromarray(rng.integers(0, 255, (150, 200, 3), np.uint8))
+        rough.resize((4000, 3000)).save(path)
+        ref = MediaRef("image", path, options={"max_pixels": 256 * 784})
+    else:
+        path = folder / f"{number}.mp4"
+        write_mp4(path, rng.integers(0, 255, (16, 224, 224, 3), np.uint8), 4)
+        ref = MediaRef("video", path, options={"max_frames": 8})
+    return Sample(f"mixed {number}", (Message("user", (ref, text)),))
 
 
 def _row(
