@@ -197,9 +197,9 @@ def _prepare_environment(config: RolloutConfig) -> bool:
     """Settings that vLLM reads at import; True when this is the CPU backend."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine stays in this process
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    if config.deterministic:
-        os.environ["VLLM_BATCH_INVARIANT"] = "1"
     on_cpu = not torch.cuda.is_available()
+    if config.deterministic and not on_cpu:  # its kernels are Triton's
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
     if on_cpu:
         keep_freed_memory()
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(config.cpu_kv_cache_gib))

@@ -50,7 +50,7 @@ def parts(tiny_model, tmp_path_factory):
     media = MediaCache(partial(prepare_media, family))
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        rollout={"max_model_len": 128},
+        rollout={"max_model_len": 128, "deterministic": True},
         trainer={"threads": 1},
     )
     log = tmp_path_factory.mktemp("engine") / "engine.log"
