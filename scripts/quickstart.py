@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from control_steps import control_steps
 from rich.console import Console
 from rich.table import Table
 
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> None:
         evaluation("rl", last_checkpoint("rl"))
     if control:
         with stage("control", seconds):
-            steps = control_steps()
+            steps = control_steps(RUN / "sft", RUN / "rl")
             run(
                 "sft",
                 RECIPE / "sft.yaml",
@@ -120,13 +121,6 @@ def set_aside_old_run() -> None:
 
 def last_checkpoint(run_name: str) -> Path:
     return max((RUN / run_name / "checkpoints").glob("step_*"))
-
-
-def control_steps() -> int:
-    """Supervised steps that take as long as RL's steps did, on this machine."""
-    rl = sum(read_metrics(RUN / "rl/metrics.jsonl")["time/step"])
-    sft = fmean(read_metrics(RUN / "sft/metrics.jsonl")["time/step"][5:])
-    return round(rl / sft)
 
 
 def read_result(folder: Path) -> dict[str, Any]:

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Where is the box? Demonstrations, GRPO on the IoU, and the demonstrations for as long as GRPO took.
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source scripts/recipes/small_task.sh
+
+begin grounding
+shown="$(first 60 sft)"
+stage sft sft model.path="$out/model" data.train="$shown"
+stage train rl model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl"
+control "$shown"
+compare eval
