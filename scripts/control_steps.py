@@ -15,12 +15,13 @@ from mmr1.report.curves import read_metrics
 
 
 def control_steps(sft: Path, rl: Path) -> int:
-    """The seconds of all of RL's steps over those of a supervised one, from both runs' metrics.
+    """As many times RL's number of steps as one of its steps outlasts a supervised one.
 
-    The median, since the first supervised steps are slow and would shorten the control.
+    Medians of both runs' metrics: first steps are slow, and other work on the machine may hold up
+    some steps of one run and not of the other.
     """
-    spent = sum(read_metrics(rl / "metrics.jsonl")["time/step"])
-    return max(1, round(spent / median(read_metrics(sft / "metrics.jsonl")["time/step"])))
+    spent, each = (read_metrics(run / "metrics.jsonl")["time/step"] for run in (rl, sft))
+    return max(1, round(len(spent) * median(spent) / median(each)))
 
 
 if __name__ == "__main__":
