@@ -4,8 +4,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source scripts/recipes/small_task.sh
 
 begin video
-shown="$(first 24 direction-sft)"
+shown="$(first 40 direction-sft)"
 stage sft sft model.path="$out/model" data.train="$shown"
-stage train rl model.path="$(checkpoint sft)" data.train="$out/data/direction-rl.jsonl"
+stage train rl model.path="$(checkpoint sft)" data.train="$out/data/direction-rl.jsonl" \
+    data.ptx="$shown"
 control "$shown"
 compare direction-eval
