@@ -4,7 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source scripts/recipes/small_task.sh
 
 begin video
-shown="$(first 40 direction-sft)"
+shown="$(first 24 direction-sft)"
 stage sft sft model.path="$out/model" data.train="$shown"
 stage train rl model.path="$(checkpoint sft)" data.train="$out/data/direction-rl.jsonl" \
     data.ptx="$shown"
