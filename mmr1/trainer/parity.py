@@ -64,11 +64,10 @@ def check_parity(
                 f"{len(probe.prompt_ids)}, first different at "
                 f"{_first_difference(expanded, probe.prompt_ids)}"
             )
-    # Greedy decoding would leave the sampling path unchecked; full top-p and top-k, because the
-    # trainer's log-probs are those of the whole distribution.
-    short = sampling.model_copy(
-        update={"max_tokens": min(16, sampling.max_tokens), "top_p": 1.0, "top_k": 0}
-    )
+    # Greedy decoding would leave the sampling path unchecked; nothing is cut off the distribution,
+    # because the trainer's log-probs are those of the whole.
+    whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    short = sampling.model_copy(update={"max_tokens": min(16, sampling.max_tokens), **whole})
     groups = engine.generate([Request(p, 2, seed) for seed, p in enumerate(prompts)], short)
     gaps = logprob_gaps(groups, policy.logprobs(groups))
     worst = float(gaps.max())

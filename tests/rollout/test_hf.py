@@ -15,7 +15,9 @@ from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scorer import Scorer
 from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.parity import check_parity
 from mmr1.types import Message, Prompt, Sample, TextPart
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
 from mmr1.vision.prepare import MediaCache
@@ -151,3 +153,11 @@ def test_one_processor_call_per_image(parts, prompts):
     for _ in range(2):
         engine.generate(requests(prompts), SamplingConfig(max_tokens=2))
     assert media.processor_calls == 2
+
+
+@pytest.mark.parametrize("cut", [{"min_p": 0.3}, {"top_p": 0.5}, {"top_k": 2}])
+def test_the_parity_check_looks_at_the_whole_distribution(cut, parts, prompts):
+    family, model, media, engine = parts
+    scorer = Scorer(model, family, media, 1.0, budget=1000)
+    sampling = SamplingConfig(max_tokens=4, **cut)
+    assert check_parity(engine, scorer, family, media, prompts, sampling, 1e-4).max_gap <= 1e-4
