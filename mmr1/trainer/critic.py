@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,7 +70,8 @@ class LocalCritic:
         """
         self._scorer.model.train()
         stats = critic_stats(experience)
-        self._begin_at(stats["critic/return"])
+        if self._optimizer.steps_taken == 0:
+            experience = self._begin_near(experience)
         for _ in range(self._updates):
             stats["critic/loss"] = self._accumulate(experience)
             stats["critic/lr"] = self._optimizer.lr
@@ -77,14 +79,20 @@ class LocalCritic:
         return stats
 
     @torch.no_grad()
-    def _begin_at(self, mean_return: float) -> None:
-        """A head that claims nothing yet begins at the mean of the first returns.
+    def _begin_near(self, experience: Experience) -> Experience:
+        """Bring the head to the first returns, as near as a straight line of its values comes.
 
-        Else the whole network would learn that mean first, by making its states alike.
+        Else the whole network would learn their mean and scale first, by making its states alike:
+        a head from zero knows neither, and a reward model's numbers are of a scale of their own.
+        The batch goes on with the values of the new head, for the clip is around them.
         """
-        head = self._scorer.model.head
-        if not head.weight.any() and not head.bias.any():
-            head.bias.fill_(mean_return)
+        assert experience.values is not None
+        assert experience.returns is not None
+        mask, head = experience.completion_mask, self._scorer.model.head
+        slope, offset = line(experience.values[mask], experience.returns[mask])
+        head.weight.mul_(slope)
+        head.bias.mul_(slope).add_(offset)
+        return replace(experience, values=(slope * experience.values + offset) * mask)
 
     def snapshot(self, copy: bool = False) -> Fill:
         tensors = self._optimizer.tensors()
@@ -153,6 +161,18 @@ def critic_stats(experience: Experience) -> StepStats:
     stats = {"critic/value": float(values.mean()), "critic/return": float(returns.mean())}
     explained = explained_variance(values, returns)
     return stats if explained is None else {**stats, "critic/explained_variance": explained}
+
+
+def line(x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+    """Slope and offset of the least-squares line ``[N] -> [N]``; slope 1 where x is constant.
+
+    >>> line(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 3.0, 5.0]))
+    (2.0, 1.0)
+    """
+    spread = x - x.mean()
+    variance = float(spread.square().mean())
+    slope = float((spread * y).mean()) / variance if variance > 0 else 1.0
+    return slope, float(y.mean()) - slope * float(x.mean())
 
 
 def explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float | None:

@@ -99,6 +99,7 @@ def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
         return 0.0
 
     own._optimizer.step = step
+    own._optimizer.steps_taken = 1  # not the first, before which the head is moved
     stats = own.update(batch)
 
     other = scalar_scorer(parts)
@@ -176,6 +177,27 @@ def test_the_critic_learns_returns_it_can_tell_apart(parts, lora):
         first = first or last
     assert first["critic/explained_variance"] < 0.3 < 0.5 < last["critic/explained_variance"]
     assert last["critic/loss"] < first["critic/loss"]
+
+
+@pytest.mark.parametrize("std", [0.0, 3.0])  # a policy's head, and a reward model's
+def test_a_critic_begins_at_the_mean_and_scale_of_the_first_returns(parts, std):
+    own = critic(parts, lr=1e-12, clip=None, std=std)
+    groups = [s.group for s in parts[3]]
+    batch = experience(parts, own)
+    mask = batch.completion_mask
+    own.update(batch)
+    values, returns = own.values(groups)[mask], batch.returns[mask]
+    assert float(values.mean()) == pytest.approx(float(returns.mean()), abs=1e-4)
+    # What is left cannot be made smaller by another scale.
+    spread = values - values.mean()
+    assert float((spread * (returns - values)).mean()) == pytest.approx(0, abs=1e-4)
+    if std:
+        assert 0 < float(spread.abs().max()) < float((batch.values[mask] * 2).abs().max())
+        assert explained_variance(batch.values[mask], returns) < 0
+        assert explained_variance(values, returns) >= 0
+    again = replace(batch, returns=batch.returns + 5)
+    own.update(again)
+    torch.testing.assert_close(own.values(groups)[mask], values)  # the first step's alone
 
 
 def test_several_updates_share_one_pass_for_the_old_values(parts, monkeypatch):
