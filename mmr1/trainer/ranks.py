@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import faulthandler
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +17,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_scores, unwrapped
 from mmr1.trainer.forward.sequences import TokenScores
-from mmr1.trainer.team import Turn
+from mmr1.trainer.team import HungError, Turn, WorkerLostError
 
 
 def join(
@@ -36,6 +39,48 @@ def join(
     if shard is None or shard == size:
         return init_device_mesh(device, (size,))
     return init_device_mesh(device, (size // shard, shard), mesh_dim_names=("copy", "shard"))
+
+
+# How torch.distributed's backends put it, in lower case.
+_LATE = ("timed out", "timeout")
+_GONE = ("remote worker crash", "connection closed", "connection reset", "broken pipe")
+
+
+@contextmanager
+def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
+    """Around a collective call: where it hangs, the stacks of this rank are written to ``stacks``.
+
+    Raises:
+        HungError: The call gave up after ``timeout_s``: another rank is stuck.
+        WorkerLostError: Another rank is gone.
+    """
+    stacks.parent.mkdir(parents=True, exist_ok=True)
+    with stacks.open("a") as file:
+        faulthandler.dump_traceback_later(0.9 * timeout_s, file=file)
+        try:
+            yield
+        except RuntimeError as error:
+            if (told := _explained(error, timeout_s, stacks)) is None:
+                raise
+            raise told from error
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    if stacks.stat().st_size == 0:
+        stacks.unlink()
+
+
+def _explained(error: RuntimeError, timeout_s: float, stacks: Path) -> RuntimeError | None:
+    """What a failure of the backend means to the user; None where it means something else."""
+    said = str(error).lower()
+    if any(words in said for words in _GONE):
+        return WorkerLostError("a rank is gone; --resume goes on from the last checkpoint")
+    if any(words in said for words in _LATE):
+        return HungError(
+            f"a collective call did not end within resources.collective_timeout_s={timeout_s:g}: a "
+            f"rank is stuck. What the others were at is in {stacks.parent}/rank_*.stacks; --resume "
+            "goes on from the last checkpoint"
+        )
+    return None
 
 
 class Ranks:

@@ -13,6 +13,14 @@ from typing import Protocol
 from mmr1.trainer.forward.micro_batches import MicroBatch
 
 
+class WorkerLostError(RuntimeError):
+    """A rank or an engine died, or the cluster cannot hold them."""
+
+
+class HungError(RuntimeError):
+    """A call that ranks make together did not end in time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One forward (and backward) of every rank.

@@ -11,8 +11,9 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,11 +25,10 @@ from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.learners import build_learners
 from mmr1.trainer.reference import Reference
+from mmr1.trainer.team import WorkerLostError
 from mmr1.types import Experience, Prompt, RolloutGroup, StepStats
 
-
-class WorkerLostError(RuntimeError):
-    """A rank or an engine died, or the cluster cannot hold them."""
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,29 @@ def on_ray(config: Config) -> Iterator[Cluster]:
             ray.shutdown()
 
 
+def collective(method: Method) -> Method:
+    """A method that all ranks are asked for together; a hang in it is told, see ``watched``."""
+
+    @wraps(method)
+    def call(self: Rank, *args: Any, **kwargs: Any) -> Any:
+        from mmr1.trainer import ranks
+
+        with ranks.watched(self.config.resources.collective_timeout_s, self.stacks):
+            return method(self, *args, **kwargs)
+
+    return cast(Method, call)
+
+
 class Rank:
-    """An actor: one rank of the trainer."""
+    """An actor: one rank of the trainer.
+
+    Attributes:
+        stacks: Where it was when a collective call hung.
+    """
 
     def __init__(self, config: Config, rank: int) -> None:
-        self._config, self._rank = config, rank
+        self.config, self._rank = config, rank
+        self.stacks = Path(config.trainer.output_dir).resolve() / f"rank_{rank}.stacks"
 
     def free_address(self) -> str:
         """``host:port`` where the ranks can meet, on the node of this one."""
@@ -92,10 +110,10 @@ class Rank:
             return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
 
     def build(self, address: str) -> None:
-        """Load the model and shard it. A collective call, as are those below."""
+        """Load the model and shard it: a collective call too."""
         from mmr1.trainer import ranks
 
-        config, resources = self._config, self._config.resources
+        config, resources = self.config, self.config.resources
         size = resources.ranks
         build.set_up(config)
         mesh = ranks.join(
@@ -110,21 +128,26 @@ class Rank:
             shard=lambda model: ranks.shard(model, mesh),
         )
 
+    @collective
     def logprobs(self, groups: Sequence[RolloutGroup], of_reference: bool) -> torch.Tensor:
         scorer = self._learners.reference if of_reference else self._learners.policy
         assert scorer is not None
         return scorer.logprobs(groups)
 
+    @collective
     def update(self, part: Experience) -> StepStats:
         return self._learners.policy.update(part)
 
+    @collective
     def weights(self) -> dict[str, torch.Tensor] | None:
         """The whole weights in CPU memory, from rank 0 only."""
         return self._from_first(self._learners.policy.weights())
 
+    @collective
     def save(self, folder: Path) -> None:
         self._learners.policy.snapshot()(folder)
 
+    @collective
     def load(self, checkpoint: Path, state: dict[str, Any]) -> None:
         self._learners.policy.load_snapshot(checkpoint)
         self._learners.policy.load_state_dict(state)
@@ -132,12 +155,15 @@ class Rank:
     def state_dict(self) -> dict[str, Any]:
         return self._learners.policy.state_dict()
 
+    @collective
     def refresh_reference(self) -> None:
         self._reference.refresh()
 
+    @collective
     def reference_weights(self) -> dict[str, torch.Tensor] | None:
         return self._from_first(self._reference.weights())
 
+    @collective
     def load_reference(self, weights: Mapping[str, torch.Tensor]) -> None:
         self._reference.load_weights(weights)
 

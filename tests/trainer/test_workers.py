@@ -243,6 +243,37 @@ def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
 
 
 @pytest.mark.slow
+def test_a_rank_that_is_stuck_ends_the_run_typed(tiny_model, mixed, reward, tmp_path):
+    stuck = config(
+        tiny_model,
+        mixed,
+        reward,
+        tmp_path / "run",
+        steps=60,
+        resources={"ranks": 2, "collective_timeout_s": 15},
+    )
+    path = tmp_path / "run.yaml"
+    path.write_text(dump_yaml(stuck))
+    command = [sys.executable, "-m", "mmr1.cli", "train", str(path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run/metrics.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    family = psutil.Process(process.pid).children(recursive=True)
+    ranks = [p for p in family if "Rank" in p.name()]
+    ranks[1].suspend()
+    begin = time.monotonic()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "HungError" in errors
+    assert "--resume goes on" in errors
+    assert time.monotonic() - begin < 120
+    assert not left_over()
+    written = [p.read_text() for p in (tmp_path / "run").glob("rank_*.stacks")]
+    assert any("Timeout" in text and "ranks.py" in text for text in written)
+
+
+@pytest.mark.slow
 def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
     tiny_model, mixed, reward, tmp_path
 ):
