@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from transformers import Qwen2VLImageProcessor
 from mmr1.types import MediaRef
 from mmr1.vision.budget import image_budget, image_grid
 from mmr1.vision.images import image_size, load_image
-from tests.vision.media import SHARED, encoded, noise
+from tests.vision.media import SHARED, encoded, noise, write_video
+from tests.vision.test_budget import odd_sizes
 
 LOW, HIGH = 4 * 784, 256 * 784
 SIZES = [(17, 17), (640, 480), (31, 500), (1000, 97), (56, 56), (427, 640)]
@@ -75,6 +78,46 @@ def test_vllm_gives_the_same_pixels(files: list[Path], tmp_path: Path) -> None:
         assert (pixels - mine["pixel_values"]).abs().max() <= 1e-5
         t, h, w = image_grid(*image_size(MediaRef("image", path)), budget)
         assert out["prompt_token_ids"].count(family.image_id) == t * h * w // 4
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_vllm_counts_what_the_headers_say(tmp_path: Path) -> None:
+    """220 images of odd sizes and 24 videos: its placeholders against counts without decoding."""
+    pytest.importorskip("vllm")
+    from vllm.config import ModelConfig
+    from vllm.multimodal import MULTIMODAL_REGISTRY
+
+    from mmr1.vision.families.qwen2_5_vl import decode_media, load_family, media_tokens
+    from mmr1.vision.families.tiny import new_model
+
+    new_model(tmp_path / "model")
+    family = load_family(str(tmp_path / "model"))
+    limits = {"image": 1, "video": 1}
+    config = ModelConfig(str(tmp_path / "model"), dtype="float32", limit_mm_per_prompt=limits)
+    processor = MULTIMODAL_REGISTRY.create_processor(config)
+    chance = random.Random(0)
+    refs = []
+    for number, size in enumerate(odd_sizes(220)):
+        path = tmp_path / f"{number}.bmp"
+        path.write_bytes(encoded(Image.fromarray(noise(*size)), "BMP"))
+        refs.append(MediaRef("image", path))
+    for number in range(24):
+        width, height = 2 * chance.randint(15, 150), 2 * chance.randint(15, 150)
+        frames, fps = chance.randint(2, 40), chance.choice([1, 5, 24, 30])
+        path = write_video(tmp_path / f"{number}.mp4", frames, width, height, fps)
+        refs.append(MediaRef("video", path, options={"fps": chance.choice([1, 2, 4])}))
+    for ref in refs:
+        decoded = decode_media(family, ref)
+        options = {}
+        if ref.kind == "video":
+            decoded = (decoded[0], dataclasses.asdict(decoded[1]))
+            options = {"do_resize": False, "do_sample_frames": False}
+        items = processor.info.parse_mm_data({ref.kind: [decoded]})
+        prompt = f"<|vision_start|><|{ref.kind}_pad|><|vision_end|>"
+        out = processor(prompt, mm_items=items, hf_processor_mm_kwargs=options)
+        pad = family.image_id if ref.kind == "image" else family.video_id
+        assert out["prompt_token_ids"].count(pad) == media_tokens(family, ref), ref
 
 
 def _normalised(pixels: torch.Tensor, processor: Qwen2VLImageProcessor) -> torch.Tensor:
