@@ -17,7 +17,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -81,8 +80,16 @@ class EngineProcess:
         self._start()
 
     def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
-        sent: list[list[Ready]] = []  # what a replacement has to be given again
-        return self._again_if_lost(lambda: self._serve(chain(sent[:], pieces), sent, sampling))
+        sent: list[list[Ready]] = []
+
+        def all_pieces() -> Iterator[list[Ready]]:
+            """Also what a lost engine was sent: its replacement has to be given it again."""
+            yield from list(sent)
+            for piece in pieces:
+                sent.append(piece)
+                yield piece
+
+        return self._again_if_lost(lambda: self._serve(all_pieces(), sampling))
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._version = version
@@ -161,15 +168,11 @@ class EngineProcess:
         self._send((method, args))
         return self._receive(self._timeout_s)
 
-    def _serve(
-        self, pieces: Iterator[list[Ready]], sent: list[list[Ready]], sampling: SamplingConfig
-    ) -> list[RolloutGroup]:
+    def _serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
         """Hand over piece after piece while the engine works on those it has."""
-        del sent[:]
         self._send(("serve", (sampling,)))
         try:
             for piece in pieces:
-                sent.append(piece)
                 self._send(piece)
         except (ValueError, OSError):  # a medium could not be prepared: the engine need not know
             self._send(None)

@@ -195,6 +195,10 @@ def test_a_finished_run_starts_no_engine(undisturbed, tiny_model, digits, reward
     monkeypatch.setattr("mmr1.trainer.build.build_engine", lambda *_: pytest.fail("it was started"))
     last = run_training(rl(tiny_model, digits, reward, undisturbed), resume=True)
     assert last.name == "step_000005"
+    written = undisturbed / "checkpoints/step_000006.tmp"  # by a process that has the lock
+    written.mkdir()
+    run_training(rl(tiny_model, digits, reward, undisturbed), resume=True)
+    assert written.exists()
     with pytest.raises(pytest.fail.Exception, match="it was started"):
         run_training(rl(tiny_model, digits, reward, undisturbed, max_steps=7), resume=True)
 

@@ -13,13 +13,14 @@ import ctypes
 import os
 import platform
 import resource
-import signal
 import struct
 from dataclasses import dataclass
 
+from mmr1.lifetime import die_with
+
 GIB = 1 << 30
 
-PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
+PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
 SECCOMP_MODE_FILTER = 2
 CLONE_NEWNET, CLONE_NEWUSER, CLONE_THREAD = 0x40000000, 0x10000000, 0x00010000
 
@@ -50,10 +51,8 @@ def contain(limits: Limits, parent: int) -> bool:
         limits: Memory and file limits.
         parent: Process id whose death must end this process; if it is already gone, exit.
     """
+    die_with(parent)
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (limits.open_files, limits.open_files))

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mmr1.config import Config, dump_yaml, load_config
-from mmr1.trainer.runs.checkpoint import Checkpoints, newest_whole, step_of
+from mmr1.trainer.runs.checkpoint import (
+    Checkpoints,
+    DamagedCheckpointError,
+    check_whole,
+    checkpoints,
+    newest_whole,
+    step_of,
+)
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
@@ -51,14 +58,23 @@ def check_directory(config: Config, *, resume: bool) -> None:
 
 
 def finished(config: Config) -> Path | None:
-    """The last checkpoint of a run whose every step is done and evaluated; else None."""
+    """The last checkpoint of a run whose every step is done and evaluated; else None.
+
+    It only looks: another process may be writing here.
+    """
     path = Path(config.trainer.output_dir)
-    last = newest_whole(path / "checkpoints", warn=lambda line: None)
+    last = max(checkpoints(path / "checkpoints"), key=step_of, default=None)
     if last is None or step_of(last) < config.trainer.max_steps:
         return None
     result = path / "eval/result.json"
     evaluated = result.exists() and result.stat().st_mtime >= last.stat().st_mtime
-    return last if evaluated or not config.data.eval else None
+    if config.data.eval and not evaluated:
+        return None
+    try:
+        check_whole(last)
+    except DamagedCheckpointError:  # resuming says so, and goes back to the one before it
+        return None
+    return last
 
 
 def changed_keys(before: Config, now: Config) -> list[str]:

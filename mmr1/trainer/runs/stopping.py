@@ -32,12 +32,7 @@ class StopSignal:
             self._before[signum] = signal.signal(signum, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         for signum, handler in self._before.items():
             signal.signal(signum, handler)  # type: ignore[arg-type]

@@ -139,12 +139,7 @@ class Trackers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for thread in self._threads:
             thread.end()
         for thread in self._threads:
