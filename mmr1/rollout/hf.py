@@ -1,7 +1,7 @@
 """Rollouts through transformers: no vLLM needed, exactly repeatable.
 
-Each prompt and its media go through the network once; the cache is then repeated for the group's
-completions, and finished rows leave the batch.
+Each prompt and its media go through the network once for all completions of its group, and
+finished rows leave the batch.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ import torch
 from transformers import DynamicCache
 
 from mmr1.config import SamplingConfig
+from mmr1.rollout.decoding import Decoder
 from mmr1.rollout.engine import Probe, Request
 from mmr1.rollout.sampling import next_tokens
 from mmr1.types import Completion, Prompt, RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import Family, expand_placeholders, prompt_positions
-from mmr1.vision.prepare import MediaCache, media_inputs
+from mmr1.vision.families.qwen2_5_vl import (
+    Family,
+    expand_placeholders,
+    prompt_positions,
+    unwrapped,
+)
+from mmr1.vision.features import FeatureCache, encode_media
+from mmr1.vision.prepare import MediaCache, PreparedMedia
 
 
-@dataclass(slots=True)
-class _Rows:
-    """The unfinished completions of a batch: parallel lists and tensors, one entry per row."""
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """G prompts, padded on the left to the longest, P tokens."""
 
-    index: torch.Tensor  # [B] place in the request order
-    next_position: torch.Tensor  # [B]
-    attention_mask: torch.Tensor  # [B, T]
-    uniforms: torch.Tensor  # [B, max_tokens]
-
-    def keep(self, alive: torch.Tensor) -> _Rows:
-        return _Rows(
-            self.index[alive],
-            self.next_position[alive],
-            self.attention_mask[alive],
-            self.uniforms[alive],
-        )
+    ids: torch.Tensor  # [G, P]
+    attention_mask: torch.Tensor  # [G, P], 0 on padding
+    positions: torch.Tensor  # [3, G, P]
+    placeholders: torch.Tensor  # [G, P] bool: a row of features stands here
+    media: list[PreparedMedia]  # of all prompts, in order
 
 
 class HfEngine:
@@ -48,15 +48,22 @@ class HfEngine:
         family: Its processor and tokens.
         media: Prepared media.
         shares_weights: It is the very module that is being trained: it has every weight already.
+        features: Where those of a frozen vision tower are kept.
     """
 
     def __init__(
-        self, model: Any, family: Family, media: MediaCache, shares_weights: bool = False
+        self,
+        model: Any,
+        family: Family,
+        media: MediaCache,
+        shares_weights: bool = False,
+        features: FeatureCache | None = None,
     ) -> None:
         self._model = model
         self._shares_weights = shares_weights
         self._family = family
         self._media = media
+        self._features = features
         self._version = 0
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
@@ -113,70 +120,61 @@ class HfEngine:
     def _sample(
         self, requests: Sequence[Request], sampling: SamplingConfig
     ) -> tuple[list[list[int]], list[list[float]]]:
-        logits, cache, rows = self._prefill(requests, sampling)
+        logits, decoder = self._prefill(requests)
+        uniforms = self._uniforms(requests, sampling.max_tokens)
+        rows = torch.arange(len(uniforms), device=logits.device)  # the unfinished completions
         stop_ids = torch.tensor(self._family.stop_ids, device=logits.device)
-        tokens: list[list[int]] = [[] for _ in rows.index]
-        logprobs: list[list[float]] = [[] for _ in rows.index]
+        tokens: list[list[int]] = [[] for _ in rows]
+        logprobs: list[list[float]] = [[] for _ in rows]
         for step in range(sampling.max_tokens):
             logits[:, list(self._family.forbidden_ids)] = -torch.inf
-            drawn, drawn_logprobs = next_tokens(logits, rows.uniforms[:, step], sampling)
+            drawn, drawn_logprobs = next_tokens(logits, uniforms[:, step], sampling)
             for row, token, logprob in zip(
-                rows.index.tolist(), drawn.tolist(), drawn_logprobs.tolist(), strict=True
+                rows.tolist(), drawn.tolist(), drawn_logprobs.tolist(), strict=True
             ):
                 tokens[row].append(token)
                 logprobs[row].append(logprob)
             alive = ~torch.isin(drawn, stop_ids)
             if sampling.stop:
-                stopped = [self._has_stop_text(tokens[i], sampling.stop) for i in rows.index]
+                stopped = [self._has_stop_text(tokens[i], sampling.stop) for i in rows]
                 alive &= ~torch.tensor(stopped, device=alive.device)
             if step + 1 == sampling.max_tokens or not alive.any():
                 break
             if not alive.all():
-                rows, drawn = rows.keep(alive), drawn[alive]
-                cache.batch_select_indices(alive.nonzero()[:, 0])
-            logits = self._decode(drawn, cache, rows)
+                rows, drawn, uniforms = rows[alive], drawn[alive], uniforms[alive]
+                decoder.keep(alive)
+            logits = decoder.step(drawn).float()
         return tokens, logprobs
 
-    def _prefill(
-        self, requests: Sequence[Request], sampling: SamplingConfig
-    ) -> tuple[torch.Tensor, DynamicCache, _Rows]:
-        """Each prompt once, then everything repeated ``n`` times: ``[B, V]`` logits and state."""
-        inputs = self._prompt_inputs([r.prompt for r in requests])
-        cache = DynamicCache(config=self._model.config)
-        output = self._model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        repeats = torch.tensor([r.n for r in requests], device=self._model.device)
-        source = torch.arange(len(requests), device=self._model.device).repeat_interleave(repeats)
-        cache.batch_select_indices(source)
-        next_position = inputs["position_ids"].amax(dim=(0, 2)) + 1  # padding holds position 0
-        rows = _Rows(
-            index=torch.arange(len(source), device=source.device),
-            next_position=next_position[source],
-            attention_mask=inputs["attention_mask"][source],
-            uniforms=self._uniforms(requests, sampling.max_tokens),
-        )
-        return output.logits[source, -1].float(), cache, rows
-
-    def _decode(self, tokens: torch.Tensor, cache: DynamicCache, rows: _Rows) -> torch.Tensor:
-        rows.attention_mask = torch.cat(
-            [rows.attention_mask, rows.attention_mask.new_ones(len(tokens), 1)], dim=1
-        )
-        output = self._model(
-            input_ids=tokens[:, None],
-            position_ids=rows.next_position[None, :, None].expand(3, -1, -1),
-            attention_mask=rows.attention_mask,
+    def _prefill(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Decoder]:
+        """Each prompt once: ``[B, V]`` logits of the first tokens, and what decodes the others."""
+        base = unwrapped(self._model)
+        text_model = base.model.language_model
+        batch = self._padded([r.prompt for r in requests])
+        embeddings = text_model.embed_tokens(batch.ids)
+        if batch.media:
+            encoded = encode_media(base.model.visual, batch.media, self._features)
+            embeddings[batch.placeholders] = encoded.to(embeddings.dtype)
+        cache = DynamicCache(config=base.config)
+        hidden = text_model(
+            inputs_embeds=embeddings,
+            position_ids=batch.positions,
+            attention_mask=batch.attention_mask,
             past_key_values=cache,
             use_cache=True,
-        )
-        rows.next_position = rows.next_position + 1
-        return output.logits[:, -1].float()
+        ).last_hidden_state
+        sizes = torch.tensor([r.n for r in requests], device=hidden.device)
+        next_position = batch.positions.amax(dim=(0, 2)) + 1  # padding holds position 0
+        decoder = Decoder(base, cache, batch.attention_mask, next_position, sizes)
+        logits = base.lm_head(hidden[:, -1]).float()
+        return logits.repeat_interleave(sizes, dim=0), decoder
 
     def _uniforms(self, requests: Sequence[Request], count: int) -> torch.Tensor:
         seeds = [request.seed + i for request in requests for i in range(request.n)]
         numbers = [torch.rand(count, generator=torch.Generator().manual_seed(s)) for s in seeds]
         return torch.stack(numbers).to(self._model.device)
 
-    def _prompt_inputs(self, prompts: Sequence[Prompt]) -> dict[str, torch.Tensor]:
-        """Left-padded prompts ``[G, P]`` with their media, each medium once."""
+    def _padded(self, prompts: Sequence[Prompt]) -> _Padded:
         ids, positions, media = [], [], []
         for prompt in prompts:
             prepared = [self._media[m] for m in prompt.media]
@@ -186,13 +184,11 @@ class HfEngine:
             media.extend(prepared)
         longest = max(len(row) for row in ids)
 
-        def left_padded(row: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.pad(row, (longest - row.shape[-1], 0))
+        def stacked(rows: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
+            padded = [torch.nn.functional.pad(r, (longest - r.shape[-1], 0)) for r in rows]
+            return torch.stack(padded, dim).to(self._model.device)
 
-        inputs = {
-            "input_ids": torch.stack([left_padded(row) for row in ids]),
-            "attention_mask": torch.stack([left_padded(torch.ones_like(row)) for row in ids]),
-            "position_ids": torch.stack([left_padded(row) for row in positions], dim=1),
-            **media_inputs(media),
-        }
-        return {name: tensor.to(self._model.device) for name, tensor in inputs.items()}
+        tokens, real = stacked(ids), stacked([torch.ones_like(row) for row in ids])
+        of_media = torch.tensor([self._family.image_id, self._family.video_id])
+        placeholders = torch.isin(tokens, of_media.to(tokens.device)) & real.bool()
+        return _Padded(tokens, real, stacked(positions, 1), placeholders, media)

@@ -21,7 +21,6 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.process import EngineProcess
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.trainer.forward.scorer import Scorer
-from mmr1.trainer.forward.vision_features import FeatureCache
 from mmr1.trainer.lora import add_adapters
 from mmr1.types import Prompt, Sample
 from mmr1.vision.families.qwen2_5_vl import (
@@ -30,6 +29,7 @@ from mmr1.vision.families.qwen2_5_vl import (
     prepare_media,
     render_prompt,
 )
+from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 from mmr1.vision.preparers import Prepare, Preparers
 
@@ -157,11 +157,19 @@ def prompt_room(config: Config) -> int:
 
 
 def build_engine(
-    config: Config, family: Family, media: MediaCache, log: Path, model: Any
+    config: Config,
+    family: Family,
+    media: MediaCache,
+    log: Path,
+    model: Any,
+    features: FeatureCache | None = None,
 ) -> RolloutEngine:
-    """The rollout engine that ``rollout.engine`` names; ``hf`` samples from ``model`` itself."""
+    """The rollout engine that ``rollout.engine`` names.
+
+    ``hf`` samples from ``model`` itself, and shares the ``features`` of its frozen vision tower.
+    """
     if config.rollout.engine == "hf":
-        return HfEngine(model, family, media, shares_weights=True)
+        return HfEngine(model, family, media, shares_weights=True, features=features)
     engine = EngineProcess(
         _vllm_engine,
         (config.model, config.data, config.rollout, config.seed),
@@ -179,7 +187,7 @@ def engine_of_its_own(config: Config) -> RolloutEngine:
     media = media_cache(family, config)
     if config.rollout.engine == "hf":
         set_up(config)
-        return HfEngine(load_model(config.model), family, media)
+        return HfEngine(load_model(config.model), family, media, features=feature_cache(config))
     engine = _vllm_engine(config.model, config.data, config.rollout, config.seed)
     return FedEngine(engine, media, config.rollout.deterministic)
 

@@ -22,6 +22,7 @@ from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.reference import AdapterReference, FrozenCopy
 from mmr1.trainer.team import Alone, Team
 from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
 Forward = Callable[..., TokenScores]
@@ -36,12 +37,14 @@ class Learners:
         model: The policy's, which the engine ``hf`` samples from.
         reference: What the policy starts from; None without a KL term.
         critic: None for algorithms without one.
+        features: Those of a frozen vision tower, shared with the engine ``hf``.
     """
 
     model: Any
     policy: LocalPolicy
     reference: FrozenCopy | AdapterReference | None
     critic: Critic | None
+    features: FeatureCache | None
 
 
 def build_learners(
@@ -58,6 +61,7 @@ def build_learners(
         shard: Spreads a model over them, in place; returns the forward of the sharded model.
     """
     model = build.load_trainable(config.model)
+    features = build.feature_cache(config)
     # Copied before it is sharded; adapters need no second model.
     needs_copy = config.algorithm.kl_coef > 0 and not has_adapters(model)
     frozen = copy.deepcopy(model).requires_grad_(False).eval() if needs_copy else None
@@ -68,7 +72,7 @@ def build_learners(
             family,
             media,
             config.rollout.sampling.temperature,
-            build.feature_cache(config),
+            features,
         ),
         team=team or Alone(),
         forward=shard(model),
@@ -84,7 +88,7 @@ def build_learners(
         correction=_correction(config),
     )
     critic = build_critic(config, family, media)
-    return Learners(model, policy, reference, critic)
+    return Learners(model, policy, reference, critic, features)
 
 
 def _correction(config: Config) -> Correction:

@@ -15,9 +15,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.forward.packed import packed_scores, unwrapped
+from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.team import HungError, Turn, WorkerLostError
+from mmr1.vision.families.qwen2_5_vl import unwrapped
 
 
 def join(

@@ -11,10 +11,10 @@ import numpy as np
 from mmr1.config import Config, RewardPartConfig
 from mmr1.rewards import Part, RewardItem
 from mmr1.trainer.build import family_of, media_cache, token_scorer
-from mmr1.trainer.forward.vision_features import FeatureCache
 from mmr1.trainer.offline.reward_model import rewards_of
 from mmr1.trainer.scalar_model import HEAD_FILE, ScalarScorer, is_scalar_model, load_scalar_model
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup
+from mmr1.vision.features import FeatureCache
 
 REWARD_MODEL = "reward_model"
 

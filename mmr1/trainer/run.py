@@ -144,7 +144,7 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
     own = build_learners(config, inputs.family, inputs.media)
 
     def engine(log: Path) -> RolloutEngine:
-        return build.build_engine(config, inputs.family, inputs.media, log, own.model)
+        return build.build_engine(config, inputs.family, inputs.media, log, own.model, own.features)
 
     yield Workers(own.policy, own.reference, own.critic, engine)
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from mmr1.config import ModelConfig
 from mmr1.trainer.build import load_trainable
 from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.forward.packed import packed_hidden, to_rows, unwrapped
+from mmr1.trainer.forward.packed import packed_hidden, to_rows
 from mmr1.trainer.forward.packing import Read
 from mmr1.trainer.forward.scorer import Scorer
 from mmr1.trainer.forward.sequences import completion_mask
@@ -25,7 +25,7 @@ from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.state import model_snapshot
 from mmr1.trainer.team import only_batch
 from mmr1.types import RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import check_model
+from mmr1.vision.families.qwen2_5_vl import check_model, unwrapped
 
 HEAD_FILE = "scalar_head.safetensors"
 

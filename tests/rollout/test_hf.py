@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import partial
 
@@ -11,15 +12,19 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import SamplingConfig
+from mmr1.config import LoraConfig, SamplingConfig
+from mmr1.rollout import decoding
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scorer import Scorer
 from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.lora import add_adapters
 from mmr1.trainer.parity import check_parity
 from mmr1.types import Message, Prompt, Sample, TextPart
-from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
+from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt, unwrapped
+from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
 
@@ -101,6 +106,53 @@ def test_a_completion_depends_on_its_seed_and_not_on_its_neighbours(parts, promp
             assert a.token_ids.tolist() == b.token_ids.tolist()
     texts = {c.text for g in together for c in g.completions}
     assert len(texts) == 9, "completions of one group must differ"
+
+
+@pytest.mark.parametrize("adapters", [False, True])
+def test_groups_that_shrink_and_end_keep_to_a_full_forward(adapters, parts, prompts, monkeypatch):
+    """Rows and whole groups leave the batch, and the room for completions grows, as they decode."""
+    monkeypatch.setattr(decoding, "GROWTH", 3)
+    family, model, media, _ = parts
+    often = replace(family, stop_ids=tuple(range(100, 200)))  # about one token in six ends
+    if adapters:
+        model = add_adapters(copy.deepcopy(model), LoraConfig(rank=2), freeze_vision=False)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "lora_B" in name:  # 0 at first, as if there were no adapter
+                    weight.normal_(std=0.02)
+    engine = HfEngine(model, often, media)
+    asked = [Request(p, n, 10 * n) for p, n in zip(prompts, (1, 7, 4), strict=True)]
+    groups = engine.generate(asked, SamplingConfig(max_tokens=20))
+    lengths = [{len(c.token_ids) for c in g.completions} for g in groups]
+    assert len(set.union(*lengths)) > 5
+    assert len({max(own) for own in lengths}) > 1, "a group is to end before the others"
+    inputs = [group_input(family, media, g) for g in groups]
+    expected = padded_scores(unwrapped(model), inputs, 1.0, family.forbidden_ids).logprobs
+    rows = [c.logprobs for g in groups for c in g.completions]
+    for row, wanted in zip(rows, expected, strict=True):
+        np.testing.assert_allclose(row, wanted[: len(row)].detach(), atol=1e-5)
+
+
+def test_an_image_of_several_prompts_is_encoded_once(parts, digit_samples):
+    family, model, media, _ = parts
+    picture = digit_samples[0].media[0]
+    samples = [
+        Sample(text, (Message("user", (picture, TextPart(text))),)) for text in ("Why?", "Where?")
+    ]
+    asked = requests([render_prompt(family, s) for s in samples])
+    own = copy.deepcopy(model)
+    rows = []
+    own.model.visual.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
+    HfEngine(own, family, media).generate(asked, SamplingConfig(max_tokens=2))
+    assert rows == [len(media[picture].patches)]
+    # What a frozen tower made, the engine shares with the update.
+    own.model.visual.requires_grad_(False)
+    features = FeatureCache()
+    engine = HfEngine(own, family, media, features=features)
+    groups = engine.generate(asked, SamplingConfig(max_tokens=2))
+    packed_scores(own, [group_input(family, media, g) for g in groups], 1.0, features=features)
+    engine.generate(asked, SamplingConfig(max_tokens=2))
+    assert rows == [len(media[picture].patches)] * 2
 
 
 def test_stop_and_length_are_told_apart(parts, prompts):

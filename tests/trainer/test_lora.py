@@ -13,13 +13,13 @@ from mmr1.config import AlgorithmConfig, Config, LoraConfig, OptimizerConfig, lo
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.experience import build_experience
 from mmr1.trainer.forward.scorer import Scorer
-from mmr1.trainer.forward.vision_features import FeatureCache
 from mmr1.trainer.lora import ADAPTER_FOLDER, add_adapters, plain_weights
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.optimizer import Optimizer
 from mmr1.trainer.policy import LocalPolicy
 from mmr1.trainer.reference import AdapterReference
 from mmr1.trainer.run import run_training
+from mmr1.vision.features import FeatureCache
 from tests.trainer.test_resume import assert_same
 from tests.trainer.test_run import lines, rl
 

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmr1.block_attention import block_backward, block_forward, dense_backward, dense_forward
 from mmr1.trainer.forward import varlen
 from mmr1.trainer.forward.attention import AttentionLayout, packed_attention
 from mmr1.trainer.forward.varlen import Blocks, Padding, attend, attend_backward
@@ -86,12 +87,12 @@ def test_dense_blocks_equal_the_kernel(causal):
     if not causal:
         mask = torch.zeros(2, 1, 1, 7)
         mask[1, ..., 5:] = float("-inf")
-    out, lse = varlen.block_forward(query, key, value, mask, causal, SCALE)
-    dense_out, dense_lse = varlen.dense_forward(query, key, value, mask, causal, SCALE)
+    out, lse = block_forward(query, key, value, mask, causal, SCALE)
+    dense_out, dense_lse = dense_forward(query, key, value, mask, causal, SCALE)
     torch.testing.assert_close(dense_out, out, atol=2e-6, rtol=0)
     torch.testing.assert_close(dense_lse, lse, atol=2e-6, rtol=0)
     args = (grad, query, key, value, mask, out, lse, causal, SCALE)
-    for a, b in zip(varlen.dense_backward(*args), varlen.block_backward(*args), strict=True):
+    for a, b in zip(dense_backward(*args), block_backward(*args), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 

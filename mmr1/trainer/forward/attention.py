@@ -20,6 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from mmr1.block_attention import merge
 from mmr1.trainer.forward.varlen import Blocks, attend, attend_backward
 
 NAME = "mmr1"
@@ -91,7 +92,7 @@ class _SharedPrefixAttention(torch.autograd.Function):
         if n < len(query):
             own = attend(query[n:], key[n:], value[n:], layout.branches, scale)
             shared = attend(query[n:], key[:n], value[:n], layout.shared, scale)
-            branch_out, branch_lse = _merge(own, shared)
+            branch_out, branch_lse = merge(own, shared)
             out, lse = torch.cat([out, branch_out]), torch.cat([lse, branch_lse])
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.layout, ctx.scale = layout, scale
@@ -116,16 +117,6 @@ class _SharedPrefixAttention(torch.autograd.Function):
             dk = torch.cat([dk + shared[1], own[1]])
             dv = torch.cat([dv + shared[2], own[2]])
         return dq, dk, dv, None, None
-
-
-def _merge(
-    one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over the union of two sets of keys, from the attention over each."""
-    (out_1, lse_1), (out_2, lse_2) = one, other
-    lse = torch.logaddexp(lse_1, lse_2)
-    out = out_1 * (lse_1 - lse).exp()[..., None] + out_2 * (lse_2 - lse).exp()[..., None]
-    return out.to(out_1.dtype), lse
 
 
 AttentionInterface.register(NAME, packed_attention)

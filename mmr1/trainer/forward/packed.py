@@ -18,7 +18,8 @@ from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS, token_logprobs
 from mmr1.trainer.forward.packing import Packed, Read, pack
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores
-from mmr1.trainer.forward.vision_features import FeatureCache, encode_media, encode_nothing
+from mmr1.vision.families.qwen2_5_vl import unwrapped
+from mmr1.vision.features import FeatureCache, encode_media, encode_nothing
 
 
 def packed_scores(
@@ -91,11 +92,6 @@ def packed_hidden(
 def to_rows(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """``[N]`` values in completion order to ``[B, R]``, 0 beyond the ends."""
     return values.new_zeros(mask.shape).masked_scatter(mask, values)
-
-
-def unwrapped(model: Any) -> Any:
-    """The transformers model inside a peft model; its adapters stay in place."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _placeholder_ids(base: Any) -> tuple[int, int]:

@@ -12,11 +12,11 @@ from mmr1.trainer.forward.kl_head import Distributions
 from mmr1.trainer.forward.micro_batches import micro_batches
 from mmr1.trainer.forward.packed import packed_distributions, packed_scores
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_mask, group_input
-from mmr1.trainer.forward.vision_features import FeatureCache
 from mmr1.trainer.state import copy_into, model_weights
 from mmr1.trainer.team import Alone, Team, Turn, only_batch
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
 

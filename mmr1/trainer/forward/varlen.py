@@ -15,12 +15,12 @@ from functools import cached_property
 
 import torch
 
+from mmr1.block_attention import Gradients, block_backward, block_forward
+
 # Blocks of different size share a padded batch while the padding costs less than a call of its own
 # would; so many score entries take about as long as the overhead of a call.
 PADDING_RATIO = 1.25
 PADDING_ENTRIES = 1 << 16
-
-Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -213,92 +213,6 @@ def _padded(
 def _additive(valid: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     mask = torch.zeros(valid.shape, dtype=dtype, device=valid.device)
     return mask.masked_fill_(~valid, -math.inf)[:, None, None, :]
-
-
-def block_forward(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    causal: bool,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """One padded batch, ``[B, H, L, D]``: output and log-sum-exp ``[B, H, L]``."""
-    if query.device.type == "cpu":
-        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, causal, attn_mask=mask, scale=scale
-        )
-        return out, lse
-    return dense_forward(query, key, value, mask, causal, scale)
-
-
-def block_backward(
-    grad_out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    causal: bool,
-    scale: float,
-) -> Gradients:
-    """Gradients of ``block_forward`` for its output."""
-    if query.device.type == "cpu":
-        # In half precision this kernel takes 2 to 5 times as long as in float32.
-        floats = (x.float() for x in (grad_out, query, key, value, out))
-        mask = None if mask is None else mask.float()
-        grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *floats, lse, 0.0, causal, attn_mask=mask, scale=scale
-        )
-        return grads[0].to(query.dtype), grads[1].to(query.dtype), grads[2].to(query.dtype)
-    return dense_backward(grad_out, query, key, value, mask, out, lse, causal, scale)
-
-
-def dense_forward(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    causal: bool,
-    scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """``block_forward`` by matrix products, for devices and precisions without a kernel."""
-    scores = _scores(query, key, mask, causal, scale)
-    lse = scores.logsumexp(-1)
-    return (scores - lse[..., None]).exp().to(value.dtype) @ value, lse
-
-
-def dense_backward(
-    grad_out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    causal: bool,
-    scale: float,
-) -> Gradients:
-    """Gradients of ``dense_forward`` for its output."""
-    weights = (_scores(query, key, mask, causal, scale) - lse[..., None]).exp()
-    grad_value = weights.to(grad_out.dtype).transpose(-1, -2) @ grad_out
-    grad_weights = (grad_out @ value.transpose(-1, -2)).float()
-    delta = (grad_out.float() * out.float()).sum(-1, keepdim=True)
-    grad_scores = (weights * (grad_weights - delta) * scale).to(query.dtype)
-    return grad_scores @ key, grad_scores.transpose(-1, -2) @ query, grad_value
-
-
-def _scores(
-    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, causal: bool, scale: float
-) -> torch.Tensor:
-    scores = (query @ key.transpose(-1, -2)).float() * scale
-    if mask is not None:
-        scores = scores + mask
-    if causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(later, -math.inf)
-    return scores
 
 
 def _has_varlen_kernel(query: torch.Tensor) -> bool:

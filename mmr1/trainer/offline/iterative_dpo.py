@@ -67,7 +67,7 @@ def _train(
     display = Display(config.trainer, directory)
     display.say("starting the rollout engine")
     log = directory.path / "engine.log"
-    engine = build.build_engine(config, inputs.family, inputs.media, log, model)
+    engine = build.build_engine(config, inputs.family, inputs.media, log, model, features)
     with closing(engine):
         display.say(parity_line(config, inputs, engine, scorer))
 

@@ -269,3 +269,8 @@ def _grid_positions(family: Family, medium: PreparedMedia) -> torch.Tensor:
     time = (torch.arange(t) * per_frame).long()
     axes = (time, torch.arange(h // medium.merge), torch.arange(w // medium.merge))
     return torch.stack(torch.meshgrid(*axes, indexing="ij")).reshape(3, -1)
+
+
+def unwrapped(model: Any) -> Any:
+    """The transformers model inside a peft model; its adapters stay in place."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model

@@ -15,8 +15,8 @@ from mmr1.vision.prepare import PreparedMedia
 class FeatureCache:
     """Features ``[tokens, H]`` by the digest of the medium; the least recently used go first.
 
-    One cache serves every model whose (frozen) tower has the same weights: log-probs, reference,
-    update and all epochs.
+    One cache serves every model whose (frozen) tower has the same weights: rollouts, log-probs,
+    reference, update and all epochs.
     """
 
     def __init__(self, max_bytes: int = 2 * 1024**3) -> None:
@@ -48,7 +48,10 @@ class FeatureCache:
 def encode_media(
     tower: Any, media: Sequence[PreparedMedia], features: FeatureCache | None = None
 ) -> torch.Tensor:
-    """Features of distinct media, concatenated: ``[sum of medium.tokens, H]``.
+    """Features of media, concatenated: ``[sum of medium.tokens, H]``. Equal media are encoded once.
+
+    What is to be kept is encoded one medium at a time: rounding depends on what else is in a batch,
+    and a resumed run meets its media in other company.
 
     Raises:
         ValueError: Features are to be kept, but the tower is being trained.
@@ -57,11 +60,12 @@ def encode_media(
     if features is not None and not frozen:
         raise ValueError("vision features can only be kept where the vision tower is frozen")
     found = {m.digest: features[m.digest] for m in media if features and m.digest in features}
-    missing = [m for m in media if m.digest not in found]
-    if missing:
+    missing = list({m.digest: m for m in media if m.digest not in found}.values())
+    batches = [missing] if features is None and missing else [[m] for m in missing]
+    for batch in batches:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-            made = _run_tower(tower, missing)
-        for medium, rows in zip(missing, made, strict=True):
+            made = _run_tower(tower, batch)
+        for medium, rows in zip(batch, made, strict=True):
             found[medium.digest] = rows
             if features is not None:
                 features[medium.digest] = rows

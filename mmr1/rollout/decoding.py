@@ -1,0 +1,170 @@
+"""Decoding completions of groups through a transformers model.
+
+Keys and values of a prompt are kept once for its group; those of each completion lie beside them,
+written in place. A new token attends to both in two calls, merged by their log-sum-exp, so neither
+the prompt's keys nor its share of a step's work is repeated for the completions.
+
+Registered with transformers as ``"mmr1_decoding"``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from mmr1.block_attention import block_forward, merge
+
+NAME = "mmr1_decoding"
+GROWTH = 64  # tokens by which the completions' room grows
+
+
+class Decoder:
+    """The unfinished completions of a batch of groups, and one step of all of them.
+
+    Rows are completions, those of a group next to each other. B rows, G groups, P tokens of the
+    longest prompt.
+
+    Args:
+        base: The transformers model.
+        prefilled: Its cache after the prompts, which are padded on the left.
+        attention_mask: ``[G, P]``, 0 where a prompt is padded.
+        next_position: ``[G]``, of the first token after each prompt.
+        sizes: ``[G]``, completions of each group.
+    """
+
+    def __init__(
+        self,
+        base: Any,
+        prefilled: DynamicCache,
+        attention_mask: torch.Tensor,
+        next_position: torch.Tensor,
+        sizes: torch.Tensor,
+    ) -> None:
+        self._base = base
+        self._prompts = [(layer.keys, layer.values) for layer in prefilled.layers]
+        self._padding = _additive(attention_mask, self._prompts[0][0].dtype)
+        groups = torch.arange(len(sizes), device=sizes.device)
+        self._group = groups.repeat_interleave(sizes)  # [B], ascending
+        self._arrange()
+        self._next_position = next_position[self._group]
+        self._length = 0
+        room = (len(self._group), self._prompts[0][0].shape[1], 0, self._prompts[0][0].shape[3])
+        self._completions = [(k.new_empty(room), v.new_empty(room)) for k, v in self._prompts]
+
+    def step(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Feed each row's newest token, ``[B]``; returns the logits ``[B, V]`` of the next."""
+        if self._length == self._completions[0][0].shape[2]:
+            self._completions = [(_longer(k), _longer(v)) for k, v in self._completions]
+        text_model = self._base.model.language_model
+        text_model.config._attn_implementation = NAME
+        hidden = text_model(
+            inputs_embeds=text_model.embed_tokens(tokens)[None],
+            position_ids=self._next_position[None, None].expand(3, -1, -1),
+            # A mapping is taken as it is: nothing is masked.
+            attention_mask={"full_attention": None},
+            use_cache=False,
+            decoder=self,
+        ).last_hidden_state
+        self._length += 1
+        self._next_position = self._next_position + 1
+        return self._base.lm_head(hidden[0])
+
+    def keep(self, alive: torch.Tensor) -> None:
+        """Drop the rows that are not ``alive``, ``[B]`` bool, and groups without a row left."""
+        self._completions = [(k[alive], v[alive]) for k, v in self._completions]
+        self._next_position = self._next_position[alive]
+        groups, self._group = self._group[alive].unique(return_inverse=True)
+        if len(groups) < len(self._prompts[0][0]):
+            self._prompts = [(k[groups], v[groups]) for k, v in self._prompts]
+            self._padding = None if self._padding is None else self._padding[groups]
+        self._arrange()
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """Keep the new tokens' keys and values, and attend to all there are.
+
+        Args:
+            query: ``[B, H, D]``.
+            key, value: ``[B, H_kv, D]``.
+
+        Returns:
+            ``[B, H, D]``.
+        """
+        keys, values = self._completions[layer]
+        keys[:, :, self._length], values[:, :, self._length] = key, value
+        now = self._length + 1
+        # The heads that share a key are queries of the same attention.
+        rows = query.unflatten(1, (key.shape[1], -1))
+        own = block_forward(rows, keys[:, :, :now], values[:, :, :now], None, False, scale)
+        out, _ = merge(own, self._attend_prompts(layer, rows, scale))
+        return out.flatten(1, 2)
+
+    def _attend_prompts(
+        self, layer: int, rows: torch.Tensor, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[B, H_kv, r, D]`` queries to their group's prompt, those of a group in one go."""
+        keys, values = self._prompts[layer]
+        placed = rows.new_zeros(len(keys) * self._widest, *rows.shape[1:])
+        queries = placed.index_copy_(0, self._places, rows).unflatten(0, (-1, self._widest))
+        found = block_forward(
+            queries.transpose(1, 2).flatten(2, 3), keys, values, self._padding, False, scale
+        )
+        # [G, H_kv, widest * r, ...] back to rows
+        out, lse = (x.unflatten(2, (self._widest, -1)).transpose(1, 2).flatten(0, 1) for x in found)
+        return out.index_select(0, self._places), lse.index_select(0, self._places)
+
+    def _arrange(self) -> None:
+        """Where each row stands in a table of groups by the rows of the largest group."""
+        counts = self._group.bincount(minlength=len(self._prompts[0][0]))
+        first = counts.cumsum(0) - counts
+        rank = torch.arange(len(self._group), device=counts.device) - first[self._group]
+        self._widest = int(counts.max())
+        self._places = self._group * self._widest + rank
+
+
+def decoding_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    decoder: Decoder | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention signature; the rows of a step come as ``[1, H, B, D]``."""
+    if decoder is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, **kwargs
+        )
+    rows, keys, values = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
+    return decoder.attend(module.layer_idx, rows, keys, values, scaling)[None], None
+
+
+def _additive(attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """``[G, 1, 1, P]``, minus infinity on padding; None where there is none."""
+    if attention_mask.all():
+        return None
+    mask = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
+    return mask.masked_fill_(attention_mask == 0, -math.inf)[:, None, None, :]
+
+
+def _longer(kept: torch.Tensor) -> torch.Tensor:
+    """Room for more tokens."""
+    return torch.nn.functional.pad(kept, (0, 0, 0, GROWTH))
+
+
+AttentionInterface.register(NAME, decoding_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)
