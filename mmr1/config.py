@@ -191,6 +191,10 @@ class RolloutConfig(Section):
     max_model_len: Positive = Field(4096, description="Longest prompt and completion together")
     gpu_memory_utilization: Fraction = 0.5
     tensor_parallel_size: Positive = 1
+    vision_tokens: Positive = Field(
+        65536,
+        description="Of prompts that vLLM works on at a time (19 KB of patches each); others wait",
+    )
     cpu_kv_cache_gib: Positive = 1
     timeout_s: float = Field(
         3600, gt=0, description="An engine that takes longer for one batch is taken to hang"

@@ -17,6 +17,7 @@ from transformers import BatchFeature
 
 from mmr1.allocator import keep_freed_memory
 from mmr1.config import RolloutConfig, SamplingConfig
+from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import Probe, Ready, Request
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
 from mmr1.vision.families.qwen2_5_vl import Family, decode_media, expand_placeholders
@@ -62,7 +63,7 @@ class VllmEngine:
         self._family = family
         self._version = 0
         self._vision_frozen = vision_frozen
-        self._max_model_len = config.max_model_len
+        self._vision_tokens = config.vision_tokens
         self._llm = LLM(
             model=model_path,
             dtype=dtype,
@@ -80,24 +81,20 @@ class VllmEngine:
 
     def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
         engine = self._llm.llm_engine
-        prompts: list[Prompt] = []
+        queue = AdmissionQueue(pieces, self._vision_tokens)
         outputs: dict[str, Any] = {}
-
-        def step() -> None:
-            outputs.update({o.request_id: o for o in engine.step() if o.finished})
-
-        for piece in pieces:
-            for ready in piece:
+        while not queue.empty or engine.has_unfinished_requests():
+            for place, ready in queue.admit():
                 params = self._params(ready.request, sampling)
-                engine.add_request(str(len(prompts)), self._input(ready), params)
-                prompts.append(ready.request.prompt)
+                engine.add_request(str(place), self._input(ready), params)
             if engine.has_unfinished_requests():
-                step()
-        while engine.has_unfinished_requests():
-            step()
+                for output in engine.step():
+                    if output.finished:
+                        outputs[output.request_id] = output
+                        queue.finished(int(output.request_id))
         return [
             RolloutGroup(prompt, tuple(map(self._completion, outputs[str(place)].outputs)))
-            for place, prompt in enumerate(prompts)
+            for place, prompt in enumerate(queue.prompts)
         ]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:

@@ -1,0 +1,62 @@
+"""Which of the prompts that have come an engine works on: a bounded number of vision tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mmr1.rollout.engine import Ready
+from mmr1.types import Prompt
+
+
+class AdmissionQueue:
+    """Prompts between a feeder and an engine.
+
+    A prompt is admitted when its vision tokens fit beside those of the prompts under way; one that
+    does not fit lets smaller ones pass, and one that is larger than the budget goes by itself. The
+    patches of about twice the budget exist in the engine at a time: while that much waits, the
+    feeder is not asked for more.
+
+    Args:
+        pieces: What comes; an empty piece says that nothing has come yet.
+        budget: Vision tokens under way.
+
+    Attributes:
+        prompts: All that came, in order.
+    """
+
+    def __init__(self, pieces: Iterator[list[Ready]], budget: int) -> None:
+        self.prompts: list[Prompt] = []
+        self._pieces = pieces
+        self._budget = budget
+        self._waiting: dict[int, Ready] = {}
+        self._under_way: dict[int, int] = {}
+        self._ended = False
+
+    @property
+    def empty(self) -> bool:
+        """All has come and been admitted."""
+        return self._ended and not self._waiting
+
+    def admit(self) -> list[tuple[int, Ready]]:
+        """Take in a piece, and let go what fits: places among ``prompts``, and requests."""
+        if not self._ended and sum(map(vision_tokens, self._waiting.values())) < self._budget:
+            piece = next(self._pieces, None)
+            self._ended = piece is None
+            for ready in piece or ():
+                self._waiting[len(self.prompts)] = ready
+                self.prompts.append(ready.request.prompt)
+        admitted = []
+        for place, ready in list(self._waiting.items()):
+            tokens, used = vision_tokens(ready), sum(self._under_way.values())
+            if tokens == 0 or used == 0 or used + tokens <= self._budget:
+                self._under_way[place] = tokens
+                admitted.append((place, self._waiting.pop(place)))
+        return admitted
+
+    def finished(self, place: int) -> None:
+        """All completions of an admitted prompt have ended."""
+        del self._under_way[place]
+
+
+def vision_tokens(ready: Ready) -> int:
+    return sum(medium.tokens for medium in ready.media)
