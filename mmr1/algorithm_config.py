@@ -124,6 +124,9 @@ class AlgorithmConfig(Section):
     reference_refresh: int = Field(
         0, ge=0, description="Steps after which the reference becomes the policy; 0: never"
     )
+    offload_reference: bool = Field(
+        False, description="Keep the reference in main memory while it does not score"
+    )
     entropy_coef: float = Field(0.0, ge=0, description="Entropy bonus per token")
     entropy_target: float | None = Field(
         None, gt=0, description="Adapt entropy_coef to this entropy per token; fixed if not set"
@@ -180,6 +183,7 @@ class AlgorithmConfig(Section):
         for key, needed in (
             ("kl_target", "kl_coef"),
             ("reference_refresh", "kl_coef"),
+            ("offload_reference", "kl_coef"),
             ("entropy_target", "entropy_coef"),
         ):
             if getattr(self, key) and not getattr(self, needed):

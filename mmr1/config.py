@@ -226,6 +226,12 @@ class OptimizerConfig(Section):
     warmup_steps: int = Field(10, ge=0)
     schedule: Literal["linear", "constant", "cosine"] = "linear"
     max_grad_norm: float = Field(1.0, gt=0)
+    moments: Literal["float32", "bfloat16"] = Field(
+        "float32", description="How AdamW's moments are kept; bfloat16 is rounded at random"
+    )
+    offload: bool = Field(
+        False, description="Keep float32 weights and moments in main memory and step there"
+    )
 
 
 class TrainerConfig(Section):
@@ -398,6 +404,11 @@ class Config(Section):
             raise ValueError(
                 f"{resources}: the PTX term and the KL over the vocabulary are computed in one "
                 "process only; set both to 1, or algorithm.ptx_coef=0 and another kl_estimator"
+            )
+        if self.optimizer.offload or self.algorithm.offload_reference:
+            raise ValueError(
+                f"{resources} and optimizer.offload or algorithm.offload_reference: ranks shard "
+                "what one process would offload; leave them out and set resources.ranks higher"
             )
         if self.trainer.save_in_background:
             raise ValueError(

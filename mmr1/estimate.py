@@ -129,20 +129,23 @@ def activation_elements(shapes: Shapes) -> tuple[float, float]:
 
 def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     ranks, width = config.resources.ranks, _width(config)
-    master = 0 if width == 4 else 4 * shapes.trained
+    offload = config.optimizer.offload  # to main memory, which is not the device's
+    master = 0 if width == 4 or offload else 4 * shapes.trained
+    moments = 0 if offload else 8 if config.optimizer.moments == "float32" else 4
     items = [
         Item("trainer", "weights", width * shapes.weights / ranks),
         Item("trainer", "gradients", (4 if master else width) * shapes.trained / ranks),
-        Item("trainer", "AdamW moments", 8 * shapes.trained / ranks),
+        Item("trainer", "AdamW moments", moments * shapes.trained / ranks),
         Item("trainer", "float32 master weights", master / ranks),
         Item("trainer", "activations of a micro-batch", _activations(config, shapes, load)),
         Item("trainer", "logits chunk", 3 * 4 * CHUNK_ELEMENTS),
     ]
     if ranks > 1:
         items.append(Item("trainer", "gathered weights", 2 * width * shapes.outside_layers))
-    if config.algorithm.kl_coef and config.model.lora is None:
+    algorithm = config.algorithm
+    if algorithm.kl_coef and config.model.lora is None and not algorithm.offload_reference:
         items.append(Item("trainer", "reference policy", width * shapes.weights / ranks))
-    if config.algorithm.critic is not None:
+    if algorithm.critic is not None:
         items.append(Item("trainer", "critic", (width + 16) * shapes.weights))
     return items
 
@@ -208,6 +211,10 @@ def _lighter_trainer(config: Config, found: Estimate) -> list[str]:
         advice.append("model.freeze_vision=true: no gradients, moments, activations of the tower")
     if config.model.lora is None:
         advice.append("model.lora={rank: 64}: gradients and moments of the adapters only")
+    if not config.optimizer.offload and not config.resources.distributed:
+        advice.append("optimizer.offload=true: moments and float32 weights in main memory (GPU)")
+    if by_name.get("reference policy") and not config.resources.distributed:
+        advice.append("algorithm.offload_reference=true: there only while it scores (GPU)")
     advice.append(
         f"resources.ranks={2 * config.resources.ranks}: half of weights, gradients and moments each"
     )

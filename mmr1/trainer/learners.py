@@ -110,4 +110,5 @@ def _reference(
         return None
     if frozen is None:
         return AdapterReference(policy)
-    return FrozenCopy(policy, replace(policy, model=frozen, forward=shard(frozen)))
+    own = replace(policy, model=frozen, forward=shard(frozen))
+    return FrozenCopy(policy, own, config.algorithm.offload_reference)

@@ -8,6 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from mmr1.config import OptimizerConfig
+from mmr1.trainer import half_moments
 
 
 class NonFiniteError(RuntimeError):
@@ -31,16 +32,15 @@ class Optimizer:
     """AdamW over the trainable parameters of a model, for a known number of steps.
 
     Parameters in half precision are updated through a float32 master copy: steps of RL are often
-    smaller than what bfloat16 can hold beside the weight, and would be rounded away.
+    smaller than what bfloat16 can hold beside the weight, and would be rounded away. With
+    ``optimizer.offload`` there is always a copy, in main memory, and AdamW steps there.
     """
 
     def __init__(self, model: torch.nn.Module, config: OptimizerConfig, steps: int) -> None:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._names = list(trained)
         self._parameters = list(trained.values())
-        self._masters = [
-            p if p.dtype == torch.float32 else p.detach().float() for p in self._parameters
-        ]
+        self._masters = [_master(p, config.offload) for p in self._parameters]
         self._config = config
         self._steps = steps
         self.steps_taken = 0
@@ -72,7 +72,12 @@ class Optimizer:
             )
         for group in self.adamw.param_groups:
             group["lr"] = self.lr
-        self.adamw.step()
+        if self._config.moments == "bfloat16":
+            for master in self._masters:
+                self._state_of(master)
+            half_moments.step(self.adamw)
+        else:
+            self.adamw.step()
         self.steps_taken += 1
         self.zero_grad()
         self._masters_to_parameters()
@@ -86,7 +91,7 @@ class Optimizer:
     def _gradients_to_masters(self) -> None:
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             if master is not parameter and parameter.grad is not None:
-                master.grad = parameter.grad.float()
+                master.grad = parameter.grad.to(master.device, torch.float32)
                 parameter.grad = None
 
     @torch.no_grad()
@@ -123,9 +128,16 @@ class Optimizer:
         state = self.adamw.state[master]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
-            state["exp_avg"] = torch.zeros_like(master)
-            state["exp_avg_sq"] = torch.zeros_like(master)
+            for name in half_moments.MOMENTS:
+                state[name] = torch.zeros_like(master, dtype=getattr(torch, self._config.moments))
         return state
+
+
+def _master(parameter: torch.Tensor, offload: bool) -> torch.Tensor:
+    """What AdamW updates in the parameter's place."""
+    if offload:
+        return parameter.detach().to("cpu", torch.float32, copy=True)
+    return parameter if parameter.dtype == torch.float32 else parameter.detach().float()
 
 
 def _whole(norm: torch.Tensor) -> float:

@@ -44,17 +44,36 @@ class GivesDistributions(Protocol):
 
 
 class FrozenCopy:
-    """A second model, ``own``, with the weights that the policy had."""
+    """A second model, ``own``, with the weights that the policy had.
 
-    def __init__(self, policy: Scorer, own: Scorer) -> None:
+    Args:
+        offload: It stays in main memory, and comes to the policy's device to score.
+    """
+
+    def __init__(self, policy: Scorer, own: Scorer, offload: bool = False) -> None:
         self._policy = policy
         self._own = own
+        self._offload = offload
+        if offload:
+            own.model.to("cpu")
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return self._own.logprobs(groups)
+        with self._on_device():
+            return self._own.logprobs(groups)
 
     def distributions(self, turn: Turn) -> Distributions:
-        return self._own.distributions(turn)
+        with self._on_device():
+            return self._own.distributions(turn)
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        if self._offload:
+            self._own.model.to(self._policy.model.device)
+        try:
+            yield
+        finally:
+            if self._offload:
+                self._own.model.to("cpu")
 
     def refresh(self) -> None:
         self._own.load_weights(self._policy.weights())

@@ -6,8 +6,11 @@ from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mmr1.config import OptimizerConfig
+from mmr1.trainer.half_moments import rounded_at_random
 from mmr1.trainer.optimizer import Optimizer, schedule_factor
 
 
@@ -51,3 +54,65 @@ def test_schedules_warm_up_and_never_rise_again(schedule):
     assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert all(a >= b > 0 for a, b in pairwise(factors[5:]))
     assert factors[-1] == 1 if schedule == "constant" else factors[-1] < 0.05
+
+
+def trained(steps: int, dtype: torch.dtype = torch.float32, **config: object) -> list[torch.Tensor]:
+    """Weights of a small network after some steps on random data."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    model = model.to(dtype)
+    optimizer = Optimizer(
+        model, OptimizerConfig(lr=1e-2, warmup_steps=0, schedule="constant", **config), steps
+    )
+    data = torch.Generator().manual_seed(1)  # rounding at random draws from torch's own
+    for _ in range(steps):
+        x = torch.randn(16, 8, generator=data).to(dtype)
+        (model(x)[:, 0] - x.sum(1)).square().mean().backward()
+        optimizer.step()
+    return [p.detach().float() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_offloading_changes_nothing_of_the_result(dtype):
+    for here, there in zip(trained(20, dtype), trained(20, dtype, offload=True), strict=True):
+        assert torch.equal(here, there)
+
+
+def test_an_offloaded_parameter_is_not_the_one_that_is_stepped():
+    layer = torch.nn.Linear(2, 2)
+    optimizer = Optimizer(layer, OptimizerConfig(offload=True), 1)
+    own = optimizer.tensors()["weight.weight"]
+    assert own.data_ptr() != layer.weight.data_ptr()
+    assert own.device.type == "cpu"
+
+
+def test_moments_in_bfloat16_train_as_those_in_float32_do():
+    whole, half = trained(100), trained(100, moments="bfloat16")
+    start = trained(0)
+    moved = torch.cat([(a - b).flatten() for a, b in zip(whole, start, strict=True)])
+    apart = torch.cat([(a - b).flatten() for a, b in zip(whole, half, strict=True)])
+    assert apart.norm() < 0.1 * moved.norm()
+    assert not torch.equal(apart, torch.zeros_like(apart))
+
+
+def test_a_second_moment_in_bfloat16_falls_as_it_should():
+    """Rounded to the nearest it would stay where it is: a step lowers it by a thousandth."""
+    layer = torch.nn.Linear(100, 100, bias=False)
+    config = OptimizerConfig(moments="bfloat16", warmup_steps=0, max_grad_norm=1e9)
+    optimizer = Optimizer(layer, config, 1000)
+    for step in range(1000):
+        layer.weight.grad = torch.full_like(layer.weight, 1.0 if step == 0 else 0.0)
+        optimizer.step()
+    moment = optimizer.tensors()["exp_avg_sq.weight"]
+    assert moment.dtype == torch.bfloat16
+    assert float(moment.float().mean()) == pytest.approx(0.001 * 0.999**999, rel=0.02)
+
+
+@given(st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False))
+def test_rounding_at_random_takes_a_neighbour_and_keeps_the_mean(value):
+    found = rounded_at_random(torch.full((20_000,), value)).double()
+    exact = torch.tensor(value, dtype=torch.float32).to(torch.float64)
+    spacing = found.max() - found.min()
+    assert len(found.unique()) <= 2
+    assert found.min() <= exact <= found.max()
+    assert abs(float(found.mean() - exact)) <= 0.02 * float(spacing)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
@@ -104,7 +105,10 @@ def content(path: Path) -> object:
     """The bytes; of tensors those of each, for their order in the file is safetensors' own."""
     if path.suffix != ".safetensors":
         return path.read_bytes()
-    return {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
+    return {
+        name: bytes(t.view(torch.uint8).numpy()) if t.dim() else t.item()
+        for name, t in load_file(path).items()
+    }
 
 
 def assert_same(one: Path, other: Path) -> None:
@@ -146,6 +150,39 @@ def test_a_run_that_died_inside_a_step_goes_on_from_the_last_checkpoint(
     (tmp_path / "died/metrics.jsonl").write_text("\n".join([*logged, '{"step": 5, "cut']))
     run_training(config, resume=True)
     assert_same(undisturbed, tmp_path / "died")
+
+
+def test_moments_in_bfloat16_are_resumed(tiny_model, digits, reward, tmp_path):
+    """They are rounded at random, so the random numbers have to go on as well."""
+
+    def config(out: str) -> Config:
+        made = rl(tiny_model, digits, reward, tmp_path / out)
+        own = made.optimizer.model_copy(update={"moments": "bfloat16", "offload": True})
+        return made.model_copy(update={"optimizer": own})
+
+    run_training(config("whole"))
+    plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")
+    with pytest.raises(StoppedError, match="saved"):
+        run_training(config("parts"))
+    run_training(config("parts"), resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_what_is_offloaded_changes_no_number(tiny_model, digits, reward, undisturbed, tmp_path):
+    config = rl(tiny_model, digits, reward, tmp_path / "offloaded")
+    run_training(
+        config.model_copy(
+            update={
+                "optimizer": config.optimizer.model_copy(update={"offload": True}),
+                "algorithm": config.algorithm.model_copy(update={"offload_reference": True}),
+            }
+        )
+    )
+    here, there = outcome(undisturbed), outcome(tmp_path / "offloaded")
+    assert here["metrics"] == there["metrics"]
+    weights = [name for name in here if name.endswith("model.safetensors")]
+    assert weights
+    assert all(here[name] == there[name] for name in weights)
 
 
 def test_a_second_signal_does_not_wait_for_the_step(tiny_model, digits, reward, tmp_path):
