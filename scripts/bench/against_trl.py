@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--n", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--bf16", action="store_true", help="both sides; TRL by autocast")
     parser.add_argument("--steps", type=int, default=3, help="the first is not counted")
     parser.add_argument("--engines", nargs="+", default=["vllm", "hf"])
     args = parser.parse_args()
@@ -54,7 +55,9 @@ def main() -> None:
     figure, axes = plt.subplots(figsize=(6, 2.5))
     axes.barh([row["run"] for row in rows][::-1], [row["CPU s"] for row in rows][::-1])
     axes.set_xlabel("CPU seconds of a step")
-    common.save(args.output, f"against_trl-n{args.n}", {"rows": rows}, figure)
+    common.save(
+        args.output, f"against_trl-n{args.n}{'-bf16' if args.bf16 else ''}", {"rows": rows}, figure
+    )
 
 
 def _inputs(work: Path) -> tuple[Path, Path]:
@@ -99,7 +102,7 @@ def _trl(
     ]
     (work / "trl.json").write_text(json.dumps(given))
     options = {name: getattr(args, name) for name in ("prompts", "n", "tokens", "steps")}
-    options |= {"checkpointing": checkpointing, "bf16": False}
+    options |= {"checkpointing": checkpointing, "bf16": args.bf16}
     command = [args.trl_python, HERE / "trl_step.py", model, work / "trl.json"]
     done = subprocess.run(
         [*map(str, command), json.dumps(options)],
@@ -126,7 +129,7 @@ def _ours(args: Any, work: Path, model: Path, records: Path, engine: str) -> dic
     out = work / f"{engine}-{time.strftime('%H%M%S')}"
     config = Config.model_validate(
         {
-            "model": {"path": str(model), "dtype": "float32"},
+            "model": {"path": str(model), "dtype": "bfloat16" if args.bf16 else "float32"},
             "data": {"train": str(records)},
             "rollout": {
                 "engine": engine,
