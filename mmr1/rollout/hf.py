@@ -15,7 +15,7 @@ import torch
 from transformers import DynamicCache
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.decoding import Decoder
+from mmr1.rollout.decoding import Decoder, transposed_weights
 from mmr1.rollout.engine import Probe, Request
 from mmr1.rollout.sampling import next_tokens
 from mmr1.types import Completion, Prompt, RolloutGroup
@@ -121,6 +121,16 @@ class HfEngine:
         self, requests: Sequence[Request], sampling: SamplingConfig
     ) -> tuple[list[list[int]], list[list[float]]]:
         logits, decoder = self._prefill(requests)
+        with transposed_weights(unwrapped(self._model)):
+            return self._decode(requests, sampling, logits, decoder)
+
+    def _decode(
+        self,
+        requests: Sequence[Request],
+        sampling: SamplingConfig,
+        logits: torch.Tensor,
+        decoder: Decoder,
+    ) -> tuple[list[list[int]], list[list[float]]]:
         uniforms = self._uniforms(requests, sampling.max_tokens)
         rows = torch.arange(len(uniforms), device=logits.device)  # the unfinished completions
         stop_ids = torch.tensor(self._family.stop_ids, device=logits.device)

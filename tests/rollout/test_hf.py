@@ -14,6 +14,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import LoraConfig, SamplingConfig
 from mmr1.rollout import decoding
+from mmr1.rollout.decoding import Decoder
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.packed import packed_scores
@@ -153,6 +154,22 @@ def test_an_image_of_several_prompts_is_encoded_once(parts, digit_samples):
     packed_scores(own, [group_input(family, media, g) for g in groups], 1.0, features=features)
     engine.generate(asked, SamplingConfig(max_tokens=2))
     assert rows == [len(media[picture].patches)] * 2
+
+
+def test_weights_lie_as_they_did_after_an_interrupted_rollout(parts, prompts, monkeypatch):
+    family, model, media, _ = parts
+    own = copy.deepcopy(model)
+
+    def interrupted(self: Decoder, tokens: torch.Tensor) -> torch.Tensor:
+        assert not own.lm_head.weight.is_contiguous()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Decoder, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        HfEngine(own, family, media).generate(requests(prompts), SamplingConfig(max_tokens=4))
+    for mine, before in zip(own.parameters(), model.parameters(), strict=True):
+        assert mine.is_contiguous()
+        assert torch.equal(mine, before)
 
 
 def test_stop_and_length_are_told_apart(parts, prompts):
