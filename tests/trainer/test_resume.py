@@ -152,13 +152,21 @@ def test_a_run_that_died_inside_a_step_goes_on_from_the_last_checkpoint(
     assert_same(undisturbed, tmp_path / "died")
 
 
-def test_moments_in_bfloat16_are_resumed(tiny_model, digits, reward, tmp_path):
-    """They are rounded at random, so the random numbers have to go on as well."""
-
+@pytest.mark.parametrize(
+    ("section", "changed"),
+    [
+        # Rounded at random: the random numbers have to go on as well.
+        ("optimizer", {"moments": "bfloat16", "offload": True}),
+        # Its features are kept; the resumed run makes them anew, in other company.
+        ("model", {"freeze_vision": True}),
+    ],
+    ids=["moments in bfloat16", "frozen tower"],
+)
+def test_other_runs_resume_as_well(section, changed, tiny_model, digits, reward, tmp_path):
     def config(out: str) -> Config:
         made = rl(tiny_model, digits, reward, tmp_path / out)
-        own = made.optimizer.model_copy(update={"moments": "bfloat16", "offload": True})
-        return made.model_copy(update={"optimizer": own})
+        own = getattr(made, section).model_copy(update=changed)
+        return made.model_copy(update={section: own})
 
     run_training(config("whole"))
     plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")
@@ -264,7 +272,7 @@ def test_two_processes_do_not_write_into_one_directory(tiny_model, digits, rewar
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "ranks"), [("hf", 1), ("vllm", 1), ("hf", 2)])
+@pytest.mark.parametrize(("engine", "ranks"), [("hf", 1), ("vllm", 1), ("hf", 2), ("vllm", 2)])
 def test_sigkill_at_random_moments(engine, ranks, tiny_model, digits, reward, tmp_path):
     """Killed again and again wherever it is; the end is bitwise that of the undisturbed run."""
     if ranks > 1:
