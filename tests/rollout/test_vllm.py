@@ -50,7 +50,8 @@ def parts(tiny_model, tmp_path_factory):
     media = MediaCache(partial(prepare_media, family))
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        rollout={"max_model_len": 128, "deterministic": True},
+        # So few vision tokens at a time that prompts wait for each other.
+        rollout={"max_model_len": 128, "deterministic": True, "vision_tokens": 20},
         trainer={"threads": 1},
     )
     log = tmp_path_factory.mktemp("engine") / "engine.log"
