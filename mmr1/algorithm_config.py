@@ -210,6 +210,11 @@ class AlgorithmConfig(Section):
                 "kl_estimator=full is measured in the update, after the rewards; set kl_in=loss, "
                 "or an estimator of sampled tokens such as k1"
             )
+        if self.kl_estimator == "full" and self.offload_reference:
+            raise ValueError(
+                "kl_estimator=full needs the reference in every micro-batch of the update; leave "
+                "offload_reference out, or take an estimator of sampled tokens such as k3"
+            )
         if not self.dynamic_sampling and self.oversample > 1:
             raise ValueError(
                 "oversample draws spare prompts for dynamic sampling, which is off; set "

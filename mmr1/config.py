@@ -410,6 +410,13 @@ class Config(Section):
                 f"{resources} and optimizer.offload or algorithm.offload_reference: ranks shard "
                 "what one process would offload; leave them out and set resources.ranks higher"
             )
+        sharded, whole = self.resources.shard, self.resources.ranks
+        if self.optimizer.moments == "bfloat16" and sharded not in (None, whole):
+            raise ValueError(
+                f"resources.shard={sharded} of {whole} ranks and optimizer.moments=bfloat16: "
+                "copies of the model would be rounded differently; set moments=float32, or leave "
+                "resources.shard out"
+            )
         if self.trainer.save_in_background:
             raise ValueError(
                 f"{resources} and trainer.save_in_background: ranks save together, between steps; "

@@ -130,13 +130,14 @@ def activation_elements(shapes: Shapes) -> tuple[float, float]:
 def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     ranks, width = config.resources.ranks, _width(config)
     offload = config.optimizer.offload  # to main memory, which is not the device's
-    master = 0 if width == 4 or offload else 4 * shapes.trained
+    master = 0 if width == 4 or offload else 4
+    gradient = 4 if master else width
     moments = 0 if offload else 8 if config.optimizer.moments == "float32" else 4
     items = [
         Item("trainer", "weights", width * shapes.weights / ranks),
-        Item("trainer", "gradients", (4 if master else width) * shapes.trained / ranks),
+        Item("trainer", "gradients", gradient * shapes.trained / ranks),
         Item("trainer", "AdamW moments", moments * shapes.trained / ranks),
-        Item("trainer", "float32 master weights", master / ranks),
+        Item("trainer", "float32 master weights", master * shapes.trained / ranks),
         Item("trainer", "activations of a micro-batch", _activations(config, shapes, load)),
         Item("trainer", "logits chunk", 3 * 4 * CHUNK_ELEMENTS),
     ]
@@ -146,7 +147,8 @@ def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     if algorithm.kl_coef and config.model.lora is None and not algorithm.offload_reference:
         items.append(Item("trainer", "reference policy", width * shapes.weights / ranks))
     if algorithm.critic is not None:
-        items.append(Item("trainer", "critic", (width + 16) * shapes.weights))
+        each = width + gradient + moments + master
+        items.append(Item("trainer", "critic", each * shapes.weights))
     return items
 
 

@@ -12,9 +12,9 @@ class AdmissionQueue:
     """Prompts between a feeder and an engine.
 
     A prompt is admitted when its vision tokens fit beside those of the prompts under way; one that
-    does not fit lets smaller ones pass, and one that is larger than the budget goes by itself. The
-    patches of about twice the budget exist in the engine at a time: while that much waits, the
-    feeder is not asked for more.
+    does not fit lets smaller ones pass, and one that is larger than the budget goes by itself.
+    While as much again waits, the feeder is not asked for more, so the patches of about twice the
+    budget are in the engine, or those of one piece if it is larger.
 
     Args:
         pieces: What comes; an empty piece says that nothing has come yet.
@@ -22,6 +22,7 @@ class AdmissionQueue:
 
     Attributes:
         prompts: All that came, in order.
+        under_way: Vision tokens of the admitted ones, by place.
     """
 
     def __init__(self, pieces: Iterator[list[Ready]], budget: int) -> None:
@@ -29,7 +30,7 @@ class AdmissionQueue:
         self._pieces = pieces
         self._budget = budget
         self._waiting: dict[int, Ready] = {}
-        self._under_way: dict[int, int] = {}
+        self.under_way: dict[int, int] = {}
         self._ended = False
 
     @property
@@ -47,15 +48,15 @@ class AdmissionQueue:
                 self.prompts.append(ready.request.prompt)
         admitted = []
         for place, ready in list(self._waiting.items()):
-            tokens, used = vision_tokens(ready), sum(self._under_way.values())
+            tokens, used = vision_tokens(ready), sum(self.under_way.values())
             if tokens == 0 or used == 0 or used + tokens <= self._budget:
-                self._under_way[place] = tokens
+                self.under_way[place] = tokens
                 admitted.append((place, self._waiting.pop(place)))
         return admitted
 
     def finished(self, place: int) -> None:
         """All completions of an admitted prompt have ended."""
-        del self._under_way[place]
+        del self.under_way[place]
 
 
 def vision_tokens(ready: Ready) -> int:

@@ -12,6 +12,8 @@ import contextlib
 import multiprocessing as mp
 import os
 import signal
+import socket
+import struct
 import sys
 import traceback
 from collections import deque
@@ -124,6 +126,8 @@ class EngineProcess:
     def _start(self) -> None:
         context = mp.get_context("spawn")
         self._pipe, theirs = context.Pipe()
+        if self._timeout_s is not None:
+            limit_sends(self._pipe, self._timeout_s)
         environment = {} if self._threads is None else {"OMP_NUM_THREADS": str(self._threads)}
         self._process = context.Process(
             target=_serve, args=(theirs, *self._target), name="mmr1-engine"
@@ -184,16 +188,15 @@ class EngineProcess:
     def _send(self, message: Any) -> None:
         try:
             self._pipe.send(message)
+        except BlockingIOError as error:
+            raise EngineLostError(self._silence()) from error
         except OSError as error:
             raise EngineLostError(self._obituary()) from error
 
     def _receive(self, timeout_s: float | None) -> Any:
         try:
             if timeout_s is not None and not self._pipe.poll(timeout_s):
-                raise EngineLostError(
-                    f"the rollout engine has not answered for {timeout_s:.0f} s "
-                    f"(rollout.timeout_s); its log is {self._log}"
-                )
+                raise EngineLostError(self._silence())
             kind, value = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise EngineLostError(self._obituary()) from error
@@ -202,6 +205,12 @@ class EngineProcess:
         if kind == "failed":
             raise EngineError(f"the rollout engine failed; its log is {self._log}\n{value}")
         return value
+
+    def _silence(self) -> str:
+        return (
+            f"the rollout engine has not answered for {self._timeout_s:.0f} s "
+            f"(rollout.timeout_s); its log is {self._log}"
+        )
 
     def _note(self, line: str) -> None:
         with self._log.open("a") as log:
@@ -216,6 +225,14 @@ class EngineProcess:
             f"the rollout engine died (exit code {self._process.exitcode}); "
             f"its log is {self._log} and ends with:\n{tail}"
         )
+
+
+def limit_sends(pipe: Connection, seconds: float) -> None:
+    """A send that makes no progress for so long raises BlockingIOError."""
+    with socket.fromfd(pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        whole, part = divmod(seconds, 1)
+        limit = struct.pack("ll", int(whole), int(part * 1e6))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 @contextlib.contextmanager

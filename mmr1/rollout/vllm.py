@@ -83,15 +83,18 @@ class VllmEngine:
         engine = self._llm.llm_engine
         queue = AdmissionQueue(pieces, self._vision_tokens)
         outputs: dict[str, Any] = {}
-        while not queue.empty or engine.has_unfinished_requests():
-            for place, ready in queue.admit():
-                params = self._params(ready.request, sampling)
-                engine.add_request(str(place), self._input(ready), params)
-            if engine.has_unfinished_requests():
-                for output in engine.step():
+        try:
+            while not queue.empty or engine.has_unfinished_requests():
+                for place, ready in queue.admit():
+                    params = self._params(ready.request, sampling)
+                    engine.add_request(str(place), self._input(ready), params)
+                for output in engine.step() if engine.has_unfinished_requests() else ():
                     if output.finished:
                         outputs[output.request_id] = output
                         queue.finished(int(output.request_id))
+        except BaseException:  # what is left would answer the next call's requests
+            engine.abort_request([str(place) for place in queue.under_way])
+            raise
         return [
             RolloutGroup(prompt, tuple(map(self._completion, outputs[str(place)].outputs)))
             for place, prompt in enumerate(queue.prompts)

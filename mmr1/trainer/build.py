@@ -187,7 +187,8 @@ def engine_of_its_own(config: Config) -> RolloutEngine:
     media = media_cache(family, config)
     if config.rollout.engine == "hf":
         set_up(config)
-        return HfEngine(load_model(config.model), family, media, features=feature_cache(config))
+        model = load_model(config.model).requires_grad_(False)
+        return HfEngine(model, family, media, features=feature_cache(config))
     engine = _vllm_engine(config.model, config.data, config.rollout, config.seed)
     return FedEngine(engine, media, config.rollout.deterministic)
 

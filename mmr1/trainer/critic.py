@@ -92,6 +92,7 @@ class LocalCritic:
         slope, offset = line(experience.values[mask], experience.returns[mask])
         head.weight.mul_(slope)
         head.bias.mul_(slope).add_(offset)
+        self._optimizer.parameters_changed()
         return replace(experience, values=(slope * experience.values + offset) * mask)
 
     def snapshot(self, copy: bool = False) -> Fill:

@@ -83,6 +83,13 @@ class Optimizer:
         self._masters_to_parameters()
         return norm
 
+    @torch.no_grad()
+    def parameters_changed(self) -> None:
+        """The parameters were written into before the first step: go on from what they are."""
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if master is not parameter:
+                master.copy_(parameter)
+
     def zero_grad(self) -> None:
         """Forget the accumulated gradient."""
         for parameter in (*self._masters, *self._parameters):

@@ -12,11 +12,12 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import LoraConfig, SamplingConfig
+from mmr1.config import Config, LoraConfig, SamplingConfig
 from mmr1.rollout import decoding
 from mmr1.rollout.decoding import Decoder
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.trainer.build import engine_of_its_own
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scorer import Scorer
@@ -154,6 +155,16 @@ def test_an_image_of_several_prompts_is_encoded_once(parts, digit_samples):
     packed_scores(own, [group_input(family, media, g) for g in groups], 1.0, features=features)
     engine.generate(asked, SamplingConfig(max_tokens=2))
     assert rows == [len(media[picture].patches)] * 2
+
+
+def test_a_workers_engine_keeps_the_features_of_a_frozen_tower(tiny_model, prompts):
+    """On Ray it has a model of its own, which nobody trains."""
+    config = Config(
+        model={"path": str(tiny_model), "dtype": "float32", "freeze_vision": True},
+        rollout={"engine": "hf"},
+    )
+    groups = engine_of_its_own(config).generate(requests(prompts), SamplingConfig(max_tokens=2))
+    assert [len(g.completions) for g in groups] == [3, 3, 3]
 
 
 def test_weights_lie_as_they_did_after_an_interrupted_rollout(parts, prompts, monkeypatch):

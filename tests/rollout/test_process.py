@@ -19,6 +19,7 @@ from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import Probe, Ready, Request
 from mmr1.rollout.process import EngineError, EngineLostError, EngineProcess
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample
+from mmr1.vision.prepare import PreparedMedia
 
 SAMPLING = SamplingConfig(max_tokens=4)
 
@@ -32,7 +33,12 @@ class Engine:
         self._version = 0
 
     def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
-        prompts = [ready.request.prompt for piece in pieces for ready in piece]
+        prompts = []
+        for piece in pieces:
+            prompts += [ready.request.prompt for ready in piece]
+            if any(p.text == "deaf" for p in prompts) and not (self._folder / "deaf").exists():
+                (self._folder / "deaf").touch()
+                time.sleep(600)
         return [RolloutGroup(p, (self._complete(p.text),)) for p in prompts]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
@@ -128,6 +134,22 @@ def test_the_pieces_of_a_lost_call_are_sent_again_and_those_to_come_too(engine):
 
     groups = engine.serve(pieces(), SAMPLING)
     assert [group.prompt.text for group in groups] == ["a", "die", "b"]
+
+
+def test_an_engine_that_takes_nothing_in_is_lost_too(engine):
+    """It hangs with much still to be sent, so the trainer waits inside a send."""
+    large = PreparedMedia("image", torch.zeros(4_000_000), (1, 2, 2), 2, None, "large")
+
+    def pieces():
+        yield [ready("deaf")]
+        time.sleep(0.5)
+        yield [Ready(ready("b").request, (large,))]
+
+    begin = time.monotonic()
+    groups = engine.serve(pieces(), SAMPLING)
+    assert [group.prompt.text for group in groups] == ["deaf", "b"]
+    assert engine.restarted == 1
+    assert time.monotonic() - begin < 60
 
 
 def test_a_medium_that_cannot_be_prepared_leaves_the_engine_in_step(engine):

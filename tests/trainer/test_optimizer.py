@@ -86,6 +86,17 @@ def test_an_offloaded_parameter_is_not_the_one_that_is_stepped():
     assert own.device.type == "cpu"
 
 
+def test_what_is_written_into_parameters_is_where_an_offloaded_step_begins():
+    layer = torch.nn.Linear(1, 1, bias=False)
+    optimizer = Optimizer(layer, OptimizerConfig(offload=True, lr=1e-6, warmup_steps=0), 1)
+    with torch.no_grad():
+        layer.weight.fill_(5.0)
+    optimizer.parameters_changed()
+    layer.weight.sum().backward()
+    optimizer.step()
+    assert layer.weight.item() == pytest.approx(5.0, abs=1e-4)
+
+
 def test_moments_in_bfloat16_train_as_those_in_float32_do():
     whole, half = trained(100), trained(100, moments="bfloat16")
     start = trained(0)
