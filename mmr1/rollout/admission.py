@@ -46,12 +46,11 @@ class AdmissionQueue:
             for ready in piece or ():
                 self._waiting[len(self.prompts)] = ready
                 self.prompts.append(ready.request.prompt)
-        admitted, used = [], sum(self.under_way.values())
+        admitted = []
         for place, ready in list(self._waiting.items()):
-            tokens = vision_tokens(ready)
+            tokens, used = vision_tokens(ready), sum(self.under_way.values())
             if tokens == 0 or used == 0 or used + tokens <= self._budget:
                 self.under_way[place] = tokens
-                used += tokens
                 admitted.append((place, self._waiting.pop(place)))
         return admitted
 

@@ -47,8 +47,7 @@ class FrozenCopy:
     """A second model, ``own``, with the weights that the policy had.
 
     Args:
-        offload: It stays in main memory, and comes to the policy's device to score. Not for
-            ``distributions``, which the update asks for in every micro-batch.
+        offload: It stays in main memory, and comes to the policy's device to score.
     """
 
     def __init__(self, policy: Scorer, own: Scorer, offload: bool = False) -> None:
@@ -63,7 +62,8 @@ class FrozenCopy:
             return self._own.logprobs(groups)
 
     def distributions(self, turn: Turn) -> Distributions:
-        return self._own.distributions(turn)
+        with self._on_device():
+            return self._own.distributions(turn)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
