@@ -100,6 +100,12 @@ def _scores(
     return scores
 
 
+def additive_mask(valid: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``[B, L]`` bool, True for real keys, to ``[B, 1, 1, L]``: minus infinity on the others."""
+    mask = torch.zeros(valid.shape, dtype=dtype, device=valid.device)
+    return mask.masked_fill_(~valid, -math.inf)[:, None, None, :]
+
+
 def merge(
     one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -46,11 +46,12 @@ class AdmissionQueue:
             for ready in piece or ():
                 self._waiting[len(self.prompts)] = ready
                 self.prompts.append(ready.request.prompt)
-        admitted = []
+        admitted, used = [], sum(self.under_way.values())
         for place, ready in list(self._waiting.items()):
-            tokens, used = vision_tokens(ready), sum(self.under_way.values())
+            tokens = vision_tokens(ready)
             if tokens == 0 or used == 0 or used + tokens <= self._budget:
                 self.under_way[place] = tokens
+                used += tokens
                 admitted.append((place, self._waiting.pop(place)))
         return admitted
 

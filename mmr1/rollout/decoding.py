@@ -9,7 +9,6 @@ Registered with transformers as ``"mmr1_decoding"``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmr1.block_attention import block_forward, merge
+from mmr1.block_attention import additive_mask, block_forward, merge
 
 NAME = "mmr1_decoding"
 GROWTH = 64  # tokens by which the completions' room grows
@@ -49,7 +48,8 @@ class Decoder:
     ) -> None:
         self._base = base
         self._prompts = [(layer.keys, layer.values) for layer in prefilled.layers]
-        self._padding = _additive(attention_mask, self._prompts[0][0].dtype)
+        real, dtype = attention_mask.bool(), self._prompts[0][0].dtype
+        self._padding = None if real.all() else additive_mask(real, dtype)
         groups = torch.arange(len(sizes), device=sizes.device)
         self._group = groups.repeat_interleave(sizes)  # [B], ascending
         self._arrange()
@@ -175,14 +175,6 @@ def transposed_weights(base: Any) -> Iterator[None]:
     finally:
         for weight in weights:
             weight.data = weight.data.contiguous()
-
-
-def _additive(attention_mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """``[G, 1, 1, P]``, minus infinity on padding; None where there is none."""
-    if attention_mask.all():
-        return None
-    mask = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
-    return mask.masked_fill_(attention_mask == 0, -math.inf)[:, None, None, :]
 
 
 def _longer(kept: torch.Tensor) -> torch.Tensor:

@@ -47,7 +47,8 @@ class FrozenCopy:
     """A second model, ``own``, with the weights that the policy had.
 
     Args:
-        offload: It stays in main memory, and comes to the policy's device to score.
+        offload: It stays in main memory, and comes to the policy's device to score. Not for
+            ``distributions``, which the update asks for in every micro-batch.
     """
 
     def __init__(self, policy: Scorer, own: Scorer, offload: bool = False) -> None:
@@ -62,8 +63,7 @@ class FrozenCopy:
             return self._own.logprobs(groups)
 
     def distributions(self, turn: Turn) -> Distributions:
-        with self._on_device():
-            return self._own.distributions(turn)
+        return self._own.distributions(turn)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:

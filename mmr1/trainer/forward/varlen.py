@@ -15,7 +15,7 @@ from functools import cached_property
 
 import torch
 
-from mmr1.block_attention import Gradients, block_backward, block_forward
+from mmr1.block_attention import Gradients, additive_mask, block_backward, block_forward
 
 # Blocks of different size share a padded batch while the padding costs less than a call of its own
 # would; so many score entries take about as long as the overhead of a call.
@@ -203,16 +203,11 @@ def _padded(
     """Query, key, value and additive mask of each bucket."""
     # Padded keys of a causal block lie behind every real query: no mask is needed.
     masks = [
-        None if valid is None or blocks.causal else _additive(valid, query.dtype)
+        None if valid is None or blocks.causal else additive_mask(valid, query.dtype)
         for valid in blocks.k_padding.valid
     ]
     sides = (blocks.q_padding.pad(query), blocks.k_padding.pad(key), blocks.k_padding.pad(value))
     return list(zip(*sides, masks, strict=True))
-
-
-def _additive(valid: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    mask = torch.zeros(valid.shape, dtype=dtype, device=valid.device)
-    return mask.masked_fill_(~valid, -math.inf)[:, None, None, :]
 
 
 def _has_varlen_kernel(query: torch.Tensor) -> bool:
