@@ -19,6 +19,7 @@ from mmr1.algorithm_config import ALGORITHMS, GROUP_BASELINE, AlgorithmConfig
 from mmr1.registry import suggest
 from mmr1.section import Fraction, Positive, Section
 
+Dtype = Literal["float32", "bfloat16"]
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
 
 
@@ -50,7 +51,7 @@ class ModelConfig(Section):
     """The policy."""
 
     path: str = Field(description="A Hugging Face model directory or hub name")
-    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    dtype: Dtype = "bfloat16"
     freeze_vision: bool = Field(False, description="Keep the vision tower as it is")
     checkpoint_activations: bool = Field(
         False, description="Compute activations again in the backward pass: less memory, 4/3 work"
@@ -185,6 +186,9 @@ class RolloutConfig(Section):
     """The engine that samples completions during training."""
 
     engine: Literal["vllm", "hf"] = "vllm"
+    dtype: Dtype | None = Field(
+        None, description="Of vLLM's weights and arithmetic; default: model.dtype"
+    )
     n: Positive = Field(8, description="Group size: completions per prompt")
     prompts: Positive = Field(16, description="Prompts per step")
     sampling: SamplingConfig = SamplingConfig()
@@ -213,7 +217,7 @@ class RolloutConfig(Section):
     parity_tolerance: float = Field(
         1e-4,
         gt=0,
-        description="Largest log-prob gap at start-up, float32; 100 times it in bf16",
+        description="Largest log-prob gap at start-up, float32; 100 times it where either is bf16",
     )
 
 
@@ -381,9 +385,20 @@ class Config(Section):
                 f"rollout.ahead={self.rollout.ahead} and rollout.engine=hf: that engine samples "
                 "from the very model that is being updated; set rollout.engine=vllm or ahead=0"
             )
+        if self.rollout.engine == "hf" and self.rollout_dtype != self.model.dtype:
+            raise ValueError(
+                f"rollout.dtype={self.rollout.dtype} and model.dtype={self.model.dtype}: "
+                "rollout.engine=hf samples from the model as it is; set rollout.engine=vllm, or "
+                "leave rollout.dtype out"
+            )
         if self.resources.distributed:
             self._refuse_what_ranks_cannot()
         return self
+
+    @property
+    def rollout_dtype(self) -> Dtype:
+        """``rollout.dtype``, which is ``model.dtype`` where it is not set."""
+        return self.rollout.dtype or self.model.dtype
 
     @property
     def correction(self) -> Literal["none", "token", "sequence"]:
@@ -391,7 +406,8 @@ class Config(Section):
         wanted = self.algorithm.rollout_correction
         if wanted != "auto":
             return wanted
-        return "token" if self.rollout.ahead else "none"
+        is_off_policy = self.rollout.ahead or self.rollout_dtype != self.model.dtype
+        return "token" if is_off_policy else "none"
 
     def _refuse_what_ranks_cannot(self) -> None:
         resources = f"resources.ranks={self.resources.ranks} engines={self.resources.engines}"

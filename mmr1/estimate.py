@@ -18,6 +18,7 @@ from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS
 from mmr1.trainer.lora import add_adapters
 
 GIB = 2**30
+WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def estimate(config: Config, load: Load, memory: float | None = None) -> Estimat
     """
     shapes = read_shapes(config)
     items = (*_trainer(config, shapes, load), *_engine(config, shapes, load))
-    found = Estimate(items, shapes.weights * _width(config), ())
+    found = Estimate(items, shapes.weights * WIDTHS[config.model.dtype], ())
     if memory is None:
         return found
     return Estimate(items, found.sync_bytes, tuple(_advice(config, found, memory)))
@@ -128,7 +129,7 @@ def activation_elements(shapes: Shapes) -> tuple[float, float]:
 
 
 def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
-    ranks, width = config.resources.ranks, _width(config)
+    ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
     offload = config.optimizer.offload  # to main memory, which is not the device's
     master = 0 if width == 4 or offload else 4
     gradient = 4 if master else width
@@ -169,16 +170,17 @@ def _activations(config: Config, shapes: Shapes, load: Load) -> float:
         if of_vision_token:
             kept = shapes.vision.hidden_size * blocks * patches
             of_vision_token = kept + of_vision_token / blocks
-    return _width(config) * (tokens * of_token + vision * of_vision_token)
+    return WIDTHS[config.model.dtype] * (tokens * of_token + vision * of_vision_token)
 
 
 def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     text, parallel = shapes.text, config.rollout.tensor_parallel_size
-    kv = 2 * text.num_hidden_layers * text.num_key_value_heads * _head_dim(text) * _width(config)
+    width = WIDTHS[config.rollout_dtype]
+    kv = 2 * text.num_hidden_layers * text.num_key_value_heads * _head_dim(text) * width
     prompts = config.rollout.prompts / config.resources.engines
     tokens = prompts * (load.prompt + config.rollout.n * load.completion)
     return [
-        Item("engine", "weights", _width(config) * shapes.weights / parallel),
+        Item("engine", "weights", width * shapes.weights / parallel),
         Item("engine", "KV cache of a whole step", kv * tokens / parallel),
     ]
 
@@ -227,10 +229,6 @@ def _lighter_trainer(config: Config, found: Estimate) -> list[str]:
 
 def _head_dim(text: Any) -> int:
     return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-
-
-def _width(config: Config) -> int:
-    return 4 if config.model.dtype == "float32" else 2
 
 
 def rows(found: Estimate, memory: float | None) -> Sequence[tuple[str, str, str]]:

@@ -124,6 +124,14 @@ def test_ranks_share_what_is_sharded(three_b):
         assert part(eight, name) == pytest.approx(part(alone, name) / 8)
 
 
+def test_the_engine_has_a_precision_of_its_own(three_b):
+    load, model = Load(1100, 1024, 512), {"dtype": "float32"}
+    same = estimate(config_for(three_b, model=model), load)
+    rounded = estimate(config_for(three_b, model=model, rollout={"dtype": "bfloat16"}), load)
+    assert rounded.total("engine") == same.total("engine") / 2
+    assert rounded.total("trainer") == same.total("trainer")
+
+
 def test_the_command_prints_a_table(digits, tiny_model, tmp_path, mmr1):
     path = tmp_path / "run.yaml"
     path.write_text(f"model: {{path: {tiny_model}}}\ndata: {{train: {digits / 'rl.jsonl'}}}\n")

@@ -35,7 +35,7 @@ class VllmEngine:
         model_path: The directory the engine reads architecture and first weights from.
         config: Window, memory and parallelism.
         family: Placeholder and stop tokens of the model.
-        dtype: ``float32`` or ``bfloat16``.
+        dtype: ``float32`` or ``bfloat16``, whichever that of the weights it is given.
         vision_frozen: The vision tower stays as it is in ``model_path``.
 
     Raises:
@@ -62,6 +62,7 @@ class VllmEngine:
             ) from error
         self._family = family
         self._version = 0
+        self._dtype = getattr(torch, dtype)
         self._vision_frozen = vision_frozen
         self._vision_tokens = config.vision_tokens
         self._llm = LLM(
@@ -101,7 +102,7 @@ class VllmEngine:
         ]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        copies = [(name, tensor.clone()) for name, tensor in weights.items()]
+        copies = [(name, tensor.to(self._dtype, copy=True)) for name, tensor in weights.items()]
         self._llm.collective_rpc(_reload, args=(copies, self._vision_frozen))
         # Cached keys and values belong to the old weights; vision features do where they learn.
         self._llm.reset_prefix_cache()

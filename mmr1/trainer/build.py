@@ -13,7 +13,7 @@ from transformers import AutoModelForImageTextToText
 from transformers.utils.logging import disable_progress_bar
 
 from mmr1.allocator import keep_freed_memory
-from mmr1.config import Config, DataConfig, ModelConfig, RolloutConfig, SamplingConfig
+from mmr1.config import Config, DataConfig, ModelConfig, SamplingConfig
 from mmr1.data.sources import load_samples
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.feeding import FedEngine
@@ -172,7 +172,7 @@ def build_engine(
         return HfEngine(model, family, media, shares_weights=True, features=features)
     engine = EngineProcess(
         _vllm_engine,
-        (config.model, config.data, config.rollout, config.seed),
+        (config,),
         log=log,
         threads=config.trainer.threads,
         timeout_s=config.rollout.timeout_s,
@@ -189,16 +189,16 @@ def engine_of_its_own(config: Config) -> RolloutEngine:
         set_up(config)
         model = load_model(config.model).requires_grad_(False)
         return HfEngine(model, family, media, features=feature_cache(config))
-    engine = _vllm_engine(config.model, config.data, config.rollout, config.seed)
+    engine = _vllm_engine(config)
     return FedEngine(engine, media, config.rollout.deterministic)
 
 
-def _vllm_engine(
-    model: ModelConfig, data: DataConfig, rollout: RolloutConfig, seed: int
-) -> VllmEngine:
+def _vllm_engine(config: Config) -> VllmEngine:
     """Runs in the engine's process, which loads the processor for itself."""
-    family = _family(model.path, data)
-    return VllmEngine(model.path, rollout, family, model.dtype, seed, model.freeze_vision)
+    model, dtype = config.model, config.rollout_dtype
+    return VllmEngine(
+        model.path, config.rollout, family_of(config), dtype, config.seed, model.freeze_vision
+    )
 
 
 def greedy(sampling: SamplingConfig) -> SamplingConfig:

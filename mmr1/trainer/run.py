@@ -219,7 +219,7 @@ def parity_line(
 ) -> str:
     """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
     tolerance = config.rollout.parity_tolerance
-    if config.model.dtype == "bfloat16":
+    if "bfloat16" in (config.model.dtype, config.rollout_dtype):
         tolerance *= 100
     found = check_parity(
         engine,

@@ -41,7 +41,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--bf16", action="store_true", help="both sides; TRL by autocast")
     parser.add_argument("--steps", type=int, default=3, help="the first is not counted")
-    parser.add_argument("--engines", nargs="+", default=["vllm", "hf"])
+    parser.add_argument("--engines", nargs="+", default=["vllm", "vllm-bf16", "hf"])
+    parser.add_argument("--micro-batch-tokens", type=int, default=3000, help="of our side")
     args = parser.parse_args()
     work = args.output / "against_trl"
     work.mkdir(parents=True, exist_ok=True)
@@ -125,14 +126,17 @@ def _trl(
     }
 
 
-def _ours(args: Any, work: Path, model: Path, records: Path, engine: str) -> dict[str, object]:
-    out = work / f"{engine}-{time.strftime('%H%M%S')}"
+def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[str, object]:
+    """With the engine of that name; ``-bf16`` makes it sample in bfloat16, whatever the policy."""
+    out = work / f"{name}-{time.strftime('%H%M%S')}"
+    engine, _, rounded = name.partition("-")
     config = Config.model_validate(
         {
             "model": {"path": str(model), "dtype": "bfloat16" if args.bf16 else "float32"},
             "data": {"train": str(records)},
             "rollout": {
                 "engine": engine,
+                "dtype": "bfloat16" if rounded else None,
                 "prompts": args.prompts,
                 "n": args.n,
                 "max_model_len": 512,
@@ -147,12 +151,12 @@ def _ours(args: Any, work: Path, model: Path, records: Path, engine: str) -> dic
                 "max_steps": args.steps,
                 "output_dir": str(out),
                 "threads": 1,
-                "micro_batch_tokens": 1500,
+                "micro_batch_tokens": args.micro_batch_tokens,
                 "log_rollouts_every": 1000,
             },
         }
     )
-    path = work / f"{engine}.yaml"
+    path = work / f"{name}.yaml"
     path.write_text(dump_yaml(config))
     command = [sys.executable, "-m", "mmr1.cli", "train", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -161,7 +165,7 @@ def _ours(args: Any, work: Path, model: Path, records: Path, engine: str) -> dic
     cpu = [after - before for before, after in pairwise(marks)]
     assert all(line["reward/no_signal"] == 0 for line in lines), "every group is to be learnt from"
     return {
-        "run": f"mmr1, {engine}",
+        "run": f"mmr1, {name}",
         "CPU s": statistics.median(cpu),
         "wall s": statistics.median(line["time/step"] for line in lines[1:]),
         "rollout s": statistics.median(line["time/rollout"] for line in lines[1:]),

@@ -120,6 +120,25 @@ def test_adapters_are_in_step_after_fifty_updates(parts, prompts, tiny_model):
     assert gaps(parts, prompts) <= 1e-4
 
 
+def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_path):
+    family, _, media, _ = parts
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    config = Config(
+        model={"path": str(tiny_model), "dtype": "float32"},
+        rollout={"max_model_len": 128, "dtype": "bfloat16"},
+        trainer={"threads": 1},
+    )
+    own = (family, model, media, build_engine(config, family, media, tmp_path / "log", None))
+    try:
+        for version in (1, 2):
+            assert 1e-5 < gaps(own, prompts) <= 1e-2  # rounded, and otherwise the same model
+            shake(model, 0.01, torch.Generator().manual_seed(version))
+            own[-1].load_weights(model.state_dict(), version)
+        assert 1e-5 < gaps(own, prompts) <= 1e-2
+    finally:
+        own[-1].close()
+
+
 def shake(model, scale: float, generator: torch.Generator) -> None:
     """An update of sorts: noise on everything that learns."""
     with torch.no_grad():

@@ -135,11 +135,20 @@ def test_correction_is_the_truncated_ratio(form, outlier):
     assert torch.equal(same, torch.ones_like(same))
 
 
-def test_running_ahead_switches_the_correction_on():
+def test_sampling_from_another_policy_switches_the_correction_on():
     assert config(0, 5).correction == "none"
     assert config(1, 5).correction == "token"
-    with pytest.raises(ValueError, match=r"rollout.ahead=1 and rollout.engine=hf: that engine"):
-        Config(model={"path": "any"}, rollout={"ahead": 1, "engine": "hf"})
+    model = {"path": "any", "dtype": "float32"}
+    assert Config(model=model, rollout={"dtype": "float32"}).correction == "none"
+    assert Config(model=model, rollout={"dtype": "bfloat16"}).correction == "token"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("ahead", 1), ("dtype", "float32")], ids=["ahead", "another dtype"]
+)
+def test_the_transformers_engine_samples_from_the_policy_as_it_is(key, value):
+    with pytest.raises(ValueError, match=rf"rollout.{key}={value} .*rollout.engine=hf"):
+        Config(model={"path": "any"}, rollout={key: value, "engine": "hf"})
 
 
 @pytest.mark.slow
