@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from mmr1.config import Config, dump_yaml, load_config
+from mmr1.config import Config
+from mmr1.config_file import dump_yaml, load_config
 from mmr1.rewards.cli import app as reward_app
 
 app = typer.Typer(

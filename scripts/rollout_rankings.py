@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mmr1.config import load_config
+from mmr1.config_file import load_config
 from mmr1.data.record import write_records
 from mmr1.data.sources import load_mixture
 from mmr1.types import Sample

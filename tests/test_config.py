@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mmr1.config import Config, dump_yaml, load_config
+from mmr1.config import Config
+from mmr1.config_file import dump_yaml, load_config
 
 REPOSITORY = Path(__file__).parents[1]
 

@@ -16,7 +16,8 @@ import yaml
 
 from datasets_prep.cli import app as data_app
 from mmr1.cli import app
-from mmr1.config import Config, load_config
+from mmr1.config import Config
+from mmr1.config_file import load_config
 from mmr1.data.record import load_samples
 
 REPOSITORY = Path(__file__).parents[1]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mmr1.config import Config, load_config
+from mmr1.config import Config
+from mmr1.config_file import load_config
 
 LAUNCH = Path(__file__).parents[1] / "scripts/launch"
 SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch")])

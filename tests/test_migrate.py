@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mmr1.config import Config, load_config
+from mmr1.config import Config
+from mmr1.config_file import load_config
 from mmr1.migrate import RENAMED, TRANSLATED, migrate
 
 THEIRS = """

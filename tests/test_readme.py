@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.config import load_config
+from mmr1.config_file import load_config
 from mmr1.data.record import decode
 from mmr1.types import MediaRef
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.config import load_config
+from mmr1.config_file import load_config
 
 REPOSITORY = Path(__file__).parents[1]
 RECIPES = REPOSITORY / "scripts/recipes"

@@ -7,7 +7,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmr1.config import Config, dump_yaml
+from mmr1.config import Config
+from mmr1.config_file import dump_yaml
 from mmr1.report.runs import read_lines
 from mmr1.trainer.evaluate import Evaluation, Row, write_evaluation
 from mmr1.trainer.runs.output import append_json

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mmr1.config import load_config
+from mmr1.config_file import load_config
 from mmr1.estimate import GIB, Load, estimate
 
 RECIPES = Path(__file__).parent

@@ -66,7 +66,7 @@ def refusal(folder: Path, mmr1):
 
 
 def test_the_sound_dataset_trains(folder, mmr1):
-    from mmr1.config import load_config
+    from mmr1.config_file import load_config
     from mmr1.trainer.run import run_training
 
     assert run_training(load_config(folder / "run.yaml")).is_dir()

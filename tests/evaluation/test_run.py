@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.config import Config, load_config
+from mmr1.config import Config
+from mmr1.config_file import load_config
 from mmr1.evaluation.run import run_evaluations
 from mmr1.vision.families.tiny import new_model
 

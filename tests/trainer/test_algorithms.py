@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from mmr1.algorithm_config import ALGORITHMS
-from mmr1.config import AlgorithmConfig, Config, load_config
+from mmr1.config import AlgorithmConfig, Config
+from mmr1.config_file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.dynamic_sampling import NoSignalError, draw_groups

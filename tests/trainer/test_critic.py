@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmr1.config import AlgorithmConfig, LoraConfig, ModelConfig, OptimizerConfig, load_config
+from mmr1.config import AlgorithmConfig, LoraConfig, ModelConfig, OptimizerConfig
+from mmr1.config_file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.critic import LocalCritic, explained_variance
 from mmr1.trainer.experience import build_experience

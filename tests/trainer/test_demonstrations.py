@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmr1.config import AlgorithmConfig, Config, load_config
+from mmr1.config import AlgorithmConfig, Config
+from mmr1.config_file import load_config
 from mmr1.data.record import load_samples
 from mmr1.data.sampler import Sampler
 from mmr1.trainer.demonstrations import Demonstrations

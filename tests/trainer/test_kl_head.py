@@ -7,7 +7,8 @@ import copy
 import pytest
 import torch
 
-from mmr1.config import AlgorithmConfig, LoraConfig, OptimizerConfig, load_config
+from mmr1.config import AlgorithmConfig, LoraConfig, OptimizerConfig
+from mmr1.config_file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.experience import build_experience
 from mmr1.trainer.forward.kl_head import Distributions, token_kl

@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import AlgorithmConfig, Config, LoraConfig, OptimizerConfig, load_config
+from mmr1.config import AlgorithmConfig, Config, LoraConfig, OptimizerConfig
+from mmr1.config_file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.experience import build_experience
 from mmr1.trainer.forward.scorer import Scorer

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig, dump_yaml, load_config
+from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig
+from mmr1.config_file import dump_yaml, load_config
 from mmr1.data.preferences import ranking_of
 from mmr1.data.record import decode, load_samples
 from mmr1.registry import import_file

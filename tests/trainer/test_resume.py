@@ -16,7 +16,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from mmr1.config import Config, dump_yaml
+from mmr1.config import Config
+from mmr1.config_file import dump_yaml
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.run import run_training
 from mmr1.trainer.runs.stopping import StoppedError

@@ -11,7 +11,8 @@ import torch
 import yaml
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from mmr1.config import Config, load_config
+from mmr1.config import Config
+from mmr1.config_file import load_config
 from mmr1.evaluation.run import run_evaluations
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.optimizer import NonFiniteError

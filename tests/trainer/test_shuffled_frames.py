@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import SamplingConfig, load_config
+from mmr1.config import SamplingConfig
+from mmr1.config_file import load_config
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.run import run_training

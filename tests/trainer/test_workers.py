@@ -16,7 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mmr1.config import AlgorithmConfig, Config, dump_yaml
+from mmr1.config import AlgorithmConfig, Config
+from mmr1.config_file import dump_yaml
 from mmr1.data.record import load_samples
 from mmr1.rollout.engine import Request
 from mmr1.trainer.algorithms import build_algorithm

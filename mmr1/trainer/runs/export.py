@@ -8,7 +8,8 @@ from typing import Any
 
 import jinja2
 
-from mmr1.config import Config, load_config
+from mmr1.config import Config
+from mmr1.config_file import load_config
 from mmr1.trainer.runs.checkpoint import MANIFEST, MANIFEST_DIGEST, check_whole
 from mmr1.trainer.lora import ADAPTER_FOLDER
 from mmr1.trainer.state import TRAINING
