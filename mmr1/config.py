@@ -208,10 +208,11 @@ class RolloutConfig(Section):
     restarts: int = Field(
         3, ge=0, description="How often in a run an engine that died or hung is replaced"
     )
-    parity_tolerance: float = Field(
-        1e-4,
+    parity_tolerance: float | None = Field(
+        None,
         gt=0,
-        description="Largest log-prob gap at start-up, float32; 100 times it where either is bf16",
+        description="Log-prob gap allowed at start-up: in float32 of any token, default 1e-4; "
+        "where engine or trainer is bf16 on average, default 0.1",
     )
 
 
@@ -393,6 +394,16 @@ class Config(Section):
     def rollout_dtype(self) -> Dtype:
         """``rollout.dtype``, which is ``model.dtype`` where it is not set."""
         return self.rollout.dtype or self.model.dtype
+
+    @property
+    def rounded(self) -> bool:
+        """The engine's log-probs or the trainer's are computed in half precision."""
+        return "bfloat16" in (self.model.dtype, self.rollout_dtype)
+
+    @property
+    def parity_tolerance(self) -> float:
+        """``rollout.parity_tolerance``, or its default."""
+        return self.rollout.parity_tolerance or (0.1 if self.rounded else 1e-4)
 
     @property
     def correction(self) -> Literal["none", "token", "sequence"]:

@@ -218,9 +218,6 @@ def parity_line(
     config: Config, inputs: Inputs, engine: RolloutEngine, policy: ScoresCompletions
 ) -> str:
     """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
-    tolerance = config.rollout.parity_tolerance
-    if "bfloat16" in (config.model.dtype, config.rollout_dtype):
-        tolerance *= 100
     found = check_parity(
         engine,
         policy,
@@ -228,11 +225,12 @@ def parity_line(
         inputs.media,
         [inputs.render(s) for s in one_of_each_kind(inputs.sources)],
         config.rollout.sampling,
-        tolerance,
+        config.parity_tolerance,
+        config.rounded,
     )
     return (
         f"engine and trainer agree on {found.prompts} kinds of prompt "
-        f"(largest log-prob gap {found.max_gap:.1e})"
+        f"(log-prob gap {found.mean_gap:.1e} on average, {found.max_gap:.1e} at most)"
     )
 
 

@@ -208,6 +208,21 @@ def test_a_part_of_the_experience_keeps_its_rows():
     assert np.isclose(float(batch.loss_weights.sum()), 1.0)
 
 
+def command_for(run: Config, folder: Path) -> list[str]:
+    path = folder / "run.yaml"
+    path.write_text(dump_yaml(run))
+    return [sys.executable, "-m", "mmr1.cli", "train", str(path), "--resume"]
+
+
+def started(command: list[str], awaited: Path) -> subprocess.Popen[str]:
+    """The run, which has come so far that a file exists."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not awaited.exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    return process
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["Rank", "Engine"])
 def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
@@ -222,13 +237,8 @@ def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
         resources={"ranks": 2, "engines": 2},
         trainer={"save_every": 1},
     )
-    path = tmp_path / "run.yaml"
-    path.write_text(dump_yaml(many))
-    command = [sys.executable, "-m", "mmr1.cli", "train", str(path), "--resume"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "run/checkpoints/step_000002").exists():
-        assert process.poll() is None
-        time.sleep(0.1)
+    command = command_for(many, tmp_path)
+    process = started(command, tmp_path / "run/checkpoints/step_000002")
     worker = next(
         p for p in psutil.Process(process.pid).children(recursive=True) if victim in p.name()
     )
@@ -253,13 +263,7 @@ def test_a_rank_that_is_stuck_ends_the_run_typed(tiny_model, mixed, reward, tmp_
         steps=60,
         resources={"ranks": 2, "collective_timeout_s": 15},
     )
-    path = tmp_path / "run.yaml"
-    path.write_text(dump_yaml(stuck))
-    command = [sys.executable, "-m", "mmr1.cli", "train", str(path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "run/metrics.jsonl").exists():
-        assert process.poll() is None
-        time.sleep(0.1)
+    process = started(command_for(stuck, tmp_path), tmp_path / "run/metrics.jsonl")
     family = psutil.Process(process.pid).children(recursive=True)
     ranks = [p for p in family if "Rank" in p.name()]
     ranks[1].suspend()
