@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmr1.block_attention import additive_mask, block_forward, merge
+from mmr1.attention.block import additive_mask, block_forward, merge
 
 NAME = "mmr1_decoding"
 GROWTH = 64  # tokens by which the completions' room grows

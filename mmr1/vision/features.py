@@ -9,7 +9,9 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from mmr1.vision import tower_attention
 from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.tower_attention import Windows
 
 
 class FeatureCache:
@@ -90,8 +92,10 @@ def _features(
 ) -> torch.Tensor:
     weight = tower.patch_embed.proj.weight
     grid = torch.tensor(grids, device=weight.device)
+    tower.config._attn_implementation = tower_attention.NAME
     with _PatchesAsRows():
-        return tower(patches.to(weight.device, weight.dtype), grid_thw=grid).pooler_output
+        pixels = patches.to(weight.device, weight.dtype)
+        return tower(pixels, grid_thw=grid, windows=Windows()).pooler_output
 
 
 class _PatchesAsRows(TorchFunctionMode):

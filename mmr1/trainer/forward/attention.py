@@ -20,8 +20,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from mmr1.block_attention import merge
-from mmr1.trainer.forward.varlen import Blocks, attend, attend_backward
+from mmr1.attention.block import merge
+from mmr1.attention.varlen import Blocks, attend, attend_backward
 
 NAME = "mmr1"
 

@@ -12,9 +12,9 @@ from typing import Literal
 
 import torch
 
+from mmr1.attention.varlen import Blocks
 from mmr1.trainer.forward.attention import AttentionLayout
 from mmr1.trainer.forward.sequences import GroupInput, completion_batch
-from mmr1.trainer.forward.varlen import Blocks
 from mmr1.vision.prepare import PreparedMedia
 
 Read = Literal["before", "at"]

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmr1.block_attention import block_backward, block_forward, dense_backward, dense_forward
-from mmr1.trainer.forward import varlen
+from mmr1.attention import varlen
+from mmr1.attention.block import block_backward, block_forward, dense_backward, dense_forward
+from mmr1.attention.varlen import Blocks, Padding, attend, attend_backward
 from mmr1.trainer.forward.attention import AttentionLayout, packed_attention
-from mmr1.trainer.forward.varlen import Blocks, Padding, attend, attend_backward
 
 CPU = torch.device("cpu")
 SCALE = 0.3

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import torch
 
-from mmr1.block_attention import Gradients, additive_mask, block_backward, block_forward
+from mmr1.attention.block import Gradients, additive_mask, block_backward, block_forward
 
 # Blocks of different size share a padded batch while the padding costs less than a call of its own
 # would; so many score entries take about as long as the overhead of a call.
@@ -150,7 +150,7 @@ def attend(
     Returns:
         Output ``[Tq, H, D]`` and log-sum-exp of the scaled scores ``[Tq, H]`` float32.
     """
-    if _has_varlen_kernel(query):
+    if has_varlen_kernel(query):
         return _kernel_forward(query, key, value, blocks, scale)
     repeats = query.shape[1] // key.shape[1]
     keys, values = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
@@ -176,7 +176,7 @@ def attend_backward(
 
     ``out`` and ``lse`` may be those of a merge of several calls; see the module's docstring.
     """
-    if _has_varlen_kernel(query):
+    if has_varlen_kernel(query):
         return _kernel_backward(grad_out, query, key, value, out, lse, blocks, scale)
     kv_heads, repeats = key.shape[1], query.shape[1] // key.shape[1]
     keys, values = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
@@ -210,7 +210,7 @@ def _padded(
     return list(zip(*sides, masks, strict=True))
 
 
-def _has_varlen_kernel(query: torch.Tensor) -> bool:
+def has_varlen_kernel(query: torch.Tensor) -> bool:
     """Flash attention, as torch ships it: CUDA, half precision, heads up to 256."""
     half = query.dtype in (torch.float16, torch.bfloat16)
     return query.is_cuda and half and query.shape[-1] <= 256

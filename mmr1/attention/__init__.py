@@ -1,0 +1,1 @@
+"""Attention over blocks of unequal length that also tells its log-sum-exp."""

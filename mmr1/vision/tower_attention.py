@@ -1,0 +1,103 @@
+"""Attention of the vision tower: on a GPU the windows of all media in one call a layer.
+
+transformers' SDPA attention calls the kernel once per window, which is 64 times a layer for an
+image of 1,024 tokens. Registered with transformers as ``"mmr1_flash"``: the "flash" makes it hand
+over all windows together, with their ends. Where there is no kernel for windows of unequal length
+it is that SDPA attention, which a CPU does as fast (moving windows of one length together took
+longer); so it is without ``windows``, where others call a tower that is set to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from mmr1.attention.varlen import Blocks, attend, attend_backward, has_varlen_kernel
+
+NAME = "mmr1_flash"
+
+
+class Windows:
+    """Who attends to whom in one call of the tower, by the tensor of ends that a layer is given.
+
+    The layers share two: that of the windows, and that of whole images or frames.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[torch.Tensor, Blocks]] = {}
+
+    def blocks(self, ends: torch.Tensor) -> Blocks:
+        """``ends``: ``[windows + 1]``, cumulative lengths from 0."""
+        if id(ends) not in self._made:
+            lengths = tuple(ends.diff().tolist())
+            made = Blocks(lengths, lengths, causal=False, device=ends.device)
+            self._made[id(ends)] = ends, made  # the tensor is kept, so its id stays its own
+        return self._made[id(ends)][1]
+
+
+def tower_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    cu_seq_lens_q: torch.Tensor,
+    windows: Windows | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention signature: ``[1, H, T, D]`` in, ``[1, T, H, D]`` out."""
+    assert attention_mask is None, "the tower's windows have no mask"
+    if windows is None or not has_varlen_kernel(value):
+        return _window_by_window(module, query, key, value, cu_seq_lens_q, scaling), None
+    # Under autocast the rotary embedding leaves queries and keys in float32.
+    rows = [x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value)]
+    return _BlockAttention.apply(*rows, windows.blocks(cu_seq_lens_q), scaling)[None], None
+
+
+def _window_by_window(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    ends: torch.Tensor,
+    scaling: float,
+) -> torch.Tensor:
+    lengths = ends.diff().tolist()
+    sides = (x.split(lengths, dim=2) for x in (query, key, value))
+    outs = [
+        sdpa_attention_forward(module, q, k, v, None, scaling=scaling, is_causal=False)[0]
+        for q, k, v in zip(*sides, strict=True)
+    ]
+    return torch.cat(outs, dim=1)
+
+
+class _BlockAttention(torch.autograd.Function):
+    """``[T, H, D]`` queries, keys and values -> ``[T, H, D]``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        blocks: Blocks,
+        scale: float,
+    ) -> torch.Tensor:
+        out, lse = attend(query, key, value, blocks, scale)
+        ctx.save_for_backward(query, key, value, out, lse)
+        ctx.blocks, ctx.scale = blocks, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        query, key, value, out, lse = ctx.saved_tensors
+        grads = attend_backward(grad_out, query, key, value, out, lse, ctx.blocks, ctx.scale)
+        return *grads, None, None
+
+
+AttentionInterface.register(NAME, tower_attention)
