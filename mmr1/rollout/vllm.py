@@ -51,7 +51,7 @@ class VllmEngine:
         seed: int,
         vision_frozen: bool = False,
     ) -> None:
-        on_cpu = _prepare_environment(config)
+        self._on_cpu = _prepare_environment(config)
         try:
             from vllm import LLM
         except ImportError as error:
@@ -77,7 +77,7 @@ class VllmEngine:
             # Media come prepared: normalised, and cached by the trainer.
             mm_device_do_normalize=False,
             mm_processor_cache_gb=0,
-            **(_cpu_settings(config) if on_cpu else {}),
+            **(_cpu_settings(config) if self._on_cpu else {}),
         )
 
     def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
@@ -102,8 +102,9 @@ class VllmEngine:
         ]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        copies = [(name, tensor.to(self._dtype, copy=True)) for name, tensor in weights.items()]
-        self._llm.collective_rpc(_reload, args=(copies, self._vision_frozen))
+        # On the CPU the model may go on using what it is given, and that is written into again.
+        given = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
+        self._llm.collective_rpc(_reload, args=(given, self._vision_frozen))
         # Cached keys and values belong to the old weights; vision features do where they learn.
         self._llm.reset_prefix_cache()
         if not self._vision_frozen:
