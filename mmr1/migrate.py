@@ -58,6 +58,10 @@ TRANSLATED: dict[str, tuple[str, dict[str, str]]] = {
         {"kl": "k1", "abs": "absolute", "mse": "k2", "low_var_kl": "k3"},
     ),
     "worker.actor.loss_avg_mode": ("algorithm.aggregation", {"token": "token", "seq": "sequence"}),
+    "worker.rollout.dtype": (
+        "rollout.dtype",
+        {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"},
+    ),
     "worker.actor.loss_type": ("algorithm.name", {"gspo": "gspo", "cispo": "cispo"}),
 }
 

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--bf16", action="store_true", help="both sides; TRL by autocast")
-    parser.add_argument("--steps", type=int, default=3, help="the first is not counted")
+    parser.add_argument("--steps", type=int, default=4, help="the first is not counted")
     parser.add_argument("--engines", nargs="+", default=["vllm", "vllm-bf16", "hf"])
     parser.add_argument("--micro-batch-tokens", type=int, default=3000, help="of our side")
     args = parser.parse_args()
