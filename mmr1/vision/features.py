@@ -11,7 +11,6 @@ from torch.overrides import TorchFunctionMode
 
 from mmr1.vision import tower_attention
 from mmr1.vision.prepare import PreparedMedia
-from mmr1.vision.tower_attention import Windows
 
 
 class FeatureCache:
@@ -92,10 +91,9 @@ def _features(
 ) -> torch.Tensor:
     weight = tower.patch_embed.proj.weight
     grid = torch.tensor(grids, device=weight.device)
-    tower.config._attn_implementation = tower_attention.NAME
+    pixels = patches.to(weight.device, weight.dtype)
     with _PatchesAsRows():
-        pixels = patches.to(weight.device, weight.dtype)
-        return tower(pixels, grid_thw=grid, windows=Windows()).pooler_output
+        return tower(pixels, grid_thw=grid, **tower_attention.arguments(tower)).pooler_output
 
 
 class _PatchesAsRows(TorchFunctionMode):

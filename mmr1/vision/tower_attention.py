@@ -2,9 +2,9 @@
 
 transformers' SDPA attention calls the kernel once per window, which is 64 times a layer for an
 image of 1,024 tokens. Registered with transformers as ``"mmr1_flash"``: the "flash" makes it hand
-over all windows together, with their ends. Where there is no kernel for windows of unequal length
-it is that SDPA attention, which a CPU does as fast (moving windows of one length together took
-longer); so it is without ``windows``, where others call a tower that is set to it.
+over all windows together, with their ends. Without ``windows``, where others call a tower that is
+set to it, and without a kernel for windows of unequal length it is that SDPA attention. A CPU does
+that as fast: moving windows of one length together took longer there.
 """
 
 from __future__ import annotations
@@ -36,6 +36,19 @@ class Windows:
             made = Blocks(lengths, lengths, causal=False, device=ends.device)
             self._made[id(ends)] = ends, made  # the tensor is kept, so its id stays its own
         return self._made[id(ends)][1]
+
+
+def arguments(tower: Any) -> dict[str, Windows]:
+    """What to call a tower with, beside its patches, so that windows go together."""
+    if not is_on_gpu(tower):
+        return {}
+    # Left as it is after the call: checkpointed blocks run again in the backward pass.
+    tower.config._attn_implementation = NAME
+    return {"windows": Windows()}
+
+
+def is_on_gpu(tower: Any) -> bool:
+    return tower.patch_embed.proj.weight.is_cuda
 
 
 def tower_attention(

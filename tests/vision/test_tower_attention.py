@@ -77,10 +77,16 @@ def transformers_features(tower, media):
     return torch.cat(rows), {n: p.grad for n, p in tower.named_parameters()}, calls
 
 
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
-def test_the_same_features_and_gradients_in_fewer_calls(tower, media, checkpointing, monkeypatch):
-    # The CPU's batches of padded blocks stand in for the kernel, and are called as it is.
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """The CPU's batches of padded blocks stand in for the kernel, and are called as it is."""
+    monkeypatch.setattr(tower_attention, "is_on_gpu", lambda tower: True)
     monkeypatch.setattr(tower_attention, "has_varlen_kernel", lambda value: True)
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
+def test_the_same_features_and_gradients_in_fewer_calls(tower, media, checkpointing):
     rows, gradients, forward, total = features(tower, media, checkpointing)
     expected, expected_gradients, calls = transformers_features(tower, media)
     torch.testing.assert_close(rows, expected, atol=1e-5, rtol=1e-5)
@@ -95,6 +101,7 @@ def test_the_same_features_and_gradients_in_fewer_calls(tower, media, checkpoint
     assert total <= (3 if checkpointing else 2) * forward
 
 
+@pytest.mark.usefixtures("as_on_gpu")
 def test_others_who_call_the_tower_get_transformers_attention(tower, media):
     used = copy.deepcopy(tower)
     encode_media(used, media[:1])
