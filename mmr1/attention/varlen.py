@@ -211,9 +211,11 @@ def _padded(
 
 
 def has_varlen_kernel(query: torch.Tensor) -> bool:
-    """Flash attention, as torch ships it: CUDA, half precision, heads up to 256."""
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    return query.is_cuda and half and query.shape[-1] <= 256
+    """Flash attention, as torch ships it: Ampere or newer, half precision, heads up to 256."""
+    head_dim, half = query.shape[-1], query.dtype in (torch.float16, torch.bfloat16)
+    if not (query.is_cuda and half and head_dim <= 256 and head_dim % 8 == 0):
+        return False
+    return torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def _kernel_forward(

@@ -16,7 +16,7 @@ from mmr1.types import Sample
 
 # What decides a completion and its score; other keys may differ when an evaluation is continued.
 DECIDING = ("seed", "model", "data", "rewards")
-DECIDING_ROLLOUT = ("sampling", "max_model_len")
+DECIDING_ROLLOUT = ("sampling", "max_model_len", "dtype")
 DECIDING_EVAL = ("samples", "temperature", "accuracy", "right_at", "by")
 
 

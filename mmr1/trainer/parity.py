@@ -87,12 +87,12 @@ def check_parity(
     largest, means = gaps.amax(1), gaps.sum(1) / tokens
     compared, measure = (means, "on average") if rounded else (largest, "by up to")
     worst = int(compared.argmax())
-    if compared[worst] > tolerance:
+    if not compared[worst] <= tolerance:  # also what is no number
         raise ParityError(
             f"sample '{prompts[worst].sample.id}': log-probs of the rollout engine and the trainer "
             f"differ {measure} {compared[worst]:.2e} nats (allowed: {tolerance:.0e}, "
             "rollout.parity_tolerance). They must run the same weights, positions and pixels: "
-            "check that model.path is the checkpoint both loaded, and model.dtype"
+            "check that model.path is the checkpoint both loaded, model.dtype and rollout.dtype"
         )
     return Parity(len(prompts), float(largest.max()), float(means.max()))
 

@@ -42,7 +42,8 @@ def arguments(tower: Any) -> dict[str, Windows]:
     """What to call a tower with, beside its patches, so that windows go together."""
     if not is_on_gpu(tower):
         return {}
-    # Left as it is after the call: checkpointed blocks run again in the backward pass.
+    # It stays after the call, since checkpointed blocks run again in the backward pass; a new model
+    # made from this very configuration object would be refused by transformers, one loaded is not.
     tower.config._attn_implementation = NAME
     return {"windows": Windows()}
 
@@ -67,8 +68,7 @@ def tower_attention(
     assert attention_mask is None, "the tower's windows have no mask"
     if windows is None or not has_varlen_kernel(value):
         return _window_by_window(module, query, key, value, cu_seq_lens_q, scaling), None
-    # Under autocast the rotary embedding leaves queries and keys in float32.
-    rows = [x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value)]
+    rows = [x[0].transpose(0, 1) for x in (query, key, value)]
     return _BlockAttention.apply(*rows, windows.blocks(cu_seq_lens_q), scaling)[None], None
 
 

@@ -10,6 +10,7 @@ import pytest
 from mmr1.config import Config
 from mmr1.config_file import load_config
 from mmr1.evaluation.run import run_evaluations
+from mmr1.evaluation.store import settings
 from mmr1.vision.families.tiny import new_model
 
 
@@ -69,6 +70,15 @@ def test_an_interrupted_evaluation_is_continued(config, tmp_path, mmr1):
     code, _, message = mmr1("eval", config)
     assert code == 0, message
     assert lines(folder / "completions.jsonl") == whole["", "mine"].rows
+
+
+def test_the_precision_of_the_engine_decides():
+    model = {"path": "anywhere", "dtype": "float32"}
+    one, other = (
+        settings(Config(model=model, rollout={"dtype": dtype}), [])
+        for dtype in ("float32", "bfloat16")
+    )
+    assert [key for key in one if one[key] != other[key]] == ["rollout.dtype"]
 
 
 def test_another_evaluation_is_not_mixed_in(config, mmr1):

@@ -131,13 +131,13 @@ def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_p
     own = (family, model, media, build_engine(config, family, media, tmp_path / "log", None))
     try:
         for version in (1, 2):
-            found = parity(own, prompts, 0.01, rounded=True)
-            assert 1e-5 < found.mean_gap < found.max_gap < 0.03  # rounded, but the same model
+            found = parity(own, prompts, 0.1, rounded=True)
+            assert 1e-4 < found.mean_gap < 0.03  # rounded, and otherwise the same model
             shake(model, 0.05, torch.Generator().manual_seed(version))
             with pytest.raises(ParityError, match=r"differ on average .* nats"):
-                parity(own, prompts, 0.01, rounded=True)
+                parity(own, prompts, 0.1, rounded=True)
             own[-1].load_weights(model.state_dict(), version)
-        parity(own, prompts, 0.01, rounded=True)
+        assert 1e-4 < parity(own, prompts, 0.1, rounded=True).mean_gap < 0.03
     finally:
         own[-1].close()
 
