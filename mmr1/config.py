@@ -225,7 +225,7 @@ class OptimizerConfig(Section):
     warmup_steps: int = Field(10, ge=0)
     schedule: Literal["linear", "constant", "cosine"] = "linear"
     max_grad_norm: float = Field(1.0, gt=0)
-    moments: Literal["float32", "bfloat16"] = Field(
+    moments: Dtype = Field(
         "float32", description="How AdamW's moments are kept; bfloat16 is rounded at random"
     )
     offload: bool = Field(
