@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from datasets_prep.converter import Changed
+from datasets_prep.converters.base import Changed
 from mmr1.data.forms import Place, Row, assemble
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision.videos import probe_video

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from datasets_prep.converter import CONVERTERS, Converter
+from datasets_prep.converters.base import CONVERTERS, Converter
 from datasets_prep.generators import GENERATORS, Generator
 from mmr1.config import DataConfig
 from mmr1.data.record import encode

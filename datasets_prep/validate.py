@@ -8,7 +8,7 @@ from typing import Any
 from datasets_prep.finish import check_gold, check_media
 from datasets_prep.manifest import content_hashes, media_hash, read_manifest
 from datasets_prep.progress import Progress
-from datasets_prep.records import record_files
+from datasets_prep.record_files import record_files
 from mmr1.data.record import decode, parse_json, read_lines
 from mmr1.types import Sample
 

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from mmr1.config import Config
-from mmr1.config_file import dump_yaml, load_config
-from mmr1.rewards.cli import app as reward_app
+from mmr1.config.file import dump_yaml, load_config
+from mmr1.rewards.reward_cli import app as reward_app
 
 app = typer.Typer(
     help="R1-style reasoning RL for vision-language models.",
@@ -48,7 +48,7 @@ def train(
 ) -> None:
     """Reinforcement learning: roll out, score, learn."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
-        from mmr1.trainer.run import run_training
+        from mmr1.trainer.train import run_training
 
         run_training(resolved, resume=resume)
 
@@ -107,7 +107,7 @@ def rm(
 def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
     """Held-out accuracy of models on datasets (eval.models, eval.data), with intervals."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
-        from mmr1.evaluation.run import run_evaluations
+        from mmr1.evaluation.benchmarks import run_evaluations
         from mmr1.evaluation.table import print_results
 
         print_results(*run_evaluations(resolved), resolved.eval.output)
@@ -124,7 +124,7 @@ def report(
     port: Annotated[int, typer.Option(help="Of the live report, on 127.0.0.1; 0: any")] = 8722,
 ) -> None:
     """What a run did, or two runs beside each other, as one HTML file."""
-    from mmr1.report.command import make_report, serve_report
+    from mmr1.report.report_command import make_report, serve_report
 
     if live:
         serve_report(runs, port)

@@ -138,12 +138,14 @@ def _training() -> Check:
     from PIL import Image
 
     from mmr1.config import Config, OptimizerConfig, SamplingConfig
+    from mmr1.data.rendering import renderer
     from mmr1.rollout.engine import Request
     from mmr1.rollout.hf import HfEngine
-    from mmr1.trainer import build
+    from mmr1.trainer.models.loading import load_model, token_scorer
+    from mmr1.trainer.models.optimizer import Optimizer
     from mmr1.trainer.offline.sft import sft_step
-    from mmr1.trainer.optimizer import Optimizer
     from mmr1.types import MediaRef, Message, Sample, TextPart
+    from mmr1.vision.build import family_of, media_cache
     from mmr1.vision.families.tiny import new_model
 
     begin = time.perf_counter()
@@ -156,13 +158,13 @@ def _training() -> Check:
                 "data": {"media_workers": 0},
             }
         )
-        model, family = build.load_model(config.model), build.family_of(config)
-        media = build.media_cache(family, config)
+        model, family = load_model(config.model), family_of(config)
+        media = media_cache(family, config)
         parts = (MediaRef("image", Path(folder) / "red.png"), TextPart("Which colour?"))
-        prompt = build.renderer(family, config)(Sample("red", (Message("user", parts),)))
+        prompt = renderer(family, config)(Sample("red", (Message("user", parts),)))
         sampling = SamplingConfig(max_tokens=8)
         groups = HfEngine(model, family, media).generate([Request(prompt, 4, 0)], sampling)
-        scorer = build.token_scorer(config, model, family, media, 1.0)
+        scorer = token_scorer(config, model, family, media, 1.0)
         stats = sft_step(scorer, Optimizer(model, OptimizerConfig(), 1), groups)
     took = time.perf_counter() - begin
     found = f"{stats['tokens/completion']:.0f} tokens generated, one update, {took:.1f} s"
@@ -201,9 +203,10 @@ def measured_load(config: Config, samples: int = 500) -> Load:
     """
     import numpy as np
 
+    from mmr1.data.rendering import renderer
     from mmr1.data.sources import load_mixture
     from mmr1.estimate import Load
-    from mmr1.trainer.build import family_of, renderer
+    from mmr1.vision.build import family_of
     from mmr1.vision.families.qwen2_5_vl import media_tokens, prompt_length
 
     if config.data.train is None:

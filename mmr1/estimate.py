@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.config import Config
 from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS
-from mmr1.trainer.lora import add_adapters
+from mmr1.trainer.models.lora import add_adapters
 
 GIB = 2**30
 WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes

@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from mmr1.config import Config
-from mmr1.config_file import dump_yaml, load_config
-
-REPOSITORY = Path(__file__).parents[1]
+from mmr1.config.file import dump_yaml, load_config
+from tests.paths import REPOSITORY
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from mmr1.config import Config
-from mmr1.config_file import load_config
+from mmr1.config.file import load_config
 from mmr1.migrate import RENAMED, TRANSLATED, migrate
+from tests.paths import REPOSITORY
 
 THEIRS = """
 data:
@@ -115,7 +116,7 @@ def ours_exists(key: str) -> bool:
 def test_tables_name_keys_that_exist():
     for ours in [*RENAMED.values(), *(ours for ours, _ in TRANSLATED.values())]:
         assert ours_exists(ours), ours
-    page = (Path(__file__).parents[1] / "docs/migration.md").read_text()
+    page = (REPOSITORY / "docs/migration.md").read_text()
     rows = re.findall(r"^\| `[^|]+` \| (.+?) \|", page, re.M)
     keys = [key for row in rows for key in re.findall(r"`([a-z_.]+)(?:=[^`]*)?`", row)]
     assert len(keys) > 60
@@ -125,5 +126,5 @@ def test_tables_name_keys_that_exist():
 
 @pytest.mark.parametrize("theirs", [*RENAMED, *TRANSLATED])
 def test_every_key_that_is_carried_over_is_in_the_table(theirs):
-    page = (Path(__file__).parents[1] / "docs/migration.md").read_text()
+    page = (REPOSITORY / "docs/migration.md").read_text()
     assert f"`{theirs}`" in page

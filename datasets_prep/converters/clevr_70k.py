@@ -1,6 +1,6 @@
 """CLEVR counting of R1-V: the count stands inside the answer tag of the solution."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="clevr_70k",

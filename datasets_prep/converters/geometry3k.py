@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from datasets_prep.converter import Converter
+from datasets_prep.converters.base import Converter
 from mmr1.data.forms import LETTERS, Place, Row, assemble
 from mmr1.types import Sample
 

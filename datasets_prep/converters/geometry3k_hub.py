@@ -1,6 +1,6 @@
 """Geometry3K as the Hub has it for EasyR1: a tagged problem, embedded images, a value."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="geometry3k_hub",

@@ -1,6 +1,6 @@
 """GEOQA training rows of R1-V: an answer such as 145° inside the answer tag."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="geoqa_8k",

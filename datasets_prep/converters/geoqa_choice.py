@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from datasets_prep.converter import Converter
+from datasets_prep.converters.base import Converter
 from mmr1.data.forms import Place, Row, assemble, with_options
-from mmr1.data.rows import Located, read_rows
+from mmr1.data.readers import Located, read_rows
 from mmr1.types import Sample
 
 _OPTION = re.compile(r"^([A-Z]):(.*)$", re.MULTILINE)

@@ -1,6 +1,6 @@
 """The GeoQA questions that R1-V evaluates on: an angle or a length."""
 
-from datasets_prep.converter import Converter, of_form
+from datasets_prep.converters.base import Converter, of_form
 
 CONVERTER = Converter(
     name="geoqa_eval",

@@ -1,6 +1,6 @@
 """Journeybench multi-image arithmetic in EasyR1 form: two tagged images, a value."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="journeybench",

@@ -1,6 +1,6 @@
 """LMM-R1 VerMulti: a stringified conversation, the image behind the text, a boxed answer."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="lmm_r1",

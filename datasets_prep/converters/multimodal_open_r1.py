@@ -1,6 +1,6 @@
 """multimodal-open-r1-8k: reasoning problems whose solution ends in the answer tag."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="multimodal_open_r1",

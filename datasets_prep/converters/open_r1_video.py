@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from datasets_prep.converter import Converter, retasked
+from datasets_prep.converters.base import Converter, retasked
 from mmr1.data.forms import Place, Row, read_row
 from mmr1.types import Sample
 

@@ -1,6 +1,6 @@
 """R1-Onevision: embedded images (base64, or none) and long reasoning as demonstrations."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="r1_onevision",

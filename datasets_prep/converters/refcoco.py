@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from datasets_prep.converter import Converter
+from datasets_prep.converters.base import Converter
 from mmr1.data.forms import Place, Row, assemble, with_size
 from mmr1.types import Sample
 from mmr1.vision.boxes import check_inside, pixels

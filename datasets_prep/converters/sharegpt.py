@@ -1,6 +1,6 @@
 """Conversations with media, as LLaMA-Factory reads them."""
 
-from datasets_prep.converter import Converter, of_form
+from datasets_prep.converters.base import Converter, of_form
 
 CONVERTER = Converter(
     name="sharegpt",

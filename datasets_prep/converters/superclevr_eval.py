@@ -1,6 +1,6 @@
 """The SuperCLEVR counting questions that R1-V evaluates on."""
 
-from datasets_prep.converter import Converter, of_form
+from datasets_prep.converters.base import Converter, of_form
 
 CONVERTER = Converter(
     name="superclevr_eval",

@@ -1,6 +1,6 @@
 """Any dataset in the form that TRL reads."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="trl",

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from datasets_prep.converter import Changed, Converter
+from datasets_prep.converters.base import Changed, Converter
 from datasets_prep.moments import moment
 from mmr1.data.forms import Place, Row
 from mmr1.types import Sample

@@ -1,6 +1,6 @@
 """Geometry3K after verl's preprocessing."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="verl_geo3k",

@@ -1,6 +1,6 @@
 """Video-R1: videos and images, six types of problem, chains of thought in the COT part."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="video_r1",

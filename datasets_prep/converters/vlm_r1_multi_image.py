@@ -1,6 +1,6 @@
 """VLM-R1 multi-image: two images and no placeholder; the reply is the answer."""
 
-from datasets_prep.converter import ROW_FILES, Converter, of_form
+from datasets_prep.converters.base import ROW_FILES, Converter, of_form
 
 CONVERTER = Converter(
     name="vlm_r1_multi_image",

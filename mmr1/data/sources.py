@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mmr1.config import DataConfig
+from mmr1.config import Config, DataConfig
 from mmr1.data.forms import Place, read_row
 from mmr1.data.quarantine import Quarantine
-from mmr1.data.rows import media_folder, read_rows
+from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
 
@@ -22,7 +22,7 @@ def load_samples(
     """All samples of a dataset in any known form, its prompt template applied.
 
     Args:
-        spec: See :func:`mmr1.data.rows.read_rows`.
+        spec: See :func:`mmr1.data.readers.read_rows`.
         config: ``media_root``, ``format``, ``template`` and ``max_bad_fraction``.
         quarantine: Where dropped rows go; by default none may be.
 
@@ -128,3 +128,14 @@ def _check_ids(spec: str | Path, samples: list[Sample]) -> None:
         if sample.id in seen:
             raise ValueError(f"{spec}: the id '{sample.id}' appears twice; ids must be unique")
         seen.add(sample.id)
+
+
+def load_held_out(config: Config) -> list[Sample]:
+    """The samples of ``data.eval``, the first ``eval.limit`` of them.
+
+    Raises:
+        ValueError: The key is not set, or the data are not sound.
+    """
+    if config.data.eval is None:
+        raise ValueError("data.eval is not set; name the held-out records, data.eval=PATH")
+    return load_samples(config.data.eval, config.data)[: config.eval.limit]

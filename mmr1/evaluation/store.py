@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmr1.config import Config
-from mmr1.config_file import dump_yaml
-from mmr1.report.runs import read_lines
-from mmr1.trainer.evaluate import Evaluation, Row, write_evaluation
+from mmr1.config.file import dump_yaml
+from mmr1.report.run_reader import read_lines
 from mmr1.trainer.runs.output import append_json
+from mmr1.trainer.validation.evaluate import Evaluation, Row, write_evaluation
 from mmr1.types import Sample
 
 # What decides a completion and its score; other keys may differ when an evaluation is continued.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from mmr1.evaluation.run import Comparison, Results
-from mmr1.trainer.evaluate import Mode
+from mmr1.evaluation.benchmarks import Comparison, Results
+from mmr1.trainer.validation.evaluate import Mode
 
 FILE_WIDTH = 200  # of tables that are not shown on a terminal
 

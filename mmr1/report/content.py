@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from mmr1.report.boxes import BoxReader, box_reader
-from mmr1.report.runs import Run, flatten
+from mmr1.report.box_overlay import BoxReader, box_reader
+from mmr1.report.run_reader import Run, flatten
 from mmr1.report.thumbnails import Medium, Picture
 
 PLACES = 6

@@ -11,7 +11,7 @@ from typing import Any
 
 from mmr1.report.content import media_of, rollout_groups, summarise
 from mmr1.report.page import render, to_json
-from mmr1.report.runs import Run
+from mmr1.report.run_reader import Run
 from mmr1.report.thumbnails import Medium, Picture, thumbnail
 
 SIDE = 320

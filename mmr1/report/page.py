@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from mmr1.data.record import atomic
 from mmr1.report.content import media_of, rollout_groups, summarise
-from mmr1.report.runs import Run
+from mmr1.report.run_reader import Run
 from mmr1.report.thumbnails import Medium, Picture, fitting_side, thumbnails
 
 SCRIPTS = ("elements.js", "source.js", "curves.js", "pictures.js", "rollouts.js", "main.js")

@@ -10,17 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mmr1.rewards.composite import Scorer, build_scorer
+    from mmr1.rewards.functions import Part
     from mmr1.rewards.item import BadGoldError, Job, RewardItem
-    from mmr1.rewards.parts import Part
-    from mmr1.rewards.scorer import Scorer, build_scorer
 
 _HOME = {
     "BadGoldError": "item",
     "Job": "item",
-    "Part": "parts",
+    "Part": "functions",
     "RewardItem": "item",
-    "Scorer": "scorer",
-    "build_scorer": "scorer",
+    "Scorer": "composite",
+    "build_scorer": "composite",
 }
 __all__ = ["BadGoldError", "Job", "Part", "RewardItem", "Scorer", "build_scorer"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from mmr1.rewards.item import Job
-from mmr1.rewards.mathematics import decide, math
+from mmr1.rewards.math.equality import decide, math
 from mmr1.rewards.sandbox.pool import Pool
 
 

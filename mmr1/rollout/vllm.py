@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from transformers import BatchFeature
 
-from mmr1.allocator import keep_freed_memory
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import Probe, Ready, Request
+from mmr1.runtime import keep_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
 from mmr1.vision.families.qwen2_5_vl import Family, decode_media, expand_placeholders
 from mmr1.vision.prepare import PreparedMedia, media_inputs

@@ -6,53 +6,26 @@ not know which implementation it holds.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from mmr1.config import AlgorithmConfig, Config
-from mmr1.data.sampler import Sampler
-from mmr1.rollout.engine import RolloutEngine, requests_for
-from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.build import greedy
-from mmr1.trainer.coefficients import Coefficients
-from mmr1.trainer.critic import Critic
-from mmr1.trainer.demonstrations import Demonstrations
-from mmr1.trainer.dynamic_sampling import draw_groups
-from mmr1.trainer.experience import build_experience
-from mmr1.trainer.optimizer import NonFiniteError
-from mmr1.trainer.policy import Policy
-from mmr1.trainer.reference import Reference
-from mmr1.trainer.rollouts import Rollout, rollouts_of
+from mmr1.rollout.engine import requests_for
+from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.metrics import step_stats
-from mmr1.trainer.scoring import GroupScorer
-from mmr1.trainer.shuffled_frames import sample_shuffled
-from mmr1.trainer.step_rewards import StepScorer
-from mmr1.types import Experience, Prompt, Sample, ScoredGroup, StepStats
-from mmr1.vision.prepare import MediaCache
+from mmr1.trainer.runs.phase_timer import PhaseTimer
+from mmr1.trainer.runs.step import Step
+from mmr1.trainer.sampling.dynamic_sampling import draw_groups
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.rollouts import Rollout, rollouts_of
+from mmr1.trainer.sampling.shuffled_frames import sample_shuffled
+from mmr1.types import Experience, ScoredGroup, StepStats
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a run is put together from; ``trainer/run.py`` builds it from the configuration."""
-
-    sampler: Sampler
-    render: Callable[[Sample], Prompt]
-    rollout: RolloutEngine
-    rewards: GroupScorer
-    algorithm: Algorithm
-    policy: Policy
-    reference: Reference | None
-    coefficients: Coefficients
-    media: MediaCache
-    steps: StepScorer | None = None
-    critic: Critic | None = None
-    demonstrations: Demonstrations | None = None
-
-
-def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
+def train(config: Config, parts: TrainerComponents, done: int = 0) -> Iterator[Step]:
     """Run up to step ``trainer.max_steps``, ``done`` of them done before; yields each when done.
 
     Raises:
@@ -63,7 +36,7 @@ def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
     sample = partial(roll_out, config, parts)
     with rollouts_of(config, parts.rollout, sample) as rollouts:
         for number in range(done + 1, config.trainer.max_steps + 1):
-            clock = Clock()
+            clock = PhaseTimer()
             rollout = rollouts.take(number)
             drawn, version = rollout.drawn, parts.policy.version
             with clock("update"):
@@ -93,9 +66,9 @@ def train(config: Config, parts: Parts, done: int = 0) -> Iterator[Step]:
             yield Step(number, line, drawn.kept, first_advantages(batch))
 
 
-def roll_out(config: Config, parts: Parts, number: int) -> Rollout:
+def roll_out(config: Config, parts: TrainerComponents, number: int) -> Rollout:
     """Sample and score what step ``number`` learns from."""
-    clock = Clock()
+    clock = PhaseTimer()
     draw = partial(sample_and_score, config, parts, clock, number)
     drawn = draw_groups(draw, config.rollout.prompts, config.algorithm)
     # The next step's media are prepared while this one learns.
@@ -110,7 +83,7 @@ def staleness(scored: Sequence[ScoredGroup], version: int) -> int:
 
 
 def sample_and_score(
-    config: Config, parts: Parts, clock: Clock, number: int, count: int, draw: int
+    config: Config, parts: TrainerComponents, clock: PhaseTimer, number: int, count: int, draw: int
 ) -> list[ScoredGroup]:
     """Groups of the next ``count`` prompts; ``draw`` counts the calls of step ``number``."""
     prompts = [parts.render(s) for s in parts.sampler.next(count)]
@@ -122,7 +95,7 @@ def sample_and_score(
         groups = parts.rollout.generate(requests, sampling)
         if parts.algorithm.greedy_baseline:
             alone = [replace(request, n=1) for request in requests]
-            best = parts.rollout.generate(alone, greedy(sampling))
+            best = parts.rollout.generate(alone, sampling.greedy())
         if parts.algorithm.shuffled_frames:
             shuffled = sample_shuffled(parts.rollout, requests, sampling)
     with clock("reward"):
@@ -135,7 +108,7 @@ def sample_and_score(
         return parts.steps.score(scored) if parts.steps else scored
 
 
-def learn(parts: Parts, batch: Experience, warm_up: bool) -> StepStats:
+def learn(parts: TrainerComponents, batch: Experience, warm_up: bool) -> StepStats:
     """The critic, if there is one, learns in every step; the policy after the critic's warm-up."""
     stats = {} if parts.critic is None else parts.critic.update(batch)
     return stats if warm_up else {**stats, **parts.policy.update(batch)}
@@ -149,21 +122,6 @@ def is_warm_up(number: int, config: AlgorithmConfig) -> bool:
 def is_due(number: int, every: int) -> bool:
     """Is step ``number`` one of every ``every`` steps? Never for 0."""
     return every > 0 and number % every == 0
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one step did.
-
-    Attributes:
-        stats: The line for ``metrics.jsonl``.
-        advantages: One per completion, in group order.
-    """
-
-    number: int
-    stats: StepStats
-    scored: Sequence[ScoredGroup] = ()
-    advantages: Sequence[float] = ()
 
 
 class FailedStepError(NonFiniteError):
@@ -187,20 +145,3 @@ def kept_for_inspection(number: int, batch: Experience) -> Iterator[None]:
 def first_advantages(batch: Experience) -> list[float]:
     """Each completion's advantage, or that of its first token where they differ."""
     return batch.advantages[:, 0].tolist()
-
-
-@dataclass(slots=True)
-class Clock:
-    """Wall seconds of named parts of a step, those of a part added up, and of the whole."""
-
-    parts: dict[str, float] = field(default_factory=dict)
-    start: float = field(default_factory=time.perf_counter)
-
-    @contextmanager
-    def __call__(self, part: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self.parts[part] = self.parts.get(part, 0.0) + time.perf_counter() - begin
-
-    def seconds(self) -> dict[str, float]:
-        return {**self.parts, "step": time.perf_counter() - self.start}

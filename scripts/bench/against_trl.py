@@ -27,7 +27,7 @@ from matplotlib import pyplot as plt
 from PIL import Image
 
 from mmr1.config import Config
-from mmr1.config_file import dump_yaml
+from mmr1.config.file import dump_yaml
 from mmr1.data.record import load_samples
 from mmr1.vision.families.tiny import new_model
 

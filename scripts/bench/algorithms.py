@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from mmr1.algorithm_config import ALGORITHMS
+from mmr1.config.algorithm import ALGORITHMS
 from mmr1.report.curves import read_metrics
 
 RECIPE = Path("scripts/recipes/quickstart/rl.yaml")

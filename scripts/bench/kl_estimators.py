@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.distributions import Normal, kl_divergence
 
-from mmr1.trainer.kl import ESTIMATORS
+from mmr1.trainer.algorithms.kl import ESTIMATORS
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

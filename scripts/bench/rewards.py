@@ -65,7 +65,7 @@ def _item(random: Random, step: int) -> RewardItem:
 
 
 def _verify(gold: str, answer: str) -> Job:
-    return Job("mmr1.rewards.symbolic:verify", (gold, answer))
+    return Job("mmr1.rewards.math.symbolic:verify", (gold, answer))
 
 
 def main(arguments: list[str]) -> None:

@@ -31,9 +31,9 @@ from transformers import AutoModelForImageTextToText
 
 from datasets_prep.generators.video import write_mp4
 from mmr1.config import Config, SamplingConfig
+from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.build import build_engine
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.families.qwen2_5_vl import Family, load_family, prepare_media, render_prompt
 from mmr1.vision.families.tiny import new_model

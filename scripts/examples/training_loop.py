@@ -13,16 +13,18 @@ from tempfile import mkdtemp
 
 from mmr1.config import Config
 from mmr1.data.record import load_samples
+from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_scorer
 from mmr1.rollout.engine import Request, request_seed
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer import build
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.experience import build_experience
-from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.policy import LocalPolicy
-from mmr1.trainer.scoring import GroupScorer
+from mmr1.trainer.models.loading import load_model, token_scorer
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.scoring import GroupScorer
+from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.tiny import new_model
 
 
@@ -32,10 +34,10 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
         rewards={"parts": {"exact": {}, "format": {"weight": 0.5}}},
         rollout={"sampling": {"max_tokens": 16}},
     )
-    model, family = build.load_model(config.model), build.family_of(config)
-    media, render = build.media_cache(family, config), build.renderer(family, config)
+    model, family = load_model(config.model), family_of(config)
+    media, render = media_cache(family, config), renderer(family, config)
     algorithm = build_algorithm(config.algorithm)
-    scores = build.token_scorer(config, model, family, media, temperature=1.0)
+    scores = token_scorer(config, model, family, media, temperature=1.0)
     optimizer = Optimizer(model, config.optimizer, steps)
     policy = LocalPolicy(scores, algorithm, optimizer, updates=1)
     rollout, sampler = HfEngine(model, family, media), Sampler({"own": load_samples(records)}, 0)

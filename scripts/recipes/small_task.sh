@@ -21,7 +21,7 @@ first() {
 # control RECORDS: goes on with the supervised training for as long as RL took.
 control() {
     stage sft sft data.train="$1" model.path="$(checkpoint sft)" trainer.output_dir="$out/control" \
-        trainer.max_steps="$("$python" scripts/control_steps.py "$out/sft" "$out/rl")"
+        trainer.max_steps="$("$python" scripts/recipes/control_steps.py "$out/sft" "$out/rl")"
 }
 
 # compare SPLIT: the three models on the held-out records, and the differences with intervals.

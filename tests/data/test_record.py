@@ -17,6 +17,7 @@ from mmr1.data.record import decode, encode, load_samples, parse_json, write_rec
 from mmr1.data.schema import json_schema
 from mmr1.data.sources import load_samples as load_source
 from mmr1.types import MediaRef, Message, Sample, TextPart
+from tests.paths import REPOSITORY
 
 
 def png(colour: str = "red", size: tuple[int, int] = (40, 30)) -> bytes:
@@ -227,7 +228,7 @@ def test_any_sample_comes_back_as_it_was(sample: Sample) -> None:
 
 
 def test_the_schema_file_is_the_schema() -> None:
-    beside = Path(__file__).parents[2] / "mmr1/data/record.schema.json"
+    beside = REPOSITORY / "mmr1/data/record.schema.json"
     assert beside.read_text() == json_schema(), "python -m mmr1.data.schema > the file"
 
 

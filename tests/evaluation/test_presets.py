@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from datasets_prep.converter import CONVERTERS
+from datasets_prep.converters.base import CONVERTERS
 from mmr1.config import Config
 from mmr1.data.templates import load_template
 from mmr1.evaluation.presets import PRESETS, with_preset
 from mmr1.rewards import RewardItem, build_scorer
-from mmr1.trainer.evaluate import accuracy_part
+from mmr1.trainer.validation.evaluate import accuracy_part
 from mmr1.types import Message, Sample, TextPart
 
 SIZE = (200, 100)

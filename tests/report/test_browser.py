@@ -22,7 +22,7 @@ from PIL import Image
 from datasets_prep.generators.video import appearing_square, write_mp4
 from mmr1.report import live
 from mmr1.report.page import write_report
-from mmr1.report.runs import open_run
+from mmr1.report.run_reader import open_run
 from tests.report.made import HOSTILE, completion, image, prompt, write_run
 
 pytestmark = pytest.mark.browser

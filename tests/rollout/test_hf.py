@@ -17,13 +17,13 @@ from mmr1.rollout import decoding
 from mmr1.rollout.decoding import Decoder
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.build import engine_of_its_own
+from mmr1.trainer.distributed.engine_actor import engine_of_its_own
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.scorer import Scorer
 from mmr1.trainer.forward.sequences import group_input
-from mmr1.trainer.lora import add_adapters
-from mmr1.trainer.parity import check_parity
+from mmr1.trainer.models.lora import add_adapters
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.sampling.parity import check_parity
 from mmr1.types import Message, Prompt, Sample, TextPart
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt, unwrapped
 from mmr1.vision.features import FeatureCache

@@ -20,16 +20,16 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.config import Config, LoraConfig, RolloutConfig, SamplingConfig
 from mmr1.data.record import load_samples
+from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
-from mmr1.rollout.feeding import FedEngine
-from mmr1.rollout.process import EngineError, EngineProcess
-from mmr1.trainer.build import build_engine
+from mmr1.rollout.engine_process import EngineError, EngineProcess
+from mmr1.rollout.prefetching import FedEngine
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.scorer import Scorer
 from mmr1.trainer.forward.sequences import group_input
-from mmr1.trainer.lora import add_adapters
-from mmr1.trainer.parity import ParityError, check_parity
-from mmr1.trainer.state import model_weights
+from mmr1.trainer.models.lora import add_adapters
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.state import model_weights
+from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.families.qwen2_5_vl import (
     expand_placeholders,

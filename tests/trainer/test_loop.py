@@ -14,25 +14,27 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.algorithm_config import ALGORITHMS
 from mmr1.config import Config, ModelConfig
+from mmr1.config.algorithm import ALGORITHMS
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_scorer
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.coefficients import Coefficients
-from mmr1.trainer.critic import build_critic
-from mmr1.trainer.dynamic_sampling import NoSignalError
-from mmr1.trainer.forward.scorer import Scorer
-from mmr1.trainer.loop import Parts, Step, train
-from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.policy import LocalPolicy
-from mmr1.trainer.reference import FrozenCopy
-from mmr1.trainer.scoring import GroupScorer
-from mmr1.trainer.step_rewards import build_step_scorer
+from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.loop import train
+from mmr1.trainer.models.critic import build_critic
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.models.reference import FrozenCopy
+from mmr1.trainer.runs.step import Step
+from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
+from mmr1.trainer.sampling.scoring import GroupScorer
+from mmr1.trainer.sampling.step_rewards import build_step_scorer
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
 from mmr1.vision.prepare import MediaCache
-from tests.trainer.test_algorithms import own_algorithm
+from tests.trainer.algorithms.test_algorithms import own_algorithm
 
 # An untrained model writes noise: a reward that tells its completions apart all the same.
 REWARD = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"
@@ -85,7 +87,7 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
     policy = Scorer(model, family, media, 1.0, 4096)
     start_scorer = replace(policy, model=copy.deepcopy(model))
     reference = FrozenCopy(policy, start_scorer) if config.algorithm.kl_coef else None
-    parts = Parts(
+    parts = TrainerComponents(
         sampler=Sampler(samples, 0),
         render=partial(render_prompt, family),
         rollout=HfEngine(model, family, media, shares_weights=True),

@@ -17,10 +17,10 @@ import yaml
 from safetensors.torch import load_file
 
 from mmr1.config import Config
-from mmr1.config_file import dump_yaml
+from mmr1.config.file import dump_yaml
 from mmr1.trainer.offline.sft import run_sft
-from mmr1.trainer.run import run_training
 from mmr1.trainer.runs.stopping import StoppedError
+from mmr1.trainer.train import run_training
 
 LENGTH_REWARD = """
 from pathlib import Path
@@ -238,7 +238,7 @@ def test_resuming_nothing_begins_and_resuming_the_end_changes_nothing(
 
 
 def test_a_finished_run_starts_no_engine(undisturbed, tiny_model, digits, reward, monkeypatch):
-    monkeypatch.setattr("mmr1.trainer.build.build_engine", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr("mmr1.trainer.train.build_engine", lambda *_: pytest.fail("it was started"))
     last = run_training(rl(tiny_model, digits, reward, undisturbed), resume=True)
     assert last.name == "step_000005"
     written = undisturbed / "checkpoints/step_000006.tmp"  # by a process that has the lock

@@ -34,7 +34,7 @@ from mmr1.rewards.sandbox.wire import (
 from mmr1.rewards.sandbox.zygote import ANSWER, FORK, KILL
 from mmr1.types import Reward, Status
 
-VERIFIER = Job("mmr1.rewards.symbolic:warm", ())
+VERIFIER = Job("mmr1.rewards.math.symbolic:warm", ())
 _START_S = 120.0
 _SEND_S = 10.0
 _BOOT = (

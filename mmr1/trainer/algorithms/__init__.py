@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mmr1.algorithm_config import ALGORITHMS
 from mmr1.config import AlgorithmConfig
+from mmr1.config.algorithm import ALGORITHMS
 from mmr1.trainer.algorithms.algorithm import Algorithm
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mmr1.trainer.losses import Aggregation
+from mmr1.trainer.algorithms.losses import Aggregation
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer import advantages, losses
+from mmr1.trainer.algorithms import advantages, losses
 from mmr1.trainer.algorithms.algorithm import Algorithm, LossInputs
 from mmr1.trainer.algorithms.terms import needs_signal, per_completion, regularised
 

@@ -7,7 +7,7 @@ as the R1 paper writes it (arXiv 2501.12948).
 from __future__ import annotations
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer import advantages
+from mmr1.trainer.algorithms import advantages
 from mmr1.trainer.algorithms.algorithm import Algorithm
 from mmr1.trainer.algorithms.terms import clipped_algorithm, per_completion
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer import advantages
+from mmr1.trainer.algorithms import advantages
 from mmr1.trainer.algorithms.algorithm import Algorithm
 from mmr1.trainer.algorithms.terms import clipped_algorithm, per_completion
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.advantages import at_end, gae, normalised
+from mmr1.trainer.algorithms.advantages import at_end, gae, normalised
 from mmr1.trainer.algorithms.algorithm import Algorithm, Outcomes
 from mmr1.trainer.algorithms.terms import clipped_algorithm
 

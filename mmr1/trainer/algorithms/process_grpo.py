@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer import advantages
+from mmr1.trainer.algorithms import advantages
 from mmr1.trainer.algorithms.algorithm import Algorithm, Outcomes
 from mmr1.trainer.algorithms.terms import clipped_algorithm
 

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer import advantages
+from mmr1.trainer.algorithms import advantages
 from mmr1.trainer.algorithms.algorithm import Algorithm, Outcomes
 from mmr1.trainer.algorithms.terms import needs_signal, penalised, policy_gradient
 

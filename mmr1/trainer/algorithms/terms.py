@@ -8,9 +8,9 @@ from functools import partial
 import torch
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer import losses
+from mmr1.trainer.algorithms import losses
 from mmr1.trainer.algorithms.algorithm import Algorithm, LossInputs, Outcomes
-from mmr1.trainer.kl import ESTIMATORS
+from mmr1.trainer.algorithms.kl import ESTIMATORS
 
 
 def per_completion(

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from mmr1.trainer.algorithms.kl import full
 from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS, add_product, logits_of, row_chunks
-from mmr1.trainer.kl import full
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ import torch
 
 from mmr1.config import Config, DpoConfig
 from mmr1.data.preferences import ranking_of
-from mmr1.trainer.build import feature_cache, load_trainable, token_scorer
-from mmr1.trainer.forward.scorer import Scorer
+from mmr1.data.responses import written_group
+from mmr1.trainer.forward.process_group import only_batch
 from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.models.loading import feature_cache, load_trainable, token_scorer
+from mmr1.trainer.models.optimizer import Optimizer, check_finite
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.state import model_snapshot
 from mmr1.trainer.offline.preference_losses import dpo, implicit_rewards
 from mmr1.trainer.offline.training import Learner, Records, read_records, run_offline
-from mmr1.trainer.optimizer import Optimizer, check_finite
-from mmr1.trainer.runs.written import written_group
-from mmr1.trainer.state import model_snapshot
-from mmr1.trainer.team import only_batch
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 

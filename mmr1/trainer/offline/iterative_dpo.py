@@ -18,22 +18,23 @@ from mmr1.config import Config
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_scorer
 from mmr1.rewards.accounting import reward_stats
+from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
-from mmr1.trainer import build
-from mmr1.trainer.evaluate import accuracy_part, evaluate, is_right, write_evaluation
-from mmr1.trainer.forward.scorer import Scorer
-from mmr1.trainer.loop import Clock, Step
-from mmr1.trainer.lora import plain_weights
+from mmr1.trainer.models.loading import feature_cache, load_trainable, token_scorer
+from mmr1.trainer.models.lora import plain_weights
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
 from mmr1.trainer.offline.dpo import Pair, dpo_step, with_reference
-from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.reward_part import reward_models
-from mmr1.trainer.run import Inputs, check_inputs, parity_line, summary_line
-from mmr1.trainer.runs.checkpoint import Fill
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory, check_directory
-from mmr1.trainer.runs.running import run_steps
-from mmr1.trainer.scoring import GroupScorer
-from mmr1.trainer.state import model_snapshot
+from mmr1.trainer.runs.phase_timer import PhaseTimer
+from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.take_steps import run_steps
+from mmr1.trainer.sampling.reward_models import reward_models
+from mmr1.trainer.sampling.scoring import GroupScorer
+from mmr1.trainer.train import Inputs, check_inputs, parity_line, summary_line
+from mmr1.trainer.validation.evaluate import accuracy_part, evaluate, is_right, write_evaluation
 from mmr1.types import Completion, RolloutGroup, ScoredGroup
 
 
@@ -51,7 +52,7 @@ def run_iterative_dpo(config: Config) -> Path:
     check_directory(config, resume=False)
     with build_scorer(config.rewards, reward_models(config)) as rewards:
         inputs = check_inputs(config, rewards, train=True)
-        model = build.load_trainable(config.model)
+        model = load_trainable(config.model)
         judge = GroupScorer(rewards, inputs.media, config.rewards.max_invalid_fraction)
         with closing(RunDirectory(config)) as directory:
             return _train(config, inputs, judge, model, directory)
@@ -60,14 +61,14 @@ def run_iterative_dpo(config: Config) -> Path:
 def _train(
     config: Config, inputs: Inputs, judge: GroupScorer, model: Any, directory: RunDirectory
 ) -> Path:
-    temperature, features = config.rollout.sampling.temperature, build.feature_cache(config)
-    scorer = build.token_scorer(config, model, inputs.family, inputs.media, temperature, features)
+    temperature, features = config.rollout.sampling.temperature, feature_cache(config)
+    scorer = token_scorer(config, model, inputs.family, inputs.media, temperature, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
     directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory)
     display.say("starting the rollout engine")
     log = directory.path / "engine.log"
-    engine = build.build_engine(config, inputs.family, inputs.media, log, model, features)
+    engine = build_engine(config, inputs.family, inputs.media, log, model, features)
     with closing(engine):
         display.say(parity_line(config, inputs, engine, scorer))
 
@@ -77,7 +78,7 @@ def _train(
             if step.scored:
                 directory.log_rollouts(step.number, step.scored, inputs.media)
 
-        def snapshot(number: int) -> Fill:
+        def snapshot(number: int) -> WriteCheckpoint:
             copy = config.trainer.save_in_background
             return model_snapshot(model, inputs.family.processor, optimizer, copy)
 
@@ -109,7 +110,7 @@ def rounds(
     part = accuracy_part(config.rewards, config.eval.accuracy)
     step = 0
     for number in range(1, config.dpo.rounds + 1):
-        clock = Clock()
+        clock = PhaseTimer()
         with clock("rollout"):
             prompts = [inputs.render(s) for s in sampler.next(config.dpo.prompts)]
             requests = requests_for(prompts, config.rollout.n, config.seed, number)
@@ -134,7 +135,7 @@ def rounds(
                 stats |= dpo_step(scorer, optimizer, batch, config.dpo)
             times = {f"time/{name}": spent for name, spent in clock.seconds().items()}
             yield Step(step, {"step": step, "dpo/round": number, **stats, **times}, sampled)
-            clock, stats, sampled = Clock(), {}, []
+            clock, stats, sampled = PhaseTimer(), {}, []
         engine.load_weights(plain_weights(scorer.model), number)
 
 

@@ -11,15 +11,21 @@ import torch
 
 from mmr1.config import Config
 from mmr1.data.preferences import ranking_of
-from mmr1.trainer.build import feature_cache, load_held_out, token_scorer
-from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.data.responses import written_group
+from mmr1.data.sources import load_held_out
+from mmr1.trainer.forward.process_group import only_batch
+from mmr1.trainer.models.loading import feature_cache, token_scorer
+from mmr1.trainer.models.optimizer import Optimizer, check_finite
+from mmr1.trainer.models.scalar_model import (
+    ScalarScorer,
+    at_index,
+    load_scalar_model,
+    rewards_of,
+    scalar_snapshot,
+)
+from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.preference_losses import bradley_terry
 from mmr1.trainer.offline.training import Learner, Records, read_records, run_offline
-from mmr1.trainer.optimizer import Optimizer, check_finite
-from mmr1.trainer.runs.checkpoint import Fill
-from mmr1.trainer.runs.written import written_group
-from mmr1.trainer.scalar_model import ScalarScorer, load_scalar_model, scalar_snapshot
-from mmr1.trainer.team import only_batch
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
@@ -47,7 +53,7 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     def step(batch: Sequence[Sample]) -> StepStats:
         return reward_model_step(scorer, optimizer, [_group(records, s) for s in batch])
 
-    def snapshot(number: int) -> Fill:
+    def snapshot(number: int) -> WriteCheckpoint:
         met = records.met(config.seed, number * config.rm.batch_size)
         centre(scorer, [_group(records, sample) for sample in met])
         return scalar_snapshot(
@@ -83,7 +89,7 @@ def reward_model_step(
     for turn in scorer.scorer.turns(groups, whole=True):
         batch = only_batch(turn)
         last = torch.tensor([len(row) - 1 for g in batch.groups for row in g.completions])
-        rewards = _at(scorer.scores(batch), last)
+        rewards = at_index(scorer.scores(batch), last)
         rankings = rewards.split([len(g.completions) for g in batch.groups])
         loss = torch.stack([bradley_terry(r) for r in rankings]).sum() / len(groups)
         loss.backward()
@@ -93,11 +99,6 @@ def reward_model_step(
     check_finite(totals["loss"])
     lr = optimizer.lr
     return {**totals, "grad_norm": optimizer.step(), "lr": lr}
-
-
-def rewards_of(scorer: ScalarScorer, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-    """``[B]``: the number at the last token of each completion."""
-    return _at(scorer.all(groups), completion_mask(groups).sum(-1) - 1)
 
 
 @torch.no_grad()
@@ -121,8 +122,3 @@ def pairs_right(rewards: torch.Tensor) -> torch.Tensor:
     """Of a ranking ``[K]``, best first: is each of its K (K - 1) / 2 pairs in order? Bool."""
     better, worse = torch.triu_indices(len(rewards), len(rewards), 1)
     return rewards[better] > rewards[worse]
-
-
-def _at(scores: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """``[B, R]`` at one index of each row: ``[B]``."""
-    return scores.gather(-1, index.to(scores.device)[:, None])[:, 0]

@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from mmr1.config import Config
-from mmr1.trainer.build import load_trainable, token_scorer
-from mmr1.trainer.forward.scorer import Scorer
+from mmr1.data.responses import assistant_text, demonstration
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.trainer.nll import add_nll_gradient
+from mmr1.trainer.models.loading import load_trainable, token_scorer
+from mmr1.trainer.models.nll import add_nll_gradient
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.state import model_snapshot
 from mmr1.trainer.offline.training import Learner, read_records, run_offline
-from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.runs.written import assistant_text, demonstration
-from mmr1.trainer.state import model_snapshot
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 

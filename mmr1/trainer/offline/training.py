@@ -11,18 +11,26 @@ from pathlib import Path
 
 from mmr1.config import Config
 from mmr1.data.quarantine import Quarantine
+from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
-from mmr1.trainer.build import family_of, media_cache, renderer, set_up
-from mmr1.trainer.loop import Step
-from mmr1.trainer.optimizer import Optimizer
-from mmr1.trainer.runs.checkpoint import Fill
+from mmr1.runtime import set_up_torch
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.state import (
+    HasState,
+    WriteCheckpoint,
+    load_progress,
+    load_snapshot,
+    progress,
+    save_progress,
+)
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory, check_directory
-from mmr1.trainer.runs.running import run_steps
+from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
-from mmr1.trainer.state import HasState, load_progress, load_snapshot, progress, save_progress
 from mmr1.types import Prompt, Sample, StepStats
+from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.qwen2_5_vl import Family
 from mmr1.vision.prepare import MediaCache
 
@@ -61,7 +69,7 @@ class Learner:
     optimizer: Optimizer
     batch_size: int
     step: Callable[[Sequence[Sample]], StepStats]
-    snapshot: Callable[[int], Fill]
+    snapshot: Callable[[int], WriteCheckpoint]
 
 
 def read_records(config: Config, check: Callable[[Sample], object], *, resume: bool) -> Records:
@@ -72,7 +80,7 @@ def read_records(config: Config, check: Callable[[Sample], object], *, resume: b
     """
     check_directory(config, resume=resume)
     check_trackers(config.trainer.trackers)
-    set_up(config)
+    set_up_torch(config.seed, config.trainer.threads)
     quarantine = Quarantine(None, config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)
     for sample in chain.from_iterable(sources.values()):
@@ -110,7 +118,7 @@ def run_offline(config: Config, records: Records, learner: Learner) -> Path:
             trackers.log(step.stats)
             display.show(step.stats)
 
-        def snapshot(step: int) -> Fill:
+        def snapshot(step: int) -> WriteCheckpoint:
             write, state = learner.snapshot(step), progress(step, carried)
 
             def fill(folder: Path) -> None:

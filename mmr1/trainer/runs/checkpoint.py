@@ -21,13 +21,11 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mmr1.config import TrainerConfig
+from mmr1.trainer.models.state import WriteCheckpoint
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"
 _PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt"}
-
-Fill = Callable[[Path], None]
-"""Writes the files of a checkpoint into the folder it is given."""
 
 
 class CheckpointError(RuntimeError):
@@ -39,7 +37,7 @@ class DamagedCheckpointError(RuntimeError):
 
 
 def write_checkpoint(
-    folder: Path, step: int, fill: Fill, metrics: Mapping[str, float] | None = None
+    folder: Path, step: int, fill: WriteCheckpoint, metrics: Mapping[str, float] | None = None
 ) -> Path:
     """Write ``folder/step_N`` whole or not at all; ``metrics`` go into its manifest.
 
@@ -151,7 +149,7 @@ class Checkpoints:
         self._writing: Future[None] | None = None
         self.last: Path | None = None
 
-    def save(self, step: int, fill: Fill, metrics: Mapping[str, float]) -> None:
+    def save(self, step: int, fill: WriteCheckpoint, metrics: Mapping[str, float]) -> None:
         """Write the checkpoint of ``step``.
 
         Raises:
@@ -175,7 +173,7 @@ class Checkpoints:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _write(self, step: int, fill: Fill, metrics: Mapping[str, float]) -> None:
+    def _write(self, step: int, fill: WriteCheckpoint, metrics: Mapping[str, float]) -> None:
         self.last = write_checkpoint(self._folder, step, fill, metrics)
         prune(self._folder, self._keep, self._best_by)
 

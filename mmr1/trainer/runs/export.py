@@ -9,10 +9,10 @@ from typing import Any
 import jinja2
 
 from mmr1.config import Config
-from mmr1.config_file import load_config
+from mmr1.config.file import load_config
 from mmr1.trainer.runs.checkpoint import MANIFEST, MANIFEST_DIGEST, check_whole
-from mmr1.trainer.lora import ADAPTER_FOLDER
-from mmr1.trainer.state import TRAINING
+from mmr1.trainer.models.lora import ADAPTER_FOLDER
+from mmr1.trainer.models.state import TRAINING
 
 CARD = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
     """\

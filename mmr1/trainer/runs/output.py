@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mmr1.config import Config
-from mmr1.config_file import dump_yaml, load_config
+from mmr1.config.file import dump_yaml, load_config
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,

@@ -1,0 +1,43 @@
+"""The configuration: one pydantic model per section, and every default.
+
+``file.py`` reads a YAML file into the tree. Unknown keys are refused.
+"""
+
+from mmr1.config.algorithm import AlgorithmConfig, CriticConfig
+from mmr1.config.data import DataConfig
+from mmr1.config.model import LoraConfig, ModelConfig, OptimizerConfig
+from mmr1.config.rewards import RewardPartConfig, RewardsConfig
+from mmr1.config.rollout import EvalConfig, RolloutConfig, SamplingConfig
+from mmr1.config.section import Dtype, Section
+from mmr1.config.trainer import (
+    DpoConfig,
+    ResourcesConfig,
+    RewardModelConfig,
+    SftConfig,
+    Tracker,
+    TrainerConfig,
+)
+from mmr1.config.tree import Config
+
+__all__ = [
+    "AlgorithmConfig",
+    "Config",
+    "CriticConfig",
+    "DataConfig",
+    "DpoConfig",
+    "Dtype",
+    "EvalConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "ResourcesConfig",
+    "RewardModelConfig",
+    "RewardPartConfig",
+    "RewardsConfig",
+    "RolloutConfig",
+    "SamplingConfig",
+    "Section",
+    "SftConfig",
+    "Tracker",
+    "TrainerConfig",
+]

@@ -1,0 +1,99 @@
+"""Configuration files: read, checked, explained where they are wrong, and written.
+
+A YAML file is read first, then ``key.path=value`` overrides, both through OmegaConf (so
+interpolations work); then pydantic checks the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from mmr1.config import Config
+from mmr1.config.section import Section
+from mmr1.registry import suggest
+
+
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file, apply ``key.path=value`` overrides, check everything.
+
+    Raises:
+        ValueError: Names the file and the key, and the nearest right key for an unknown one.
+    """
+    tree = OmegaConf.create({})
+    if path is not None:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such configuration file")
+        tree = _read_yaml(path)
+    for override in overrides:
+        key, separator, _ = override.partition("=")
+        if not separator or not key:
+            raise ValueError(f"override '{override}' is not of the form key.path=value")
+    try:
+        merged = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
+        values = OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{path or 'overrides'}: {error}") from error
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        source = str(path) if path is not None else "configuration"
+        raise ValueError("\n".join(_explain(error, source))) from error
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        tree = OmegaConf.load(path)
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not OmegaConf.is_dict(tree):
+        raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
+    return tree
+
+
+def _explain(error: ValidationError, source: str) -> Iterable[str]:
+    """One line per problem: file, key, what is wrong, what would be right."""
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = _sibling_keys(problem["loc"])
+            near = suggest(str(problem["loc"][-1]), known)
+            hint = near or f"; known here: {', '.join(known)}"
+            yield f"{source}: unknown key '{key}'{hint}"
+        elif problem["type"] == "missing":
+            yield f"{source}: '{key}' is missing; set it in the file or as {key}=..."
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            value = problem["input"]
+            shown = "" if isinstance(value, dict) else f" (it is {value!r})"
+            yield f"{source}: '{key}': {message}{shown}" if key else f"{source}: {message}"
+
+
+def _sibling_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that may stand where an unknown one does."""
+    section: Any = Config
+    for part in location[:-1]:
+        field = getattr(section, "model_fields", {}).get(part)
+        if field is None:  # an entry of a mapping, such as rewards.parts.NAME
+            continue
+        section = _section_of(field.annotation)
+    return sorted(getattr(section, "model_fields", {}))
+
+
+def _section_of(annotation: Any) -> Any:
+    """The Section inside an annotation such as ``dict[str, RewardPartConfig]`` or ``X | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    inner = [_section_of(argument) for argument in getattr(annotation, "__args__", ())]
+    return next((section for section in inner if section is not None), None)
+
+
+def dump_yaml(config: Section) -> str:
+    """The resolved configuration as YAML, in the order of the tree."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

@@ -1,0 +1,57 @@
+"""The reward: ``rewards``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from mmr1.config.section import Fraction, Positive, Section
+
+
+class RewardPartConfig(Section):
+    """One named, weighted part of the reward."""
+
+    use: str | None = Field(
+        None,
+        description="Built-in name, file.py:function, dotted path or URL; default: the name",
+    )
+    weight: float = Field(1.0, allow_inf_nan=False, description="0 logs the part only")
+    gate: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="The parts after this one are 0 for a completion below this value",
+    )
+    isolated: bool = Field(
+        True, description="Run a plugin in the sandbox: no network, no writing, limited memory"
+    )
+    timeout_s: float | None = Field(
+        None, gt=0, description="Deadline of one call of a plugin or URL; else rewards.timeout_s"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword options")
+
+
+class RewardsConfig(Section):
+    """The weighted sum of named parts, and the pool of processes that verifies answers."""
+
+    parts: dict[str, RewardPartConfig] = Field(
+        default_factory=lambda: {
+            "format": RewardPartConfig(weight=0.5),
+            "math": RewardPartConfig(weight=1.0),
+        },
+        min_length=1,
+    )
+    workers: Positive = Field(2, description="Verifier processes")
+    timeout_s: float = Field(2.0, gt=0, description="Deadline of one verdict")
+    max_invalid_fraction: Fraction = Field(
+        0.2, description="The run stops when more of a step's completions have no valid reward"
+    )
+
+    @field_validator("parts", mode="before")
+    @classmethod
+    def _drop(cls, parts: Any) -> Any:
+        """``rewards.parts.NAME=null`` takes a part of the file out."""
+        if not isinstance(parts, Mapping):
+            return parts
+        return {name: part for name, part in parts.items() if part is not None}

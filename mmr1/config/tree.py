@@ -1,0 +1,163 @@
+"""The whole configuration tree, and the checks that look at several sections."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from mmr1.config.algorithm import ALGORITHMS, GROUP_BASELINE, AlgorithmConfig
+from mmr1.config.data import DataConfig
+from mmr1.config.model import ModelConfig, OptimizerConfig
+from mmr1.config.rewards import RewardsConfig
+from mmr1.config.rollout import EvalConfig, RolloutConfig
+from mmr1.config.section import Dtype, Section
+from mmr1.config.trainer import (
+    DpoConfig,
+    ResourcesConfig,
+    RewardModelConfig,
+    SftConfig,
+    TrainerConfig,
+)
+
+
+class Config(Section):
+    """The whole tree, for every command alike.
+
+    A command reads the sections it needs, so the configuration that a run saved can be given to
+    ``mmr1 eval`` as it is.
+    """
+
+    seed: int = 0
+    model: ModelConfig
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    rewards: RewardsConfig = RewardsConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    sft: SftConfig = SftConfig()
+    dpo: DpoConfig = DpoConfig()
+    rm: RewardModelConfig = RewardModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    eval: EvalConfig = EvalConfig()
+
+    @model_validator(mode="after")
+    def _make_sense(self) -> Config:
+        algorithm, n = self.algorithm, self.rollout.n
+        if n < 2 and (algorithm.name in GROUP_BASELINE or algorithm.dynamic_sampling):
+            raise ValueError(
+                f"rollout.n={n} and algorithm.name={algorithm.name}: a group of one has no "
+                "baseline and no signal; set rollout.n to 2 or more"
+            )
+        if (self.data.ptx is None) != (algorithm.ptx_coef == 0):
+            raise ValueError(
+                f"data.ptx={self.data.ptx} and algorithm.ptx_coef={algorithm.ptx_coef:g}: the PTX "
+                "term needs demonstrations and a coefficient; set both, or neither"
+            )
+        self._match_contrast()
+        if self.dpo.rounds and n < 2:
+            raise ValueError(
+                f"rollout.n={n} and dpo.rounds={self.dpo.rounds}: a pair needs two completions of "
+                "a prompt; set rollout.n to 2 or more"
+            )
+        if self.dpo.rounds > self.trainer.max_steps:
+            raise ValueError(
+                f"dpo.rounds={self.dpo.rounds} share trainer.max_steps={self.trainer.max_steps}: "
+                "a round would have no step; lower the first or raise the second"
+            )
+        critic, steps = algorithm.critic, self.trainer.max_steps
+        if critic is not None and critic.warmup_steps >= steps:
+            raise ValueError(
+                f"algorithm.critic.warmup_steps={critic.warmup_steps} and trainer.max_steps={steps}"
+                ": the policy would never learn; lower the first or raise the second"
+            )
+        if self.rollout.ahead and self.rollout.engine == "hf" and not self.resources.distributed:
+            raise ValueError(
+                f"rollout.ahead={self.rollout.ahead} and rollout.engine=hf: that engine samples "
+                "from the very model that is being updated; set rollout.engine=vllm or ahead=0"
+            )
+        if self.rollout.engine == "hf" and self.rollout_dtype != self.model.dtype:
+            raise ValueError(
+                f"rollout.dtype={self.rollout.dtype} and model.dtype={self.model.dtype}: "
+                "rollout.engine=hf samples from the model as it is; set rollout.engine=vllm, or "
+                "leave rollout.dtype out"
+            )
+        if self.resources.distributed:
+            self._refuse_what_ranks_cannot()
+        return self
+
+    @property
+    def rollout_dtype(self) -> Dtype:
+        """``rollout.dtype``, which is ``model.dtype`` where it is not set."""
+        return self.rollout.dtype or self.model.dtype
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Tokens a prompt may have: the engine's window less the longest completion."""
+        return self.rollout.max_model_len - self.rollout.sampling.max_tokens
+
+    @property
+    def rounded(self) -> bool:
+        """The engine's log-probs or the trainer's are computed in half precision."""
+        return "bfloat16" in (self.model.dtype, self.rollout_dtype)
+
+    @property
+    def parity_tolerance(self) -> float:
+        """``rollout.parity_tolerance``, or its default."""
+        return self.rollout.parity_tolerance or (0.1 if self.rounded else 1e-4)
+
+    @property
+    def correction(self) -> Literal["none", "token", "sequence"]:
+        """``algorithm.rollout_correction`` with ``auto`` resolved."""
+        wanted = self.algorithm.rollout_correction
+        if wanted != "auto":
+            return wanted
+        is_off_policy = self.rollout.ahead or self.rollout_dtype != self.model.dtype
+        return "token" if is_off_policy else "none"
+
+    def _refuse_what_ranks_cannot(self) -> None:
+        resources = f"resources.ranks={self.resources.ranks} engines={self.resources.engines}"
+        if self.algorithm.critic is not None:
+            raise ValueError(
+                f"{resources} and algorithm.name={self.algorithm.name}: a critic trains in one "
+                "process only; set both to 1, or choose an algorithm without a critic"
+            )
+        if self.algorithm.ptx_coef or self.algorithm.kl_estimator == "full":
+            raise ValueError(
+                f"{resources}: the PTX term and the KL over the vocabulary are computed in one "
+                "process only; set both to 1, or algorithm.ptx_coef=0 and another kl_estimator"
+            )
+        if self.optimizer.offload or self.algorithm.offload_reference:
+            raise ValueError(
+                f"{resources} and optimizer.offload or algorithm.offload_reference: ranks shard "
+                "what one process would offload; leave them out and set resources.ranks higher"
+            )
+        sharded, whole = self.resources.shard, self.resources.ranks
+        if self.optimizer.moments == "bfloat16" and sharded not in (None, whole):
+            raise ValueError(
+                f"resources.shard={sharded} of {whole} ranks and optimizer.moments=bfloat16: "
+                "copies of the model would be rounded differently; set moments=float32, or leave "
+                "resources.shard out"
+            )
+        if self.trainer.save_in_background:
+            raise ValueError(
+                f"{resources} and trainer.save_in_background: ranks save together, between steps; "
+                "leave it out"
+            )
+
+    def _match_contrast(self) -> None:
+        """T-GRPO's rollout and its reward part go together."""
+        parts = self.rewards.parts.items()
+        pays = [name for name, part in parts if (part.use or name) == "temporal_contrast"]
+        name = self.algorithm.name
+        if name == "t_grpo" and not pays:
+            raise ValueError(
+                "algorithm.name=t_grpo compares with shuffled frames and no reward part pays for "
+                "it; add rewards.parts.temporal_contrast with options.of naming an accuracy part"
+            )
+        if pays and name in ALGORITHMS.builtin and name != "t_grpo":
+            raise ValueError(
+                f"rewards.parts.{pays[0]} compares with completions for shuffled frames and "
+                f"algorithm.name={name} samples none; set algorithm.name=t_grpo"
+            )

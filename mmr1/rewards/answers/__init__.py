@@ -1,0 +1,1 @@
+"""Where the answer of a completion stands, choices and plain text."""

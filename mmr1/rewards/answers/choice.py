@@ -1,0 +1,115 @@
+"""Multiple choice: one letter, or the option's own text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmr1.rewards.extract import Where, extract_answer
+from mmr1.rewards.item import BadGoldError, no_answer
+from mmr1.rewards.math.equality import MAX_ANSWER, decide
+from mmr1.rewards.math.latex import normalise
+from mmr1.types import Reward
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ALONE = re.compile(r"\W*+(?:(?:option|choice|answer)\b\W*+)?([A-Za-z])\W*", re.IGNORECASE)
+_LABELLED = re.compile(r"\s*[(\[]?([A-Za-z])(?:[)\].:]+\s*|\s+[-–]\s+)(\S.*)", re.DOTALL)
+_STANDING = re.compile(r"(?<![\w'])([A-Z])(?![\w'])")
+_ARTICLE = re.compile(r"(?<![\w'(\[])(?:A|I)(?= (?!or\b|and\b|is\b|but\b|because\b)[a-z])")
+
+
+def choice(
+    completion: str,
+    answer: Any,
+    *,
+    options: Sequence[str] | Mapping[str, str] | None = None,
+    choices: Sequence[str] | Mapping[str, str] | None = None,
+    extract: Where = "auto",
+) -> float | Reward:
+    """1 where the answer names the gold option and no other, else 0.
+
+    ``(B)``, ``B.``, ``Option b`` and ``B. 12 cm`` all name option B, and so does the text of
+    option B by itself. Two different letters score 0, and so does a letter beside another
+    option's text.
+
+    Args:
+        completion: The whole completion.
+        answer: The gold letter, or the text of the gold option.
+        options: The item's options in order, or by letter; ``choices`` is the same.
+        choices: See ``options``.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+
+    >>> choice("<answer>(B) 5</answer>", "B", options=["4", "5"])
+    1.0
+    >>> choice("<answer>A or B</answer>", "B")
+    0.0
+    """
+    texts = _texts(options or choices)
+    gold = _gold_letter(answer, texts)
+    prediction = extract_answer(completion, extract)
+    if prediction is None:
+        return no_answer()
+    if len(prediction) > MAX_ANSWER:
+        return 0.0
+    return float(named_option(prediction, texts) == gold)
+
+
+def choice_gold(
+    answer: Any,
+    *,
+    options: Sequence[str] | Mapping[str, str] | None = None,
+    choices: Sequence[str] | Mapping[str, str] | None = None,
+) -> None:
+    """Raises BadGoldError when the gold answer is none of the options."""
+    _gold_letter(answer, _texts(options or choices))
+
+
+def named_option(text: str, options: Mapping[str, str]) -> str | None:
+    """The letter of the one option that a text names, or None.
+
+    Args:
+        text: An answer.
+        options: Option texts by letter; empty when unknown, and then any letter is an option.
+    """
+    by_text = {_plain(option): letter for letter, option in options.items()}
+    if found := by_text.get(_plain(text)):
+        return found
+    equal = [letter for letter, option in options.items() if decide(option, text) == 1.0]
+    if len(equal) == 1 and any(c.isdigit() for c in text):
+        return equal[0]  # 140 for 140°
+    known = set(options) or set(LETTERS)
+    if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in known:
+        return alone[1].upper()
+    labelled = _LABELLED.fullmatch(text)
+    if labelled and labelled[1].upper() in known and _plain(labelled[2]) in by_text:
+        letter = labelled[1].upper()
+        return letter if by_text[_plain(labelled[2])] == letter else None
+    standing = set(_STANDING.findall(_ARTICLE.sub(" ", text))) & known
+    return standing.pop() if len(standing) == 1 else None
+
+
+def _texts(options: Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
+    """Option texts by letter; a leading ``A.`` or ``(A)`` of a text is its own label."""
+    if not options:
+        return {}
+    if isinstance(options, Mapping):
+        return {str(letter).upper(): str(text) for letter, text in options.items()}
+    texts = {}
+    for letter, text in zip(LETTERS, options, strict=False):
+        labelled = _LABELLED.fullmatch(str(text))
+        own = labelled is not None and labelled[1].upper() == letter
+        texts[letter] = labelled[2] if labelled is not None and own else str(text)
+    return texts
+
+
+def _gold_letter(answer: Any, options: Mapping[str, str]) -> str:
+    text = extract_answer(str(answer), "whole") or "" if answer is not None else ""
+    letter = named_option(text, options)
+    if letter is None:
+        raise BadGoldError(f"the gold answer {answer!r:.60} names none of the options")
+    return letter
+
+
+def _plain(text: str) -> str:
+    return normalise(text).casefold().replace(" ", "")

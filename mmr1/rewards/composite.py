@@ -1,0 +1,106 @@
+"""The composite reward of a run: named, weighted parts, gates, and a status for the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mmr1.config import RewardsConfig
+from mmr1.rewards.functions import Part, make_part
+from mmr1.rewards.item import RewardItem
+from mmr1.rewards.sandbox.pool import Pool
+from mmr1.types import Reward, Sample, Status
+
+
+def build_scorer(config: RewardsConfig, given: Mapping[str, Part] | None = None) -> Scorer:
+    """The scorer a configuration describes; its verifier starts with the first hard verdict.
+
+    ``given`` are parts by name that this package cannot make, such as reward models.
+
+    Raises:
+        ValueError: A part is unknown, cannot be loaded, or has an option it does not know.
+    """
+    return Scorer(config, given or {})
+
+
+class Scorer:
+    """Scores completions with the parts of a configuration; close it when done."""
+
+    def __init__(self, config: RewardsConfig, given: Mapping[str, Part]) -> None:
+        self.config = config
+        self._pool = Pool(config.workers, config.timeout_s)
+        self._parts: dict[str, Part] = {}
+        try:
+            for name, part in config.parts.items():
+                self._parts[name] = given.get(name) or make_part(
+                    name,
+                    part,
+                    self._pool,
+                    self._parts,
+                    workers=config.workers,
+                    timeout_s=config.timeout_s,
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def score(self, items: Sequence[RewardItem]) -> list[Reward]:
+        """The reward of each item, in order.
+
+        ``value`` is the weighted sum of the parts; ``parts`` holds them unweighted. A part below
+        its gate makes the parts after it 0 without running them. One part without a valid reward
+        leaves the whole without one: ``value`` is None, and ``error`` names the part.
+        """
+        values: list[dict[str, Reward]] = [{} for _ in items]
+        open_items = list(range(len(items)))
+        for name, part in self._parts.items():
+            rewards = part.score(
+                [items[index] for index in open_items], [values[index] for index in open_items]
+            )
+            assert len(rewards) == len(open_items), (name, len(rewards))
+            for index, reward in zip(open_items, rewards, strict=True):
+                values[index][name] = reward
+            gate = self.config.parts[name].gate
+            if gate is not None:
+                open_items = [i for i in open_items if _passes(values[i][name], gate)]
+        return [self._combine(found) for found in values]
+
+    def check_gold(self, samples: Iterable[Sample]) -> list[tuple[Sample, str]]:
+        """The samples whose gold answer a part cannot read, each with the reason."""
+        items = [RewardItem("", sample) for sample in samples]
+        problems: list[tuple[Sample, str]] = []
+        for name, part in self._parts.items():
+            for item, message in zip(items, part.check_gold(items), strict=True):
+                if message is not None:
+                    problems.append((item.sample, f"{name}: {message}"))
+        return problems
+
+    def close(self) -> None:
+        """End every process; safe to call twice."""
+        for part in self._parts.values():
+            part.close()
+        self._pool.close()
+
+    def __enter__(self) -> Scorer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _combine(self, found: dict[str, Reward]) -> Reward:
+        parts: dict[str, float | None] = {}
+        total, status = 0.0, Status.OK
+        for name, config in self.config.parts.items():
+            reward = found.get(name)  # None behind a closed gate
+            parts[name] = 0.0 if reward is None else reward.value
+            if reward is not None and reward.status is Status.NO_ANSWER:
+                status = Status.NO_ANSWER
+            total += config.weight * (parts[name] or 0.0)
+        for name, reward in found.items():
+            parts.update({f"{name}/{sub}": value for sub, value in reward.parts.items()})
+            if not reward.valid:
+                return Reward(None, reward.status, parts, f"{name}: {reward.error}")
+        return Reward(total, status, parts)
+
+
+def _passes(reward: Reward, gate: float) -> bool:
+    return reward.value is None or reward.value >= gate

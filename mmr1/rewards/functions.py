@@ -1,0 +1,263 @@
+"""One part of a reward: items in, one checked reward for each out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from mmr1.config import RewardPartConfig
+from mmr1.registry import suggest
+from mmr1.rewards.builtin import DERIVED, REWARDS, TASKS, gold_check, reward_of_task
+from mmr1.rewards.item import Job, RewardItem, as_reward, from_exception, invalid
+from mmr1.rewards.plugins.columns import bind, check_options
+from mmr1.rewards.plugins.http_client import RemotePart, is_url
+from mmr1.rewards.plugins.user_function import PluginPart
+from mmr1.rewards.sandbox.pool import Pool
+from mmr1.types import Reward, Status
+
+Values = Mapping[str, Reward]
+"""What the parts before this one gave one item."""
+
+
+class Part(Protocol):
+    """What the scorer knows of a part."""
+
+    def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
+        """One reward for each item; ``values`` are those of the earlier parts."""
+        ...
+
+    def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
+        """Why each item's gold answer cannot be read, or None."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class BuiltinPart:
+    """A function of mmr1's own, called here; the jobs it returns run in the pool.
+
+    Raises:
+        ValueError: The function does not take one of the options, or lacks one it needs.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any], pool: Pool) -> None:
+        self._function = REWARDS.load(name)
+        self._pool = pool
+        check_options(self._function, options, name)
+        self._arguments = bind(self._function, options)
+        self._gold = gold_check(name)
+        if self._gold is not None:
+            known = inspect.signature(self._gold).parameters
+            self._gold_arguments = bind(
+                self._gold, {k: v for k, v in options.items() if k in known}
+            )
+
+    def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
+        return settle([self._call(item) for item in items], self._pool)
+
+    def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
+        return [reward.error for reward in settle([self._check(i) for i in items], self._pool)]
+
+    def close(self) -> None:
+        """Nothing: the pool belongs to the scorer."""
+
+    def _call(self, item: RewardItem) -> Any:
+        try:
+            return self._function(**self._arguments(item))
+        except Exception as error:
+            return from_exception(error)
+
+    def _check(self, item: RewardItem) -> Any:
+        if self._gold is None:
+            return 1.0
+        try:
+            return self._gold(**self._gold_arguments(item)) or 1.0
+        except ValueError as error:
+            return from_exception(error)
+
+
+class AutoPart:
+    """The built-in reward that fits each sample's task type, chosen per sample.
+
+    The options of one of them are given under its name: ``{"iou": {"space": "resized"}}``. A
+    sample whose task is unknown or missing has no valid reward, and is an error at load.
+    """
+
+    def __init__(self, options: Mapping[str, Any], pool: Pool) -> None:
+        chosen = sorted(set(TASKS.values()))
+        for name in options:
+            if name not in chosen:
+                raise ValueError(
+                    f"reward 'auto' has no option '{name}'{suggest(name, chosen)}; "
+                    f"it takes the options of: {', '.join(chosen)}"
+                )
+        self._parts = {name: BuiltinPart(name, options.get(name, {}), pool) for name in chosen}
+
+    def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
+        rewards = [invalid(Status.ERROR, _unknown_task(item)) for item in items]
+        for name, indices in self._by_reward(items).items():
+            found = self._parts[name].score([items[i] for i in indices], ())
+            for index, reward in zip(indices, found, strict=True):
+                rewards[index] = reward
+        return rewards
+
+    def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
+        messages: list[str | None] = [_unknown_task(item) for item in items]
+        for name, indices in self._by_reward(items).items():
+            found = self._parts[name].check_gold([items[i] for i in indices])
+            for index, message in zip(indices, found, strict=True):
+                messages[index] = message
+        return messages
+
+    def close(self) -> None:
+        """Nothing: the pool belongs to the scorer."""
+
+    def _by_reward(self, items: Sequence[RewardItem]) -> dict[str, list[int]]:
+        indices: dict[str, list[int]] = {}
+        for index, item in enumerate(items):
+            name = reward_of_task(item.sample.task)
+            if name is not None:
+                indices.setdefault(name, []).append(index)
+        return indices
+
+
+def _unknown_task(item: RewardItem) -> str:
+    task = item.sample.task
+    known = ", ".join(sorted(TASKS))
+    return (
+        f"sample '{item.sample.id}' has no task type"
+        if task is None
+        else f"sample '{item.sample.id}' has the task '{task}'{suggest(task, TASKS)}"
+    ) + f"; 'auto' knows: {known}"
+
+
+class DerivedPart:
+    """A built-in that is a function of an accuracy: another part's, or a built-in's of its own.
+
+    Raises:
+        ValueError: ``of`` names neither an earlier part nor a built-in.
+    """
+
+    def __init__(
+        self, name: str, options: Mapping[str, Any], pool: Pool, earlier: Mapping[str, Part]
+    ) -> None:
+        function = REWARDS.load(name)
+        self._function = function
+        self._of = str(options.get("of", "math"))
+        own = {k: v for k, v in options.items() if k != "of"}
+        check_options(function, own, name)
+        measured = ("accuracy", "group_accuracy", "shuffled_accuracy")
+        self._measured = [n for n in measured if n in inspect.signature(function).parameters]
+        self._arguments = bind(function, {**own, **dict.fromkeys(self._measured, 0.0)})
+        self._reuse = self._of in earlier
+        if not self._reuse and (self._of in DERIVED or self._of not in REWARDS.builtin):
+            raise ValueError(
+                f"reward '{name}': of={self._of} is neither a part before it "
+                f"({', '.join(earlier) or 'there is none'}) nor a built-in accuracy"
+            )
+        self._accuracy = earlier[self._of] if self._reuse else BuiltinPart(self._of, {}, pool)
+
+    def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
+        if self._reuse:
+            own = [value[self._of] for value in values]
+        else:
+            own = self._accuracy.score(items, values)
+        group = _means([(item.group, reward) for item, reward in zip(items, own, strict=True)])
+        shuffled = self._shuffled(items) if "shuffled_accuracy" in self._measured else {}
+        return [
+            self._one(item, reward, group.get(item.group), shuffled.get(item.group))
+            for item, reward in zip(items, own, strict=True)
+        ]
+
+    def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
+        return [None] * len(items) if self._reuse else self._accuracy.check_gold(items)
+
+    def close(self) -> None:
+        """Nothing: the pool and an earlier part belong to the scorer."""
+
+    def _shuffled(self, items: Sequence[RewardItem]) -> dict[int, float]:
+        """Mean accuracy of each group's completions with shuffled frames."""
+        first = {item.group: item for item in reversed(items) if item.shuffled}
+        asked = [replace(i, completion=text) for i in first.values() for text in i.shuffled or ()]
+        rewards = self._accuracy.score(asked, [{} for _ in asked])
+        return _means([(item.group, reward) for item, reward in zip(asked, rewards, strict=True)])
+
+    def _one(
+        self, item: RewardItem, own: Reward, group: float | None, shuffled: float | None
+    ) -> Reward:
+        if not own.valid:
+            return invalid(own.status, f"no accuracy from '{self._of}': {own.error}")
+        found = {"accuracy": own.value, "group_accuracy": group, "shuffled_accuracy": shuffled}
+        if item.shuffled is None and "shuffled_accuracy" in self._measured:
+            return Reward(0.0)
+        if shuffled is None and "shuffled_accuracy" in self._measured:
+            return invalid(Status.ERROR, "the item has no completions with shuffled frames")
+        try:
+            measured = {name: found[name] for name in self._measured}
+            return as_reward(self._function(**{**self._arguments(item), **measured}))
+        except Exception as error:
+            return from_exception(error)
+
+
+def _means(values: Sequence[tuple[int, Reward]]) -> dict[int, float]:
+    """The mean of the valid rewards of each group."""
+    groups: dict[int, list[float]] = {}
+    for group, reward in values:
+        if reward.value is not None:
+            groups.setdefault(group, []).append(reward.value)
+    return {group: sum(found) / len(found) for group, found in groups.items()}
+
+
+def settle(outcomes: Sequence[Any], pool: Pool) -> list[Reward]:
+    """Run the jobs among the outcomes, all at once, and check every value."""
+    jobs = [outcome for outcome in outcomes if isinstance(outcome, Job)]
+    done = iter(pool.run(jobs)) if jobs else iter(())
+    return [next(done)[0] if isinstance(o, Job) else as_reward(o) for o in outcomes]
+
+
+def make_part(
+    name: str,
+    config: RewardPartConfig,
+    pool: Pool,
+    earlier: Mapping[str, Part],
+    *,
+    workers: int,
+    timeout_s: float,
+) -> Part:
+    """The part that a configuration describes.
+
+    Args:
+        name: The part's name; the reward's too where ``use`` is absent.
+        config: Its configuration.
+        pool: The verifier, for built-ins.
+        earlier: The parts before it.
+        workers: Processes of an isolated plugin.
+        timeout_s: Deadline of one call of a plugin without its own.
+
+    Raises:
+        ValueError: Naming what is wrong with it.
+    """
+    use = config.use or name
+    if use == "reward_model":
+        raise ValueError(
+            f"reward '{name}' is a reward model, which scores inside a run; use it with mmr1 train,"
+            " dpo or eval"
+        )
+    if use == "auto":
+        return AutoPart(config.options, pool)
+    if use in DERIVED:
+        return DerivedPart(use, config.options, pool, earlier)
+    if use in REWARDS.builtin:
+        return BuiltinPart(use, config.options, pool)
+    timeout_s = config.timeout_s or timeout_s
+    if is_url(use):
+        return RemotePart(use, config.options, timeout_s=timeout_s)
+    return PluginPart(
+        use,
+        config.options,
+        isolated=config.isolated,
+        workers=workers,
+        timeout_s=timeout_s,
+    )

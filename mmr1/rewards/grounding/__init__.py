@@ -1,0 +1,1 @@
+"""Boxes and segments of time against the gold ones."""

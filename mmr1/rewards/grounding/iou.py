@@ -1,0 +1,119 @@
+"""Boxes of an answer against the gold boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmr1.rewards.extract import Where, extract_answer
+from mmr1.rewards.grounding.answer_boxes import (
+    Box,
+    Size,
+    Space,
+    boxes_of,
+    iou_of,
+    is_box,
+    read_boxes,
+    to_original,
+)
+from mmr1.rewards.item import BadGoldError, Job, no_answer
+from mmr1.types import Reward
+
+CHEAP_PAIRS = 10_000  # more pairs of boxes than these are matched in the sandbox
+
+
+def iou(
+    completion: str,
+    answer: Any,
+    *,
+    space: Space = "original",
+    threshold: float | None = None,
+    original_sizes: Sequence[Size | None] = (),
+    media_sizes: Sequence[Size] = (),
+    image_size: Size | None = None,
+    resized_size: Size | None = None,
+    image: int = 0,
+    extract: Where = "auto",
+) -> float | Reward | Job:
+    """Mean IoU of the best one-to-one matching of boxes, over the larger number of boxes.
+
+    One box against one is plain IoU. The gold is in original pixels; the answer is read as JSON
+    (``[x1, y1, x2, y2]``, lists of these, ``bbox_2d`` objects, in a code fence or not) or else as
+    numbers in fours, and scaled from its space once. A box that is not finite or has no area
+    scores 0 and counts as one.
+
+    Args:
+        completion: The whole completion.
+        answer: One gold box or a list of them, ``(x1, y1, x2, y2)`` in original pixels.
+        space: The answer's space: ``original``, ``resized`` (pixels that the model saw),
+            ``0-1000`` or ``0-1``.
+        threshold: Pay 1 at or above this mean IoU and 0 below, instead of the IoU itself.
+        original_sizes: ``(width, height)`` of each file's image.
+        media_sizes: ``(width, height)`` that the model saw of each.
+        image_size: The original size, where the record has it by this name.
+        resized_size: The size that the model saw, where the record has it by this name.
+        image: Which of the sample's images.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+
+    >>> iou("<answer>[0, 0, 10, 5]</answer>", [0, 0, 10, 10])
+    0.5
+    """
+    gold = gold_boxes(answer)
+    text = extract_answer(completion, extract)
+    if text is None:
+        return no_answer()
+    original = image_size or _at(original_sizes, image)
+    seen = resized_size or _at(media_sizes, image)
+    found = [to_original(box, space, original, seen) for box in read_boxes(text) or []]
+    if len(found) * len(gold) > CHEAP_PAIRS:
+        return Job("mmr1.rewards.grounding.iou:paid", (tuple(found), tuple(gold), threshold))
+    return paid(found, gold, threshold)
+
+
+def iou_gold(answer: Any) -> None:
+    """Raises BadGoldError when the gold is not a box or a list of boxes."""
+    gold_boxes(answer)
+
+
+def gold_boxes(answer: Any) -> list[Box]:
+    """The gold boxes. Raises BadGoldError when one is no box."""
+    try:
+        text = extract_answer(answer, "whole") if isinstance(answer, str) else None
+        boxes = read_boxes(text or "") if isinstance(answer, str) else list(boxes_of(answer))
+    except ValueError:
+        boxes = None
+    if boxes is None or not all(map(is_box, boxes)):
+        raise BadGoldError(
+            f"the gold answer {answer!r:.60} is no list of boxes [x1, y1, x2, y2] with x1<x2, y1<y2"
+        )
+    return boxes
+
+
+def paid(found: Sequence[Box], gold: Sequence[Box], threshold: float | None) -> float:
+    """The mean matched IoU, or whether it reaches the threshold."""
+    mean = matched_iou(found, gold)
+    return mean if threshold is None else float(mean >= threshold)
+
+
+def matched_iou(found: Sequence[Box], gold: Sequence[Box]) -> float:
+    """Sum of IoU over the best matching, over max(len(found), len(gold)); 1 for none and none.
+
+    The assignment is the Hungarian one (Kuhn 1955) of scipy.
+    """
+    larger = max(len(found), len(gold))
+    if larger == 0:
+        return 1.0
+    if min(len(found), len(gold)) == 0:
+        return 0.0
+    if min(len(found), len(gold)) == 1:
+        return max(iou_of(a, b) for a in found for b in gold) / larger
+    import numpy as np
+    from scipy.optimize import linear_sum_assignment
+
+    overlaps = np.array([[iou_of(a, b) for b in gold] for a in found])
+    rows, columns = linear_sum_assignment(overlaps, maximize=True)
+    return float(overlaps[rows, columns].sum()) / larger
+
+
+def _at(sizes: Sequence[Any], index: int) -> Size | None:
+    return sizes[index] if index < len(sizes) else None

@@ -1,0 +1,1 @@
+"""Is an answer mathematically the gold answer?"""

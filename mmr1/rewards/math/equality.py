@@ -1,0 +1,198 @@
+"""Is the answer mathematically the gold answer? The cheap half, decided without a sandbox.
+
+Most answers are plain numbers or spelled like the gold; those are settled here, exactly. What
+needs algebra goes to ``mmr1.rewards.math.symbolic`` in the verifier pool.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from math import isfinite
+from typing import Any
+
+from mmr1.rewards.extract import Where, extract_answer
+from mmr1.rewards.item import BadGoldError, Job, no_answer
+from mmr1.rewards.math.latex import normalise, without_labels
+from mmr1.rewards.math.numbers import Number, parse_number, same_number
+from mmr1.rewards.math.units import DEGREE, PERCENT, Unit, split_unit
+from mmr1.types import Reward
+
+MAX_ANSWER = 4_000  # characters; nobody's gold answer is longer, and parsing is superlinear
+_SMALL_INTEGER = re.compile(r"[+-]?\d{1,18}")
+_PROSE = re.compile(r"[A-Za-z][A-Za-z'\-,;. ]*")
+_SHORT_WORDS = {"no", "yes", "true", "none"}
+_FUNCTIONS = re.compile(
+    r"\b(?:a?(?:rc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp|sqrt|pi|theta|alpha|beta|and|or)\b"
+)
+_LETTER, _COMMAND = re.compile(r"[A-Za-z]"), re.compile(r"\\[A-Za-z]+")
+_CHOICE = re.compile(r"(?:option|choice)?\s*\(?([A-Ja-j])\)?\.?", re.IGNORECASE)
+
+
+def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward | Job:
+    """1 where the answer equals the gold answer as mathematics, else 0.
+
+    Numbers are compared exactly; a decimal with enough digits stands for a fraction or a root.
+    Units are compared when both sides have one and dropped when one has. Words are compared as
+    text, whatever their case. Expressions, sets, intervals, equations and matrices are compared
+    by computer algebra, with the gold first, in the sandbox.
+
+    Args:
+        completion: The whole completion.
+        answer: The gold answer: text, LaTeX or a number.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+    """
+    prediction = extract_answer(completion, extract)
+    if prediction is None:
+        return no_answer()
+    return decide(gold_text(answer), prediction)
+
+
+def math_gold(answer: Any) -> Job | None:
+    """Check at load that the gold can be compared with; a Job where only algebra can tell."""
+    gold, _ = without_labels(normalise(gold_text(answer)), "")
+    core, _ = split_unit(gold, bare_letters=False)
+    if parse_number(core) is not None or is_prose(gold) or not any(map(str.isalnum, gold)):
+        return None
+    return Job("mmr1.rewards.math.symbolic:check_gold", (core,))
+
+
+def gold_text(answer: Any) -> str:
+    """The gold answer as text; tags and boxes around it are removed.
+
+    Raises:
+        BadGoldError: It is empty, not finite or neither text nor a number.
+    """
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        if isinstance(answer, bool):
+            return str(answer)
+        raise BadGoldError(f"the gold answer {answer!r:.80} is neither text nor a number")
+    if isinstance(answer, float) and not isfinite(answer):
+        raise BadGoldError(f"the gold answer is {answer}")
+    text = str(answer)
+    if "<" in text or "\\boxed" in text:
+        text = extract_answer(text, "whole") or ""
+    if not text or text.isspace():
+        raise BadGoldError("the gold answer is empty")
+    return text
+
+
+def decide(gold: str, prediction: str) -> float | Job:
+    """The verdict on two texts, or the job that will find it."""
+    if gold == prediction:
+        return 1.0
+    if _SMALL_INTEGER.fullmatch(gold) and _SMALL_INTEGER.fullmatch(prediction):
+        return float(int(gold) == int(prediction))
+    if len(prediction) > MAX_ANSWER:
+        return 0.0
+    number = parse_number(prediction)
+    if number and (gold_number := _gold_number(gold)):
+        return float(same_number(gold_number, number))
+    gold, prediction = _normalised_gold(gold), normalise(prediction)
+    if gold == prediction:
+        return 1.0
+    if "=" in gold or "=" in prediction:
+        gold, prediction = without_labels(gold, prediction)
+    worded = _compare_words(gold, prediction)
+    return _decide_quantities(gold, prediction) if worded is None else worded
+
+
+# The golds of a group are one gold.
+_normalised_gold = lru_cache(8192)(normalise)
+_gold_number = lru_cache(8192)(parse_number)
+
+
+def is_prose(text: str) -> bool:
+    """Words rather than symbols: only letters, with a word too long to be a product."""
+    if not _PROSE.fullmatch(text) or _FUNCTIONS.search(text):
+        return False
+    words = text.split()
+    return text.lower() in _SHORT_WORDS or max(map(len, words)) >= 4 or len(words) > 2
+
+
+def _compare_words(gold: str, prediction: str) -> float | None:
+    """The text comparer for golds that are words or the letter of an option, else None."""
+    if len(gold) == 1 and gold in "ABCDEFGHIJ":
+        choice = _CHOICE.fullmatch(prediction)
+        return float(choice[1].upper() == gold) if choice else None
+    if not is_prose(gold) and any(c.isalnum() for c in gold):
+        return None
+    return float(_plain(gold) == _plain(prediction))
+
+
+def _plain(text: str) -> str:
+    if not any(c.isalnum() for c in text):
+        return text
+    return " ".join(re.sub(r"[^\w\s]", " ", text.casefold()).split())
+
+
+def _decide_quantities(gold: str, prediction: str) -> float | Job:
+    # 5m is five metres beside a number and a variable's multiple beside another expression.
+    letters = _has_letters(gold), _has_letters(prediction)
+    gold, gold_unit = split_unit(gold, bare_letters=gold.endswith("m") and not letters[1])
+    prediction, unit = split_unit(prediction, bare_letters=not letters[0] or bool(gold_unit))
+    if unit and not gold_unit and letters[0]:
+        gold, gold_unit = split_unit(gold, bare_letters=True)
+    if gold == prediction and gold_unit == unit:
+        return 1.0
+    numbers = parse_number(gold), parse_number(prediction)
+    if gold_unit and unit:
+        return _same_units(gold, gold_unit, prediction, unit, numbers)
+    if numbers[0] and numbers[1]:
+        return float(_same_up_to_percent(numbers[0], gold_unit, numbers[1], unit))
+    if gold == prediction:
+        return 1.0
+    if PERCENT in (gold_unit, unit):
+        return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction, 100))
+    if (gold_unit == DEGREE and r"\pi" in prediction) or (unit == DEGREE and r"\pi" in gold):
+        gold, prediction = _in_radians(gold, gold_unit), _in_radians(prediction, unit)
+    return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction))
+
+
+def _has_letters(text: str) -> bool:
+    return _LETTER.search(_COMMAND.sub("", text)) is not None
+
+
+def _same_units(
+    gold: str,
+    gold_unit: Unit,
+    prediction: str,
+    unit: Unit,
+    numbers: tuple[Number | None, Number | None],
+) -> float | Job:
+    if gold_unit.dimension != unit.dimension:
+        return 0.0
+    if numbers[0] and numbers[1]:
+        scaled = numbers[0].times(gold_unit.factor), numbers[1].times(unit.factor)
+        return float(same_number(*scaled))
+    if gold_unit.factor != unit.factor:
+        gold, prediction = _scaled(gold, gold_unit), _scaled(prediction, unit)
+    return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction))
+
+
+def _scaled(text: str, unit: Unit) -> str:
+    return rf"({text}) \cdot \frac{{{unit.factor.numerator}}}{{{unit.factor.denominator}}}"
+
+
+def _same_up_to_percent(
+    gold: Number, gold_unit: Unit | None, number: Number, unit: Unit | None
+) -> bool:
+    """50% is 50 and is 0.5: whether the sign belongs to the number is not written down."""
+    if same_number(gold, number):
+        return True
+    if gold_unit == PERCENT:
+        gold = _hundredth(gold)
+    elif unit == PERCENT:
+        number = _hundredth(number)
+    else:
+        return False
+    return same_number(gold, number)
+
+
+def _hundredth(number: Number) -> Number:
+    decimals = number.decimals + 2 if number.decimals else 0
+    return Number(number.numerator, number.denominator * 100, decimals)
+
+
+def _in_radians(text: str, unit: Unit | None) -> str:
+    return rf"({text}) \cdot \frac{{\pi}}{{180}}" if unit == DEGREE else text

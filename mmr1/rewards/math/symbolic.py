@@ -1,0 +1,238 @@
+"""The expensive half of the math reward, run by the verifier's workers only: computer algebra.
+
+Text becomes an expression through latex2sympy's grammar, never through ``eval``; expressions are
+compared by math-verify, numbers by their value to 50 digits.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import sympy
+from antlr4.atn.PredictionMode import PredictionMode
+from latex2sympy2_extended import NormalizationConfig, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
+from latex2sympy2_extended.logic import And
+from math_verify import verify as math_verify
+from math_verify.grader import should_treat_as_complex
+
+from mmr1.rewards.item import BadGoldError
+from mmr1.rewards.math.numbers import Number, parse_number, same_number
+
+# It warns that nobody holds the deadline; the pool does.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+_NORMALISATION = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
+)
+_SYMBOL = re.compile(r"[A-Za-z]{1,24}'{0,3}(?:_\{?[A-Za-z0-9, ]{1,12}\}?)?")
+_FUNCTION_NAME = re.compile(
+    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|"
+    r"theta|alpha|beta|infty)(?![a-z])"
+)
+_TRIGONOMETRY = re.compile(
+    r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\s*\^\s*(?:\d|\{\d+\}))?)\s*\(?\s*(\d+(?:\.\d+)?)\s*°\s*\)?"
+)
+_MIXED = re.compile(r"(?<![\d.}\w])(\d+)\s*(?:\\frac\{(\d+)\}\{(\d+)\}|\s(\d+)/(\d+))(?![\d!^])")
+_POINT = re.compile(r"[A-Z]'?\s*(?=\()")
+_RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
+
+
+@lru_cache(4096)
+def parse(text: str) -> Any:
+    """A normalised answer as a sympy object. Raises ValueError when it is no mathematics."""
+    prepared = normalize_latex(_prepare(text), _NORMALISATION)
+    try:
+        value = _read(prepared, PredictionMode.SLL)
+    except ValueError:
+        value = _read(prepared, PredictionMode.LL)
+    _refuse_odd_names(value)
+    return value
+
+
+def _read(latex: str, mode: PredictionMode) -> Any:
+    """Parse with one of the two strategies of ANTLR.
+
+    SLL is many times faster; where it succeeds it finds what LL finds, where not LL is asked
+    (Parr, The Definitive ANTLR 4 Reference, 13.7).
+    """
+    reader = _Latex2Sympy(is_real=not should_treat_as_complex(latex), convert_degrees=False)
+    make_parser = reader.create_parser
+
+    def fast_parser(text: str) -> Any:
+        parser = make_parser(text)
+        parser._interp.predictionMode = mode
+        return parser
+
+    reader.create_parser = fast_parser
+    reader.parse_number = _exact_number
+    try:
+        return reader.parse(latex)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # the grammar raises bare Exception
+        raise ValueError(str(error).partition("\n")[0]) from error
+
+
+def _exact_number(text: str) -> sympy.Rational:
+    """A literal as the number it is; latex2sympy would have sympy compile it as Python source."""
+    number = Fraction(text.replace(",", ""))
+    return sympy.Rational(number.numerator, number.denominator)
+
+
+_COMMON = (
+    r"\frac{\sqrt{3}}{2}x + 1",
+    r"1 + x\frac{\sqrt{12}}{4}",
+    r"2\sqrt{3}-1",
+    r"\frac{3\pi}{4}",
+    r"x^{2}-y",
+    "(x-1)(x+1)",
+    r"\{1, 2\}",
+    "2, 1",
+    "(1, -2)",
+    "[0, 1)",
+    r"(-\infty, 3)\cup[4, \infty)",
+    "y = 2x + 1",
+    r"x \ge 3",
+    "-2 < x < 3",
+    "10\\sin 40°",
+    r"\begin{pmatrix}1&2\\3&4\end{pmatrix}",
+    "a/2",
+    "2^{n+1}",
+)
+
+
+def warm() -> None:
+    """Parse what is common once, so that workers are forked with the parser's tables built."""
+    for text in _COMMON:
+        parse(text)
+    verify(_COMMON[0], _COMMON[1])
+    verify(_COMMON[6], _COMMON[7])
+    verify("x+1", "2x")  # simplify, solve and sets import lazily, which a deadline must not pay for
+    verify(r"x \ge 3", r"(3, \infty)")
+    parse.cache_clear()
+
+
+def verify(gold: str, prediction: str, percent: int = 1) -> float:
+    """1.0 where two normalised answers are equal, else 0.0.
+
+    Args:
+        gold: The gold answer.
+        prediction: The model's answer.
+        percent: 100 where one side carried a percent sign, which may mean a hundredth or nothing.
+
+    Raises:
+        BadGoldError: The gold is no mathematics that this grammar knows.
+    """
+    gold_value = check_gold_value(gold)
+    try:
+        value = parse(prediction)
+    except ValueError:
+        return 0.0
+    if _equal(gold, gold_value, prediction, value):
+        return 1.0
+    if percent != 1 and _is_number(gold_value) and _is_number(value):
+        return float(
+            _same_value(gold, gold_value * percent, prediction, value)
+            or _same_value(gold, gold_value, prediction, value * percent)
+        )
+    return 0.0
+
+
+def check_gold(gold: str) -> float:
+    """1.0; raises BadGoldError when the gold answer cannot be parsed."""
+    check_gold_value(gold)
+    return 1.0
+
+
+def check_gold_value(gold: str) -> Any:
+    try:
+        return parse(gold)
+    except ValueError as error:
+        raise BadGoldError(f"the gold answer {gold[:80]!r} is not readable: {error}") from error
+
+
+def _equal(gold: str, gold_value: Any, prediction: str, value: Any) -> bool:
+    if _is_number(gold_value) and _is_number(value):
+        return _same_value(gold, gold_value, prediction, value)
+    if _solves_for_nothing(gold_value, value) or _solves_for_nothing(value, gold_value):
+        return False
+    return bool(
+        math_verify(
+            gold_value,
+            value,
+            allow_set_relation_comp=True,
+            timeout_seconds=None,
+            raise_on_error=True,
+        )
+    )
+
+
+def _solves_for_nothing(equation: Any, other: Any) -> bool:
+    """``xy = 6`` beside 6: math-verify takes any product of symbols for the name of the result."""
+    if not isinstance(equation, sympy.Eq) or isinstance(other, sympy.Eq | And):
+        return False
+    return isinstance(equation.lhs, sympy.Mul) and bool(equation.lhs.free_symbols)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, sympy.Expr) and value.is_number is True
+
+
+def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
+    """Two numbers by value: exactly, or as a decimal that stands for the other."""
+    decimals = [n.decimals for n in map(parse_number, (gold, prediction)) if n and n.decimals]
+    x, y = sympy.N(a, 50), sympy.N(b, 50)
+    if not (x.is_finite and y.is_finite):
+        return bool(x == y and x is not sympy.nan)
+    if not decimals:
+        scale = max(abs(x), abs(y), 1)
+        return bool(abs(x - y) <= scale * sympy.Float("1e-40"))
+    if not (x.is_real and y.is_real):
+        return bool(abs(x - y) <= sympy.Float("1e-9"))
+    left, right = Fraction(str(x)), Fraction(str(y))
+    return same_number(
+        Number(left.numerator, left.denominator, min(decimals)),
+        Number(right.numerator, right.denominator, min(decimals)),
+    )
+
+
+def _prepare(text: str) -> str:
+    """What the grammar does not know, in words that it does."""
+    text = _FUNCTION_NAME.sub(r"\\\1", text)
+    text = _TRIGONOMETRY.sub(r"\1(\\frac{\2\\pi}{180})", text).replace("°", "")
+    text = _MIXED.sub(_mixed_to_sum, text)
+    text = text.replace("**", "^").replace("*", r"\cdot ")
+    if _RATIO.fullmatch(text) and "\\" not in text.replace(r"\frac", "").replace(r"\sqrt", ""):
+        return _ratio(text)
+    if text.startswith(("<", ">", r"\le ", r"\ge ")):
+        text = f"x {text}"  # "> -2", the unknown left out
+    text = _POINT.sub("", text, count=1) if _POINT.match(text) else text
+    return text
+
+
+def _mixed_to_sum(match: re.Match[str]) -> str:
+    whole, numerator, denominator = match[1], match[2] or match[4], match[3] or match[5]
+    if not 0 < int(numerator) < int(denominator):
+        return match[0]
+    return rf"({whole}+\frac{{{numerator}}}{{{denominator}}})"
+
+
+def _ratio(text: str) -> str:
+    """a:b as a fraction; a:b:c as its terms over the first, so that multiples agree."""
+    terms = [f"({term.strip()})" for term in text.split(":")]
+    if len(terms) == 2:
+        return rf"\frac{{{terms[0]}}}{{{terms[1]}}}"
+    return "(" + ",".join(rf"\frac{{{term}}}{{{terms[0]}}}" for term in terms[1:]) + ")"
+
+
+def _refuse_odd_names(value: Any) -> None:
+    """Names that are no variable's could be text on its way to a compiler."""
+    nodes = value.free_symbols if hasattr(value, "free_symbols") else ()
+    for symbol in nodes:
+        if not _SYMBOL.fullmatch(str(symbol)):
+            raise ValueError(f"{str(symbol)[:40]!r} is no name of a variable")

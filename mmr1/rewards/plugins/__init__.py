@@ -1,0 +1,1 @@
+"""Reward functions of others: Python files, other trainers' dialects, HTTP."""

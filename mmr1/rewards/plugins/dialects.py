@@ -1,0 +1,289 @@
+"""Reward functions written for other trainers, told apart by their parameters' names.
+
+A dialect turns items into the arguments a function expects and its answer into one raw value per
+item. Nothing is passed that a function does not take.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, ModuleType
+from typing import Any
+
+from mmr1.rewards.item import RewardItem, as_reward, invalid
+from mmr1.rewards.plugins.columns import all_columns, bind, column
+from mmr1.types import Reward, Status
+
+SIGNATURES = """\
+  mmr1       def reward(completion, answer, **sample) -> float
+  TRL        def reward(completions, prompts=..., **columns) -> list[float | None]
+  EasyR1     def compute_score(reward_inputs: list[dict]) -> list[dict], or reward_input, or
+             (predict_str, ground_truth), or (predicts, ground_truths)
+  verl       def compute_score(data_source, solution_str, ground_truth, extra_info), async or not,
+             or (data_sources, solution_strs, ground_truths, extra_infos)
+  OpenRLHF   def reward_func(queries, prompts, labels) -> dict, tensor or list"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How to call a function.
+
+    Attributes:
+        name: For messages.
+        batch: One call takes all items and gives a value for each.
+        arguments: The positional and keyword arguments of a call with these items.
+    """
+
+    name: str
+    batch: bool
+    arguments: Callable[[Sequence[RewardItem]], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def detect(
+    function: Callable[..., Any], options: Mapping[str, Any], conversational: bool | None = None
+) -> Dialect:
+    """The dialect of a function.
+
+    Args:
+        function: The user's function.
+        options: Keyword options to pass on; their names are no columns.
+        conversational: Whether a TRL function gets messages rather than text; by default, whether
+            its code speaks of ``"content"``.
+
+    Raises:
+        ValueError: Its parameters are those of no known dialect.
+    """
+    parameters = inspect.signature(function).parameters
+    names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    module = inspect.getmodule(function)
+    first = names[0] if names else ""
+    if "completion" in names:
+        arguments = bind(function, options)
+        return Dialect("mmr1", False, lambda items: ((), arguments(items[0])))
+    if "completions" in names:
+        if conversational is None:
+            conversational = _speaks_of_content(function)
+        return _trl(function, options, conversational)
+    if first in ("reward_inputs", "reward_input"):
+        return _easyr1(first, module, options)
+    if {"queries", "prompts", "labels"} <= set(names):
+        return _openrlhf(options)
+    for dialect in (_VERL_BATCH, _VERL, _EASYR1_LISTS, _EASYR1_TEXT):
+        if set(dialect.required) <= set(names):
+            return dialect.build(function, options)
+    raise ValueError(
+        f"its parameters ({', '.join(names) or 'none'}) are those of no known dialect; "
+        f"known are:\n{SIGNATURES}"
+    )
+
+
+def call(
+    function: Callable[..., Any],
+    dialect: Dialect,
+    items: Sequence[RewardItem],
+    options: Mapping[str, Any],
+) -> Any:
+    """What the function returns for these items; a coroutine if it is async."""
+    positional, keywords = dialect.arguments(items)
+    return function(*positional, **{**keywords, **options})
+
+
+def rewards_of(value: Any, expected: int, batch: bool) -> list[Reward]:
+    """A function's answer as one checked reward per item.
+
+    A wrong number of values leaves every item of the call without a valid reward.
+    """
+    if not batch:
+        return [_from_value(value)]
+    values = _as_list(value)
+    if values is None or len(values) != expected:
+        given = type(value).__name__ if values is None else f"{len(values)} values"
+        wrong = invalid(Status.ERROR, f"returned {given} for {expected} completions")
+        return [wrong] * expected
+    return [_from_value(one) for one in values]
+
+
+def _as_list(value: Any) -> list[Any] | None:
+    if isinstance(value, Mapping) and "rewards" in value:
+        rewards = _as_list(value["rewards"])
+        logs = value.get("extra_logs") or {}
+        columns = {k: _as_list(v) for k, v in logs.items()} if isinstance(logs, Mapping) else {}
+        if rewards is None:
+            return None
+        extra = {k: v for k, v in columns.items() if v is not None and len(v) == len(rewards)}
+        return [
+            {"score": reward, **{k: v[i] for k, v in extra.items()}}
+            for i, reward in enumerate(rewards)
+        ]
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return list(value) if isinstance(value, list | tuple) else None
+
+
+def _from_value(value: Any) -> Reward:
+    """A number, or a mapping with ``overall`` or ``score`` whose other numbers are logged."""
+    if not isinstance(value, Mapping):
+        return as_reward(value)
+    total = next((value[key] for key in ("overall", "score", "reward") if key in value), None)
+    reward = as_reward(total)
+    if not reward.valid:
+        return reward
+    parts = {}
+    for name, part in value.items():
+        checked = as_reward(part)
+        if name not in ("overall", "score", "reward") and checked.valid:
+            parts[str(name)] = checked.value
+    return Reward(reward.value, reward.status, parts)
+
+
+# --- TRL, and R1-V, VLM-R1 and Video-R1 with it ------------------------------------------------
+
+
+def _trl(function: Callable[..., Any], options: Mapping[str, Any], conversational: bool) -> Dialect:
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    named = {
+        p.name: p.default is p.empty
+        for p in parameters
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in options
+    }
+
+    def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        found: dict[str, Any] = {}
+        if takes_all:
+            rows = [all_columns(item) for item in items]
+            names = dict.fromkeys(name for row in rows for name in row)
+            found = {name: [row.get(name) for row in rows] for name in names}
+            for alias in ("solution", "problem", "problem_type"):
+                found.setdefault(alias, [column(item, alias) for item in items])
+            del found["prompt"], found["completion"]
+        for name, required in named.items():
+            if name not in ("prompts", "completions"):
+                _add_column(found, name, items, required)
+        if takes_all or "prompts" in named:
+            found["prompts"] = [_messages(i) if conversational else i.prompt for i in items]
+        found["completions"] = [_reply(i) if conversational else i.completion for i in items]
+        return (), found
+
+    return Dialect("TRL", True, arguments)
+
+
+def _add_column(
+    found: dict[str, Any], name: str, items: Sequence[RewardItem], required: bool
+) -> None:
+    try:
+        found[name] = [column(item, name) for item in items]
+    except KeyError:
+        if required:
+            raise ValueError(f"the records have no column '{name}'") from None
+
+
+def _messages(item: RewardItem) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.text} for message in item.sample.messages]
+
+
+def _reply(item: RewardItem) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": item.completion}]
+
+
+def _speaks_of_content(function: Callable[..., Any]) -> bool:
+    """Whether the function, or one of its module that it names, uses the key ``"content"``."""
+    seen: set[str] = set()
+    waiting = [inspect.unwrap(function)]
+    while waiting:
+        current = waiting.pop()
+        code = getattr(current, "__code__", None)
+        if not isinstance(code, CodeType):
+            continue
+        if "content" in _constants(code):
+            return True
+        for name in _names(code) - seen:
+            seen.add(name)
+            helper = getattr(current, "__globals__", {}).get(name)
+            if getattr(helper, "__module__", None) == current.__module__:
+                waiting.append(helper)
+    return False
+
+
+def _constants(code: CodeType) -> set[Any]:
+    nested = [_constants(c) for c in code.co_consts if isinstance(c, CodeType)]
+    return {c for c in code.co_consts if isinstance(c, str)}.union(*nested)
+
+
+def _names(code: CodeType) -> set[str]:
+    nested = [_names(c) for c in code.co_consts if isinstance(c, CodeType)]
+    return set(code.co_names).union(*nested)
+
+
+# --- EasyR1, verl, OpenRLHF --------------------------------------------------------------------
+
+
+def _easyr1(first: str, module: ModuleType | None, options: Mapping[str, Any]) -> Dialect:
+    kind = getattr(module, "REWARD_TYPE", "batch" if first == "reward_inputs" else "sequential")
+    if kind not in ("batch", "sequential"):
+        raise ValueError(f"REWARD_TYPE = {kind!r}: it can be 'batch' or 'sequential'")
+
+    def row(item: RewardItem) -> dict[str, Any]:
+        return {
+            "response": item.completion,
+            "response_length": len(item.token_ids),
+            "ground_truth": item.sample.answer,
+        }
+
+    if kind == "batch":
+        return Dialect("EasyR1", True, lambda items: (([row(item) for item in items],), {}))
+    return Dialect("EasyR1", False, lambda items: ((row(items[0]),), {}))
+
+
+def _openrlhf(options: Mapping[str, Any]) -> Dialect:
+    def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        queries = [item.prompt + item.completion for item in items]
+        return (queries, [i.prompt for i in items], [i.sample.answer for i in items]), {}
+
+    return Dialect("OpenRLHF", True, arguments)
+
+
+def _extra_info(item: RewardItem) -> dict[str, Any]:
+    return {"index": item.sample.id, "question": item.sample.question, **item.sample.meta}
+
+
+_FIELDS: dict[str, Callable[[RewardItem], Any]] = {
+    "data_source": lambda i: i.sample.source,
+    "solution_str": lambda i: i.completion,
+    "ground_truth": lambda i: i.sample.answer,
+    "extra_info": _extra_info,
+    "predict_str": lambda i: i.completion,
+    "predict": lambda i: i.completion,
+    "problem": lambda i: i.sample.question,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A dialect whose parameters are fields of one item, or their plurals of all of them."""
+
+    name: str
+    required: tuple[str, ...]
+    plural: bool = False
+
+    def build(self, function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
+        taken = [n for n in inspect.signature(function).parameters if n not in options]
+        fields = {n: _FIELDS[n[:-1] if self.plural else n] for n in taken if self._knows(n)}
+
+        def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            if self.plural:
+                return (), {n: [get(item) for item in items] for n, get in fields.items()}
+            return (), {n: get(items[0]) for n, get in fields.items()}
+
+        return Dialect(self.name, self.plural, arguments)
+
+    def _knows(self, name: str) -> bool:
+        return name[:-1] in _FIELDS and name.endswith("s") if self.plural else name in _FIELDS
+
+
+_VERL = _Named("verl", ("solution_str", "ground_truth"))
+_VERL_BATCH = _Named("verl", ("solution_strs", "ground_truths"), plural=True)
+_EASYR1_TEXT = _Named("EasyR1", ("predict_str", "ground_truth"))
+_EASYR1_LISTS = _Named("EasyR1", ("predicts", "ground_truths"), plural=True)

@@ -1,0 +1,219 @@
+"""A user's reward function: loaded, understood, called; in the sandbox or in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import inspect
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import yaml
+
+from mmr1.rewards.builtin import REWARDS
+from mmr1.rewards.item import Job, RewardItem, from_exception, invalid
+from mmr1.rewards.plugins.columns import check_options
+from mmr1.rewards.plugins.dialects import Dialect, call, detect, rewards_of
+from mmr1.rewards.sandbox.limits import GIB, Limits
+from mmr1.rewards.sandbox.pool import Pool
+from mmr1.types import MediaRef, Message, Reward, Sample, Status
+
+PLUGIN_LIMITS = Limits(memory=8 * GIB, open_files=256)
+_MEDIA = {"media", "image", "images", "video", "videos"}
+_PROBES, _MAX_STUCK = 4, 8
+_REMEDY = "; it ran isolated: set isolated: false for a reward that writes, connects or needs a GPU"
+
+
+@lru_cache(64)
+def load(spec: str, options: str) -> tuple[Callable[..., Any], Dialect]:
+    """The function behind a spec and its dialect.
+
+    Args:
+        spec: ``file.py:function``, a dotted path or an entry point.
+        options: The part's options as YAML, so that the cache can tell them apart.
+
+    Raises:
+        ValueError: It cannot be imported, is no function, speaks no known dialect or does not take
+            an option.
+    """
+    function = REWARDS.load(spec)
+    if not callable(function) or inspect.isclass(function):
+        raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
+    given = dict(yaml.safe_load(options))
+    conversational = given.pop("conversational", None)
+    check_options(function, given, spec)
+    try:
+        return function, detect(function, given, conversational)
+    except ValueError as error:
+        raise ValueError(f"reward '{spec}': {error}") from error
+
+
+def describe(spec: str, options: str) -> dict[str, Any]:
+    """What the parent must know of a function it does not import."""
+    function, dialect = load(spec, options)
+    return {
+        "batch": dialect.batch,
+        "media": bool(_MEDIA & set(inspect.signature(function).parameters)),
+    }
+
+
+def run(spec: str, options: str, items: Sequence[RewardItem]) -> list[Reward]:
+    """One call with these items (one item, unless the dialect is a batch's).
+
+    Raises:
+        Exception: Whatever the function raises.
+    """
+    function, dialect = load(spec, options)
+    given = {k: v for k, v in yaml.safe_load(options).items() if k != "conversational"}
+    value = call(function, dialect, items, given)
+    if inspect.isawaitable(value):
+        value = asyncio.run(_awaited(value))
+    return rewards_of(value, len(items), dialect.batch)
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+class PluginPart:
+    """A user's function as a part of the reward.
+
+    Args:
+        spec: ``file.py:function``, a dotted path or an entry point.
+        options: Keyword options passed to the function.
+        isolated: Run it in worker processes of its own, contained; else here, in a thread, where a
+            call that does not end can be given up but not ended.
+        workers: Worker processes of an isolated function.
+        timeout_s: Deadline of one call, which for a batch function is that of the whole batch.
+
+    Raises:
+        ValueError: The function cannot be loaded or understood.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        options: Mapping[str, Any],
+        *,
+        isolated: bool,
+        workers: int,
+        timeout_s: float,
+    ) -> None:
+        self._spec, self._options, self._timeout_s = spec, yaml.safe_dump(dict(options)), timeout_s
+        self._pool: Pool | None = None
+        self._stuck: list[threading.Thread] = []
+        if isolated:
+            warm = Job("mmr1.rewards.plugins.user_function:describe", (spec, self._options))
+            self._pool = Pool(
+                workers, timeout_s, warm=warm, limits=PLUGIN_LIMITS, environment=os.environ
+            )
+            try:
+                described = self._pool.start()
+            except ValueError as error:
+                told = spec.partition(":")[0] in str(error)
+                raise error if told else ValueError(f"reward '{spec}': {error}") from error
+        else:
+            described = describe(spec, self._options)
+        self._batch, self._media = described["batch"], described["media"]
+
+    def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
+        """One reward per item.
+
+        A batch call that fails is repeated item by item, so that one poisoned item costs the
+        others nothing; if the first few fail too, the function is at fault and not an item.
+        """
+        if not items:
+            return []
+        if not self._batch:
+            return [rewards[0] for rewards in self._call([[item] for item in items])]
+        (rewards,) = self._call([items])
+        if len(rewards) == len(items):
+            return rewards
+        first = [found[0] for found in self._call([[item] for item in items[:_PROBES]])]
+        if not any(reward.valid for reward in first):
+            return first + rewards * (len(items) - len(first))
+        return first + [found[0] for found in self._call([[i] for i in items[_PROBES:]])]
+
+    def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
+        """Only the function knows what its golds are."""
+        return [None] * len(items)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def _call(self, batches: Sequence[Sequence[RewardItem]]) -> list[list[Reward]]:
+        if self._pool is None:
+            return [self._call_here(batch) for batch in batches]
+        jobs = [
+            Job(
+                "mmr1.rewards.plugins.user_function:run",
+                (self._spec, self._options, [self._light(item) for item in batch]),
+                cached=False,
+            )
+            for batch in batches
+        ]
+        return [[_with_remedy(r) for r in rewards] for rewards in self._pool.run(jobs)]
+
+    def _call_here(self, batch: Sequence[RewardItem]) -> list[Reward]:
+        self._stuck = [thread for thread in self._stuck if thread.is_alive()]
+        if len(self._stuck) > _MAX_STUCK:
+            raise ValueError(
+                f"{len(self._stuck)} calls of reward '{self._spec}' hang in this process; "
+                "set isolated: true so that they can be ended"
+            )
+        answer: queue.SimpleQueue[list[Reward]] = queue.SimpleQueue()
+        thread = threading.Thread(target=lambda: answer.put(self._attempt(batch)), daemon=True)
+        thread.start()
+        try:
+            return answer.get(timeout=self._timeout_s)
+        except queue.Empty:
+            _interrupt(thread)
+            self._stuck.append(thread)
+            return [invalid(Status.TIMEOUT, f"no value in {self._timeout_s:g} s")]
+
+    def _attempt(self, batch: Sequence[RewardItem]) -> list[Reward]:
+        try:
+            return run(self._spec, self._options, batch)
+        except BaseException as error:  # SystemExit would otherwise end the thread in silence
+            return [from_exception(error)]
+
+    def _light(self, item: RewardItem) -> RewardItem:
+        """The item without encoded media, unless the function asks for media."""
+        return item if self._media else replace(item, sample=_without_bytes(item.sample))
+
+
+def _interrupt(thread: threading.Thread) -> None:
+    """End a thread that loops in Python, or it would slow the whole process down; not one in C."""
+    ended = ctypes.py_object(SystemExit)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ended)
+
+
+def _with_remedy(reward: Reward) -> Reward:
+    blocked = (
+        "PermissionError",
+        "[Errno 1]",
+        "[Errno 13]",
+        "MemoryError",
+        "Operation not permitted",
+    )
+    if reward.error and any(word in reward.error for word in blocked):
+        return replace(reward, error=reward.error + _REMEDY)
+    return reward
+
+
+def _without_bytes(sample: Sample) -> Sample:
+    messages = tuple(
+        Message(message.role, tuple(_without(part) for part in message.parts))
+        for message in sample.messages
+    )
+    return replace(sample, messages=messages)
+
+
+def _without(part: Any) -> Any:
+    return replace(part, data=None) if isinstance(part, MediaRef) and part.data else part

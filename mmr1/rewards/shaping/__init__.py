@@ -1,0 +1,1 @@
+"""Rewards of form: tags, length, repetition, key steps."""

@@ -1,0 +1,37 @@
+"""What a training run is put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mmr1.data.sampler import Sampler
+from mmr1.rollout.engine import RolloutEngine
+from mmr1.trainer.algorithms import Algorithm
+from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.models.critic import Critic
+from mmr1.trainer.models.policy import Policy
+from mmr1.trainer.models.reference import Reference
+from mmr1.trainer.sampling.ptx import Demonstrations
+from mmr1.trainer.sampling.scoring import GroupScorer
+from mmr1.trainer.sampling.step_rewards import StepScorer
+from mmr1.types import Prompt, Sample
+from mmr1.vision.prepare import MediaCache
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerComponents:
+    """What a run is put together from; ``train.py`` builds it from the configuration."""
+
+    sampler: Sampler
+    render: Callable[[Sample], Prompt]
+    rollout: RolloutEngine
+    rewards: GroupScorer
+    algorithm: Algorithm
+    policy: Policy
+    reference: Reference | None
+    coefficients: Coefficients
+    media: MediaCache
+    steps: StepScorer | None = None
+    critic: Critic | None = None
+    demonstrations: Demonstrations | None = None

@@ -1,0 +1,1 @@
+"""Many processes: FSDP2 ranks and rollout engines as Ray actors."""

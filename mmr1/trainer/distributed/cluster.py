@@ -1,0 +1,109 @@
+"""The Ray cluster of a run: joined or started, its ranks and engines placed and ended.
+
+The process that runs the loop holds the sampler, the rewards and the metrics; a rank holds a shard
+of the policy and, with a KL term, of the reference.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mmr1.config import Config, ResourcesConfig
+from mmr1.trainer.distributed.engine_actor import Engine
+from mmr1.trainer.distributed.errors import WorkerLostError
+from mmr1.trainer.distributed.rank_actor import Rank
+from mmr1.trainer.distributed.ray_calls import get
+from mmr1.trainer.distributed.ray_engines import RayEngines
+from mmr1.trainer.distributed.ray_policy import RayPolicy, RayReference
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What runs on Ray of a training run."""
+
+    policy: RayPolicy
+    reference: RayReference | None
+    engines: RayEngines
+
+
+@contextmanager
+def on_ray(config: Config) -> Iterator[Cluster]:
+    """Start ranks and engines on the cluster that ``resources`` names; end them afterwards.
+
+    Raises:
+        ValueError: Ray is not installed, or a worker refused its configuration.
+        WorkerLostError: The cluster has not got what ``resources`` asks for.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError(
+            "resources asks for more than one rank or engine, and Ray, which runs them, is not "
+            f"installed ({error}); install 'mmr1[ray]', or set resources.ranks=1 "
+            "resources.engines=1"
+        ) from error
+    resources = config.resources
+    joined = ray.is_initialized()
+    if not joined:
+        _connect(resources)
+    actors: list[Any] = []
+    try:
+        place = _placement(resources, config.rollout.tensor_parallel_size)
+        ranks = [place(Rank, i, config, i) for i in range(resources.ranks)]
+        engines = [place(Engine, resources.ranks + i, config) for i in range(resources.engines)]
+        actors += [*ranks, *engines]
+        address = get([ranks[0].free_address.remote()])[0]
+        get([rank.build.remote(address) for rank in ranks] + [e.build.remote() for e in engines])
+        reference = RayReference(ranks) if config.algorithm.kl_coef else None
+        yield Cluster(RayPolicy(ranks), reference, RayEngines(engines))
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+        if not joined:
+            ray.shutdown()
+
+
+def _connect(resources: ResourcesConfig) -> None:
+    """Join the cluster, or start one on this machine that nobody else can reach."""
+    import ray
+
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if resources.address is not None:
+        ray.init(address=resources.address, **options)
+        return
+    # Ray counts cores to place actors, it does not bind them: a laptop may run more than it has.
+    cores = max(os.cpu_count() or 1, resources.ranks + resources.engines)
+    ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", num_cpus=cores, **options)
+
+
+def _placement(resources: ResourcesConfig, engine_gpus: int) -> Callable[..., Any]:
+    """Reserve a place for every worker; returns what starts ``cls(*args)`` in the i-th.
+
+    Raises:
+        WorkerLostError: The cluster is too small, or busy.
+    """
+    import ray
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    gpus = ray.cluster_resources().get("GPU", 0) > 0
+    needs = [1] * resources.ranks + [engine_gpus] * resources.engines
+    bundles = [{"CPU": 1, "GPU": n} if gpus else {"CPU": 1} for n in needs]
+    group = placement_group(bundles, strategy="PACK")
+    if not group.wait(resources.start_timeout_s):
+        raise WorkerLostError(
+            f"the Ray cluster has no room for {resources.ranks} ranks and {resources.engines} "
+            f"engines ({bundles}) within {resources.start_timeout_s:.0f} s; it has "
+            f"{ray.cluster_resources()}. Lower resources.ranks or resources.engines, or add nodes"
+        )
+
+    def place(cls: type, index: int, *args: Any) -> Any:
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+        wanted = {"num_cpus": 1, "num_gpus": bundles[index].get("GPU", 0)}
+        return ray.remote(cls).options(scheduling_strategy=strategy, **wanted).remote(*args)
+
+    return place

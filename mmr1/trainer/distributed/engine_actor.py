@@ -1,0 +1,49 @@
+"""A Ray actor that is one rollout engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from mmr1.config import Config, SamplingConfig
+from mmr1.rollout.build import build_vllm_engine
+from mmr1.rollout.engine import Probe, Request, RolloutEngine
+from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.prefetching import FedEngine
+from mmr1.runtime import set_up_torch
+from mmr1.trainer.models.loading import feature_cache, load_model
+from mmr1.types import Prompt, RolloutGroup
+from mmr1.vision.build import family_of, media_cache
+
+
+class Engine:
+    """An actor: one rollout engine."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def build(self) -> None:
+        self._engine = engine_of_its_own(self._config)
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        return self._engine.generate(requests, sampling)
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> int:
+        self._engine.load_weights(weights, version)
+        return version
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+        return self._engine.probe(prompts)
+
+
+def engine_of_its_own(config: Config) -> RolloutEngine:
+    """An engine with weights of its own in this process, as a worker on another machine has it."""
+    family = family_of(config)
+    media = media_cache(family, config)
+    if config.rollout.engine == "hf":
+        set_up_torch(config.seed, config.trainer.threads)
+        model = load_model(config.model).requires_grad_(False)
+        return HfEngine(model, family, media, features=feature_cache(config))
+    engine = build_vllm_engine(config)
+    return FedEngine(engine, media, config.rollout.deterministic)

@@ -1,0 +1,156 @@
+"""Ranks of ``torch.distributed``: a model sharded over them by FSDP2, and turns taken together."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from mmr1.trainer.distributed.errors import HungError, WorkerLostError
+from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.process_group import Turn
+from mmr1.trainer.forward.sequences import TokenScores
+from mmr1.vision.families.qwen2_5_vl import unwrapped
+
+
+def join(
+    rank: int, size: int, address: str, timeout_s: float, shard: int | None = None
+) -> DeviceMesh:
+    """Become rank ``rank`` of ``size``; ``address`` is ``host:port`` of the first.
+
+    A collective call that lasts longer than ``timeout_s`` fails on every rank. With ``shard`` the
+    mesh has two dimensions: copies of the model, and the ranks that share each.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+        init_method=f"tcp://{address}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    if shard is None or shard == size:
+        return init_device_mesh(device, (size,))
+    return init_device_mesh(device, (size // shard, shard), mesh_dim_names=("copy", "shard"))
+
+
+# How torch.distributed's backends put it, in lower case.
+_LATE = ("timed out", "timeout")
+_GONE = ("remote worker crash", "connection closed", "connection reset", "broken pipe")
+
+
+@contextmanager
+def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
+    """Around a collective call: where it hangs, the stacks of this rank are written to ``stacks``.
+
+    Raises:
+        HungError: The call gave up after ``timeout_s``: another rank is stuck.
+        WorkerLostError: Another rank is gone.
+    """
+    stacks.parent.mkdir(parents=True, exist_ok=True)
+    with stacks.open("a") as file:
+        faulthandler.dump_traceback_later(0.9 * timeout_s, file=file)
+        try:
+            yield
+        except RuntimeError as error:
+            if (told := _explained(error, timeout_s, stacks)) is None:
+                raise
+            raise told from error
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    if stacks.stat().st_size == 0:
+        stacks.unlink()
+
+
+def _explained(error: RuntimeError, timeout_s: float, stacks: Path) -> RuntimeError | None:
+    """What a failure of the backend means to the user; None where it means something else."""
+    said = str(error).lower()
+    if any(words in said for words in _GONE):
+        return WorkerLostError("a rank is gone; --resume goes on from the last checkpoint")
+    if any(words in said for words in _LATE):
+        return HungError(
+            f"a collective call did not end within resources.collective_timeout_s={timeout_s:g}: a "
+            f"rank is stuck. What the others were at is in {stacks.parent}/rank_*.stacks; --resume "
+            "goes on from the last checkpoint"
+        )
+    return None
+
+
+class Ranks:
+    """The team of all ranks."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def turns(self, batches: Sequence[MicroBatch]) -> list[Turn]:
+        most = torch.tensor(len(batches))
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        sees = torch.zeros(int(most), dtype=torch.int64)
+        for i, batch in enumerate(batches):
+            sees[i] = any(group.media for group in batch.groups)
+        dist.all_reduce(sees, dist.ReduceOp.MAX)
+        rest = [None] * (int(most) - len(batches))
+        return [
+            Turn(batch, bool(vision)) for batch, vision in zip([*batches, *rest], sees, strict=True)
+        ]
+
+    def total(self, sums: Mapping[str, float]) -> dict[str, float]:
+        every: list[dict[str, float]] = [{} for _ in range(self.size)]
+        dist.all_gather_object(every, dict(sums))
+        found: dict[str, float] = {}
+        for one in every:
+            for name, value in one.items():
+                known = found.get(name, 0.0)
+                found[name] = max(known, value) if name.endswith("_max") else known + value
+        return found
+
+
+def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:
+    """Shard a model in place; returns what takes the place of ``packed_scores`` for it.
+
+    Every layer is gathered when it runs and freed after; the embeddings, norms and the head for as
+    long as a forward and its backward last. A frozen vision tower is not sharded: with its
+    features kept, ranks run it at different times.
+    """
+    base = unwrapped(model)
+    visual = base.model.visual
+    frozen_tower = not any(p.requires_grad for p in visual.parameters())
+    sums_in_float32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    # The merger is a unit too: as part of the rest it would lose gradients where adapters on it are
+    # all that is trained there, in turns in which no rank sees anything.
+    tower = [] if frozen_tower else [*visual.blocks, visual.merger]
+    layers = [*base.model.language_model.layers, *tower]
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=sums_in_float32)
+    whole = _PackedForward(model)
+    ignored = set(visual.parameters()) if frozen_tower else None
+    fully_shard(whole, mesh=mesh, mp_policy=sums_in_float32, ignored_params=ignored)
+
+    def scores(model: Any, *args: Any, **kwargs: Any) -> TokenScores:
+        return TokenScores(*whole(*args, **kwargs))
+
+    return scores
+
+
+class _PackedForward(torch.nn.Module):
+    """FSDP gathers what belongs to no layer when a module's ``forward`` runs: this is it.
+
+    Its outputs are plain tensors, because the hooks of the backward pass look for these.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = packed_scores(self.model, *args, **kwargs)
+        return scores.logprobs, scores.entropy

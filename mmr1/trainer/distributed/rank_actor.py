@@ -1,0 +1,116 @@
+"""A Ray actor that is one rank of the trainer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import torch
+
+from mmr1.config import Config
+from mmr1.runtime import set_up_torch
+from mmr1.trainer.distributed import fsdp
+from mmr1.trainer.models.reference import Reference
+from mmr1.trainer.models.training_models import build_learners
+from mmr1.types import Experience, RolloutGroup, StepStats
+from mmr1.vision.build import family_of, media_cache
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def collective(method: Method) -> Method:
+    """A method that all ranks are asked for together; a hang in it is told, see ``watched``."""
+
+    @wraps(method)
+    def call(self: Rank, *args: Any, **kwargs: Any) -> Any:
+        with fsdp.watched(self.config.resources.collective_timeout_s, self.stacks):
+            return method(self, *args, **kwargs)
+
+    return cast(Method, call)
+
+
+class Rank:
+    """An actor: one rank of the trainer.
+
+    Attributes:
+        stacks: Where it was when a collective call hung.
+    """
+
+    def __init__(self, config: Config, rank: int) -> None:
+        self.config, self._rank = config, rank
+        self.stacks = Path(config.trainer.output_dir).resolve() / f"rank_{rank}.stacks"
+
+    def free_address(self) -> str:
+        """``host:port`` where the ranks can meet, on the node of this one."""
+        import ray
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
+
+    def build(self, address: str) -> None:
+        """Load the model and shard it: a collective call too."""
+        config, resources = self.config, self.config.resources
+        size = resources.ranks
+        set_up_torch(config.seed, config.trainer.threads)
+        mesh = fsdp.join(self._rank, size, address, resources.collective_timeout_s, resources.shard)
+        family = family_of(config)
+        self._learners = build_learners(
+            config,
+            family,
+            media_cache(family, config),
+            team=fsdp.Ranks(self._rank, size),
+            shard=lambda model: fsdp.shard(model, mesh),
+        )
+
+    @collective
+    def logprobs(self, groups: Sequence[RolloutGroup], of_reference: bool) -> torch.Tensor:
+        scorer = self._learners.reference if of_reference else self._learners.policy
+        assert scorer is not None
+        return scorer.logprobs(groups)
+
+    @collective
+    def update(self, part: Experience) -> StepStats:
+        return self._learners.policy.update(part)
+
+    @collective
+    def weights(self) -> dict[str, torch.Tensor] | None:
+        """The whole weights in CPU memory, from rank 0 only."""
+        return self._from_first(self._learners.policy.weights())
+
+    @collective
+    def save(self, folder: Path) -> None:
+        self._learners.policy.snapshot()(folder)
+
+    @collective
+    def load(self, checkpoint: Path, state: dict[str, Any]) -> None:
+        self._learners.policy.load_snapshot(checkpoint)
+        self._learners.policy.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._learners.policy.state_dict()
+
+    @collective
+    def refresh_reference(self) -> None:
+        self._reference.refresh()
+
+    @collective
+    def reference_weights(self) -> dict[str, torch.Tensor] | None:
+        return self._from_first(self._reference.weights())
+
+    @collective
+    def load_reference(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._reference.load_weights(weights)
+
+    @property
+    def _reference(self) -> Reference:
+        assert self._learners.reference is not None
+        return self._learners.reference
+
+    def _from_first(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
+        if self._rank:
+            return None
+        return {name: tensor.detach().cpu() for name, tensor in weights.items()}

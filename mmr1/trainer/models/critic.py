@@ -1,0 +1,187 @@
+"""The critic: what return a completion is heading for, token by token, and how it learns that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from mmr1.config import Config
+from mmr1.trainer.algorithms.losses import token_weights, value_loss
+from mmr1.trainer.forward.process_group import only_batch
+from mmr1.trainer.models.loading import feature_cache, token_scorer
+from mmr1.trainer.models.optimizer import Optimizer, check_finite
+from mmr1.trainer.models.scalar_model import ScalarScorer, load_scalar_model
+from mmr1.trainer.models.state import TRAINING, WriteCheckpoint, copies, load_tensors, save_tensors
+from mmr1.types import Experience, RolloutGroup, StepStats
+from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.prepare import MediaCache
+
+FOLDER = f"{TRAINING}/critic"
+
+
+class Critic(Protocol):
+    """What the loop asks of a critic, in one process or on many."""
+
+    def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` float32 without gradient: the value of the state before each token."""
+        ...
+
+    def update(self, experience: Experience) -> StepStats:
+        """Learn the batch's returns; gives what to log."""
+        ...
+
+    def snapshot(self, copy: bool = False) -> WriteCheckpoint:
+        """What writes the critic as it is now into a checkpoint's folder; see ``state.py``."""
+        ...
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        """Become the critic of a checkpoint, its optimizer included."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class LocalCritic:
+    """The critic of a single process: a value head on a vision-language model of its own."""
+
+    def __init__(
+        self, scorer: ScalarScorer, optimizer: Optimizer, updates: int, clip: float | None
+    ) -> None:
+        self._scorer = scorer
+        self._optimizer = optimizer
+        self._updates = updates
+        self._clip = clip
+
+    def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return self._scorer.all(groups)
+
+    def update(self, experience: Experience) -> StepStats:
+        """``updates`` optimizer steps on the batch.
+
+        Raises:
+            NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+        """
+        self._scorer.model.train()
+        stats = critic_stats(experience)
+        if self._optimizer.steps_taken == 0:
+            experience = self._begin_near(experience)
+        for _ in range(self._updates):
+            stats["critic/loss"] = self._accumulate(experience)
+            stats["critic/lr"] = self._optimizer.lr
+            stats["critic/grad_norm"] = self._optimizer.step()
+        return stats
+
+    @torch.no_grad()
+    def _begin_near(self, experience: Experience) -> Experience:
+        """Bring the head to the first returns, as near as a straight line of its values comes.
+
+        Else the whole network would learn their mean and scale first, by making its states alike:
+        a head from zero knows neither, and a reward model's numbers are of a scale of their own.
+        The batch goes on with the values of the new head, for the clip is around them.
+        """
+        assert experience.values is not None
+        assert experience.returns is not None
+        mask, head = experience.completion_mask, self._scorer.model.head
+        slope, offset = line(experience.values[mask], experience.returns[mask])
+        head.weight.mul_(slope)
+        head.bias.mul_(slope).add_(offset)
+        self._optimizer.parameters_changed()
+        return replace(experience, values=(slope * experience.values + offset) * mask)
+
+    def snapshot(self, copy: bool = False) -> WriteCheckpoint:
+        tensors = self._optimizer.tensors()
+        if copy:
+            tensors = copies(tensors)
+        return lambda folder: save_tensors(folder / FOLDER, tensors)
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        load_tensors(checkpoint / FOLDER, self._optimizer.tensors())
+        self._optimizer.tensors_loaded()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _accumulate(self, experience: Experience) -> float:
+        """Sum up the gradient of the mean loss per token; returns that loss."""
+        assert experience.values is not None
+        assert experience.returns is not None
+        weights = token_weights(experience.completion_mask, "token")
+        kept = experience.completion_mask.any(dim=1)
+        total = 0.0
+        groups = [scored.group for scored in experience.groups]
+        for turn in self._scorer.scorer.turns(groups, kept):
+            batch = only_batch(turn)
+            values = self._scorer.scores(batch)
+            own, old, returns = (
+                x[batch.rows, : values.shape[1]].to(values)
+                for x in (weights, experience.values, experience.returns)
+            )
+            loss = (own * value_loss(values, old, returns, self._clip)).sum()
+            loss.backward()
+            total += float(loss.detach())
+        check_finite(total)
+        return total
+
+
+def build_critic(config: Config, family: Family, media: MediaCache) -> LocalCritic | None:
+    """The critic that ``algorithm.critic`` describes, or None; adapters where the policy has them.
+
+    Raises:
+        ValueError: There is no model at its path.
+    """
+    wanted = config.algorithm.critic
+    if wanted is None:
+        return None
+    where = config.model.model_copy(update={"path": wanted.path or config.model.path})
+    model = load_scalar_model(where, "algorithm.critic.path")
+    # Its tower may be another than the policy's, so it keeps features of its own.
+    features = feature_cache(config)
+    scorer = token_scorer(config, model.backbone, family, media, 1.0, features)
+    settings = config.optimizer.model_copy(update={"lr": wanted.lr, "schedule": "constant"})
+    updates = wanted.updates_per_rollout or config.algorithm.updates_per_rollout
+    optimizer = Optimizer(model, settings, config.trainer.max_steps * updates)
+    return LocalCritic(ScalarScorer(model, scorer, "before"), optimizer, updates, wanted.value_clip)
+
+
+def critic_stats(experience: Experience) -> StepStats:
+    """How good the critic was before the update, over the tokens that count."""
+    assert experience.values is not None
+    assert experience.returns is not None
+    mask = experience.completion_mask
+    values, returns = experience.values[mask], experience.returns[mask]
+    stats = {"critic/value": float(values.mean()), "critic/return": float(returns.mean())}
+    explained = explained_variance(values, returns)
+    return stats if explained is None else {**stats, "critic/explained_variance": explained}
+
+
+def line(x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+    """Slope and offset of the least-squares line ``[N] -> [N]``; slope 1 where x is constant.
+
+    >>> line(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 3.0, 5.0]))
+    (2.0, 1.0)
+    """
+    spread = x - x.mean()
+    variance = float(spread.square().mean())
+    slope = float((spread * y).mean()) / variance if variance > 0 else 1.0
+    return slope, float(y.mean()) - slope * float(x.mean())
+
+
+def explained_variance(values: torch.Tensor, returns: torch.Tensor) -> float | None:
+    """``1 - Var(returns - values) / Var(returns)``; None where the returns are all equal.
+
+    1 is a perfect critic, 0 one that is worth no more than a constant.
+
+    >>> explained_variance(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0]))
+    0.75
+    """
+    variance = float(returns.var(correction=0))
+    return 1 - float((returns - values).var(correction=0)) / variance if variance > 0 else None

@@ -1,0 +1,64 @@
+"""The model of a configuration, loaded and made ready to be trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForImageTextToText
+
+from mmr1.config import Config, ModelConfig
+from mmr1.trainer.models.lora import add_adapters
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.features import FeatureCache
+from mmr1.vision.prepare import MediaCache
+
+
+def load_model(config: ModelConfig) -> Any:
+    """The model on the GPU if there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return AutoModelForImageTextToText.from_pretrained(
+        config.path, dtype=getattr(torch, config.dtype)
+    ).to(device)
+
+
+def load_trainable(config: ModelConfig) -> Any:
+    """The model to be trained: tower frozen, activations checkpointed, adapters on, where asked.
+
+    Raises:
+        ValueError: The adapters fit no layer.
+    """
+    model = load_model(config)
+    if config.freeze_vision:
+        model.model.visual.requires_grad_(False)
+    if config.checkpoint_activations:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if config.lora is None:
+        return model
+    return add_adapters(model, config.lora, config.freeze_vision)
+
+
+def feature_cache(config: Config) -> FeatureCache | None:
+    """Kept vision features where the tower is frozen: they never change."""
+    return FeatureCache() if config.model.freeze_vision else None
+
+
+def token_scorer(
+    config: Config,
+    model: Any,
+    family: Family,
+    media: MediaCache,
+    temperature: float,
+    features: FeatureCache | None = None,
+) -> Scorer:
+    """What scores completions under ``model`` within the memory that the configuration allows."""
+    return Scorer(
+        model,
+        family,
+        media,
+        temperature,
+        config.trainer.micro_batch_tokens,
+        config.trainer.vision_cost,
+        features,
+    )

@@ -1,0 +1,169 @@
+"""AdamW, its learning-rate schedule, and a step that refuses numbers that are not finite."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from mmr1.config import OptimizerConfig
+from mmr1.trainer.models import bf16_adamw as half_moments
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or gradient is NaN or infinite; the weights were left as they are."""
+
+
+def check_finite(loss: float) -> None:
+    """Called before the optimizer steps.
+
+    Raises:
+        NonFiniteError: The loss is NaN or infinite.
+    """
+    if not math.isfinite(loss):
+        raise NonFiniteError(
+            f"the loss is {loss}; the weights were not changed. Lower optimizer.lr, or look at "
+            "the last rollouts for what caused it"
+        )
+
+
+class Optimizer:
+    """AdamW over the trainable parameters of a model, for a known number of steps.
+
+    Parameters in half precision are updated through a float32 master copy: steps of RL are often
+    smaller than what bfloat16 can hold beside the weight, and would be rounded away. With
+    ``optimizer.offload`` there is always a copy, in main memory, and AdamW steps there.
+    """
+
+    def __init__(self, model: torch.nn.Module, config: OptimizerConfig, steps: int) -> None:
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._names = list(trained)
+        self._parameters = list(trained.values())
+        self._masters = [_master(p, config.offload) for p in self._parameters]
+        self._config = config
+        self._steps = steps
+        self.steps_taken = 0
+        self.adamw = torch.optim.AdamW(
+            self._masters,
+            lr=config.lr,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+        )
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the next step."""
+        return self._config.lr * schedule_factor(self.steps_taken, self._steps, self._config)
+
+    def step(self) -> float:
+        """Clip the accumulated gradient by its global norm and step; returns that norm.
+
+        Raises:
+            NonFiniteError: The norm is not finite. Nothing was changed.
+        """
+        self._gradients_to_masters()
+        norm = _whole(torch.nn.utils.clip_grad_norm_(self._masters, self._config.max_grad_norm))
+        if not math.isfinite(norm):
+            self.zero_grad()
+            raise NonFiniteError(
+                f"the gradient's norm is {norm}; the weights were not changed. Lower "
+                "optimizer.lr, or look at the last rollouts for what caused it"
+            )
+        for group in self.adamw.param_groups:
+            group["lr"] = self.lr
+        if self._config.moments == "bfloat16":
+            for master in self._masters:
+                self._state_of(master)
+            half_moments.step(self.adamw)
+        else:
+            self.adamw.step()
+        self.steps_taken += 1
+        self.zero_grad()
+        self._masters_to_parameters()
+        return norm
+
+    @torch.no_grad()
+    def parameters_changed(self) -> None:
+        """The parameters were written into before the first step: go on from what they are."""
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if master is not parameter:
+                master.copy_(parameter)
+
+    def zero_grad(self) -> None:
+        """Forget the accumulated gradient."""
+        for parameter in (*self._masters, *self._parameters):
+            parameter.grad = None
+
+    def _gradients_to_masters(self) -> None:
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if master is not parameter and parameter.grad is not None:
+                master.grad = parameter.grad.to(master.device, torch.float32)
+                parameter.grad = None
+
+    @torch.no_grad()
+    def _masters_to_parameters(self) -> None:
+        for parameter, master in zip(self._parameters, self._masters, strict=True):
+            if master is not parameter:
+                parameter.copy_(master)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All that later steps depend on but ``steps_taken``: the trained weights in float32,
+        AdamW's two moments and its step count of each, by ``weight.NAME``, ``exp_avg.NAME``, ...
+
+        They are the tensors that the optimizer works on, not copies.
+        """
+        found: dict[str, torch.Tensor] = {}
+        for name, master in zip(self._names, self._masters, strict=True):
+            state = self._state_of(master)
+            found[f"weight.{name}"] = master.detach()
+            found |= {f"{key}.{name}": state[key] for key in ("exp_avg", "exp_avg_sq", "step")}
+        return found
+
+    def tensors_loaded(self) -> None:
+        """The tensors of ``tensors()`` were written into: hand the weights on to the model."""
+        self._masters_to_parameters()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"steps_taken": self.steps_taken}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.steps_taken = state["steps_taken"]
+
+    def _state_of(self, master: torch.Tensor) -> dict[str, torch.Tensor]:
+        """AdamW's state of a parameter, made as AdamW does where no gradient has come yet."""
+        state = self.adamw.state[master]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            for name in half_moments.MOMENTS:
+                state[name] = torch.zeros_like(master, dtype=getattr(torch, self._config.moments))
+        return state
+
+
+def _master(parameter: torch.Tensor, offload: bool) -> torch.Tensor:
+    """What AdamW updates in the parameter's place."""
+    if offload:
+        return parameter.detach().to("cpu", torch.float32, copy=True)
+    return parameter if parameter.dtype == torch.float32 else parameter.detach().float()
+
+
+def _whole(norm: torch.Tensor) -> float:
+    """The norm as a number; over all ranks where the parameters are sharded."""
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
+    """Share of the full learning rate at ``step`` (from 0): linear warm-up, then the schedule.
+
+    >>> config = OptimizerConfig(warmup_steps=2, schedule="linear")
+    >>> [schedule_factor(s, 6, config) for s in range(6)]
+    [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    """
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    if config.schedule == "constant":
+        return 1.0
+    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    if config.schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return max(0.0, 1 - progress)

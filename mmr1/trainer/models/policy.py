@@ -1,0 +1,217 @@
+"""The policy in one process: its weights, its log-probs and its update."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from mmr1.trainer.algorithms import Algorithm
+from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.algorithms.kl import k3
+from mmr1.trainer.algorithms.rollout_correction import Correction, uncorrected
+from mmr1.trainer.forward.process_group import Turn
+from mmr1.trainer.forward.sequences import TokenScores
+from mmr1.trainer.models.nll import add_nll_gradient
+from mmr1.trainer.models.optimizer import Optimizer, check_finite
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.reference import GivesDistributions
+from mmr1.trainer.models.state import load_snapshot, model_snapshot
+from mmr1.types import Experience, RolloutGroup, StepStats
+
+WIDEST_GAP = "rollout/logprob_gap_max"
+
+
+class Policy(Protocol):
+    """What the loop asks of the policy, in one process or on many."""
+
+    version: int
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` float32 without gradient."""
+        ...
+
+    def update(self, experience: Experience) -> StepStats:
+        """Learn from one batch; returns what to log."""
+        ...
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The current weights by the names of the transformers model."""
+        ...
+
+    def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
+        """What writes the policy as it is now into a checkpoint's folder; see ``state.py``."""
+        ...
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        """Become the policy of a checkpoint, its optimizer and generators included."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class LocalPolicy:
+    """One model and one optimizer: the policy of a single process, or a rank's part of it.
+
+    Args:
+        reference: To measure the KL over the vocabulary to, where the loss has it.
+        correction: What makes up for the engine's own probabilities; see ``correction.py``.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        algorithm: Algorithm,
+        optimizer: Optimizer,
+        updates: int,
+        reference: GivesDistributions | None = None,
+        correction: Correction = uncorrected,
+    ) -> None:
+        self.version = 0
+        self._scorer = scorer
+        self._algorithm = algorithm
+        self._optimizer = optimizer
+        self._updates = updates
+        self._reference = reference
+        self._correction = correction
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return self._scorer.logprobs(groups)
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        return self._scorer.weights()
+
+    def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
+        scorer = self._scorer
+        processor, rank = scorer.family.processor, scorer.team.rank
+        return model_snapshot(scorer.model, processor, self._optimizer, copy, rank)
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        load_snapshot(checkpoint, self._optimizer, self._scorer.team.rank)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": self.version, "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.version = state["version"]
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def update(self, experience: Experience) -> StepStats:
+        """``algorithm.updates_per_rollout`` optimizer steps on the batch.
+
+        Raises:
+            NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+        """
+        self._scorer.model.train()
+        for _ in range(self._updates):
+            stats = self._accumulate(experience)
+            stats["lr"] = self._optimizer.lr
+            stats["grad_norm"] = self._optimizer.step()
+            self.version += 1
+        return stats
+
+    def _accumulate(self, experience: Experience) -> StepStats:
+        """Sum up the gradient over micro-batches; token means of what is logged."""
+        sums: dict[str, float] = defaultdict(float)
+        groups = [scored.group for scored in experience.groups]
+        for turn in self._scorer.turns(groups, self._learning(experience)):
+            scores = self._scores(turn)
+            if turn.batch is None:
+                (0 * scores.logprobs.sum()).backward()
+                continue
+            part = _rows(experience, turn.batch.rows, scores.logprobs)
+            inputs = _loss_inputs(part, scores)
+            correction = self._correction(
+                inputs.old_logprobs, part.rollout_logprobs, part.completion_mask
+            )
+            token_loss = correction * self._algorithm.token_loss(inputs)
+            loss = (part.loss_weights * token_loss).sum()
+            # Ranks' gradients are averaged, and should be added up.
+            (loss * self._scorer.team.size).backward()
+            sums["loss"] += float(loss.detach())
+            sums["tokens"] += float(part.completion_mask.sum())
+            logged = {**self._logged(inputs, part), "rollout/correction": correction}
+            for name, values in logged.items():
+                sums[name] += float(values.detach()[part.completion_mask].sum())
+            gap = (inputs.old_logprobs - part.rollout_logprobs)[part.completion_mask].abs()
+            widest = float(gap.max()) if len(gap) else 0.0
+            sums[WIDEST_GAP] = max(sums[WIDEST_GAP], widest)
+        stats = self._means(self._scorer.team.total(sums))
+        if experience.demonstrations:
+            ptx = add_nll_gradient(self._scorer, experience.demonstrations, experience.ptx_coef)
+            stats["ptx_loss"] = ptx
+        return stats
+
+    def _scores(self, turn: Turn) -> TokenScores:
+        """With the KL over the vocabulary where the loss asks for it."""
+        if self._reference is None:
+            return self._scorer.scores(turn)
+        reference = self._reference.distributions(turn)
+        self._scorer.model.train()
+        return self._scorer.scores(turn, reference)
+
+    def _means(self, sums: dict[str, float]) -> StepStats:
+        """Loss and widest gap as they are, the rest per token; raises for an infinite loss."""
+        tokens = max(sums.pop("tokens"), 1)
+        whole = {name: sums.pop(name) for name in ("loss", WIDEST_GAP)}
+        loss = whole["loss"]
+        if not math.isfinite(loss):
+            self._optimizer.zero_grad()
+        check_finite(loss)
+        return {**whole, **{name: value / tokens for name, value in sums.items()}}
+
+    def _logged(self, inputs: LossInputs, part: Experience) -> dict[str, torch.Tensor]:
+        gap = inputs.logprobs.detach() - part.rollout_logprobs
+        ref = inputs.logprobs if part.ref_logprobs is None else part.ref_logprobs
+        return {
+            "entropy": inputs.entropy,
+            "kl": k3(inputs.logprobs, ref) if inputs.full_kl is None else inputs.full_kl,
+            "rollout/logprob_gap": gap.abs(),
+            "rollout/kl": k3(part.rollout_logprobs, inputs.logprobs.detach()),
+            **self._algorithm.metrics(inputs),
+        }
+
+    def _learning(self, experience: Experience) -> torch.Tensor | None:
+        """``[B]`` bool: the sequences whose gradient can be other than 0; None for all.
+
+        At least one group, so that every step has an entropy and a log-prob gap to log.
+        """
+        if not self._algorithm.needs_signal:
+            return None
+        has_signal = experience.advantages.ne(0).any(dim=1)
+        if experience.groups and not has_signal.any():
+            has_signal[: len(experience.groups[0].group.completions)] = True
+        return has_signal
+
+
+def _rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Experience:
+    """The given sequences of a batch, as wide as ``like`` ``[b, R]`` and on its device."""
+
+    def cut(value: Any) -> Any:
+        is_tensor = isinstance(value, torch.Tensor)
+        return value[rows, : like.shape[1]].to(like.device) if is_tensor else value
+
+    return replace(
+        experience, **{f.name: cut(getattr(experience, f.name)) for f in fields(experience)}
+    )
+
+
+def _loss_inputs(part: Experience, scores: TokenScores) -> LossInputs:
+    return LossInputs(
+        logprobs=scores.logprobs,
+        old_logprobs=scores.logprobs.detach() if part.old_logprobs is None else part.old_logprobs,
+        advantages=part.advantages,
+        entropy=scores.entropy,
+        full_kl=scores.kl,
+        mask=part.completion_mask,
+        ref_logprobs=part.ref_logprobs,
+        kl_coef=part.kl_coef,
+        entropy_coef=part.entropy_coef,
+    )

@@ -1,0 +1,129 @@
+"""The reference that the KL term holds on to: a frozen copy, or the adapters switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from mmr1.trainer.forward.kl_head import Distributions
+from mmr1.trainer.forward.process_group import Turn
+from mmr1.trainer.models.lora import adapter_weights, set_adapter_weights
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.types import RolloutGroup
+
+
+class Reference(Protocol):
+    """What the loop asks of a reference policy."""
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` float32 without gradient, sequences in group order."""
+        ...
+
+    def refresh(self) -> None:
+        """Become the policy as it is now (iterative GRPO)."""
+        ...
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """What tells it from the policy's start, by name: for checkpoints."""
+        ...
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Become the reference that these weights were taken from."""
+        ...
+
+
+class GivesDistributions(Protocol):
+    """A reference in the policy's own process, for the KL over the vocabulary."""
+
+    def distributions(self, turn: Turn) -> Distributions:
+        """What it would draw the turn's completion tokens from. Without gradient."""
+        ...
+
+
+class FrozenCopy:
+    """A second model, ``own``, with the weights that the policy had.
+
+    Args:
+        offload: It stays in main memory, and comes to the policy's device to score. Not for
+            ``distributions``, which the update asks for in every micro-batch.
+    """
+
+    def __init__(self, policy: Scorer, own: Scorer, offload: bool = False) -> None:
+        self._policy = policy
+        self._own = own
+        self._offload = offload
+        if offload:
+            own.model.to("cpu")
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        with self._on_device():
+            return self._own.logprobs(groups)
+
+    def distributions(self, turn: Turn) -> Distributions:
+        return self._own.distributions(turn)
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        if self._offload:
+            self._own.model.to(self._policy.model.device)
+        try:
+            yield
+        finally:
+            if self._offload:
+                self._own.model.to("cpu")
+
+    def refresh(self) -> None:
+        self._own.load_weights(self._policy.weights())
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        return self._own.weights()
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._own.load_weights(weights)
+
+
+class AdapterReference:
+    """The policy's own model with its adapters switched off; once refreshed, as they were then."""
+
+    def __init__(self, policy: Scorer) -> None:
+        self._policy = policy
+        self._kept: dict[str, torch.Tensor] | None = None
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        with _adapters(self._policy.model, self._kept):
+            return self._policy.logprobs(groups)
+
+    def distributions(self, turn: Turn) -> Distributions:
+        with _adapters(self._policy.model, self._kept):
+            return self._policy.distributions(turn)
+
+    def refresh(self) -> None:
+        self._kept = adapter_weights(self._policy.model)
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        if self._kept is not None:
+            return self._kept
+        # Adapters of zeros are none.
+        current = adapter_weights(self._policy.model)
+        return {name: torch.zeros_like(tensor) for name, tensor in current.items()}
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._kept = dict(weights)
+
+
+@contextmanager
+def _adapters(model: Any, weights: dict[str, torch.Tensor] | None) -> Iterator[None]:
+    """The model with these adapters, or with none, inside the block."""
+    if weights is None:
+        with model.disable_adapter():
+            yield
+        return
+    current = adapter_weights(model)
+    set_adapter_weights(model, weights)
+    try:
+        yield
+    finally:
+        set_adapter_weights(model, current)

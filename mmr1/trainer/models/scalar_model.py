@@ -1,0 +1,121 @@
+"""A vision-language model that gives numbers: the critic's values, a reward model's rewards.
+
+The language model's head stays where it is, unused, so that a saved one is an ordinary Hugging Face
+directory with ``scalar_head.safetensors`` beside it; a critic can begin as a reward model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from mmr1.config import ModelConfig
+from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.forward.packed import packed_hidden, to_rows
+from mmr1.trainer.forward.packing import Read
+from mmr1.trainer.forward.process_group import only_batch
+from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.models.loading import load_trainable
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.state import model_snapshot
+from mmr1.types import RolloutGroup
+from mmr1.vision.families.qwen2_5_vl import check_model, unwrapped
+
+HEAD_FILE = "scalar_head.safetensors"
+
+
+class ScalarModel(torch.nn.Module):
+    """A transformers model, with or without adapters, and a linear head on its hidden states."""
+
+    def __init__(self, backbone: Any) -> None:
+        super().__init__()
+        self.backbone = backbone
+        base = unwrapped(backbone)
+        size = base.config.text_config.hidden_size
+        # Float32, as its outputs are compared with rewards; zero, so that it claims nothing yet.
+        self.head = torch.nn.Linear(size, 1, device=base.device, dtype=torch.float32)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        if base.lm_head.weight is not base.model.language_model.embed_tokens.weight:
+            base.lm_head.requires_grad_(False)  # or the optimizer would hold a copy of it
+
+
+def load_scalar_model(config: ModelConfig, key: str) -> ScalarModel:
+    """The model at ``config.path``; its head is read where there is one, and is zero otherwise.
+
+    Raises:
+        ValueError: There is no model at the path; names the configuration's ``key``.
+    """
+    check_model(config.path, key)
+    model = ScalarModel(load_trainable(config))
+    if is_scalar_model(config.path):
+        model.head.load_state_dict(load_file(Path(config.path) / HEAD_FILE))
+    return model
+
+
+def is_scalar_model(path: str) -> bool:
+    return (Path(path) / HEAD_FILE).is_file()
+
+
+def scalar_snapshot(
+    model: ScalarModel, processor: Any, optimizer: Optimizer, copy: bool = False
+) -> Callable[[Path], None]:
+    """``state.model_snapshot`` with the head's file."""
+    write = model_snapshot(model.backbone, processor, optimizer, copy)
+    head = {n: t.detach().to("cpu", copy=True) for n, t in model.head.state_dict().items()}
+
+    def fill(folder: Path) -> None:
+        write(folder)
+        save_file(head, folder / HEAD_FILE)
+
+    return fill
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarScorer:
+    """Numbers at completion tokens.
+
+    Attributes:
+        model: Backbone and head.
+        scorer: How the backbone's batches are cut; its model is ``model.backbone``.
+        read: ``before``: the state each token is drawn in (critic). ``at``: the state that the
+            token leads to (reward model).
+    """
+
+    model: ScalarModel
+    scorer: Scorer
+    read: Read
+
+    def scores(self, batch: MicroBatch) -> torch.Tensor:
+        """``[b, R]`` float32 of the batch's completions. Differentiable."""
+        hidden, mask = packed_hidden(
+            self.model.backbone, batch.groups, self.read, self.scorer.features
+        )
+        return to_rows(self.model.head(hidden.float())[:, 0], mask)
+
+    @torch.no_grad()
+    def all(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
+        self.model.eval()
+        found = torch.zeros(completion_mask(groups).shape)
+        for turn in self.scorer.turns(groups):
+            batch = only_batch(turn)
+            scores = self.scores(batch)
+            found[batch.rows, : scores.shape[1]] = scores.cpu()
+        return found
+
+
+def rewards_of(scorer: ScalarScorer, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+    """``[B]``: the number at the last token of each completion."""
+    return at_index(scorer.all(groups), completion_mask(groups).sum(-1) - 1)
+
+
+def at_index(scores: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """``[B, R]`` at one index of each row: ``[B]``."""
+    return scores.gather(-1, index.to(scores.device)[:, None])[:, 0]

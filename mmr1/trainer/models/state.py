@@ -1,0 +1,212 @@
+"""What a run must find again to go on as if it had not been killed.
+
+A checkpoint is an ordinary Hugging Face model directory with one folder more::
+
+    step_000200/
+        config.json, model.safetensors, tokenizer.json, ...
+        adapter/              where the policy is adapters: they, unmerged, as peft loads them
+        training/optimizer/   float32 weights and AdamW's moments, by torch's distributed
+                              checkpointing in safetensors: any number of ranks reads them
+        training/rng/         state of torch's generators, one file a rank
+        training/critic/      the critic's weights and moments, where there is one
+        training/reference/   the reference policy, where it is refreshed as training goes on
+        training/state.json   step, sampler, coefficients, what the algorithm carries along
+        manifest.json         digests of all that; see checkpoint.py
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from mmr1.trainer.models.lora import adapter_state, plain_weights, save_pretrained
+from mmr1.trainer.models.optimizer import Optimizer
+
+TRAINING = "training"
+
+WriteCheckpoint = Callable[[Path], None]
+"""Writes files of a checkpoint into the folder it is given."""
+
+
+class HasState(Protocol):
+    """Something whose state is a few JSON values."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+def model_snapshot(
+    model: Any, processor: Any, optimizer: Optimizer, copy: bool = False, rank: int = 0
+) -> Callable[[Path], None]:
+    """What writes model and optimizer as they are now into a checkpoint's folder.
+
+    Of a sharded model all ranks must call both this and what it returns. With ``copy`` the latter
+    may be called from another thread while training goes on.
+    """
+    weights, adapters = model_weights(model), whole_weights(adapter_state(model))
+    tensors = optimizer.tensors()
+    if copy:
+        weights, adapters, tensors = copies(weights), copies(adapters), copies(tensors)
+    rng = _rng_state()
+
+    def fill(folder: Path) -> None:
+        if rank == 0:
+            save_pretrained(model, folder, weights, adapters)
+            processor.save_pretrained(folder)
+        save_tensors(folder / TRAINING / "optimizer", tensors)
+        _save_rng(folder / TRAINING / "rng", rng, rank)
+
+    return fill
+
+
+def load_snapshot(checkpoint: Path, optimizer: Optimizer, rank: int = 0) -> None:
+    """Put the optimizer, its model's trained weights and the generators back.
+
+    Raises:
+        ValueError: The model is another one than that of the checkpoint.
+    """
+    load_tensors(checkpoint / TRAINING / "optimizer", optimizer.tensors())
+    optimizer.tensors_loaded()
+    _load_rng(checkpoint / TRAINING / "rng", rank)
+
+
+def model_weights(model: Any) -> Mapping[str, torch.Tensor]:
+    """By the names of the plain transformers model, adapters merged, sharded ones put together.
+
+    Not copies, but for the merged ones. All ranks must call it.
+    """
+    weights = plain_weights(model)
+    sharded = any(isinstance(p, DTensor) for p in model.parameters())
+    return whole_weights(weights) if sharded else weights
+
+
+def whole_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights with the sharded ones put together. All ranks must call it."""
+    return {
+        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        for name, tensor in weights.items()
+    }
+
+
+def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
+    """Take over whole weights, each rank its shards of them."""
+    with torch.no_grad():
+        for name, tensor in own.items():
+            if isinstance(tensor, DTensor):
+                shards = distribute_tensor(
+                    weights[name].to(tensor.device), tensor.device_mesh, tensor.placements
+                )
+                tensor.copy_(shards)
+            else:
+                tensor.copy_(weights[name])
+
+
+def save_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors, or this rank's shards of DTensors. A collective call where there are ranks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _without_notice():
+        dcp.save(
+            {name: _at_least_1d(tensor) for name, tensor in tensors.items()},
+            storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True),
+            no_dist=not torch.distributed.is_initialized(),
+        )
+
+
+def load_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Read into tensors of the same names, however many ranks wrote them.
+
+    Raises:
+        ValueError: A tensor is missing from the checkpoint: the model is another one.
+    """
+    reader = dcp.HuggingFaceStorageReader(str(folder))
+    written = reader.read_metadata().state_dict_metadata
+    if missing := sorted(set(tensors) - set(written)):
+        raise ValueError(
+            f"{folder} has no tensor '{missing[0]}' ({len(missing)} are missing); resume with the "
+            "model and the trainable parameters that the run was started with"
+        )
+    with _without_notice():
+        dcp.load(
+            {name: _at_least_1d(tensor) for name, tensor in tensors.items()},
+            storage_reader=reader,
+            no_dist=not torch.distributed.is_initialized(),
+        )
+
+
+def progress(step: int, parts: Mapping[str, HasState]) -> dict[str, Any]:
+    """The step and the state of the parts, as JSON values."""
+    return {"step": step, **{name: part.state_dict() for name, part in parts.items()}}
+
+
+def save_progress(checkpoint: Path, state: Mapping[str, Any]) -> None:
+    """Write ``training/state.json``."""
+    path = checkpoint / TRAINING / "state.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(state, indent=1) + "\n")
+
+
+def load_progress(checkpoint: Path, parts: Mapping[str, HasState]) -> int:
+    """Put the parts back to where they were; the step after which that was."""
+    state = json.loads((checkpoint / TRAINING / "state.json").read_text())
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
+    return int(state["step"])
+
+
+@contextmanager
+def _without_notice() -> Iterator[None]:
+    """torch warns that a single process is a single process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is (disabled|.*unavailable)")
+        yield
+
+
+def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies in CPU memory; tensors that shared their memory (tied weights) share a copy."""
+    tensors = dict(tensors)  # merged weights are made when asked for: all must live at once
+    made: dict[int, torch.Tensor] = {}
+    for tensor in tensors.values():
+        if tensor.data_ptr() not in made:
+            made[tensor.data_ptr()] = tensor.detach().to("cpu", copy=True)
+    return {name: made[tensor.data_ptr()] for name, tensor in tensors.items()}
+
+
+def _rng_state() -> dict[str, torch.Tensor]:
+    state = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _save_rng(folder: Path, state: Mapping[str, torch.Tensor], rank: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(dict(state), _rng_file(folder, rank))
+
+
+def _load_rng(folder: Path, rank: int) -> None:
+    """A rank that did not exist when the checkpoint was written keeps its own."""
+    if not _rng_file(folder, rank).exists():
+        return
+    state = load_file(_rng_file(folder, rank))
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _rng_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank_{rank:05d}.safetensors"
+
+
+def _at_least_1d(tensor: torch.Tensor) -> torch.Tensor:
+    """The safetensors layout of distributed checkpoints has no scalars; a view is written into."""
+    return tensor.view(1) if tensor.dim() == 0 else tensor

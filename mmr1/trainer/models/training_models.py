@@ -1,0 +1,114 @@
+"""What a run trains: policy, reference and critic, built in one process or on each rank alike."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from mmr1.config import Config
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithms.rollout_correction import Correction, correction_weights, uncorrected
+from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.process_group import Alone, Team
+from mmr1.trainer.forward.sequences import TokenScores
+from mmr1.trainer.models.critic import Critic, build_critic
+from mmr1.trainer.models.loading import feature_cache, load_trainable, token_scorer
+from mmr1.trainer.models.lora import has_adapters
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.models.reference import AdapterReference, FrozenCopy
+from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.features import FeatureCache
+from mmr1.vision.prepare import MediaCache
+
+Forward = Callable[..., TokenScores]
+"""What takes the place of ``packed_scores``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learners:
+    """Built before anything is written.
+
+    Attributes:
+        model: The policy's, which the engine ``hf`` samples from.
+        reference: What the policy starts from; None without a KL term.
+        critic: None for algorithms without one.
+        features: Those of a frozen vision tower, shared with the engine ``hf``.
+    """
+
+    model: Any
+    policy: LocalPolicy
+    reference: FrozenCopy | AdapterReference | None
+    critic: Critic | None
+    features: FeatureCache | None
+
+
+def build_learners(
+    config: Config,
+    family: Family,
+    media: MediaCache,
+    team: Team | None = None,
+    shard: Callable[[Any], Forward] = lambda model: packed_scores,
+) -> Learners:
+    """Load the model and put learners around it.
+
+    Args:
+        team: The ranks that compute together, if any.
+        shard: Spreads a model over them, in place; returns the forward of the sharded model.
+    """
+    model = load_trainable(config.model)
+    features = feature_cache(config)
+    # Copied before it is sharded; adapters need no second model.
+    needs_copy = config.algorithm.kl_coef > 0 and not has_adapters(model)
+    frozen = copy.deepcopy(model).requires_grad_(False).eval() if needs_copy else None
+    scorer = replace(
+        token_scorer(
+            config,
+            model,
+            family,
+            media,
+            config.rollout.sampling.temperature,
+            features,
+        ),
+        team=team or Alone(),
+        forward=shard(model),
+    )
+    reference = _reference(config, scorer, frozen, shard)
+    updates = config.algorithm.updates_per_rollout
+    policy = LocalPolicy(
+        scorer,
+        build_algorithm(config.algorithm),
+        Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
+        updates=updates,
+        reference=reference if config.algorithm.kl_estimator == "full" else None,
+        correction=_correction(config),
+    )
+    critic = build_critic(config, family, media)
+    return Learners(model, policy, reference, critic, features)
+
+
+def _correction(config: Config) -> Correction:
+    algorithm = config.algorithm
+    if config.correction == "none" and algorithm.correction_outlier is None:
+        return uncorrected
+    return partial(
+        correction_weights,
+        form=config.correction,
+        cap=algorithm.correction_cap,
+        outlier=algorithm.correction_outlier,
+    )
+
+
+def _reference(
+    config: Config, policy: Scorer, frozen: Any, shard: Callable[[Any], Forward]
+) -> FrozenCopy | AdapterReference | None:
+    if config.algorithm.kl_coef == 0:
+        return None
+    if frozen is None:
+        return AdapterReference(policy)
+    own = replace(policy, model=frozen, forward=shard(frozen))
+    return FrozenCopy(policy, own, config.algorithm.offload_reference)

@@ -1,0 +1,1 @@
+"""From prompts to a batch to learn from: rollouts, rewards, experience."""

@@ -1,0 +1,136 @@
+"""From scored groups to what the update learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from mmr1.config import AlgorithmConfig
+from mmr1.trainer.algorithms import Algorithm
+from mmr1.trainer.algorithms.algorithm import Outcomes
+from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.algorithms.kl import ESTIMATORS
+from mmr1.trainer.algorithms.losses import token_weights
+from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
+
+
+class ScoresCompletions(Protocol):
+    """A model that can say how probable completions are: the policy or the reference."""
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` float32 without gradient, sequences in group order."""
+        ...
+
+
+class GivesValues(Protocol):
+    """A critic, as far as the batch is concerned."""
+
+    def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` float32 without gradient, sequences in group order."""
+        ...
+
+
+def build_experience(
+    scored: Sequence[ScoredGroup],
+    algorithm: Algorithm,
+    config: AlgorithmConfig,
+    policy: ScoresCompletions,
+    reference: ScoresCompletions | None = None,
+    coefficients: Coefficients | None = None,
+    max_tokens: int | None = None,
+    critic: GivesValues | None = None,
+) -> Experience:
+    """Advantages, masks and the log-probs that the loss compares with.
+
+    ``old_logprobs`` cost a forward pass only when several updates share the rollout or the KL is
+    in the reward; else they are the update's own log-probs, detached. No reference pass without a
+    reference. ``coefficients`` are those of the configuration unless given; ``max_tokens`` is the
+    longest completion, which only the ``constant`` aggregation asks for. The critic is asked once:
+    its updates are clipped around the values that the advantages came from.
+    """
+    coefficients = coefficients or Coefficients(config)
+    groups = [s.group for s in scored]
+    completions = [c for g in groups for c in g.completions]
+    completion_ids = [torch.tensor(c.token_ids) for c in completions]
+    rollout_logprobs = [torch.tensor(c.logprobs) for c in completions]
+
+    ref_logprobs = None
+    if reference is not None and config.kl_estimator != "full":  # which the update measures
+        ref_logprobs = reference.logprobs(groups)
+    kl_in_reward = config.kl_in == "reward" and reference is not None
+    needs_old = config.updates_per_rollout > 1 or kl_in_reward
+    old_logprobs = policy.logprobs(groups) if needs_old else None
+
+    mask = _mask(scored, config.mask_truncated)
+    kl_penalty = torch.zeros(mask.shape)
+    if kl_in_reward:
+        assert old_logprobs is not None
+        assert ref_logprobs is not None
+        estimate = ESTIMATORS[config.kl_estimator]
+        kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
+    outcomes = _outcomes(scored, mask, kl_penalty)
+    if critic is not None:
+        outcomes = replace(outcomes, values=critic.values(groups) * mask)
+    return Experience(
+        groups=tuple(scored),
+        completion_ids=pad_sequence(completion_ids, batch_first=True),
+        completion_mask=mask,
+        rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
+        advantages=algorithm.advantages(outcomes),
+        loss_weights=token_weights(mask, algorithm.aggregation, max_tokens),
+        old_logprobs=old_logprobs,
+        ref_logprobs=ref_logprobs,
+        values=outcomes.values,
+        returns=None if algorithm.returns is None else algorithm.returns(outcomes),
+        kl_coef=coefficients.kl,
+        entropy_coef=coefficients.entropy,
+    )
+
+
+def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards and validity, ``[G, n]`` each; an invalid reward stands as 0 and is masked."""
+    rewards = [[0.0 if r.value is None else r.value for r in row] for row in rows]
+    valid = [[r.valid for r in row] for row in rows]
+    return torch.tensor(rewards, dtype=torch.float32), torch.tensor(valid)
+
+
+def _mask(scored: Sequence[ScoredGroup], mask_truncated: bool) -> torch.Tensor:
+    """``[B, R]``: the tokens of completions that have a reward, truncated ones or not."""
+    mask = completion_mask([s.group for s in scored])
+    mask &= torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
+    if mask_truncated:
+        mask &= ~torch.tensor([c.truncated for s in scored for c in s.group.completions])[:, None]
+    return mask
+
+
+def _outcomes(
+    scored: Sequence[ScoredGroup], mask: torch.Tensor, kl_penalty: torch.Tensor
+) -> Outcomes:
+    rewards, valid = reward_matrix([s.rewards for s in scored])
+    baselines = [[s.greedy] for s in scored if s.greedy is not None]
+    greedy, greedy_valid = reward_matrix(baselines) if baselines else (None, None)
+    step_rewards, step_ends = _step_rewards(scored, mask.shape)
+    return Outcomes(rewards, valid, mask, kl_penalty, greedy, greedy_valid, step_rewards, step_ends)
+
+
+def _step_rewards(
+    scored: Sequence[ScoredGroup], shape: torch.Size
+) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+    """``[B, R]`` each: rewards at the tokens that end steps, and where these are.
+
+    Steps that end at the same token, which is what a step shorter than a token is, add up.
+    """
+    rows = [steps for s in scored for steps in s.steps or ()]
+    if not rows:
+        return None, None
+    rewards, ends = torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+    for row, steps in enumerate(rows):
+        for token, reward in steps:
+            rewards[row, token] += reward
+            ends[row, token] = True
+    return rewards, ends

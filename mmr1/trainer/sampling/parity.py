@@ -1,0 +1,110 @@
+"""Do the rollout engine and the trainer read the same prompt and compute the same model?
+
+Checked on the first prompts of a run, before anything is learnt: token ids, grid sizes and the
+log-probs of a few sampled tokens. A silent difference here (a placeholder expanded twice, another
+resize, stale weights, another position scheme) trains on numbers that are not the policy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import Request, RolloutEngine
+from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.sampling.experience import ScoresCompletions
+from mmr1.types import Prompt, RolloutGroup
+from mmr1.vision.families.qwen2_5_vl import Family, expand_placeholders
+from mmr1.vision.prepare import MediaCache
+
+
+class ParityError(RuntimeError):
+    """The rollout engine and the trainer disagree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """What the check found.
+
+    Attributes:
+        prompts: How many were compared.
+        max_gap: Largest log-prob gap of a token, in nats.
+        mean_gap: Mean gap of a prompt's tokens, of the prompt where it is largest.
+    """
+
+    prompts: int
+    max_gap: float
+    mean_gap: float
+
+
+def check_parity(
+    engine: RolloutEngine,
+    policy: ScoresCompletions,
+    family: Family,
+    media: MediaCache,
+    prompts: Sequence[Prompt],
+    sampling: SamplingConfig,
+    tolerance: float,
+    rounded: bool = False,
+) -> Parity:
+    """Compare both sides on these prompts.
+
+    Args:
+        tolerance: Of every token's log-prob gap, in nats.
+        rounded: A side computes in half precision: single tokens may then be tenths of a nat apart
+            (vllm-project/vllm#18352), and the tolerance is that of each prompt's mean gap.
+
+    Raises:
+        ParityError: Says which prompt differs, in what, and by how much.
+    """
+    for prompt, probe in zip(prompts, engine.probe(prompts), strict=True):
+        prepared = [media[m] for m in prompt.media]
+        expanded = expand_placeholders(family, prompt.token_ids, prepared)
+        name = f"sample '{prompt.sample.id}'"
+        if tuple(m.grid for m in prepared) != probe.grids:
+            raise ParityError(
+                f"{name}: the trainer's processor made grids {[m.grid for m in prepared]} and the "
+                f"engine's {list(probe.grids)} of the same media; both must use the processor "
+                "saved beside the model"
+            )
+        if tuple(expanded) != probe.prompt_ids:
+            raise ParityError(
+                f"{name}: the trainer reads {len(expanded)} prompt tokens and the engine "
+                f"{len(probe.prompt_ids)}, first different at "
+                f"{_first_difference(expanded, probe.prompt_ids)}"
+            )
+    # Greedy decoding would leave the sampling path unchecked; nothing is cut off the distribution,
+    # because the trainer's log-probs are those of the whole.
+    whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    short = sampling.model_copy(update={"max_tokens": min(16, sampling.max_tokens), **whole})
+    groups = engine.generate([Request(p, 2, seed) for seed, p in enumerate(prompts)], short)
+    gaps = logprob_gaps(groups, policy.logprobs(groups)).view(len(prompts), -1)
+    tokens = completion_mask(groups).view(len(prompts), -1).sum(1)
+    largest, means = gaps.amax(1), gaps.sum(1) / tokens
+    compared, measure = (means, "on average") if rounded else (largest, "by up to")
+    worst = int(compared.argmax())
+    if not compared[worst] <= tolerance:  # also what is no number
+        raise ParityError(
+            f"sample '{prompts[worst].sample.id}': log-probs of the rollout engine and the trainer "
+            f"differ {measure} {compared[worst]:.2e} nats (allowed: {tolerance:.0e}, "
+            "rollout.parity_tolerance). They must run the same weights, positions and pixels: "
+            "check that model.path is the checkpoint both loaded, model.dtype and rollout.dtype"
+        )
+    return Parity(len(prompts), float(largest.max()), float(means.max()))
+
+
+def logprob_gaps(groups: Sequence[RolloutGroup], logprobs: torch.Tensor) -> torch.Tensor:
+    """Absolute differences ``[B, R]`` between the engine's log-probs and these, 0 in padding."""
+    rollout = [torch.tensor(c.logprobs) for g in groups for c in g.completions]
+    return (pad_sequence(rollout, batch_first=True) - logprobs).abs() * completion_mask(groups)
+
+
+def _first_difference(ours: Sequence[int], theirs: Sequence[int]) -> str:
+    for place, (a, b) in enumerate(zip(ours, theirs, strict=False)):
+        if a != b:
+            return f"token {place} ({a} against {b})"
+    return f"token {min(len(ours), len(theirs))} (one side ends)"

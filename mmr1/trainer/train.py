@@ -1,0 +1,263 @@
+"""``mmr1 train``: put the parts together, run them, keep what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from mmr1.config import Config
+from mmr1.data.quarantine import Quarantine
+from mmr1.data.rendering import renderer
+from mmr1.data.sampler import Sampler
+from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
+from mmr1.rewards import Scorer, build_scorer
+from mmr1.rollout.build import build_engine, check_engine
+from mmr1.rollout.engine import RolloutEngine
+from mmr1.runtime import set_up_torch
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithms.coefficients import Coefficients
+from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.distributed.cluster import on_ray
+from mmr1.trainer.loop import FailedStepError, train
+from mmr1.trainer.models.critic import Critic
+from mmr1.trainer.models.policy import Policy
+from mmr1.trainer.models.reference import Reference
+from mmr1.trainer.models.training_models import build_learners
+from mmr1.trainer.resume import restore, snapshot
+from mmr1.trainer.runs.display import Display
+from mmr1.trainer.runs.output import RunDirectory, check_directory, finished
+from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.take_steps import run_steps
+from mmr1.trainer.runs.tracking import Trackers, check_trackers
+from mmr1.trainer.sampling.experience import ScoresCompletions
+from mmr1.trainer.sampling.parity import check_parity
+from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
+from mmr1.trainer.sampling.reward_models import reward_models
+from mmr1.trainer.sampling.scoring import GroupScorer, check_gold
+from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
+from mmr1.trainer.sampling.step_rewards import StepScorer, build_step_scorer
+from mmr1.trainer.validation.evaluate import Evaluation, evaluate, write_evaluation
+from mmr1.types import Prompt, Sample
+from mmr1.vision.build import family_of, media_cache
+from mmr1.vision.families.qwen2_5_vl import Family, prompt_length
+from mmr1.vision.prepare import MediaCache
+
+PARITY_KINDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a command was given, checked.
+
+    Attributes:
+        sources: Training samples by source; empty for an evaluation.
+        weights: Share of each source.
+        dropped: Rows left out, with their reasons.
+    """
+
+    sources: dict[str, list[Sample]]
+    weights: dict[str, float]
+    held_out: list[Sample]
+    dropped: list[dict[str, str]]
+    family: Family
+    media: MediaCache
+    render: Callable[[Sample], Prompt]
+    demonstrations: Demonstrations | None = None
+
+
+def check_inputs(config: Config, scorer: Scorer, *, train: bool) -> Inputs:
+    """Read and check everything that can be checked before anything is written.
+
+    Raises:
+        ValueError: Something the user can mend.
+    """
+    check_engine(config)
+    set_up_torch(config.seed, config.trainer.threads)
+    quarantine = Quarantine(None, config.data.max_bad_fraction)
+    sources, weights = load_mixture(config.data, quarantine) if train else ({}, {})
+    with_eval = config.data.eval is not None or not train
+    held_out = load_held_out(config) if with_eval else []
+    family = family_of(config)
+    render = renderer(family, config)
+    check_gold(scorer, [*chain.from_iterable(sources.values()), *held_out])
+
+    def fitting(samples: list[Sample]) -> list[Sample]:
+        return keep_fitting(
+            samples,
+            lambda sample: prompt_length(family, render(sample)),
+            config.max_prompt_tokens,
+            quarantine,
+        )
+
+    return Inputs(
+        {name: fitting(samples) for name, samples in sources.items()},
+        weights,
+        fitting(held_out),
+        quarantine.dropped,
+        family,
+        media_cache(family, config),
+        render,
+        build_demonstrations(config, family, render) if train else None,
+    )
+
+
+def run_training(config: Config, *, resume: bool = False) -> Path:
+    """Train and return the last checkpoint's directory.
+
+    With ``resume`` a run that is in ``trainer.output_dir`` goes on from its newest whole
+    checkpoint, to the same numbers as if it had not been stopped.
+
+    Raises:
+        ValueError: Something the user can mend; nothing has been written yet.
+        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
+    """
+    check_directory(config, resume=resume)
+    if resume and (last := finished(config)):
+        print(f"all {config.trainer.max_steps} steps are done; checkpoint: {last}")
+        return last
+    check_trackers(config.trainer.trackers)
+    with build_scorer(config.rewards, reward_models(config)) as scorer:
+        inputs = check_inputs(config, scorer, train=True)
+        if build_algorithm(config.algorithm).shuffled_frames:
+            refuse_without_videos(chain.from_iterable(inputs.sources.values()))
+        steps = build_step_scorer(config.algorithm, inputs.family)
+        with _workers(config, inputs) as workers, closing(RunDirectory(config)) as directory:
+            return _train(config, inputs, scorer, steps, workers, directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who trains and generates, here or on a cluster; ``engine(log)`` starts the generation."""
+
+    policy: Policy
+    reference: Reference | None
+    critic: Critic | None
+    engine: Callable[[Path], RolloutEngine]
+
+
+@contextmanager
+def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
+    """In this process, or as many as ``resources`` asks for on Ray."""
+    if config.resources.distributed:
+        with on_ray(config) as cluster:
+            yield Workers(cluster.policy, cluster.reference, None, lambda log: cluster.engines)
+        return
+    own = build_learners(config, inputs.family, inputs.media)
+
+    def engine(log: Path) -> RolloutEngine:
+        return build_engine(config, inputs.family, inputs.media, log, own.model, own.features)
+
+    yield Workers(own.policy, own.reference, own.critic, engine)
+
+
+def _train(
+    config: Config,
+    inputs: Inputs,
+    scorer: Scorer,
+    steps: StepScorer | None,
+    workers: Workers,
+    directory: RunDirectory,
+) -> Path:
+    directory.log_dropped(inputs.dropped)
+    display = Display(config.trainer, directory, config.rewards.parts)
+    display.say("starting the rollout engine")
+    engine = workers.engine(directory.path / "engine.log")
+    with closing(engine), Trackers(config, directory.path) as trackers:
+        parts = TrainerComponents(
+            sampler=Sampler(inputs.sources, config.seed, inputs.weights),
+            render=inputs.render,
+            rollout=engine,
+            rewards=GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction),
+            algorithm=build_algorithm(config.algorithm),
+            policy=workers.policy,
+            reference=workers.reference,
+            coefficients=Coefficients(config.algorithm),
+            media=inputs.media,
+            steps=steps,
+            critic=workers.critic,
+            demonstrations=inputs.demonstrations,
+        )
+        done = 0
+        if before := directory.last_checkpoint(warn=display.say):
+            done = restore(before, parts)
+            display.say(f"continuing after step {done}")
+        display.say(parity_line(config, inputs, engine, workers.policy))
+
+        def keep(step: Step) -> None:
+            _log(config, directory, trackers, step, inputs.media)
+            display.show(step.stats)
+
+        with display, _failed_batch_kept(directory, inputs.media):
+            checkpoint = run_steps(
+                config.trainer,
+                train(config, parts, done),
+                keep,
+                partial(snapshot, config, parts),
+                directory.checkpoints,
+            )
+        if inputs.held_out:
+            result = evaluate(config, engine, inputs.render, parts.rewards, inputs.held_out)
+            write_evaluation(directory.path / "eval", result)
+            display.say(summary_line(result))
+    display.say(f"checkpoint: {checkpoint}")
+    return checkpoint
+
+
+@contextmanager
+def _failed_batch_kept(directory: RunDirectory, media: MediaCache) -> Iterator[None]:
+    """Write down what a step that failed on its numbers was to learn from."""
+    try:
+        yield
+    except FailedStepError as error:
+        step = error.step
+        file = directory.log_rollouts(step.number, step.scored, media, step.advantages)
+        error.args = (f"step {step.number}: {error}. Its batch is in {file}",)
+        raise
+
+
+def parity_line(
+    config: Config, inputs: Inputs, engine: RolloutEngine, policy: ScoresCompletions
+) -> str:
+    """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
+    found = check_parity(
+        engine,
+        policy,
+        inputs.family,
+        inputs.media,
+        [inputs.render(s) for s in one_of_each_kind(inputs.sources)],
+        config.rollout.sampling,
+        config.parity_tolerance,
+        config.rounded,
+    )
+    return (
+        f"engine and trainer agree on {found.prompts} kinds of prompt "
+        f"(log-prob gap {found.mean_gap:.1e} on average, {found.max_gap:.1e} at most)"
+    )
+
+
+def one_of_each_kind(sources: Mapping[str, Sequence[Sample]]) -> list[Sample]:
+    """The first text-only sample, the first with one image, with two, with a video, ..."""
+    kinds: dict[tuple[str, ...], Sample] = {}
+    for sample in chain.from_iterable(sources.values()):
+        kinds.setdefault(tuple(m.kind for m in sample.media), sample)
+    return list(kinds.values())[:PARITY_KINDS]
+
+
+def _log(
+    config: Config, directory: RunDirectory, trackers: Trackers, step: Step, media: MediaCache
+) -> None:
+    directory.log(step.stats)
+    trackers.log(step.stats)
+    every = config.trainer.log_rollouts_every
+    if step.number % every == 0 or step.number in (1, config.trainer.max_steps):
+        directory.log_rollouts(step.number, step.scored, media, step.advantages)
+        trackers.log_rollouts(step.number, step.scored, step.advantages)
+
+
+def summary_line(result: Evaluation) -> str:
+    shown = ", ".join(f"{mode} accuracy {m.accuracy:.3f}" for mode, m in result.modes.items())
+    return f"held out: {shown} on {result.prompts} prompts"

@@ -1,0 +1,1 @@
+"""Held-out accuracy, with intervals."""

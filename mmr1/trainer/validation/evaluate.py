@@ -1,0 +1,271 @@
+"""Held-out scores of a model: greedy, and sampled k times per prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from mmr1.config import Config, EvalConfig, RewardsConfig, SamplingConfig
+from mmr1.rewards.extract import extract_answer
+from mmr1.rollout.engine import RolloutEngine, requests_for
+from mmr1.trainer.runs.output import append_json
+from mmr1.trainer.sampling.scoring import GroupScorer
+from mmr1.trainer.validation.statistics import interval, majority, pass_at
+from mmr1.types import Prompt, Reward, Sample, ScoredGroup
+
+Row = dict[str, Any]
+"""One completion, as a line of ``completions.jsonl``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The mean score of some prompts, and its bootstrap interval over these prompts."""
+
+    prompts: int
+    accuracy: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One way of decoding.
+
+    Attributes:
+        accuracy: Mean over prompts of the mean score of the prompt's completions (mean@k), those
+            without a valid reward left out.
+        interval: 95% bootstrap interval of ``accuracy``; prompts are resampled.
+        invalid: Completions without a valid reward.
+        parts: Mean of every part of the reward.
+        at: Share of completions whose accuracy part reaches each level of ``eval.right_at``.
+        pass_at: Chance that one of k completions is right, by k; several completions only.
+        majority: Score of the most frequent answer; several completions only.
+        by: Accuracy of each task type, or of each value of ``eval.by``.
+    """
+
+    accuracy: float
+    interval: tuple[float, float]
+    completions: int
+    invalid: int
+    length_mean: float
+    parts: dict[str, float]
+    at: dict[str, float] = field(default_factory=dict)
+    pass_at: dict[str, float] = field(default_factory=dict)
+    majority: float | None = None
+    by: dict[str, Share] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The result of one evaluation: ``modes`` are ``greedy`` and, if asked for, ``sampled``."""
+
+    prompts: int
+    modes: dict[str, Mode]
+    rows: list[Row] = field(repr=False)
+
+
+def evaluate(
+    config: Config,
+    engine: RolloutEngine,
+    render: Callable[[Sample], Prompt],
+    scorer: GroupScorer,
+    samples: Sequence[Sample],
+    progress: Callable[[int], None] = lambda done: None,
+    done: Iterable[Row] = (),
+    keep: Callable[[list[Row]], None] = lambda rows: None,
+) -> Evaluation:
+    """Sample and score completions of every record.
+
+    Args:
+        config: ``eval``, ``rewards``, ``rollout.sampling`` and ``seed`` count.
+        progress: Told of how many prompts each batch has done.
+        done: Rows of an earlier, interrupted evaluation; these prompts are not asked again.
+        keep: Given the rows of each batch as soon as it is scored.
+    """
+    samples = samples[: config.eval.limit]
+    part = accuracy_part(config.rewards, config.eval.accuracy)
+    found = {(row["mode"], row["id"], row["index"]): row for row in done}
+    for name, (n, sampling) in decodings(config).items():
+        missing = [s for s in samples if any((name, s.id, i) not in found for i in range(n))]
+        progress(len(samples) - len(missing))
+        for batch in _batches(missing, config.eval.batch_size):
+            requests = requests_for([render(s) for s in batch], n, config.seed, step=0)
+            scored = scorer.score(engine.generate(requests, sampling))
+            rows = [row for group in scored for row in _rows(name, group, part, config.eval)]
+            found.update({(row["mode"], row["id"], row["index"]): row for row in rows})
+            keep(rows)
+            progress(len(batch))
+    rows = [
+        found[name, sample.id, index]
+        for name, (n, _) in decodings(config).items()
+        for sample in samples
+        for index in range(n)
+    ]
+    return Evaluation(len(samples), summarise(rows, config.eval, part), rows)
+
+
+def decodings(config: Config) -> dict[str, tuple[int, SamplingConfig]]:
+    """Completions per prompt and sampling of each way of decoding."""
+    found = {"greedy": (1, config.rollout.sampling.greedy())}
+    if config.eval.samples:
+        update = {"temperature": config.eval.temperature}
+        found["sampled"] = (config.eval.samples, config.rollout.sampling.model_copy(update=update))
+    return found
+
+
+def accuracy_part(rewards: RewardsConfig, wanted: str | None) -> str:
+    """The reward part that decides whether an answer is right.
+
+    Raises:
+        ValueError: ``eval.accuracy`` names no part.
+    """
+    names = list(rewards.parts)
+    if wanted is None:
+        return next((n for n in names if n != "format"), names[0])
+    if wanted not in names:
+        raise ValueError(f"eval.accuracy '{wanted}' is no part of rewards.parts ({names})")
+    return wanted
+
+
+def write_evaluation(folder: Path, result: Evaluation) -> None:
+    """``result.json`` and ``completions.jsonl``, replacing those of an earlier evaluation."""
+    folder.mkdir(parents=True, exist_ok=True)
+    modes = {name: asdict(mode) for name, mode in result.modes.items()}
+    text = json.dumps({"prompts": result.prompts, **modes}, indent=2)
+    (folder / "result.json").write_text(text + "\n")
+    (folder / "completions.jsonl").unlink(missing_ok=True)
+    append_json(folder / "completions.jsonl", result.rows)
+
+
+def summarise(rows: Sequence[Row], config: EvalConfig, part: str) -> dict[str, Mode]:
+    """The numbers of each way of decoding, from its completions alone."""
+    modes: dict[str, list[Row]] = {}
+    for row in rows:
+        modes.setdefault(row["mode"], []).append(row)
+    return {name: _mode(of_mode, config, part) for name, of_mode in modes.items()}
+
+
+def prompt_scores(rows: Iterable[Row]) -> dict[str, float]:
+    """Mean score of each prompt's completions; prompts without a valid reward are not in it."""
+    scores: dict[str, list[float]] = {}
+    for row in rows:
+        if row["score"] is not None:
+            scores.setdefault(row["id"], []).append(row["score"])
+    return {name: fmean(found) for name, found in scores.items()}
+
+
+def _mode(rows: Sequence[Row], config: EvalConfig, part: str) -> Mode:
+    valid = [row for row in rows if row["score"] is not None]
+    values = [v for row in valid if (v := row["parts"][part]) is not None]
+    scores = prompt_scores(rows)
+    total = _share(list(scores.values()))
+    groups = _by_prompt(rows)
+    several = any(len(group) > 1 for group in groups)
+    return Mode(
+        accuracy=total.accuracy,
+        interval=total.interval,
+        completions=len(rows),
+        invalid=len(rows) - len(valid),
+        length_mean=fmean(row["tokens"] for row in rows),
+        parts=_part_means(rows),
+        at={f"{t:g}": fmean(v >= t for v in values) if values else 0.0 for t in config.right_at},
+        pass_at=_pass_at(groups) if several and config.right_at else {},
+        majority=_majority(groups) if several else None,
+        by=_by_kind(rows, scores),
+    )
+
+
+def _share(scores: Sequence[float]) -> Share:
+    if not scores:
+        return Share(0, 0.0, (0.0, 0.0))
+    return Share(len(scores), fmean(scores), interval(scores))
+
+
+def _by_prompt(rows: Iterable[Row]) -> list[list[Row]]:
+    """The completions of each prompt that have a valid reward, of prompts that have any."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["score"] is not None:
+            groups.setdefault(row["id"], []).append(row)
+    return list(groups.values())
+
+
+def _pass_at(groups: Sequence[Sequence[Row]]) -> dict[str, float]:
+    """For k = 1, 2, 4, ... up to what every prompt has, and that number."""
+    if not groups:
+        return {}
+    most = min(map(len, groups))
+    ks = sorted({most, *(2**p for p in range(most.bit_length()))})
+    right = [[row["score"] >= 1.0 for row in group] for group in groups]
+    return {str(k): fmean(pass_at(found, k) for found in right) for k in ks if k <= most}
+
+
+def _majority(groups: Sequence[Sequence[Row]]) -> float:
+    if not groups:
+        return 0.0
+    return fmean(majority([r["vote"] for r in g], [r["score"] for r in g]) for g in groups)
+
+
+def _by_kind(rows: Iterable[Row], scores: Mapping[str, float]) -> dict[str, Share]:
+    kinds: dict[str, list[float]] = {}
+    for name, kind in {row["id"]: row["kind"] for row in rows}.items():
+        if name in scores:
+            kinds.setdefault(kind, []).append(scores[name])
+    return {kind: _share(kinds[kind]) for kind in sorted(kinds)} if len(kinds) > 1 else {}
+
+
+def _part_means(rows: Sequence[Row]) -> dict[str, float]:
+    names = dict.fromkeys(name for row in rows for name in row["parts"])
+    columns = {n: [v for r in rows if (v := r["parts"].get(n)) is not None] for n in names}
+    return {name: fmean(values) if values else 0.0 for name, values in columns.items()}
+
+
+def _batches(samples: Sequence[Sample], size: int) -> Iterator[Sequence[Sample]]:
+    for start in range(0, len(samples), size):
+        yield samples[start : start + size]
+
+
+def _rows(mode: str, scored: ScoredGroup, part: str, config: EvalConfig) -> Iterator[Row]:
+    sample = scored.group.prompt.sample
+    kind = sample.meta.get(config.by) if config.by else sample.task
+    completions = scored.group.completions
+    for index, (completion, reward) in enumerate(zip(completions, scored.rewards, strict=True)):
+        score = _score(reward.parts.get(part), config) if reward.valid else None
+        yield {
+            "mode": mode,
+            "id": sample.id,
+            "index": index,
+            "kind": str(kind),
+            "answer": sample.answer,
+            "completion": completion.text,
+            "vote": _vote(completion.text),
+            "tokens": len(completion.token_ids),
+            "truncated": completion.truncated,
+            "score": score,
+            "right": None if score is None else score >= 1.0,
+            "reward": reward.value,
+            "parts": dict(reward.parts),
+            "status": str(reward.status),
+        }
+
+
+def is_right(reward: Reward, part: str) -> bool:
+    """Is the accuracy part 1?"""
+    value = reward.parts.get(part)
+    return value is not None and value >= 1.0
+
+
+def _score(value: float | None, config: EvalConfig) -> float:
+    """1 or 0 by the first level of ``eval.right_at``; without a level the value itself."""
+    if value is None:
+        return 0.0
+    return float(value >= config.right_at[0]) if config.right_at else float(value)
+
+
+def _vote(completion: str) -> str | None:
+    """The answer as a majority counts it: the same text but for case, spaces and dollar signs."""
+    answer = extract_answer(completion)
+    return None if answer is None else "".join(answer.lower().replace("$", "").split())

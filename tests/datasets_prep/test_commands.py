@@ -1,0 +1,206 @@
+"""The commands: what they print, what they write, and one line with exit code 2 on bad input."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from datasets_prep.data_cli import app, main
+from datasets_prep.frames import list_frames
+from datasets_prep.select import rule
+from mmr1.data.record import load_samples, write_records
+from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.vision.images import load_image
+from tests.vision.media import encoded, noise
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Thirty records over ten pictures: three questions about each."""
+    (tmp_path / "images").mkdir()
+    samples = []
+    for index in range(30):
+        path = tmp_path / f"images/{index // 3}.png"
+        path.write_bytes(encoded(Image.fromarray(noise(40 + index // 3, 40, index // 3))))
+        question = (MediaRef("image", path), TextPart(f"Question {index}?"))
+        meta = {"level": index % 5}
+        samples.append(
+            Sample(f"s{index}", (Message("user", question),), str(index), "math", "set", meta)
+        )
+    write_records(tmp_path / "records.jsonl", samples)
+    return tmp_path
+
+
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_list_and_show_name_every_dataset(folder: Path) -> None:
+    listed = run("list")
+    for name in ("geometry3k", "charades_sta", "digits", "video"):
+        assert name in listed
+    facts = run("show", "mathvista")
+    assert "may not be used as training data" in facts
+    assert '"id": "s0"' in run("show", folder / "records.jsonl")
+    with pytest.raises(ValueError, match="is no file and no dataset"):
+        run("show", "mathvesta")
+
+
+def test_validate(folder: Path) -> None:
+    assert "30 records are sound" in run("validate", folder / "records.jsonl")
+    (folder / "images/4.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"3 problem\(s\) in 30 records"):
+        run("validate", folder)
+
+
+def test_stats_counts_and_draws(folder: Path) -> None:
+    printed = run("stats", folder, "--png", folder / "stats.png")
+    assert "math: 30" in printed
+    assert "1 image: 30" in printed
+    assert "number: 30" in printed
+    assert "min 4  median" in printed
+    assert load_image(MediaRef("image", folder / "stats.png")).size == (1000, 700)
+
+
+def test_split_keeps_the_questions_of_a_picture_together(folder: Path) -> None:
+    run("split", folder / "records.jsonl", "train=0.7", "eval=0.3", "--output", folder / "parts")
+    parts = {p: load_samples(folder / f"parts/{p}.jsonl") for p in ("train", "eval")}
+    assert {p: len(s) for p, s in parts.items()} == {"train": 21, "eval": 9}
+    digests = {p: {s.media[0].digest() for s in samples} for p, samples in parts.items()}
+    assert not digests["train"] & digests["eval"]
+    with pytest.raises(ValueError, match="do not add up to 1"):
+        run("split", folder / "records.jsonl", "a=0.7", "--output", folder / "x")
+    with pytest.raises(ValueError, match="not of the form name=share"):
+        run("split", folder / "records.jsonl", "a", "--output", folder / "x")
+    with pytest.raises(ValueError, match=r"train\.jsonl exists"):
+        run("split", folder / "records.jsonl", "train=1", "--output", folder / "parts")
+
+
+def test_mix_draws_by_share_without_repeats(folder: Path, tmp_path: Path) -> None:
+    run("make", "digits", "--output", tmp_path / "digits")
+    sources = [f"{folder / 'records.jsonl'}=1", f"{tmp_path / 'digits/eval.jsonl'}=2"]
+    run("mix", *sources, "--count", 60, "--output", tmp_path / "mixed/m.jsonl")
+    mixed = load_samples(tmp_path / "mixed/m.jsonl")
+    assert len({s.id for s in mixed}) == 60
+    assert sum(s.source == "set" for s in mixed) == 20
+    assert all(m.path.is_relative_to(tmp_path / "mixed") for s in mixed for m in s.media)
+    assert "60 records are sound" in run("validate", tmp_path / "mixed")
+    with pytest.raises(ValueError, match="has 30 samples; its share needs 300"):
+        run("mix", *sources, "--count", 900, "--output", tmp_path / "n.jsonl")
+
+
+def test_leakage_is_told(folder: Path) -> None:
+    run("split", folder / "records.jsonl", "train=0.7", "eval=0.3", "--output", folder / "parts")
+    whole = folder / "records.jsonl"
+    assert "9 of 9 samples" in run("leakage", whole, folder / "parts/eval.jsonl")
+
+
+def test_filter_by_rule(folder: Path) -> None:
+    wish = "meta.level >= 3 and width > 42 and images == 1 and task == 'math'"
+    run("filter", folder, "--rule", wish, "--output", folder / "kept/k.jsonl")
+    kept = load_samples(folder / "kept/k.jsonl")
+    assert [s.id for s in kept] == [f"s{i}" for i in range(9, 30) if i % 5 >= 3]
+    with pytest.raises(ValueError, match="the rule 'width >'"):
+        rule("width >")
+    with pytest.raises(ValueError, match="nothing to filter by"):
+        run("filter", folder, "--output", folder / "x.jsonl")
+
+
+@pytest.fixture
+def served(folder: Path) -> Iterator[tuple[str, list[dict]]]:
+    """A model that reads the question number and is right on even ones, half right on the rest."""
+    asked: list[dict] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append(body)
+            text = body["messages"][-1]["content"][-1]["text"]
+            number = int(text.removeprefix("Question ").rstrip("?"))
+            said = [number if number % 2 == 0 or i % 2 else -1 for i in range(body["n"])]
+            choices = [{"message": {"content": f"<answer>{n}</answer>"}} for n in said]
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"choices": choices}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_filter_by_pass_rate(folder: Path, served: tuple[str, list[dict]]) -> None:
+    address, asked = served
+    run("filter", folder, "--server", address, "--model", "m", "--samples", 4,
+        "--output", folder / "kept/k.jsonl")  # fmt: skip
+    kept = load_samples(folder / "kept/k.jsonl")
+    assert [s.id for s in kept] == [f"s{i}" for i in range(30) if i % 2]
+    assert {s.meta["pass_rate"] for s in kept} == {0.5}
+    assert len(asked) == 30
+    image = asked[0]["messages"][0]["content"][0]
+    assert image["image_url"]["url"].startswith("data:image/png;base64,")
+    with pytest.raises(ValueError, match="gives no answers for s0"):
+        run("filter", folder, "--server", "http://127.0.0.1:9/v1", "--output", folder / "y.jsonl")
+
+
+def test_a_folder_of_frames_becomes_a_video(tmp_path: Path) -> None:
+    (tmp_path / "clip").mkdir()
+    for index in range(6):
+        (tmp_path / f"clip/{index:03d}.jpg").write_bytes(
+            encoded(Image.fromarray(noise(60, 40, index)), "JPEG")
+        )
+    path = list_frames(tmp_path / "clip", fps=4.0, every=2)
+    listed = json.loads(path.read_text())
+    assert listed["fps"] == 2.0
+    assert [f["path"] for f in listed["frames"]] == [f"clip/00{i}.jpg" for i in (0, 2, 4)]
+    got = {"path": "/mnt/them/GOT/clip", "object": "sloth", "gt": [[0.1, 0.1, 0.5, 0.5]] * 3}
+    (tmp_path / "GOT").mkdir()
+    (tmp_path / "clip").rename(tmp_path / "GOT/clip")
+    path.rename(tmp_path / "GOT/clip.frames.json")
+    (tmp_path / "got_val.json").write_text(json.dumps([got]))
+    run("convert", "got10k", "--input", tmp_path / "got_val.json", "--output", tmp_path / "out",
+        "--workers", 1)  # fmt: skip
+    assert "1 records are sound" in run("validate", tmp_path / "out")
+    with pytest.raises(ValueError, match="no images"):
+        list_frames(tmp_path, 1.0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["validate", "none.jsonl"],
+        ["convert", "easyr1", "--input", "none", "--output", "out"],
+        ["make", "nothing", "--output", "out"],
+        ["stats", "none"],
+        ["leakage", "none", "none"],
+    ],
+    ids=lambda a: a[0],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["mmr1-data", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert len(error.splitlines()) == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,197 @@
+"""Conversion: byte-identical however it was interrupted and however many work on it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from datasets_prep.conversion import convert
+from datasets_prep.manifest import content_hashes, file_hash
+from datasets_prep.validate import validate
+from mmr1.data.sources import load_samples
+from tests.vision.media import encoded, noise
+
+
+def dataset(folder: Path, rows: int, side: int = 40) -> Path:
+    """EasyR1 rows, every tenth of them without its picture, every thirteenth broken."""
+    (folder / "images").mkdir(parents=True)
+    with (folder / "train.jsonl").open("w") as file:
+        for index in range(rows):
+            name = f"images/{index}.png"
+            if index % 10:
+                (folder / name).write_bytes(encoded(Image.fromarray(noise(side, side, index))))
+            row = {"problem": f"<image>Question {index}?", "images": [name], "answer": str(index)}
+            file.write("{broken\n" if index % 13 == 12 else json.dumps(row) + "\n")
+    return folder
+
+
+def everything(folder: Path) -> dict[str, str]:
+    hashes = content_hashes(folder)
+    assert not [name for name in hashes if ".parts" in name or "tmp" in name]
+    return {**hashes, "manifest.json": file_hash(folder / "manifest.json")}
+
+
+def test_counts_names_and_reasons(tmp_path: Path) -> None:
+    source = dataset(tmp_path / "in", 130)
+    manifest = convert("easyr1", source, tmp_path / "out", workers=1)
+    assert manifest["counts"] == {"rows": 130, "records": 108, "dropped": 22}
+    assert manifest["dropped"] == {
+        "media file '…' does not exist under …": 12,
+        "not valid JSON (Expecting property name enclosed in double quotes, column N)": 10,
+    }
+    dropped = [json.loads(s) for s in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
+    assert dropped[0]["row"] == f"{source / 'train.jsonl'}:1"
+    assert "'images/0.png' does not exist" in dropped[0]["reason"]
+    assert validate(tmp_path / "out") == (108, [])
+    assert manifest["plan"]["inputs"] == {"train.jsonl": file_hash(source / "train.jsonl")}
+
+
+def test_nothing_of_the_dropped_pictures_is_replaced(tmp_path: Path) -> None:
+    source = dataset(tmp_path / "in", 40)
+    convert("easyr1", source, tmp_path / "out", workers=1)
+    for sample in load_samples(tmp_path / "out/records.jsonl"):
+        index = int(sample.answer)
+        assert sample.media[0].read() == (source / f"images/{index}.png").read_bytes()
+        assert sample.media[0].size == (40, 40)
+
+
+def test_any_number_of_workers_and_embedding(tmp_path: Path) -> None:
+    source = dataset(tmp_path / "in", 150)
+    convert("easyr1", source, tmp_path / "one", workers=1)
+    convert("easyr1", source, tmp_path / "three", workers=3)
+    assert everything(tmp_path / "one") == everything(tmp_path / "three")
+    convert("easyr1", source, tmp_path / "inside", workers=1, embed=True, parquet=True)
+    assert not (tmp_path / "inside/media").exists()
+    beside = load_samples(tmp_path / "one/records.jsonl")
+    for name in ("records.jsonl", "records.parquet"):
+        inside = load_samples(tmp_path / "inside" / name)
+        assert [s.id for s in inside] == [s.id for s in beside]
+        assert [s.media[0].read() for s in inside] == [s.media[0].read() for s in beside]
+
+
+@pytest.mark.slow
+def test_killed_five_times_at_random_and_byte_identical(tmp_path: Path) -> None:
+    source = dataset(tmp_path / "in", 700, side=64)
+    convert("easyr1", source, tmp_path / "undisturbed", workers=2)
+    command = [
+        sys.executable, "-m", "datasets_prep", "convert", "easyr1", "--input", source,
+        "--output", tmp_path / "disturbed", "--workers", "2",
+    ]  # fmt: skip
+    rng = random.Random(os.getpid())
+    progress = [0]
+    for _ in range(5):
+        run = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+        parts = tmp_path / "disturbed/.parts"
+        wanted = progress[-1] + rng.randint(0, 2)
+        deadline = time.monotonic() + 60
+        while len(list(parts.glob("0*.json"))) < wanted and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.05))
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        progress.append(len(list(parts.glob("0*.json"))))
+        assert not (tmp_path / "disturbed/manifest.json").exists()
+    assert progress == sorted(progress), "a later run goes on where an earlier one stopped"
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert everything(tmp_path / "disturbed") == everything(tmp_path / "undisturbed")
+
+
+def test_done_is_left_alone_and_something_else_refused(tmp_path: Path) -> None:
+    source = dataset(tmp_path / "in", 20)
+    convert("easyr1", source, tmp_path / "out", workers=1)
+    stamp = (tmp_path / "out/records.jsonl").stat().st_mtime_ns
+    convert("easyr1", source, tmp_path / "out", workers=1)
+    assert (tmp_path / "out/records.jsonl").stat().st_mtime_ns == stamp
+    with pytest.raises(ValueError, match="holds something else"):
+        convert("easyr1", source, tmp_path / "out", workers=1, embed=True)
+    (tmp_path / "half/.parts").mkdir(parents=True)
+    (tmp_path / "half/.parts/plan.json").write_text("{}")
+    with pytest.raises(ValueError, match="an unfinished conversion of something else"):
+        convert("easyr1", source, tmp_path / "half", workers=1)
+    with pytest.raises(ValueError, match=r"unknown dataset .* \(did you mean 'easyr1'"):
+        convert("easyrl", source, tmp_path / "x")
+    with pytest.raises(ValueError, match="does not exist"):
+        convert("easyr1", tmp_path / "none", tmp_path / "x")
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(ValueError, match="holds none of the annotation files of 'easyr1'"):
+        convert("easyr1", tmp_path / "bare", tmp_path / "x")
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
+    """A web server on this machine with a picture, and one that sends elsewhere."""
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if self.path == "/away.png":
+                self.send_response(302)
+                self.send_header("Location", "http://elsewhere.invalid/a.png")
+                self.end_headers()
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(encoded(Image.fromarray(np.zeros((30, 30, 3), np.uint8))))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_remote_media_only_from_named_hosts(tmp_path: Path, web: tuple[str, list[str]]) -> None:
+    address, asked = web
+    source = tmp_path / "rows.jsonl"
+
+    def write(name: str) -> None:
+        row = {"problem": "<image>?", "images": [f"{address}/{name}"], "answer": "1"}
+        source.write_text(json.dumps(row))
+
+    write("a.png")
+    with pytest.raises(ValueError, match=r"allow the host with --allow-host 127\.0\.0\.1"):
+        convert("easyr1", source, tmp_path / "off", workers=1)
+    assert asked == []
+    convert("easyr1", source, tmp_path / "on", workers=1, hosts=("127.0.0.1",))
+    assert validate(tmp_path / "on") == (1, [])
+    write("away.png")
+    with pytest.raises(ValueError, match=r"--allow-host elsewhere\.invalid"):
+        convert("easyr1", source, tmp_path / "away", workers=1, hosts=("127.0.0.1",))
+
+
+def test_an_altered_dataset_does_not_validate(tmp_path: Path) -> None:
+    convert("easyr1", dataset(tmp_path / "in", 30), tmp_path / "out", workers=1)
+    picture = next((tmp_path / "out/media").rglob("*.png"))
+    shutil.copy(picture, tmp_path / "kept.png")
+    picture.write_bytes(b"not a picture")
+    _, problems = validate(tmp_path / "out")
+    assert any("its media are not those of the manifest" in what for _, what in problems)
+    assert any("not an image" in what for _, what in problems)
+    picture.write_bytes(encoded(Image.fromarray(noise(41, 40))))
+    assert any("(40, 40), it is (41, 40)" in what or "the record states 40x40" in what
+               for _, what in validate(tmp_path / "out")[1])  # fmt: skip
+    shutil.copy(tmp_path / "kept.png", picture)
+    assert validate(tmp_path / "out")[1] == []
+    records = tmp_path / "out/records.jsonl"
+    records.write_text(records.read_text() + records.read_text().splitlines()[0] + "\n")
+    whats = [what for _, what in validate(tmp_path / "out")[1]]
+    assert any("appears on line 1 already" in what for what in whats)
+    assert any("its hash differs" in what for what in whats)

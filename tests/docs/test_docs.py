@@ -1,0 +1,131 @@
+"""What the documentation shows is what the code does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from datasets_prep.data_cli import app as data_app
+from mmr1.cli import app
+from mmr1.config import Config
+from mmr1.config.file import load_config
+from mmr1.data.record import load_samples
+from tests.paths import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+APPS = {"mmr1": app, "mmr1-data": data_app}
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.S)
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every line of code of the pages that calls one of our commands, with the page's name."""
+    found = []
+    for path in [*PAGES, REPOSITORY / "README.md"]:
+        indented = re.findall(r"^ {4}(.+)$", path.read_text().replace("\\\n", " "), re.M)
+        fenced = [line for block in blocks(path, "bash") for line in block.splitlines()]
+        found += [
+            (path.name, line) for line in indented + fenced if re.match(r"mmr1(-data)? ", line)
+        ]
+    return found
+
+
+def source() -> str:
+    """All of our code, its string literals joined where they are broken over lines."""
+    files = [p for folder in ("mmr1", "datasets_prep") for p in (REPOSITORY / folder).rglob("*.py")]
+    return re.sub(r'"\s+f?"', "", "\n".join(path.read_text() for path in files))
+
+
+@pytest.mark.parametrize(("page", "line"), commands(), ids=lambda value: value)
+def test_every_command_is_one(page, line):
+    """Its options are known; what it overrides makes a configuration."""
+    program, *words = shlex.split(line, comments=True)
+    command = typer.main.get_command(APPS[program])
+    while isinstance(command, typer.core.TyperGroup):
+        name, command, words = command.resolve_command(command.make_context("x", [*words]), words)
+    context = command.make_context(name, words)
+    if overrides := context.params.get("overrides"):
+        load_config(None, ["model.path=some-model", *overrides])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+        if not target.startswith("http"):
+            assert (DOCS / target).exists(), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_files_that_are_named_are_there(path):
+    for name in re.findall(
+        r"`((?:mmr1|scripts|tests|docs|datasets_prep)/[\w./-]+)`", path.read_text()
+    ):
+        assert (REPOSITORY / name).exists(), name
+
+
+def test_the_messages_of_the_fault_table_are_ours():
+    code = source()
+    page = (DOCS / "faults.md").read_text()
+    messages = re.findall(r"^\| `([^`]+)`(?: \||,)", page, re.M)
+    assert len(messages) >= 8
+    for message in messages:
+        for piece in re.split(r"\.\.\.|'[xy]'|\bN\b", message):
+            assert piece.strip(" ()?") in code, message
+
+
+def test_the_configuration_reference_is_what_the_tree_says():
+    check = [sys.executable, REPOSITORY / "scripts/dev/config_reference.py", "--check"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    finished = subprocess.run(check, env=environment, check=False)
+    assert finished.returncode == 0, "run: python scripts/dev/config_reference.py"
+    assert "`keep_checkpoints`" in (DOCS / "configuration.md").read_text()
+
+
+def test_every_page_is_in_the_navigation():
+    text = (REPOSITORY / "mkdocs.yml").read_text()
+    assert set(re.findall(r": (\w+\.md)$", text, re.M)) == {path.name for path in PAGES}
+
+
+def test_every_recipe_is_listed():
+    listed = re.findall(r"^\| `(\w+)` \|", (DOCS / "reproduce.md").read_text(), re.M)
+    assert sorted(listed) == sorted(
+        p.parent.name for p in REPOSITORY.glob("scripts/recipes/*/run.sh")
+    )
+
+
+def test_the_tutorial_makes_records_and_a_configuration(tmp_path):
+    page = DOCS / "own_images.md"
+    (table,), (code,), (config,) = (blocks(page, kind) for kind in ("text", "python", "yaml"))
+    (tmp_path / "answers.csv").write_text(table)
+    (tmp_path / "images").mkdir()
+    for name in re.findall(r"^(images/\S+?),", table, re.M):
+        (tmp_path / name).touch()
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    samples = load_samples(tmp_path / "train.jsonl")
+    assert [(s.question, s.answer, s.task) for s in samples] == [
+        ("How many cubes are there?", "4", "count"),
+        ("How many spheres are there?", "2", "count"),
+    ]
+    assert len(json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])["images"]) == 1
+    assert Config.model_validate(yaml.safe_load(config)).rewards.parts["auto"].weight == 1.0
+
+
+def test_the_site_builds(tmp_path):
+    build = pytest.importorskip("mkdocs.commands.build", reason="mkdocs is not installed")
+    from mkdocs.config import load_config as load_site
+
+    site = load_site(str(REPOSITORY / "mkdocs.yml"), site_dir=str(tmp_path), strict=True)
+    build.build(site)
+    assert (tmp_path / "concepts/index.html").is_file()

@@ -1,0 +1,56 @@
+"""The tutorial's files are written and its commands are run, in an empty folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.paths import REPOSITORY
+
+TUTORIAL = (REPOSITORY / "docs" / "rewards.md").read_text()
+BLOCK = re.compile(r"<!-- (file: (\S+)|run) -->\n```\w+\n(.*?)```", re.DOTALL)
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
+    commands = []
+    for _, name, body in BLOCK.findall(TUTORIAL):
+        if name:
+            (tmp_path / name).write_text(body)
+            continue
+        for line in body.strip().splitlines():
+            program, group, *arguments = shlex.split(line)
+            assert (program, group) == ("mmr1", "reward")
+            done = subprocess.run(
+                [sys.executable, "-m", "mmr1.rewards.reward_cli", *arguments],
+                cwd=tmp_path,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+            )
+            assert done.returncode == 0, (line, done.stderr)
+            commands.append(line)
+    assert len(commands) == 5
+    brevity = [row["reward"] for row in rows(tmp_path / "scored.jsonl")]
+    assert brevity[0] == 1.0
+    assert 0 <= brevity[1] < 1
+    assert brevity[2:] == [0.0, 0.0]
+    assert [row["status"] for row in rows(tmp_path / "by_math.jsonl")] == ["ok"] * 3 + ["no_answer"]
+    totals = [row["reward"] for row in rows(tmp_path / "composite.jsonl")]
+    assert totals[0] == 1.7
+    assert totals[2:] == [0.5, 0.0]
+
+
+def test_the_ten_lines_are_ten() -> None:
+    (body,) = [body for _, name, body in BLOCK.findall(TUTORIAL) if name.endswith(".py")]
+    assert len(body.splitlines()) <= 10

@@ -1,0 +1,94 @@
+"""Evaluations through the command line, with a real model: several at once, and interrupted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmr1.config import Config
+from mmr1.config.file import load_config
+from mmr1.evaluation.benchmarks import run_evaluations
+from mmr1.evaluation.store import settings
+from mmr1.vision.families.tiny import new_model
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "other"
+    new_model(path, seed=1)
+    return path
+
+
+@pytest.fixture
+def config(tiny_model, digits, tmp_path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        f"model: {{path: {tiny_model}, dtype: float32}}\n"
+        "rollout: {engine: hf, max_model_len: 160, sampling: {max_tokens: 4}}\n"
+        f"eval: {{samples: 3, batch_size: 3, limit: 6, output: {tmp_path}/out,\n"
+        f"  data: {{geoqa: {digits}/eval.jsonl, mine: {digits}/rl.jsonl}}}}\n"
+    )
+    return path
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_two_models_on_two_datasets(config, tiny_model, other_model, tmp_path, mmr1):
+    models = f"eval.models={{a: {tiny_model}, b: {other_model}}}"
+    code, output, message = mmr1("eval", config, models)
+    assert code == 0, message
+    for word in ("geoqa", "mine", "greedy", "sampled", "a → b"):
+        assert word in output
+    found = json.loads((tmp_path / "out/results.json").read_text())
+    pairs = {(r["model"], r["data"]): r for r in found["results"]}
+    assert set(pairs) == {(m, d) for m in "ab" for d in ("geoqa", "mine")}
+    for (model, data), result in pairs.items():
+        folder = tmp_path / "out" / model / data
+        assert json.loads((folder / "result.json").read_text()) == {
+            "prompts": 6, **result["modes"],
+        }  # fmt: skip
+        assert len(lines(folder / "completions.jsonl")) == 6 * (1 + 3)
+    # A benchmark's name brings its rewards, another name leaves those of the configuration.
+    assert set(pairs["a", "geoqa"]["modes"]["greedy"]["parts"]) == {"format", "math"}
+    assert len(found["comparisons"]) == 4  # two datasets, two decodings
+    assert {c["result"]["prompts"] for c in found["comparisons"]} == {6}
+
+
+def test_an_interrupted_evaluation_is_continued(config, tmp_path, mmr1):
+    loaded = load_config(config, [f"eval.output={tmp_path}/whole"])
+    whole, _ = run_evaluations(loaded)
+    folder = tmp_path / "out" / "mine"
+    code, _, message = mmr1("eval", config)
+    assert code == 0, message
+    rows = (folder / "completions.jsonl").read_text().splitlines(keepends=True)
+    (folder / "result.json").unlink()
+    (folder / "completions.jsonl").write_text("".join(rows[:9]) + rows[9][:20])  # cut in a line
+    code, _, message = mmr1("eval", config)
+    assert code == 0, message
+    assert lines(folder / "completions.jsonl") == whole["", "mine"].rows
+
+
+def test_the_precision_of_the_engine_decides():
+    model = {"path": "anywhere", "dtype": "float32"}
+    one, other = (
+        settings(Config(model=model, rollout={"dtype": dtype}), [])
+        for dtype in ("float32", "bfloat16")
+    )
+    assert [key for key in one if one[key] != other[key]] == ["rollout.dtype"]
+
+
+def test_another_evaluation_is_not_mixed_in(config, mmr1):
+    assert mmr1("eval", config)[0] == 0
+    code, _, message = mmr1("eval", config, "eval.temperature=0.5")
+    assert code == 2
+    assert "another eval.temperature" in message
+    assert mmr1("eval", config, "rollout.prompts=4")[0] == 0  # decides nothing
+
+
+def test_nothing_to_evaluate_on(tiny_model):
+    with pytest.raises(ValueError, match=r"data\.eval=PATH"):
+        run_evaluations(Config(model={"path": str(tiny_model)}))

@@ -1,0 +1,172 @@
+"""Length, repetition, steps, temporal contrast, auto."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mmr1.config import RewardPartConfig, RewardsConfig
+from mmr1.rewards import BadGoldError, RewardItem, build_scorer
+from mmr1.rewards.shaping.key_steps import split_steps, step_rewards, steps
+from mmr1.rewards.shaping.length import length_cosine, overlong, repetition
+from mmr1.types import Reward, Status
+from tests.rewards.helpers import item, think
+
+
+def score(parts: dict[str, dict[str, Any]], items: list[RewardItem]) -> list[Reward]:
+    config = {name: RewardPartConfig(**part) for name, part in parts.items()}
+    with build_scorer(RewardsConfig(parts=config, timeout_s=5.0)) as scorer:
+        return scorer.score(items)
+
+
+@pytest.mark.parametrize(
+    ("length", "value"), [(0, 0.0), (80, 0.0), (90, -0.5), (100, -1.0), (10_000, -1.0)]
+)
+def test_overlong_stops_at_minus_1(length: int, value: float) -> None:
+    assert overlong("x", list(range(length)) or [0], max_length=100, buffer=20) == value
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "length", "value"),
+    [(1.0, 100, 0.5), (1.0, 50, 0.75), (1.0, 500, 0.5), (0.0, 100, -0.5), (0.0, 900, -0.5)],
+)
+def test_the_cosine_stays_at_its_end(accuracy: float, length: int, value: float) -> None:
+    assert length_cosine("x", accuracy, range(length), max_length=100) == pytest.approx(value)
+
+
+def test_the_cosine_at_length_0() -> None:
+    assert length_cosine("", 1.0, [], max_length=100) == 1.0
+    assert length_cosine("", 0.0, [], max_length=100) == -1.0
+
+
+def test_repetition_counts_token_ngrams() -> None:
+    assert repetition("x", [1, 2, 3, 4, 5, 6]) == 0.0
+    assert repetition("x", [1] * 103, ngram=4) == pytest.approx(-0.99)
+    assert repetition("x", [1, 2], ngram=4) == 0.0
+    assert repetition("x", [7, 8] * 50, ngram=2, penalty=-0.5) == pytest.approx(-0.5 * 97 / 99)
+
+
+def test_tokens_are_counted_and_not_characters() -> None:
+    (reward,) = score({"overlong": {"options": {"max_length": 9, "buffer": 3}}}, [item("text")])
+    assert reward.status is Status.ERROR
+    assert "no token_ids" in (reward.error or "")
+
+
+def test_the_length_reward_uses_another_part() -> None:
+    parts = {
+        "accuracy": {"use": "count"},
+        "length": {"use": "length_cosine", "options": {"of": "accuracy", "max_length": 10}},
+    }
+    tokens = tuple(range(10))
+    rewards = score(parts, [item(think(a), 3, token_ids=tokens) for a in ("3", "4")])
+    assert [reward.parts["length"] for reward in rewards] == [0.5, -0.5]
+
+
+def test_a_derived_part_makes_its_own_accuracy() -> None:
+    parts = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
+    (reward,) = score(parts, [item(think("3"), 3, token_ids=tuple(range(10)))])
+    assert reward.value == 0.5
+
+
+def test_no_accuracy_no_length_reward() -> None:
+    parts = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
+    (reward,) = score(parts, [item(think("3"), "many", token_ids=(1,))])
+    assert reward.status is Status.BAD_GOLD
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"length_cosine": {}}, "needs the option 'max_length'"),
+        ({"overlong": {"options": {"max_length": 4}}}, "needs the option 'buffer'"),
+        ({"length_cosine": {"options": {"max_length": 4, "of": "acc"}}}, "neither a part before"),
+        ({"auto": {"options": {"box": {}}}}, "has no option 'box'"),
+    ],
+)
+def test_options_are_checked_at_the_start(parts: dict[str, dict[str, Any]], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        score(parts, [])
+
+
+def test_temporal_contrast() -> None:
+    """3 of 4 right with frames in order against 1 of 2 shuffled: the right ones are paid 0.3."""
+    parts = {"accuracy": {"use": "count"}, "temporal_contrast": {"options": {"of": "accuracy"}}}
+    shuffled = (think("3"), think("5"))
+    ordered = [item(think(a), 3, shuffled=shuffled) for a in ("3", "3", "3", "4")]
+    other = [item(think(a), 3, shuffled=(think("3"),), group=1) for a in ("3", "4")]
+    rewards = score(parts, ordered + other)
+    found = [reward.parts["temporal_contrast"] for reward in rewards]
+    assert found == [0.3, 0.3, 0.3, 0.0, 0.0, 0.0]
+    assert rewards[0].value == 1.3
+
+
+def test_temporal_contrast_without_shuffled_completions_is_no_reward() -> None:
+    parts = {"temporal_contrast": {"options": {"of": "count"}}}
+    none_came, not_asked = score(
+        parts, [item(think("3"), 3, shuffled=()), item(think("3"), 3, group=1)]
+    )
+    assert (none_came.value, none_came.status) == (None, Status.ERROR)
+    assert not_asked.value == 0.0  # an image: no contrast, no bonus
+
+
+THINKING = "<think>AB = 3 and BC = 4.\n\nSo AC^2 = 25.\n\nAC = 5, not 50.</think><answer>5</answer>"
+
+
+def test_steps_are_found_in_order() -> None:
+    assert steps(THINKING, ["AB = 3", "AC^2=25", "AC = 5"]) == 1.0
+    assert steps(THINKING, ["AC = 5", "AB = 3"]) == 0.5  # the second is not after the first
+    assert steps(THINKING, ["AB = 30", "BC=4"]) == 0.0  # stuck at the first
+    assert steps(THINKING, [["AB is 3", "AB = 3"], "AC=5"]) == 1.0
+
+
+def test_each_written_step_has_its_reward() -> None:
+    found = step_rewards(THINKING, ["AB = 3", "BC = 4", "AC^2 = 25", "AC = 5"])
+    assert [step.value for step in found] == [0.5, 0.25, 0.25]
+    assert [THINKING[: step.end].endswith(step.text) for step in found] == [True] * 3
+
+
+def test_numbered_lines_are_steps() -> None:
+    text = "Step 1: a\nstill a\nStep 2: b\n- c"
+    assert [step for step, _ in split_steps(text)] == ["Step 1: a\nstill a", "Step 2: b", "- c"]
+
+
+@pytest.mark.parametrize("key_steps", [None, [], "AB", [""], [[]]])
+def test_key_steps_that_are_none(key_steps: Any) -> None:
+    with pytest.raises(BadGoldError):
+        steps(THINKING, key_steps)
+
+
+def test_auto_picks_by_the_task_of_each_sample() -> None:
+    items = [
+        item(think("3.0"), 3, task="count"),
+        item(think("B"), "B", task="multiple choice"),
+        item(think(r"\sqrt{12}"), r"2\sqrt{3}", task="math"),
+        item(think("[0, 0, 5, 10]"), [0, 0, 10, 10], task="iou"),
+        item(think("9"), 10, task="regression"),
+        item(think("a b"), "a b", task="OCR"),
+        item(think("0 to 5"), [0, 10], task="temporal-grounding"),
+        item(think("a cat"), "a cat", task="free-form"),
+        item(think("1"), 1, task="telepathy"),
+        item(think("1"), 1),
+    ]
+    rewards = score({"auto": {}}, items)
+    assert [reward.value for reward in rewards[:8]] == [1.0, 1.0, 1.0, 0.5, 0.9, 1.0, 0.5, 1.0]
+    assert [reward.status for reward in rewards[8:]] == [Status.ERROR] * 2
+    assert "telepathy" in (rewards[8].error or "")
+
+
+def test_auto_options_go_to_the_reward_they_name() -> None:
+    box = item(
+        think("[0, 0, 500, 1000]"), [0, 0, 50, 80], task="iou", meta={"image_size": [100, 80]}
+    )
+    (reward,) = score({"auto": {"options": {"iou": {"space": "0-1000"}}}}, [box])
+    assert reward.value == 1.0
+
+
+def test_auto_checks_golds_by_task() -> None:
+    items = [item("", "3", task="count"), item("", "many", task="count"), item("", 1)]
+    config = RewardsConfig(parts={"auto": RewardPartConfig()})
+    with build_scorer(config) as scorer:
+        problems = scorer.check_gold([one.sample for one in items])
+    assert ["no finite number" in problems[0][1], "no task type" in problems[1][1]] == [True, True]

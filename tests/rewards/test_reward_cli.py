@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mmr1.rewards.builtin import REWARDS
+from mmr1.rewards.reward_cli import app
+from mmr1.rewards.specs import read_spec
+from tests.rewards.helpers import think
+from tests.rewards.plugins.test_user_function import DIALECTS, PLUGINS, TEXTS, direct
+
+RUN = CliRunner()
+
+
+def call(*arguments: object) -> Result:
+    return RUN.invoke(app, [str(argument) for argument in arguments])
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def score(tmp_path: Path, spec: str, rows: list[dict[str, Any]], *more: object) -> list[dict]:
+    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    done = call("score", "--reward", spec, "--input", source, "--output", target, *more)
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in target.read_text().splitlines()]
+
+
+def test_list_names_every_reward() -> None:
+    output = call("list").output
+    assert all(name in output for name in REWARDS.builtin)
+
+
+@pytest.mark.parametrize("name", sorted(REWARDS.builtin))
+def test_show_tells_semantics_and_options(name: str) -> None:
+    done = call("show", name)
+    assert done.exit_code == 0
+    assert "options:" in done.output
+    assert "read from the record:" in done.output
+
+
+def test_show_of_an_unknown_name() -> None:
+    done = call("show", "maths")
+    assert done.exit_code == 1
+    assert "did you mean 'math'" in done.output
+
+
+def test_score_keeps_rows_and_order(tmp_path: Path) -> None:
+    rows = [
+        {"completion": think("4"), "answer": "4", "colour": "red"},
+        {"completion": think("9^{9^{9^9}}"), "answer": r"\sqrt{2}"},
+        {"completion": "4", "answer": "4"},
+        {"completion": think("4"), "answer": r"\frac{"},
+        {"completion": think(r"\frac{8}{2}"), "answer": 4},
+    ]
+    found = score(tmp_path, "math", rows, "--workers", 1, "--timeout", 1)
+    assert [row["reward"] for row in found] == [1.0, None, 0.0, None, 1.0]
+    assert [row["status"] for row in found] == ["ok", "timeout", "no_answer", "bad_gold", "ok"]
+    assert found[0] == {
+        **rows[0],
+        "reward": 1.0,
+        "parts": {"math": 1.0},
+        "status": "ok",
+        "error": None,
+    }
+    assert "no verdict in 1 s" in found[1]["error"]
+
+
+def test_boxes_are_lists(tmp_path: Path) -> None:
+    rows = [
+        {"completion": think("[5, 5, 10, 10]"), "answer": [10, 10, 20, 20],
+         "original_sizes": [[200, 100]], "media_sizes": [[100, 50]]},
+        {"completion": think("[5, 5, 10, 10]"), "answer": [[10, 10, 20, 20]],
+         "image_size": [200, 100], "resized_size": [100, 50]},
+    ]  # fmt: skip
+    assert [r["reward"] for r in score(tmp_path, "iou:space=resized", rows)] == [1.0, 1.0]
+
+
+def test_a_composite_file(tmp_path: Path) -> None:
+    composite = tmp_path / "composite.yaml"
+    composite.write_text(
+        "parts:\n"
+        "  format: {weight: 0.5, gate: 1.0}\n"
+        f"  own: {{use: '{PLUGINS}/own.py:reward', weight: 2.0}}\n"
+        "timeout_s: 5\n"
+    )
+    rows = [
+        {"completion": think("4"), "answer": 4, "task": "count"},
+        {"completion": "<answer>4</answer>", "answer": 4, "task": "count"},
+    ]
+    found = score(tmp_path, str(composite), rows)
+    assert [row["reward"] for row in found] == [3.0, 0.0]
+    assert found[0]["parts"] == {"format": 1.0, "own": 1.25}
+
+
+@pytest.mark.parametrize(("file", "function"), DIALECTS)
+def test_every_dialect_gives_the_numbers_of_a_direct_call(
+    tmp_path: Path, file: str, function: str
+) -> None:
+    common = {
+        "answer": 4,
+        "task": "count",
+        "source": "unit",
+        "colour": "red",
+        "question": "How many?",
+    }
+    rows = [
+        {"completion": text, "prompt": "How many? ", "token_ids": [1, 2], **common}
+        for text in TEXTS
+    ]
+    found = score(tmp_path, f"{PLUGINS / file}.py:{function}", rows)
+    assert [row["error"] for row in found] == [None] * 3
+    assert [row["reward"] for row in found] == pytest.approx(direct(file, function))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"completion": "a"}\nnot json\n', "in.jsonl:2: no valid JSON"),
+        ('{"answer": "a"}\n', "in.jsonl:1: a row needs 'completion'"),
+        ('{"completion": "a", "group": "x"}\n', "in.jsonl:1:"),
+        ("[1]\n", "in.jsonl:1: a row is a JSON object"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, content: str, told: str) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(content)
+    done = call("score", "--reward", "format", "--input", source, "--output", tmp_path / "out")
+    assert done.exit_code == 1
+    assert told in done.output.replace("\n", "")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("maths", "did you mean 'math'"),
+        ("iou:sapce=resized", "did you mean 'space'"),
+        ("missing.yaml", "no such file"),
+        ("nothing.py:reward", "no such Python file"),
+        ("math:extract=[", "cannot be read"),
+    ],
+)
+def test_a_bad_spec_is_one_line(tmp_path: Path, spec: str, told: str) -> None:
+    source = write(tmp_path / "in.jsonl", [{"completion": "a", "answer": "b"}])
+    done = call("score", "--reward", spec, "--input", source, "--output", tmp_path / "out")
+    assert done.exit_code == 1
+    assert told in " ".join(done.output.split())
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("parts: {format: {weight: .inf}}", "parts.format.weight"),
+        ("parts: {format: {wieght: 1}}", "parts.format.wieght"),
+        ("parts: {}", "parts"),
+        ("weights: {format: 1}", "there are no 'parts'"),
+        ("parts: {format: {}, format: {}}", "duplicate"),
+        ("parts: [", ""),
+    ],
+)
+def test_a_bad_composite(tmp_path: Path, content: str, told: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"bad\.yaml") as caught:
+        read_spec(str(file))
+    assert told in str(caught.value)
+
+
+def test_a_run_configuration_is_a_composite(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("seed: 1\nrewards:\n  workers: 3\n  parts: {math: {weight: 2}}\n")
+    config = read_spec(str(file), timeout_s=9.0)
+    assert (config.workers, config.timeout_s, config.parts["math"].weight) == (3, 9.0, 2.0)
+
+
+def test_options_of_a_spec_are_yaml() -> None:
+    part = read_spec("a/b.py:f:x=1,names=[u,v],deep={k: 2},isolated=false,timeout_s=3").parts["f"]
+    assert part.options == {"x": 1, "names": ["u", "v"], "deep": {"k": 2}}
+    assert (part.use, part.isolated, part.timeout_s) == ("a/b.py:f", False, 3)
+
+
+def test_bench_prints_a_table() -> None:
+    done = call("bench", "--verdicts", 20, "--workers", 1)
+    assert done.exit_code == 0
+    assert "uncached" in done.output

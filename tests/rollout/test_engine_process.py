@@ -1,0 +1,168 @@
+"""An engine in its own process: what becomes of the run when it dies, hangs or fails."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import Probe, Ready, Request
+from mmr1.rollout.engine_process import EngineError, EngineLostError, EngineProcess
+from mmr1.types import Completion, Prompt, RolloutGroup, Sample
+from mmr1.vision.prepare import PreparedMedia
+
+SAMPLING = SamplingConfig(max_tokens=4)
+
+
+class Engine:
+    """Answers with the weight it has; a prompt's text tells it to die, to hang or to fail, once."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._weight = -1.0
+        self._version = 0
+
+    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
+        prompts = []
+        for piece in pieces:
+            prompts += [ready.request.prompt for ready in piece]
+            if any(p.text == "deaf" for p in prompts) and not (self._folder / "deaf").exists():
+                (self._folder / "deaf").touch()
+                time.sleep(600)
+        return [RolloutGroup(p, (self._complete(p.text),)) for p in prompts]
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        self._weight, self._version = float(weights["w"]), version
+
+    def probe(self, ready: Sequence[Ready]) -> list[Probe]:
+        return []
+
+    def close(self) -> None: ...
+
+    def _complete(self, text: str) -> Completion:
+        (self._folder / f"generating {os.getpid()}").touch()
+        times = len(list(self._folder.glob("generating *")))
+        if text == "die" and times == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if text == "hang" and times == 1:
+            time.sleep(600)
+        if text == "always die":
+            os._exit(3)
+        if text == "fail":
+            raise KeyError("a bug of ours")
+        none = np.zeros(0, dtype=np.float32)
+        return Completion(none.astype(np.int64), none, f"{self._weight}", False, self._version)
+
+
+def build(folder: str) -> Engine:
+    return Engine(folder)
+
+
+def refuse(folder: str) -> Engine:
+    raise ValueError("no such model")
+
+
+def ask(engine: EngineProcess, text: str) -> Completion:
+    return engine.serve(iter([[ready(text)]]), SAMPLING)[0].completions[0]
+
+
+def ready(text: str) -> Ready:
+    return Ready(Request(Prompt(Sample("1", ()), text, ()), 1, 0), ())
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = EngineProcess(
+        build, (str(tmp_path),), tmp_path / "engine.log", 1, timeout_s=5, restarts=1
+    )
+    engine.load_weights({"w": torch.tensor(1.0)}, 1)
+    engine.load_weights({"w": torch.tensor(2.5)}, 2)
+    yield engine
+    engine.close()
+
+
+@pytest.mark.parametrize("how", ["die", "hang"])
+def test_a_lost_engine_is_replaced_with_the_weights_it_had_and_asked_again(engine, how, tmp_path):
+    before = engine._process.pid
+    found = ask(engine, how)
+    assert (found.text, found.policy_version) == ("2.5", 2)
+    assert engine.restarted == 1
+    assert not psutil.pid_exists(before)
+    assert "replaced, 1 of 1 times" in (tmp_path / "engine.log").read_text()
+    engine.load_weights({"w": torch.tensor(3.0)}, 3)  # the shared memory still connects them
+    assert ask(engine, "go on").text == "3.0"
+
+
+def test_killed_from_outside_while_it_generates(engine):
+    pid = engine._process.pid
+    threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
+    begin = time.monotonic()
+    found = ask(engine, "hang")
+    assert found.text == "2.5"
+    assert time.monotonic() - begin < 30
+
+
+def test_past_the_bound_the_run_ends_with_a_typed_error(engine):
+    with pytest.raises(EngineLostError, match=r"died \(exit code 3\); its log is"):
+        ask(engine, "always die")
+    assert engine.restarted == 1
+
+
+def test_a_bug_in_the_engine_is_not_asked_again(engine, tmp_path):
+    with pytest.raises(EngineError, match="a bug of ours") as failed:
+        ask(engine, "fail")
+    assert not isinstance(failed.value, EngineLostError)
+    assert engine.restarted == 0
+    assert ask(engine, "go on").text == "2.5"
+
+
+def test_the_pieces_of_a_lost_call_are_sent_again_and_those_to_come_too(engine):
+    def pieces():
+        yield [ready("a"), ready("die")]
+        time.sleep(0.5)
+        yield [ready("b")]
+
+    groups = engine.serve(pieces(), SAMPLING)
+    assert [group.prompt.text for group in groups] == ["a", "die", "b"]
+
+
+def test_an_engine_that_takes_nothing_in_is_lost_too(engine):
+    """It hangs with much still to be sent, so the trainer waits inside a send."""
+    large = PreparedMedia("image", torch.zeros(4_000_000), (1, 2, 2), 2, None, "large")
+
+    def pieces():
+        yield [ready("deaf")]
+        time.sleep(0.5)
+        yield [Ready(ready("b").request, (large,))]
+
+    begin = time.monotonic()
+    groups = engine.serve(pieces(), SAMPLING)
+    assert [group.prompt.text for group in groups] == ["deaf", "b"]
+    assert engine.restarted == 1
+    assert time.monotonic() - begin < 60
+
+
+def test_a_medium_that_cannot_be_prepared_leaves_the_engine_in_step(engine):
+    def pieces():
+        yield [ready("a")]
+        raise ValueError("picture.png is no image")
+
+    with pytest.raises(ValueError, match=r"picture\.png is no image"):
+        engine.serve(pieces(), SAMPLING)
+    assert ask(engine, "go on").text == "2.5"
+
+
+def test_a_refusal_is_the_users(tmp_path):
+    with pytest.raises(ValueError, match="no such model"):
+        EngineProcess(refuse, (str(tmp_path),), tmp_path / "engine.log")
+    assert not multiprocessing.active_children()

@@ -1,0 +1,141 @@
+"""Requests on their way to an engine: prepared once, the ready ones first, each answer in place."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import Ready, Request
+from mmr1.rollout.prefetching import FedEngine, feeding_order
+from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample
+from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media
+from mmr1.vision.prepare import MediaCache, PreparedMedia
+from mmr1.vision.preparers import Preparers
+
+SAMPLING = SamplingConfig()
+
+
+class Recorder:
+    """An engine that answers with its prompt and keeps what it was handed."""
+
+    def __init__(self) -> None:
+        self.pieces: list[list[Ready]] = []
+
+    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
+        self.pieces = list(pieces)
+        none = np.zeros(0, np.float32)
+        answer = Completion(none.astype(np.int64), none, "", False, 0)
+        return [RolloutGroup(r.request.prompt, (answer,)) for piece in self.pieces for r in piece]
+
+
+def picture(folder: Path, name: int) -> MediaRef:
+    path = folder / f"{name}.png"
+    Image.new("RGB", (56, 56), (name, 0, 0)).save(path)
+    return MediaRef("image", path)
+
+
+def prompt(name: str, *media: MediaRef) -> Prompt:
+    return Prompt(Sample(name, (Message("user", media),)), name, ())
+
+
+def prepared(media: MediaRef) -> PreparedMedia:
+    red = Image.open(media.path).getpixel((0, 0))[0]
+    return PreparedMedia(
+        "image", torch.full((16, 4), float(red)), (1, 4, 4), 2, None, media.digest()
+    )
+
+
+def names(pieces: list[list[Ready]]) -> list[list[str]]:
+    return [[ready.request.prompt.text for ready in piece] for piece in pieces]
+
+
+def test_what_is_ready_goes_first_and_shared_media_together(tmp_path):
+    a, b, c = (picture(tmp_path, i) for i in range(3))
+    prompts = [
+        prompt("a1", a), prompt("text"), prompt("b1", b), prompt("a2", a), prompt("c", c),
+        prompt("b2", b),
+    ]  # fmt: skip
+    cache, engine = MediaCache(prepared), Recorder()
+    cache[b], cache[c]
+    requests = [Request(p, 1, i) for i, p in enumerate(prompts)]
+    groups = FedEngine(engine, cache).generate(requests, SAMPLING)
+    assert names(engine.pieces) == [["text", "b1", "b2", "c"], ["a1"], ["a2"]]
+    assert [g.prompt.text for g in groups] == [p.text for p in prompts]
+    assert cache.processor_calls == 3
+    for ready in engine.pieces[0][1:]:
+        (ref,) = ready.request.prompt.media
+        assert [m.digest for m in ready.media] == [ref.digest()]
+
+    FedEngine(engine, MediaCache(prepared), at_once=True).generate(requests, SAMPLING)
+    assert names(engine.pieces) == [["text", "a1", "a2", "b1", "b2", "c"]]
+
+
+def test_the_order_is_a_permutation_that_keeps_equals_in_place(tmp_path):
+    refs = [picture(tmp_path, i % 3) for i in range(9)]
+    prompts = [prompt(str(i), ref) for i, ref in enumerate(refs)]
+    assert feeding_order(prompts, [True] * 9) == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+    assert feeding_order(prompts, [False] * 9) == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+    assert feeding_order([], []) == []
+
+
+def _load() -> object:
+    return _elsewhere
+
+
+def _elsewhere(media: MediaRef) -> PreparedMedia:
+    """Named after the process that prepared it."""
+    found = prepared(media)
+    if float(found.patches[0, 0]) == 9:
+        raise ValueError(f"{media} is not what it says")
+    time.sleep(0.2)
+    return PreparedMedia(
+        found.kind, found.patches, found.grid, found.merge, float(os.getpid()), found.digest
+    )
+
+
+def _fail(media: MediaRef) -> PreparedMedia:
+    pytest.fail("this process prepared a medium itself")
+
+
+def test_media_are_prepared_in_other_processes_each_once(tmp_path):
+    refs = [picture(tmp_path, i) for i in range(6)]
+    cache = MediaCache(_fail, elsewhere=Preparers(_load, 2))
+    cache.prefetch([*refs, *refs])
+    assert cache.processor_calls == 6
+    found = [cache[ref] for ref in refs]
+    assert all(cache.is_ready(ref) for ref in refs)
+    assert os.getpid() not in {int(m.seconds_per_grid) for m in found}
+    for i, medium in enumerate(found):
+        assert torch.equal(medium.patches, torch.full((16, 4), float(i)))
+    assert [cache[ref] is medium for ref, medium in zip(refs, found, strict=True)] == [True] * 6
+    assert cache.processor_calls == 6
+
+
+def test_a_medium_that_cannot_be_prepared_elsewhere_says_so_each_time(tmp_path):
+    cache = MediaCache(_fail, elsewhere=Preparers(_load, 1))
+    broken = picture(tmp_path, 9)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"9\.png is not what it says"):
+            cache[broken]
+
+
+def _real(path: str) -> object:
+    return partial(prepare_media, load_family(path))
+
+
+def test_the_same_pixels_wherever_they_are_prepared(tiny_model, digit_samples):
+    refs = [m for sample in digit_samples[:4] for m in sample.media]
+    here = MediaCache(partial(prepare_media, load_family(str(tiny_model))))
+    elsewhere = MediaCache(_fail, elsewhere=Preparers(partial(_real, str(tiny_model)), 1))
+    for ref in refs:
+        assert torch.equal(here[ref].patches, elsewhere[ref].patches)
+        assert here[ref].grid == elsewhere[ref].grid

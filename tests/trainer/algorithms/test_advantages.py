@@ -1,0 +1,238 @@
+"""Advantages against numbers worked by hand and a slow plain reading of the papers."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmr1.trainer.algorithms import advantages
+
+ALL = torch.ones(1, 4, dtype=torch.bool)
+OUTCOME = ["grpo", "rloo", "dr_grpo", "gpg"]
+
+
+def rows(*values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_grpo_by_hand():
+    # mean 0.5; squared deviations 0.25 * 4, sample variance 1/3, deviation 0.57735.
+    rewards = torch.tensor([[1.0, 0.0, 1.0, 0.0]])
+    expected = torch.tensor([[0.5, -0.5, 0.5, -0.5]]) / math.sqrt(1 / 3)
+    torch.testing.assert_close(advantages.grpo(rewards, ALL), expected, atol=1e-5, rtol=0)
+
+
+def test_rloo_by_hand():
+    # 1.5 - (0 + 0.5 + 1)/3 = 1;  0 - 3/3 = -1;  0.5 - 2.5/3 = -1/3;  1 - 2/3 = 1/3.
+    rewards = torch.tensor([[1.5, 0.0, 0.5, 1.0]])
+    expected = torch.tensor([[1.0, -1.0, -1 / 3, 1 / 3]])
+    torch.testing.assert_close(advantages.rloo(rewards, ALL), expected)
+
+
+def test_gpg_by_hand():
+    # Three groups, one without signal: alpha = 3 / 2 on the differences from the mean.
+    rewards = rows([1, 0], [1, 1], [0, 4])
+    found = advantages.gpg(rewards, torch.ones(3, 2, dtype=torch.bool))
+    torch.testing.assert_close(found, rows([0.75, -0.75], [0, 0], [-3, 3]))
+
+
+def test_reinforce_by_hand():
+    rewards, valid = rows([1, 0, 9]), torch.tensor([[True, True, False]])
+    assert advantages.moving_average(None, rewards, valid, 0.9) == 0.5
+    assert advantages.moving_average(1.0, rewards, valid, 0.9) == pytest.approx(0.95)
+    assert advantages.moving_average(1.0, rewards, ~valid & valid, 0.9) == 1.0
+    torch.testing.assert_close(advantages.reinforce(rewards, valid, 0.25), rows([0.75, -0.25, 0]))
+
+
+def test_remax_by_hand():
+    rewards, valid = rows([1, 0], [1, 0]), torch.tensor([[True, True], [True, False]])
+    greedy = rows([0.5], [0.0])
+    found = advantages.remax(rewards, valid, greedy, torch.tensor([[True], [True]]))
+    torch.testing.assert_close(found, rows([0.5, -0.5], [1, 0]))
+    found = advantages.remax(rewards, valid, greedy, torch.tensor([[True], [False]]))
+    torch.testing.assert_close(found, rows([0.5, -0.5], [0, 0]))
+
+
+def test_reinforce_pp_by_hand():
+    # Penalties 0.1 and 0.2, reward 1: returns 1 - 0.3 and 1 - 0.2; the other completion 0.
+    mask = torch.tensor([[True, True], [True, False]])
+    penalty = rows([0.1, 0.2], [0.0, 5.0])
+    found = advantages.reinforce_pp(torch.tensor([1.0, 0.0]).double(), penalty, mask)
+    returns = [0.7, 0.8, 0.0]
+    mean, deviation = statistics.fmean(returns), statistics.pstdev(returns)
+    expected = [(r - mean) / deviation for r in returns]
+    assert found.flatten().tolist() == pytest.approx([*expected, 0.0], abs=1e-5)
+
+
+def test_reinforce_pp_baseline_by_hand():
+    # Centred: +-0.5 in the first group, 0 in the second; 2, 1, 1 and 1 tokens.
+    mask = torch.tensor([[True, True], [True, False], [True, False], [True, False]])
+    rewards = rows([1, 0], [1, 1])
+    found = advantages.reinforce_pp_baseline(rewards, torch.ones(2, 2, dtype=torch.bool), mask)
+    tokens = [0.5, 0.5, -0.5, 0.0, 0.0]
+    mean, deviation = statistics.fmean(tokens), statistics.pstdev(tokens)
+    expected = [(t - mean) / deviation for t in tokens]
+    assert found[mask].tolist() == pytest.approx(expected, abs=1e-5)
+    assert (found[~mask] == 0).all()
+
+
+def test_process_supervision_by_hand():
+    # Step rewards 1, 0 and 1, 1, 0: mean 0.6, sample deviation sqrt(1.2 / 4).
+    rewards = rows([0, 1, 0, 0, 0], [1, 0, 1, 0, 0])[None]
+    ends = torch.tensor([[0, 1, 0, 1, 0], [1, 0, 1, 0, 1]], dtype=torch.bool)[None]
+    up, down = 0.4 / math.sqrt(0.3), -0.6 / math.sqrt(0.3)
+    expected = rows(
+        [up + down, up + down, down, down, 0],
+        [2 * up + down, up + down, up + down, down, down],
+    )[None]
+    found = advantages.process_supervision(rewards, ends)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_gae_by_hand():
+    # gamma 0.5, lambda 0.5. Deltas: 0 + 0.5 * 2 - 1 = 0, then 3 - 2 = 1; A = [0 + 0.25 * 1, 1].
+    found = advantages.gae(rows([0, 3, 7]), rows([1, 2, 9]), rows([1, 1, 0]).bool(), 0.5, 0.5)
+    torch.testing.assert_close(found, rows([0.25, 1.0, 0.0]))
+
+
+@pytest.mark.parametrize("name", OUTCOME)
+@pytest.mark.parametrize("value", [0.0, 0.1, 1.5, 1e6])
+def test_equal_rewards_give_exactly_nothing(name, value):
+    rewards = torch.full((1, 7), value)
+    valid = torch.ones(1, 7, dtype=torch.bool)
+    assert (getattr(advantages, name)(rewards, valid) == 0).all()
+    assert (advantages.normalised(rewards, valid) == 0).all()
+
+
+@pytest.mark.parametrize("name", OUTCOME)
+def test_an_invalid_reward_is_outside_the_baseline(name):
+    function = getattr(advantages, name)
+    rewards = torch.tensor([[1.0, 0.0, 9.0, 1.0]])
+    valid = torch.tensor([[True, True, False, True]])
+    without = function(rewards[:, [0, 1, 3]], valid[:, [0, 1, 3]])
+    found = function(rewards, valid)
+    assert found[0, 2] == 0
+    torch.testing.assert_close(found[:, [0, 1, 3]], without)
+
+
+@pytest.mark.parametrize("name", OUTCOME)
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_group_with_no_baseline_learns_nothing(name, kept):
+    rewards = torch.tensor([[1.0, 0.0, 0.5]])
+    valid = torch.arange(3)[None] < kept
+    assert (getattr(advantages, name)(rewards, valid) == 0).all()
+
+
+groups = st.lists(
+    st.tuples(st.floats(-3, 3, width=32), st.booleans()), min_size=2, max_size=10
+).filter(lambda g: sum(v for _, v in g) >= 2 and len({r for r, v in g if v}) > 1)
+
+
+@given(groups)
+def test_outcome_advantages_against_a_plain_reading(group):
+    rewards = torch.tensor([[r for r, _ in group]], dtype=torch.float64)
+    valid = torch.tensor([[v for _, v in group]])
+    kept = [r for r, v in group if v]
+    mean, deviation = statistics.fmean(kept), statistics.stdev(kept)
+    plain = {
+        "grpo": [(r - mean) / (deviation + 1e-6) if v else 0.0 for r, v in group],
+        "dr_grpo": [r - mean if v else 0.0 for r, v in group],
+        "gpg": [r - mean if v else 0.0 for r, v in group],
+        "rloo": [r - (sum(kept) - r) / (len(kept) - 1) if v else 0.0 for r, v in group],
+    }
+    for name, expected in plain.items():
+        found = getattr(advantages, name)(rewards, valid)[0].tolist()
+        assert found == pytest.approx(expected, abs=1e-6), name
+    n = len(kept)
+    scaled = [n / (n - 1) * a for a in plain["dr_grpo"]]
+    assert advantages.rloo(rewards, valid)[0].tolist() == pytest.approx(scaled, abs=1e-9)
+
+
+number = st.floats(-2, 2, width=32)
+token_rows = st.lists(st.lists(st.tuples(number, number), min_size=1, max_size=6), min_size=1)
+
+
+def ragged(batch: list[list[float]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows padded with a number that must not be read, and their mask."""
+    width = max(map(len, batch))
+    values = [[*row, *[99.0] * (width - len(row))] for row in batch]
+    mask = [[i < len(row) for i in range(width)] for row in batch]
+    return torch.tensor(values, dtype=torch.float64), torch.tensor(mask)
+
+
+@settings(deadline=None, max_examples=40)
+@given(token_rows, st.floats(0, 1), st.floats(0, 1))
+def test_gae_against_its_definition_as_a_sum(batch, gamma, lam):
+    rewards, mask = ragged([[r for r, _ in row] for row in batch])
+    values, _ = ragged([[v for _, v in row] for row in batch])
+    found = advantages.gae(rewards, values, mask, gamma, lam)
+    for row, line in zip(batch, found.tolist(), strict=True):
+        v = [value for _, value in row] + [0.0]
+        deltas = [r + gamma * v[t + 1] - v[t] for t, (r, _) in enumerate(row)]
+        plain = [
+            sum((gamma * lam) ** k * d for k, d in enumerate(deltas[t:])) for t in range(len(row))
+        ]
+        assert line == pytest.approx(plain + [0.0] * (len(line) - len(row)), abs=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(token_rows, st.floats(0, 1))
+def test_the_two_special_cases_of_gae(batch, gamma):
+    rewards, mask = ragged([[r for r, _ in row] for row in batch])
+    values, _ = ragged([[v for _, v in row] for row in batch])
+    one_step = advantages.gae(rewards, values, mask, gamma, 0.0)
+    monte_carlo = advantages.gae(rewards, values, mask, gamma, 1.0)
+    for i, row in enumerate(batch):
+        v = [value for _, value in row] + [0.0]
+        for t in range(len(row)):
+            error = row[t][0] + gamma * v[t + 1] - v[t]
+            returned = sum(gamma**k * r for k, (r, _) in enumerate(row[t:]))
+            assert one_step[i, t].item() == pytest.approx(error, abs=1e-6)
+            assert monte_carlo[i, t].item() == pytest.approx(returned - v[t], abs=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
+@given(token_rows)
+def test_reinforce_pp_against_a_plain_reading(batch):
+    penalty, mask = ragged([[k for k, _ in row] for row in batch])
+    rewards = [row[0][1] for row in batch]
+    returns = [
+        reward - sum(k for k, _ in row[t:])
+        for reward, row in zip(rewards, batch, strict=True)
+        for t in range(len(row))
+    ]
+    mean, deviation = statistics.fmean(returns), statistics.pstdev(returns)
+    found = advantages.reinforce_pp(torch.tensor(rewards).double(), penalty, mask)
+    if deviation > 1e-3:
+        expected = [(r - mean) / (deviation + 1e-6) for r in returns]
+        assert found[mask].tolist() == pytest.approx(expected, abs=1e-5)
+    assert (found[~mask] == 0).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.tuples(number, st.integers(1, 3)), max_size=4), min_size=2, max_size=4))
+def test_process_supervision_against_a_plain_reading(completions):
+    """Each completion is a list of steps: a reward and a length in tokens."""
+    every = [r for steps in completions for r, _ in steps]
+    width = max([sum(n for _, n in steps) for steps in completions] + [1])
+    rewards = torch.zeros(len(completions), width, dtype=torch.float64)
+    ends = torch.zeros(len(completions), width, dtype=torch.bool)
+    for i, steps in enumerate(completions):
+        place = -1
+        for reward, length in steps:
+            place += length
+            rewards[i, place], ends[i, place] = reward, True
+    found = advantages.process_supervision(rewards[None], ends[None])[0]
+    equal = len(set(every)) < 2
+    mean = statistics.fmean(every or [0.0])
+    deviation = 1.0 if equal else statistics.stdev(every) + 1e-6
+    for i in range(len(completions)):
+        for t in range(width):
+            later = [j for j in range(t, width) if ends[i, j]]
+            plain = 0.0 if equal else sum((rewards[i, j].item() - mean) / deviation for j in later)
+            assert found[i, t].item() == pytest.approx(plain, abs=1e-4)

@@ -1,0 +1,290 @@
+"""Every algorithm by its name: what is refused, what reaches the update, one of a user's own."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from mmr1.config import AlgorithmConfig, Config
+from mmr1.config.algorithm import ALGORITHMS
+from mmr1.config.file import load_config
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.sampling.dynamic_sampling import NoSignalError, draw_groups
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.step_rewards import StepScorer
+from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
+from tests.paths import REPOSITORY
+
+DOCS = REPOSITORY / "docs/algorithms.md"
+NAMES = sorted(ALGORITHMS.builtin)
+
+
+def completion(length: int, text: str = "") -> Completion:
+    return Completion(np.arange(length), np.zeros(length, np.float32), text, False, 0)
+
+
+def scored(lengths: list[int], rewards: list[float | None]) -> ScoredGroup:
+    """A group with everything that any algorithm asks for."""
+    group = RolloutGroup(Prompt(Sample("s", ()), "", ()), tuple(map(completion, lengths)))
+    status = {True: Status.TIMEOUT, False: Status.OK}
+    return ScoredGroup(
+        group,
+        tuple(Reward(r, status[r is None]) for r in rewards),
+        greedy=Reward(0.5),
+        steps=tuple(
+            ((0, r or 0.0), (n - 1, r or 0.0)) for n, r in zip(lengths, rewards, strict=True)
+        ),
+    )
+
+
+class Fixed:
+    """A policy, reference or critic whose log-probs or values are given."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def logprobs(self, groups) -> torch.Tensor:
+        lengths = [len(c.token_ids) for g in groups for c in g.completions]
+        return torch.full((len(lengths), max(lengths)), self.value)
+
+    values = logprobs
+
+
+def experience_of(groups, config: AlgorithmConfig, reference: Fixed | None = None):
+    critic = None if config.critic is None else Fixed(0.25)
+    return build_experience(
+        groups,
+        build_algorithm(config),
+        config,
+        Fixed(-1.0),
+        reference,
+        max_tokens=8,
+        critic=critic,
+    )
+
+
+def config_of(name: str, **keys: object) -> AlgorithmConfig:
+    return AlgorithmConfig(
+        name=name, **({"step_rewards": "x.py:f"} if name == "process_grpo" else {}), **keys
+    )
+
+
+def inputs_of(batch, logprobs: torch.Tensor) -> LossInputs:
+    old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+    return LossInputs(
+        logprobs,
+        old,
+        batch.advantages,
+        torch.zeros_like(logprobs),
+        batch.completion_mask,
+        batch.ref_logprobs,
+        batch.kl_coef,
+        batch.entropy_coef,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_algorithm_raises_what_was_better_and_lowers_what_was_worse(name):
+    config = config_of(name)
+    algorithm = build_algorithm(config)
+    groups = [scored([2, 3], [1.0, 0.0]), scored([1, 2, 2][:2], [0.0, None])]
+    batch = experience_of(groups, config)
+    assert batch.advantages.shape == (4, 3)
+    assert (batch.advantages[~batch.completion_mask] == 0).all()
+    assert not batch.completion_mask[3].any()  # no valid reward
+    logprobs = torch.full((4, 3), -1.0, requires_grad=True)
+    algorithm.token_loss(inputs_of(batch, logprobs))[batch.completion_mask].sum().backward()
+    assert (logprobs.grad[0, :2] < 0).all()
+    assert (logprobs.grad[1, :1] > 0).all()
+    assert algorithm.needs_signal
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
+    config = config_of(name, kl_coef=0.5, kl_in="loss", kl_estimator="k2")
+    algorithm = build_algorithm(config)
+    assert not algorithm.needs_signal
+    groups = [scored([2, 2], [1.0, 1.0])]
+    batch = experience_of(groups, config, Fixed(-2.0))
+    plain = experience_of(groups, config)
+    logprobs = torch.full((2, 2), -1.0, requires_grad=True)
+    algorithm.token_loss(inputs_of(batch, logprobs)).sum().backward()
+    found = logprobs.grad.clone()
+    expected = -plain.advantages + 0.5 * (-1.0 - -2.0)
+    if name in ("reinforce", "process_grpo", "reinforce_pp", "remax"):
+        expected = -batch.advantages + 0.5  # equal rewards need not have advantage 0 here
+    torch.testing.assert_close(found, expected)
+
+
+def test_kl_in_the_reward_is_taken_off_once():
+    config = AlgorithmConfig(name="rloo", kl_coef=0.1, kl_in="reward", kl_estimator="k1")
+    # log p - ref = 0.5 per token; 1 and 3 tokens: rewards 1 - 0.05 and 0 - 0.15.
+    batch = build_experience(
+        [scored([1, 3], [1.0, 0.0])], build_algorithm(config), config, Fixed(-1.0), Fixed(-1.5)
+    )
+    assert batch.advantages[0, 0].item() == pytest.approx(1.1)
+    assert batch.advantages[1].tolist() == pytest.approx([-1.1] * 3)
+    logprobs = torch.full((2, 3), -1.0, requires_grad=True)
+    loss = build_algorithm(config).token_loss(inputs_of(batch, logprobs))
+    torch.testing.assert_close(loss, batch.advantages)  # -A * -1, no KL term beside it
+
+
+def test_reinforce_remembers_its_baseline():
+    config = AlgorithmConfig(name="reinforce", baseline_momentum=0.5)
+    algorithm = build_algorithm(config)
+    first = build_experience([scored([1, 1], [1.0, 0.0])], algorithm, config, Fixed(0))
+    assert first.advantages.flatten().tolist() == [0.5, -0.5]
+    second = build_experience([scored([1, 1], [2.0, 0.0])], algorithm, config, Fixed(0))
+    assert second.advantages.flatten().tolist() == [1.5, -0.5]
+    assert algorithm.state == {"baseline": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["algorithm.name=grop"], ["unknown algorithm 'grop'", "did you mean 'grpo'"]),
+        (["algorithm.name=process_grpo"], ["step_rewards is not set", "algorithm.step_rewards"]),
+        (["algorithm.name=rloo", "rollout.n=1"], ["rollout.n=1", "set rollout.n to 2"]),
+        (["algorithm.kl_target=0.1"], ["kl_target is set and kl_coef is 0"]),
+        (["algorithm.reference_refresh=5"], ["reference_refresh is set and kl_coef is 0"]),
+        (["algorithm.entropy_target=1"], ["entropy_target is set and entropy_coef is 0"]),
+        (["algorithm.name=gpg", "algorithm.dual_clip=3"], ["gpg does not read dual_clip"]),
+        (["algorithm.sapo_tau=[2,2]"], ["grpo does not read sapo_tau", "one of sapo"]),
+        (["algorithm.oversample=2"], ["dynamic sampling, which is off"]),
+        (["algorithm.dual_clip=0.5"], ["'algorithm.dual_clip'", "greater than 1"]),
+        (["algorithm.kl_estimator=k4"], ["'algorithm.kl_estimator'", "'k3'"]),
+    ],
+)
+def test_what_makes_no_sense_is_refused_when_it_is_read(overrides, said):
+    with pytest.raises(ValueError, match=r".") as error:
+        load_config(None, ["model.path=a", *overrides])
+    for words in said:
+        assert words in str(error.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_values_are_in_the_resolved_configuration(name):
+    config = config_of(name)
+    assert AlgorithmConfig(**config.model_dump()) == config
+    assert config_of(name, aggregation="constant").aggregation == "constant"
+    if name == "dapo":
+        assert (config.clip_high, config.aggregation) == (0.28, "token")
+        assert config.dynamic_sampling
+
+
+def test_the_documentation_names_every_algorithm_and_key():
+    text = DOCS.read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) >= set(NAMES)
+    keys = set(AlgorithmConfig.model_fields) - {"name", "sapo_tau", "baseline_momentum"}
+    assert [key for key in keys if f"`{key}" not in text and f".{key}" not in text] == []
+
+
+EQUAL, MIXED = [1.0, 1.0], [1.0, 0.0]
+
+
+def drawing(*rewards: list[float]):
+    """A ``draw`` that gives groups of these rewards in turn, and the sizes it was asked for."""
+    queue = [scored([1, 1], r) for r in rewards]
+    asked: list[int] = []
+
+    def draw(count: int, number: int) -> list[ScoredGroup]:
+        assert number == len(asked)
+        asked.append(count)
+        return [queue.pop(0) for _ in range(count)]
+
+    return draw, asked
+
+
+def test_dynamic_sampling_replaces_groups_without_signal():
+    draw, asked = drawing(EQUAL, MIXED, EQUAL, MIXED, MIXED)
+    drawn = draw_groups(draw, 3, AlgorithmConfig(name="dapo"))
+    assert asked == [3, 2]
+    assert [[r.value for r in s.rewards] for s in drawn.kept] == [MIXED] * 3
+    assert len(drawn.everything) == 5
+    assert drawn.stats == {
+        "sampling/draws": 2,
+        "sampling/no_signal": 2,
+        "sampling/surplus": 0,
+        "sampling/extra_rollouts": 4,
+    }
+
+
+def test_over_provision_and_bound():
+    draw, asked = drawing(MIXED, MIXED, MIXED, MIXED)
+    drawn = draw_groups(draw, 2, AlgorithmConfig(name="dapo", oversample=2))
+    assert asked == [4]
+    assert len(drawn.kept) == 2
+    assert drawn.stats["sampling/surplus"] == 2
+    draw, asked = drawing(EQUAL, MIXED, EQUAL, EQUAL)
+    drawn = draw_groups(draw, 2, AlgorithmConfig(name="dapo", max_draws=3))
+    assert asked == [2, 1, 1]
+    assert len(drawn.kept) == 1  # the step makes do with what has a signal
+
+
+def test_no_signal_at_all_stops_with_a_message():
+    draw, _ = drawing(*[EQUAL] * 6)
+    with pytest.raises(NoSignalError, match=r"3 draws \(6 prompts\).*seen: 1\).*other data"):
+        draw_groups(draw, 2, AlgorithmConfig(name="dapo", max_draws=3))
+
+
+def test_without_dynamic_sampling_one_draw_is_all():
+    draw, asked = drawing(EQUAL, EQUAL)
+    drawn = draw_groups(draw, 2, AlgorithmConfig())
+    assert (asked, len(drawn.kept), drawn.stats) == ([2], 2, {})
+
+
+def test_step_rewards_go_to_the_tokens_that_end_steps():
+    # Tokens of 2 characters each and an end token without text: "aabbcc".
+    def decode(ids):
+        return "".join("aabbcc"[2 * i : 2 * i + 2] for i in ids)
+
+    group = RolloutGroup(Prompt(Sample("s", ()), "", ()), (completion(4, "aabbcc"),))
+    bare = ScoredGroup(group, (Reward(1.0),))
+
+    def steps(*found):
+        return StepScorer(lambda text, sample: found, decode).score([bare])[0].steps
+
+    assert steps((2, 0.1), (3, 0.2), (6, 1)) == (((0, 0.1), (1, 0.2), (3, 1.0)),)
+    assert steps() == ((),)
+    for wrong in ([(3, 0.1), (2, 0.2)], [(7, 0.1)], [(-1, 0.1)]):
+        with pytest.raises(ValueError, match=r"sample 's'.*within its 6 characters"):
+            steps(*wrong)
+
+
+def own_algorithm() -> str:
+    """The documentation's file; the whole loop runs it in ``test_loop.py``."""
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    return next(b for b in blocks if "def build" in b)
+
+
+def test_an_algorithm_of_ones_own_from_the_documentation(tmp_path):
+    own = own_algorithm()
+    assert len(own.splitlines()) <= 30
+    path = tmp_path / "median.py"
+    path.write_text(own)
+    config = Config(model={"path": "a"}, algorithm={"name": f"{path}:build"}).algorithm
+    algorithm = build_algorithm(config)
+    batch = build_experience([scored([1, 2, 1], [1.0, 0.0, 0.25])], algorithm, config, Fixed(-1.0))
+    assert batch.advantages[:, 0].tolist() == pytest.approx([0.75, -0.25, 0.0])
+    loss = algorithm.token_loss(inputs_of(batch, torch.full((3, 2), -1.0)))
+    torch.testing.assert_close(loss, batch.advantages)
+
+
+def test_a_file_that_builds_something_else_is_named(tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text("def build(config):\n    return {}\n")
+    with pytest.raises(ValueError, match="returned dict"):
+        build_algorithm(AlgorithmConfig(name=f"{path}:build"))
+
+
+def test_the_documented_step_rewards_run():
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    names: dict = {}
+    exec(next(b for b in blocks if "def judge" in b), names)
+    text = "<think>three</think><answer>3</answer>"
+    assert names["judge"](text, Sample("s", (), answer=3)) == [(20, 0.5), (len(text), 1.0)]
+    assert names["judge"](text, Sample("s", (), answer=4))[1] == (len(text), 0.0)

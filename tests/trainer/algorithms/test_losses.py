@@ -1,0 +1,292 @@
+"""Losses and their weights: numbers worked by hand, plain readings, known limits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmr1.config import AlgorithmConfig
+from mmr1.trainer.algorithms import build_algorithm, losses
+from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
+
+# Two sequences of 1 and 3 tokens.
+MASK = torch.tensor([[True, False, False], [True, True, True]])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    [
+        (1.0, 2.0, -2.0),
+        (1.5, 2.0, -2.4),  # clipped at 1.2
+        (1.5, -2.0, 3.0),  # the minimum keeps the worse, unclipped one
+        (0.5, 2.0, -1.0),
+        (0.5, -2.0, 1.6),  # clipped at 0.8
+    ],
+)
+def test_ppo_clip_by_hand(ratio, advantage, expected):
+    loss = losses.ppo_clip(
+        torch.tensor(math.log(ratio)), torch.tensor(0.0), torch.tensor(advantage), 0.2, 0.2
+    )
+    assert float(loss) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_clip_fraction_counts_where_the_gradient_is_cut_off():
+    ratios = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1], requires_grad=True)
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
+    logprobs = ratios.log()
+    losses.ppo_clip(logprobs, torch.zeros(5), advantages, 0.2, 0.2).sum().backward()
+    cut = losses.clip_fraction_mask(logprobs.detach(), torch.zeros(5), advantages, 0.2, 0.2)
+    assert cut.tolist() == (ratios.grad == 0).tolist() == [True, False, False, True, False]
+
+
+def test_weights_by_hand():
+    third, quarter = 1 / 3, 1 / 4
+    sequence = [[0.5, 0, 0], [0.5 * third] * 3]
+    token = [[quarter, 0, 0], [quarter] * 3]
+    constant = [[0.05, 0, 0], [0.05] * 3]  # 1 / (2 sequences * 10 tokens)
+    for name, expected in (("sequence", sequence), ("token", token), ("constant", constant)):
+        weights = losses.token_weights(MASK, name, 10)
+        torch.testing.assert_close(weights, torch.tensor(expected))
+
+
+def test_a_masked_sequence_does_not_count():
+    mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
+    for name in ("sequence", "token", "constant"):
+        with_it = losses.token_weights(mask, name, 10)[:2]
+        torch.testing.assert_close(with_it, losses.token_weights(MASK, name, 10))
+
+
+RATIO = math.log(2)
+
+
+@pytest.mark.parametrize(("advantage", "expected"), [(-1.0, 3.0), (-0.5, 1.5), (1.0, -1.2)])
+def test_dual_clip_by_hand(advantage, expected):
+    # Ratio 5: -A * 5 is bounded by -A * 3 where A < 0; clipped at 1.2 elsewhere as before.
+    a = torch.tensor(advantage)
+    loss = losses.ppo_clip(torch.tensor(math.log(5.0)), torch.tensor(0.0), a, 0.2, 0.2)
+    assert float(losses.dual_clip(loss, a, 3.0)) == pytest.approx(expected)
+
+
+def test_response_logprobs_by_hand():
+    logprobs = torch.tensor([[-1.0, 9.0, 9.0], [-1.0, -2.0, -3.0]])
+    total = losses.response_logprobs(logprobs, MASK)
+    assert total.tolist() == [[-1] * 3, [-6] * 3]
+    assert losses.response_logprobs(logprobs, MASK, per_token=True).tolist() == [[-1] * 3, [-2] * 3]
+
+
+def test_importance_weights_by_hand():
+    logprobs = torch.tensor([[RATIO, 9.0, 9.0], [RATIO, -RATIO, RATIO]], requires_grad=True)
+    old = torch.zeros(2, 3)
+
+    def weights(form: str) -> list[float]:
+        found = losses.importance_weights(logprobs, old, MASK, form)
+        assert not found.requires_grad
+        return found[MASK].tolist()
+
+    assert weights("token") == pytest.approx([2, 2, 0.5, 2])
+    assert weights("per_decision") == pytest.approx([2, 2, 1, 2])
+    assert weights("sequence") == pytest.approx([2, 2, 2, 2])
+
+
+@pytest.mark.parametrize(("ratio", "weight"), [(6.0, 5.0), (2.0, 2.0), (0.1, 0.1)])
+def test_cispo_by_hand(ratio, weight):
+    logprobs = torch.tensor(math.log(ratio), requires_grad=True)
+    loss = losses.cispo(logprobs, torch.tensor(0.0), torch.tensor(2.0), 1.0, 4.0)
+    assert loss.item() == pytest.approx(-weight * 2 * math.log(ratio))
+    loss.backward()
+    assert float(logprobs.grad) == pytest.approx(-weight * 2)  # clipped, and never 0
+
+
+def test_sapo_by_hand():
+    # Ratio 2, tau 1: 4 sigmoid(1); ratio 2, tau 2 for the negative one: 2 sigmoid(2).
+    def found(advantage: float) -> float:
+        a = torch.tensor(advantage)
+        return float(losses.sapo(torch.tensor(RATIO), torch.tensor(0.0), a, 1.0, 2.0))
+
+    assert found(1.0) == pytest.approx(-4 / (1 + math.exp(-1)))
+    assert found(-1.0) == pytest.approx(2 / (1 + math.exp(-2)))
+
+
+def test_value_loss_by_hand():
+    values, old, returns = (
+        torch.tensor([1.0, 0.1]),
+        torch.tensor([0.0, 0.0]),
+        torch.tensor([2.0, 2]),
+    )
+    assert losses.value_loss(values, old, returns, None).tolist() == pytest.approx([0.5, 1.805])
+    # Within 0.2 of the old value: (0.2 - 2)^2 / 2 is the larger; 0.1 is within.
+    assert losses.value_loss(values, old, returns, 0.2).tolist() == pytest.approx([1.62, 1.805])
+
+
+def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """New and old log-probs, one advantage per row, and a ragged mask."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 6, (4, 1), generator=generator)
+    new = -torch.rand(4, 5, generator=generator, dtype=torch.float64)
+    old = new + torch.randn(4, 5, generator=generator, dtype=torch.float64) / 3
+    advantages = torch.randn(4, 1, generator=generator, dtype=torch.float64).expand(4, 5)
+    return new.requires_grad_(), old, advantages, torch.arange(5) < lengths
+
+
+def gradient(loss: torch.Tensor, logprobs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    weights = losses.token_weights(mask, "sequence").double()
+    return torch.autograd.grad((weights * loss).sum(), logprobs)[0]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000))
+def test_on_policy_every_surrogate_has_the_policy_gradient(seed):
+    new, _, a, mask = batch(seed)
+    old = new.detach()
+    expected = gradient(losses.policy_gradient(new, a), new, mask)
+    mean = [losses.response_logprobs(x, mask, per_token=True) for x in (new, old)]
+    for name, loss in {
+        "ppo": losses.ppo_clip(new, old, a, 0.2, 0.28),
+        "dual": losses.dual_clip(losses.ppo_clip(new, old, a, 0.2, 0.2), a, 3.0),
+        "gspo": losses.ppo_clip(*mean, a, 0.2, 0.2),
+        "cispo": losses.cispo(new, old, a, 0.2, 0.2),
+        "sapo": losses.sapo(new, old, a, 1.0, 1.05),
+    }.items():
+        found = gradient(loss, new, mask)
+        torch.testing.assert_close(found, expected, msg=lambda m, name=name: f"{name}: {m}")
+    # The R1 paper's ratio has no length in its denominator: the sum of each response's tokens.
+    whole = [losses.response_logprobs(x, mask) for x in (new, old)]
+    found = gradient(losses.ppo_clip(*whole, a, 0.2, 0.2), new, mask)
+    torch.testing.assert_close(found, -a * mask / 4)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10_000))
+def test_surrogates_against_plain_readings(seed):
+    new, old, a, mask = batch(seed)
+    found = {
+        "ppo": losses.ppo_clip(new, old, a, 0.2, 0.28),
+        "r1": losses.ppo_clip(
+            *(losses.response_logprobs(x, mask) for x in (new, old)), a, 0.2, 0.2
+        ),
+        "gspo": losses.ppo_clip(
+            *(losses.response_logprobs(x, mask, True) for x in (new, old)), a, 0.2, 0.2
+        ),
+        "sapo": losses.sapo(new, old, a, 1.0, 1.05),
+    }
+
+    def clipped(ratio: float, advantage: float, high: float) -> float:
+        return -min(ratio * advantage, min(max(ratio, 0.8), 1 + high) * advantage)
+
+    for i, length in enumerate(mask.sum(1).tolist()):
+        gaps = [float(new[i, t] - old[i, t]) for t in range(length)]
+        advantage = float(a[i, 0])
+        tau = 1.0 if advantage > 0 else 1.05
+        for t, gap in enumerate(gaps):
+            plain = {
+                "ppo": clipped(math.exp(gap), advantage, 0.28),
+                "r1": clipped(math.exp(sum(gaps)), advantage, 0.2),
+                "gspo": clipped(math.exp(sum(gaps) / length), advantage, 0.2),
+                "sapo": -advantage * 4 / tau / (1 + math.exp(-tau * (math.exp(gap) - 1))),
+            }
+            for name, expected in plain.items():
+                assert float(found[name][i, t]) == pytest.approx(expected), name
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10_000))
+def test_gspo_is_grpo_for_completions_of_one_token(seed):
+    new, old, a, _ = (x[:, :1] for x in batch(seed))
+    mask = torch.ones_like(new, dtype=torch.bool)
+    gspo = losses.ppo_clip(
+        *(losses.response_logprobs(x, mask, per_token=True) for x in (new, old)), a, 0.2, 0.2
+    )
+    torch.testing.assert_close(gspo, losses.ppo_clip(new, old, a, 0.2, 0.2))
+
+
+def test_the_off_policy_forms_on_a_two_token_world():
+    """The sequence's product makes the old policy's samples give the new policy's gradient."""
+    generator = torch.Generator().manual_seed(0)
+    # First token by first[2], second by second[first token, 2]; reward[x, y].
+    new = torch.randn(3, 2, generator=generator, dtype=torch.float64).requires_grad_()
+    old = torch.randn(3, 2, generator=generator, dtype=torch.float64).log_softmax(-1)
+    reward = torch.randn(2, 2, generator=generator, dtype=torch.float64)
+    pairs = [(x, y) for x in range(2) for y in range(2)]
+
+    def rows(table: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.stack([table[0, x], table[1 + x, y]]) for x, y in pairs])
+
+    logprobs, old_logprobs = rows(new.log_softmax(-1)), rows(old)
+    advantages = torch.stack([reward[x, y] for x, y in pairs])[:, None].expand(4, 2)
+    exact = (logprobs.sum(1).exp() * advantages[:, 0]).sum()
+    expected = torch.autograd.grad(exact, new, retain_graph=True)[0]
+    mask = torch.ones(4, 2, dtype=torch.bool)
+    weights = losses.importance_weights(logprobs, old_logprobs, mask, "sequence")
+    loss = weights * losses.policy_gradient(logprobs, advantages)
+    estimate = (old_logprobs.sum(1).exp()[:, None] * loss).sum()
+    found = torch.autograd.grad(estimate, new)[0]
+    torch.testing.assert_close(found, -expected)
+
+
+def completion(length: int, truncated: bool = False) -> Completion:
+    return Completion(np.arange(length), np.zeros(length, np.float32), "", truncated, 0)
+
+
+def scored(lengths: list[int], rewards: list[float], truncated: int = -1) -> ScoredGroup:
+    completions = tuple(completion(n, i == truncated) for i, n in enumerate(lengths))
+    group = RolloutGroup(Prompt(Sample("s", ()), "", ()), completions)
+    return ScoredGroup(group, tuple(Reward(r) for r in rewards))
+
+
+def loss_by_algorithm(name: str, logprobs: torch.Tensor, **config: object) -> float:
+    """The loss of two groups: one with signal and unequal lengths, one of equal rewards."""
+    groups = [scored([1, 3], [1.0, 0.0]), scored([2, 2], [0.5, 0.5])]
+    settings = AlgorithmConfig(name=name, **config)
+    algorithm = build_algorithm(settings)
+    batch = build_experience(groups, algorithm, settings, policy=None)
+    inputs = LossInputs(
+        logprobs, logprobs.detach(), batch.advantages, torch.zeros(4, 3), batch.completion_mask
+    )
+    weights = losses.token_weights(batch.completion_mask, algorithm.aggregation)
+    return float((weights * algorithm.token_loss(inputs)).sum())
+
+
+def test_grpo_loss_by_hand():
+    # Group 1: advantages +-0.5 / sqrt(0.5) = +-0.7071, ratios 1: sequence means -0.7071 and
+    # +0.7071; group 2: 0. The mean over 4 sequences is 0.
+    assert loss_by_algorithm("grpo", torch.zeros(4, 3)) == pytest.approx(0, abs=1e-6)
+    # Per token: (-0.7071 + 3 * 0.7071) / 8 tokens.
+    found = loss_by_algorithm("grpo", torch.zeros(4, 3), aggregation="token")
+    assert found == pytest.approx(2 * 0.70710678 / 8, abs=1e-5)
+
+
+def test_rloo_loss_by_hand():
+    # Advantages +1 and -1; log-probs -1 each: token losses -(1)(-1) = 1 and -(-1)(-1) = -1.
+    # Per token over the batch: (1 - 3) / 8.
+    logprobs = torch.full((4, 3), -1.0)
+    assert loss_by_algorithm("rloo", logprobs) == pytest.approx(-0.25)
+    found = loss_by_algorithm("rloo", logprobs, aggregation="sequence")
+    assert found == pytest.approx((1 - 1) / 4, abs=1e-6)
+
+
+@pytest.mark.parametrize(("mask_truncated", "tokens"), [(False, 4), (True, 1)])
+def test_a_truncated_completion_is_kept_or_masked(mask_truncated, tokens):
+    config = AlgorithmConfig(mask_truncated=mask_truncated)
+    group = scored([1, 3], [1.0, 0.0], truncated=1)
+    batch = build_experience([group], build_algorithm(config), config, policy=None)
+    assert int(batch.completion_mask.sum()) == tokens
+    assert (batch.advantages[~batch.completion_mask] == 0).all()
+    assert batch.advantages[0, 0] > 0  # the truncated one is still in the baseline
+
+
+def test_an_invalid_reward_trains_nothing():
+    config = AlgorithmConfig()
+    group = scored([2, 2, 2], [1.0, 0.0, 0.0])
+    rewards = (*group.rewards[:2], Reward(None, Status.TIMEOUT, error="too slow"))
+    batch = build_experience(
+        [ScoredGroup(group.group, rewards)], build_algorithm(config), config, policy=None
+    )
+    assert not batch.completion_mask[2].any()
+    assert batch.advantages[0, 0] == -batch.advantages[1, 0] > 0

@@ -1,0 +1,369 @@
+"""Ranks and engines on Ray against one process: the same numbers, and typed ends of every death."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mmr1.config import AlgorithmConfig, Config
+from mmr1.config.file import dump_yaml
+from mmr1.data.record import load_samples
+from mmr1.rollout.engine import Request
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.distributed.cluster import on_ray
+from mmr1.trainer.distributed.errors import WorkerLostError
+from mmr1.trainer.distributed.ray_policy import part_of
+from mmr1.trainer.models.optimizer import NonFiniteError
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.train import run_training
+from mmr1.types import Reward, ScoredGroup
+from mmr1.vision.families.qwen2_5_vl import load_family, render_prompt
+from tests.trainer.algorithms.test_algorithms import experience_of, scored
+from tests.trainer.test_resume import LENGTH_REWARD
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+
+@pytest.fixture(scope="module")
+def reward(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("reward")
+    (folder / "length.py").write_text(LENGTH_REWARD)
+    (folder / "accident").write_text("")
+    return folder / "length.py"
+
+
+def config(
+    tiny_model: Path, mixed: Path, reward: Path, out: Path, steps: int = 3, **sections: dict
+) -> Config:
+    given: dict[str, dict] = {
+        "model": {"path": str(tiny_model), "dtype": "float32"},
+        "data": {"train": str(mixed)},
+        "rollout": {
+            "engine": "hf",
+            "prompts": 4,
+            "n": 3,
+            "max_model_len": 96,
+            "sampling": {"max_tokens": 8},
+        },
+        "rewards": {"parts": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+        "algorithm": {"kl_coef": 0.02, "reference_refresh": 2, "entropy_coef": 0.01},
+        "optimizer": {"lr": 1e-3, "warmup_steps": 2},
+        "trainer": {
+            "max_steps": steps,
+            "output_dir": str(out),
+            "log_rollouts_every": 1,
+            "threads": 1,
+            "log_every": 100,
+            "micro_batch_tokens": 60,  # several micro-batches, not as many on every rank
+        },
+    }
+    for name, keys in sections.items():
+        given[name] = {**given.get(name, {}), **keys}
+    return Config.model_validate(given)
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    last = max((run / "checkpoints").glob("step_??????"))
+    return load_file(last / "model.safetensors")
+
+
+def assert_close(one: Path, other: Path) -> None:
+    for left, right in zip(metrics(one), metrics(other), strict=True):
+        assert left == pytest.approx(right, abs=1e-5, rel=1e-5)
+    ours, theirs = weights(one), weights(other)
+    apart = torch.cat([(ours[name] - theirs[name]).abs().flatten() for name in ours])
+    # AdamW makes steps of full length of any gradient, and of some that is no more than rounding: a
+    # bias of the keys moves all scores nearly alike, and a rare token is hardly seen.
+    assert (apart > 1e-5).float().mean() < 1e-4
+    assert apart.max() < 1e-3
+
+
+def tokens(run: Path) -> list[list[str]]:
+    return [
+        [c["text"] for c in json.loads(line)["completions"]]
+        for path in sorted((run / "rollouts").iterdir())
+        for line in path.read_text().splitlines()
+    ]
+
+
+@pytest.fixture(autouse=True)
+def marked(monkeypatch) -> None:
+    """Every process that a test starts inherits a mark, so that other clusters are not counted."""
+    monkeypatch.setenv("MMR1_TEST_MARK", str(os.getpid()))
+
+
+def left_over() -> list[psutil.Process]:
+    """Ray's processes of this test run that are still there."""
+    found = []
+    for process in psutil.process_iter(["name", "environ"]):
+        mark = (process.info["environ"] or {}).get("MMR1_TEST_MARK")
+        ours = process.info["name"].startswith(("ray::", "raylet", "gcs_server"))
+        if ours and mark == str(os.getpid()):
+            found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_model, mixed, reward, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("alone") / "run"
+    run_training(config(tiny_model, mixed, reward, out))
+    return out
+
+
+def test_two_ranks_and_two_engines_learn_what_one_process_learns(
+    alone, tiny_model, mixed, reward, tmp_path
+):
+    # A step has one text, one image, one two-image and one video prompt: some rank always lacks
+    # a kind, and they have different numbers of micro-batches.
+    shared = {"ranks": 2, "engines": 2}
+    run_training(config(tiny_model, mixed, reward, tmp_path / "two", resources=shared))
+    assert tokens(alone) == tokens(tmp_path / "two")
+    assert_close(alone, tmp_path / "two")
+    assert not left_over()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"resources": {"ranks": 4}},
+        {"resources": {"ranks": 4, "shard": 2}},
+        {"resources": {"ranks": 3, "engines": 2}, "model": {"freeze_vision": True}},
+        {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4}}},
+        {"resources": {"ranks": 2}, "algorithm": {"updates_per_rollout": 2}},
+        {"resources": {"ranks": 2}, "model": {"checkpoint_activations": True}},
+    ],
+    ids=["four ranks", "hybrid", "frozen tower", "adapters", "two updates", "checkpointed"],
+)
+def test_twenty_steps_on_ranks(sections, tiny_model, mixed, reward, tmp_path):
+    many = config(tiny_model, mixed, reward, tmp_path / "many", steps=20, **sections)
+    one = {name: keys for name, keys in sections.items() if name != "resources"}
+    run_training(config(tiny_model, mixed, reward, tmp_path / "one", steps=20, **one))
+    run_training(many)
+    assert tokens(tmp_path / "one") == tokens(tmp_path / "many")
+    assert_close(tmp_path / "one", tmp_path / "many")
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_two_vllm_engines_sample_what_one_does(tiny_model, mixed, reward, tmp_path):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    for engines in (1, 2):
+        resources = {"ranks": 2, "engines": engines}
+        run_training(
+            config(
+                tiny_model,
+                mixed,
+                reward,
+                tmp_path / str(engines),
+                rollout={"engine": "vllm"},
+                resources=resources,
+            )
+        )
+    assert tokens(tmp_path / "1") == tokens(tmp_path / "2")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_goes_on_with_another_number_of_ranks(tiny_model, mixed, reward, tmp_path):
+    steady = {"schedule": "constant", "warmup_steps": 0}  # does not depend on the last step
+    for steps, ranks in ((1, 4), (2, 2), (3, 1)):
+        part = config(
+            tiny_model,
+            mixed,
+            reward,
+            tmp_path / "parts",
+            steps=steps,
+            optimizer=steady,
+            resources={"ranks": ranks},
+        )
+        run_training(part, resume=True)
+    run_training(config(tiny_model, mixed, reward, tmp_path / "whole", optimizer=steady))
+    assert tokens(tmp_path / "parts") == tokens(tmp_path / "whole")
+    assert_close(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_a_part_of_the_experience_keeps_its_rows():
+    groups = [scored([2, 3], [1.0, 0.0]), scored([1, 2], [0.0, 0.5]), scored([3, 1], [1.0, 0.25])]
+    batch = experience_of(groups, AlgorithmConfig())
+    part = part_of(batch, [2, 0])
+    assert part.groups == (groups[2], groups[0])
+    rows = [4, 5, 0, 1]
+    assert torch.equal(part.advantages, batch.advantages[rows])
+    assert torch.equal(part.loss_weights, batch.loss_weights[rows])
+    assert part.old_logprobs is None
+    assert np.isclose(float(batch.loss_weights.sum()), 1.0)
+
+
+def command_for(run: Config, folder: Path) -> list[str]:
+    path = folder / "run.yaml"
+    path.write_text(dump_yaml(run))
+    return [sys.executable, "-m", "mmr1.cli", "train", str(path), "--resume"]
+
+
+def started(command: list[str], awaited: Path) -> subprocess.Popen[str]:
+    """The run, which has come so far that a file exists."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not awaited.exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["Rank", "Engine"])
+def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
+    victim, alone, tiny_model, mixed, reward, tmp_path
+):
+    many = config(
+        tiny_model,
+        mixed,
+        reward,
+        tmp_path / "run",
+        steps=20,
+        resources={"ranks": 2, "engines": 2},
+        trainer={"save_every": 1},
+    )
+    command = command_for(many, tmp_path)
+    process = started(command, tmp_path / "run/checkpoints/step_000002")
+    worker = next(
+        p for p in psutil.Process(process.pid).children(recursive=True) if victim in p.name()
+    )
+    assert left_over()
+    os.kill(worker.pid, signal.SIGKILL)
+    begin = time.monotonic()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "WorkerLostError" in errors
+    assert time.monotonic() - begin < 120
+    assert not left_over()
+    assert subprocess.run(command, timeout=600, check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_stuck_ends_the_run_typed(tiny_model, mixed, reward, tmp_path):
+    stuck = config(
+        tiny_model,
+        mixed,
+        reward,
+        tmp_path / "run",
+        steps=60,
+        resources={"ranks": 2, "collective_timeout_s": 15},
+    )
+    process = started(command_for(stuck, tmp_path), tmp_path / "run/metrics.jsonl")
+    family = psutil.Process(process.pid).children(recursive=True)
+    ranks = [p for p in family if "Rank" in p.name()]
+    ranks[1].suspend()
+    begin = time.monotonic()
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "HungError" in errors
+    assert "--resume goes on" in errors
+    assert time.monotonic() - begin < 120
+    assert not left_over()
+    written = [p.read_text() for p in (tmp_path / "run").glob("rank_*.stacks")]
+    assert any("Timeout" in text and "ranks.py" in text for text in written)
+
+
+@pytest.mark.slow
+def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
+    tiny_model, mixed, reward, tmp_path
+):
+    two = config(tiny_model, mixed, reward, tmp_path, resources={"ranks": 2})
+    family = load_family(str(tiny_model))
+    samples = load_samples(mixed)[:4]
+    with on_ray(two) as cluster:
+        requests = [Request(render_prompt(family, s), 3, i) for i, s in enumerate(samples)]
+        groups = cluster.engines.generate(requests, two.rollout.sampling)
+        scored = [
+            ScoredGroup(g, tuple(Reward(float(i)) for i, _ in enumerate(g.completions)))
+            for g in groups
+        ]
+        algorithm = build_algorithm(two.algorithm)
+        reference = cluster.reference
+        batch = build_experience(scored, algorithm, two.algorithm, cluster.policy, reference)
+        before = {name: w.clone() for name, w in cluster.policy.weights().items()}
+        batch.advantages[0, 0] = float("nan")  # of one group, so of one rank
+        with pytest.raises(NonFiniteError, match="the loss is nan; the weights were not changed"):
+            cluster.policy.update(batch)
+        after = cluster.policy.weights()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        batch.advantages[0, 0] = 0.5
+        cluster.policy.update(batch)  # the ranks are still in step
+        assert cluster.policy.version == 1
+
+
+def test_a_cluster_without_room_is_named(tiny_model, mixed, reward, tmp_path):
+    import ray
+
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        wanted = {"ranks": 3, "start_timeout_s": 1}
+        with pytest.raises(WorkerLostError, match="no room for 3 ranks and 1 engines"):
+            run_training(config(tiny_model, mixed, reward, tmp_path / "run", resources=wanted))
+    finally:
+        ray.shutdown()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_taken_away_ends_the_run_and_another_lets_it_go_on(
+    tiny_model, mixed, reward, tmp_path
+):
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    other = cluster.add_node(num_cpus=2)
+    try:
+        many = config(
+            tiny_model,
+            mixed,
+            reward,
+            tmp_path / "run",
+            steps=12,
+            resources={"ranks": 2, "engines": 2, "address": cluster.address},
+            trainer={"save_every": 1},
+        )
+        path = tmp_path / "run.yaml"
+        path.write_text(dump_yaml(many))
+        command = [sys.executable, "-m", "mmr1.cli", "train", str(path), "--resume"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        while not (tmp_path / "run/checkpoints/step_000002").exists():
+            assert process.poll() is None
+            time.sleep(0.1)
+        cluster.remove_node(other, allow_graceful=False)
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 1
+        assert "WorkerLostError" in errors
+        cluster.add_node(num_cpus=2)
+        assert subprocess.run(command, timeout=600, check=False).returncode == 0
+    finally:
+        cluster.shutdown()
+    assert len(metrics(tmp_path / "run")) == 12
+
+
+def test_a_critic_on_ranks_is_refused(tiny_model, mixed, reward, tmp_path):
+    with pytest.raises(ValueError, match="a critic trains in one process only"):
+        config(
+            tiny_model,
+            mixed,
+            reward,
+            tmp_path,
+            algorithm={"name": "ppo", "critic": {}},
+            resources={"ranks": 2},
+        )

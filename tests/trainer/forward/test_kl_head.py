@@ -1,0 +1,112 @@
+"""The KL over the whole vocabulary: against matrices of logits, and in a policy's update."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from mmr1.config import AlgorithmConfig, LoraConfig, OptimizerConfig
+from mmr1.config.file import load_config
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.forward.kl_head import Distributions, token_kl
+from mmr1.trainer.forward.packed import packed_hidden
+from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.models.lora import add_adapters
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.models.reference import AdapterReference, FrozenCopy
+from mmr1.trainer.sampling.experience import build_experience
+from tests.trainer.offline.test_preferences import assert_gradient, caught_gradient
+
+
+def naive(hidden, weight, ref_hidden, ref_weight, temperature=1.0, forbidden=()):
+    """All logits at once, by autograd."""
+    kept = [i for i in range(len(weight)) if i not in forbidden]
+    log_p = (hidden @ weight[kept].T / temperature).log_softmax(-1)
+    log_q = (ref_hidden @ ref_weight[kept].T / temperature).log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+@pytest.mark.parametrize("chunk", [1, 60, 1 << 20])
+@pytest.mark.parametrize(("temperature", "forbidden"), [(1.0, ()), (0.7, (0, 5, 29))])
+def test_it_and_its_gradient_equal_those_of_all_logits(chunk, temperature, forbidden):
+    torch.manual_seed(0)
+    sizes = ((7, 8), (30, 8), (7, 8), (30, 8))
+    ours = [torch.randn(*size, requires_grad=True) for size in sizes]
+    theirs = [t.detach().clone().requires_grad_() for t in ours]
+    found = token_kl(
+        Distributions(*ours[:2]), Distributions(*ours[2:]), temperature, forbidden, chunk
+    )
+    expected = naive(*theirs, temperature, forbidden)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    each = torch.randn(7)
+    (found * each).sum().backward()
+    (expected * each).sum().backward()
+    for mine, other in zip(ours[:2], theirs[:2], strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, atol=1e-5, rtol=1e-5)
+    assert ours[2].grad is None  # the reference is a constant
+
+
+def moved(model):
+    """A model whose distributions are others."""
+    torch.manual_seed(0)
+    other = copy.deepcopy(model).requires_grad_(False)
+    with torch.no_grad():
+        other.lm_head.weight += 0.05 * torch.randn_like(other.lm_head.weight)
+    return other
+
+
+@pytest.mark.parametrize("budget", [1, 10_000])
+def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
+    family, model, media, scored = parts
+    own = copy.deepcopy(model)
+    scorer = Scorer(own, family, media, 1.0, budget)
+    reference = FrozenCopy(scorer, Scorer(moved(model), family, media, 1.0, budget))
+    config = AlgorithmConfig(name="rloo", kl_coef=0.5, kl_estimator="full")
+    algorithm = build_algorithm(config)
+    optimizer = Optimizer(own, OptimizerConfig(), 10)
+    found = caught_gradient(own, optimizer)
+    policy = LocalPolicy(scorer, algorithm, optimizer, 1, reference)
+    batch = build_experience(scored, algorithm, config, policy, reference)
+    assert batch.ref_logprobs is None
+    batch.advantages.zero_()  # leaves the KL alone
+    stats = policy.update(batch)
+
+    plain = copy.deepcopy(model)
+    inputs = [group_input(family, media, s.group) for s in scored]
+    hidden, _ = packed_hidden(plain, inputs)
+    ref_hidden, _ = packed_hidden(moved(model), inputs)
+    heads = (plain.lm_head.weight, moved(model).lm_head.weight)
+    kl = naive(hidden, heads[0], ref_hidden, heads[1], forbidden=family.forbidden_ids).mean()
+    (0.5 * kl).backward()
+    assert stats["kl"] == pytest.approx(kl.item(), rel=1e-4)
+    assert stats["loss"] == pytest.approx(0.5 * kl.item(), rel=1e-4)
+    assert_gradient(found, plain)
+
+
+def test_adapters_are_measured_against_the_model_without_them(parts):
+    family, model, media, scored = parts
+    torch.manual_seed(0)
+    own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4, dropout=0.1), False)
+    scorer = Scorer(own, family, media, 1.0, 100)
+    reference = AdapterReference(scorer)
+    config = AlgorithmConfig(kl_coef=0.1, kl_estimator="full")
+    algorithm = build_algorithm(config)
+    optimizer = Optimizer(own, OptimizerConfig(lr=1e-2, warmup_steps=0), 10)
+    policy = LocalPolicy(scorer, algorithm, optimizer, 1, reference)
+    kl = [
+        policy.update(build_experience(scored, algorithm, config, policy, reference))["kl"]
+        for _ in range(2)
+    ]
+    assert kl[0] == pytest.approx(0, abs=1e-6) != kl[1]
+    assert kl[1] > 1e-4
+    assert own.training  # measuring the reference left the policy as it was: with dropout
+
+
+def test_it_is_no_reward():
+    keys = ["model.path=a", "algorithm.kl_coef=0.1", "algorithm.kl_estimator=full"]
+    with pytest.raises(ValueError, match="set kl_in=loss, or an estimator of sampled tokens"):
+        load_config(None, [*keys, "algorithm.kl_in=reward"])

@@ -1,0 +1,265 @@
+"""PPO's critic: its values by an independent road, its gradient, what it learns."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mmr1.config import AlgorithmConfig, LoraConfig, ModelConfig, OptimizerConfig
+from mmr1.config.file import load_config
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.forward.padded import _padded_inputs
+from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.models.critic import LocalCritic, explained_variance
+from mmr1.trainer.models.lora import add_adapters
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.scalar_model import (
+    ScalarModel,
+    ScalarScorer,
+    load_scalar_model,
+    scalar_snapshot,
+)
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.train import run_training
+from mmr1.types import Reward, ScoredGroup
+from tests.trainer.algorithms.test_algorithms import Fixed, scored
+from tests.trainer.test_train import lines, rl
+
+
+def scalar_scorer(
+    parts, read="before", budget: int = 10_000, lora: LoraConfig | None = None, std: float = 0.1
+):
+    """Over a copy of the tiny model, its head drawn at random."""
+    family, model, media, _ = parts
+    own = copy.deepcopy(model)
+    torch.manual_seed(0)
+    scalar = ScalarModel(own if lora is None else add_adapters(own, lora, False))
+    torch.nn.init.normal_(scalar.head.weight, std=std)
+    return ScalarScorer(scalar, Scorer(scalar.backbone, family, media, 1.0, budget), read)
+
+
+def critic(parts, lr: float = 1e-3, clip: float | None = 0.2, updates: int = 1, **options):
+    scorer = scalar_scorer(parts, **options)
+    settings = OptimizerConfig(lr=lr, warmup_steps=0, schedule="constant", max_grad_norm=1e9)
+    return LocalCritic(scorer, Optimizer(scorer.model, settings, 10), updates, clip)
+
+
+def padded_values(scorer: ScalarScorer, parts, read: str) -> list[torch.Tensor]:
+    """Every sequence whole and padded; the head on the hidden states, row by row."""
+    family, _, media, groups = parts
+    inputs = [group_input(family, media, s.group) for s in groups]
+    model = scorer.model
+    hidden = model.backbone.model(**_padded_inputs(inputs), use_cache=False)[0]
+    starts = [len(g.prompt_ids) - (read == "before") for g in inputs for _ in g.completions]
+    lengths = [len(row) for g in inputs for row in g.completions]
+    values = model.head(hidden)[..., 0]
+    return [
+        row[start : start + length]
+        for row, start, length in zip(values, starts, lengths, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("read", ["before", "at"])
+@pytest.mark.parametrize("budget", [1, 10_000])
+def test_values_are_the_head_on_the_state_of_each_token(parts, read, budget):
+    scorer = scalar_scorer(parts, read, budget)
+    found = scorer.all([s.group for s in parts[3]])
+    with torch.no_grad():
+        expected = padded_values(scorer, parts, read)
+    for row, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(row[: len(wanted)], wanted, atol=1e-5, rtol=0)
+        assert not row[len(wanted) :].any()
+
+
+def ppo(**settings):
+    config = AlgorithmConfig(name="ppo", critic=settings)
+    return config, build_algorithm(config)
+
+
+def experience(parts, own: LocalCritic, **settings):
+    config, algorithm = ppo(**settings)
+    return build_experience(parts[3], algorithm, config, Fixed(-6.0), critic=own)
+
+
+def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
+    own = critic(parts, budget=100)
+    batch = experience(parts, own)
+    # As if the critic had moved since the rollout, so that the clip has something to do.
+    batch = replace(batch, values=batch.values + 0.5 * torch.randn(batch.values.shape))
+    caught: dict[str, torch.Tensor] = {}
+    model = own._scorer.model
+
+    def step() -> float:
+        caught.update({n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad})
+        return 0.0
+
+    own._optimizer.step = step
+    own._optimizer.steps_taken = 1  # not the first, before which the head is moved
+    stats = own.update(batch)
+
+    other = scalar_scorer(parts)
+    total, tokens = 0.0, 0
+    for row, values in enumerate(padded_values(other, parts, "before")):
+        for t, value in enumerate(values):
+            old, wanted = float(batch.values[row, t]), float(batch.returns[row, t])
+            near = old + (value - old).clamp(-0.2, 0.2)
+            total = total + torch.maximum((value - wanted) ** 2, (near - wanted) ** 2) / 2
+            tokens += 1
+    (total / tokens).backward()
+    assert stats["critic/loss"] == pytest.approx(float(total.detach()) / tokens, rel=1e-5)
+    for name, parameter in other.model.named_parameters():
+        if parameter.requires_grad:
+            scale = max(1.0, parameter.grad.abs().max().item())
+            assert (caught[name] - parameter.grad).abs().max() < 1e-5 * scale, name
+    assert caught["head.weight"].abs().max() > 1e-3
+    assert not any("lm_head" in name for name in caught)
+
+
+def test_ppos_advantages_by_hand():
+    # Two completions of 2 and 1 tokens, rewards 1 and 0, values 0.5 and 0.25 throughout.
+    config, algorithm = ppo(gamma=1.0, lam=0.5)
+
+    class Half:
+        def values(self, groups):
+            return torch.tensor([[0.5, 0.5], [0.25, 0.25]])
+
+    batch = build_experience(
+        [scored([2, 1], [1.0, 0.0])], algorithm, config, Fixed(-1.0), critic=Half()
+    )
+    # deltas: 0, 0.5 | -0.25; A = 0 + 0.5 * 0.5, 0.5 | -0.25; returns A + V.
+    raw = torch.tensor([[0.25, 0.5], [-0.25, 0.0]])
+    assert batch.returns.tolist() == [[0.75, 1.0], [0.0, 0.0]]
+    assert batch.values.tolist() == [[0.5, 0.5], [0.25, 0.0]]
+    mean = 0.5 / 3
+    deviation = math.sqrt(sum((a - mean) ** 2 for a in (0.25, 0.5, -0.25)) / 3)
+    expected = (raw - mean) / deviation * batch.completion_mask
+    torch.testing.assert_close(batch.advantages, expected, atol=1e-4, rtol=0)
+
+
+def test_the_kl_penalty_is_a_reward_of_its_token():
+    config = AlgorithmConfig(name="ppo", kl_coef=0.1, critic={"gamma": 1.0, "lam": 1.0})
+
+    class Zero:
+        def values(self, groups):
+            return torch.zeros(1, 3)
+
+    groups = [scored([3], [1.0])]
+    batch = build_experience(
+        groups, build_algorithm(config), config, Fixed(-1.0), Fixed(-1.5), critic=Zero()
+    )
+    # k1 = 0.5 per token, 0.05 with its coefficient; what is still to come at each token.
+    torch.testing.assert_close(batch.returns, torch.tensor([[0.85, 0.90, 0.95]]))
+
+
+def test_explained_variance():
+    returns = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    assert explained_variance(returns, returns) == 1
+    assert explained_variance(torch.full((4,), 7.0), returns) == 0
+    assert explained_variance(returns + 5, returns) == 1  # a constant error explains all
+    assert explained_variance(-returns, returns) == -3
+    assert explained_variance(returns, torch.ones(4)) is None
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)])
+def test_the_critic_learns_returns_it_can_tell_apart(parts, lora):
+    groups = [ScoredGroup(parts[3][0].group, tuple(Reward(float(i % 2)) for i in range(4)))]
+    own = critic(parts, lr=1e-3 if lora is None else 1e-2, clip=None, lora=lora, std=0.0)
+    config, algorithm = ppo(lam=1.0)
+    first, last = None, None
+    for _ in range(60):
+        batch = build_experience(groups, algorithm, config, Fixed(-6.0), critic=own)
+        last = own.update(batch)
+        first = first or last
+    assert first["critic/explained_variance"] < 0.3 < 0.5 < last["critic/explained_variance"]
+    assert last["critic/loss"] < first["critic/loss"]
+
+
+@pytest.mark.parametrize("std", [0.0, 3.0])  # a policy's head, and a reward model's
+def test_a_critic_begins_at_the_mean_and_scale_of_the_first_returns(parts, std):
+    own = critic(parts, lr=1e-12, clip=None, std=std)
+    groups = [s.group for s in parts[3]]
+    batch = experience(parts, own)
+    mask = batch.completion_mask
+    own.update(batch)
+    values, returns = own.values(groups)[mask], batch.returns[mask]
+    assert float(values.mean()) == pytest.approx(float(returns.mean()), abs=1e-4)
+    # What is left cannot be made smaller by another scale.
+    spread = values - values.mean()
+    assert float((spread * (returns - values)).mean()) == pytest.approx(0, abs=1e-4)
+    if std:
+        assert 0 < float(spread.abs().max()) < float((batch.values[mask] * 2).abs().max())
+        assert explained_variance(batch.values[mask], returns) < 0
+        assert explained_variance(values, returns) >= 0
+    again = replace(batch, returns=batch.returns + 5)
+    own.update(again)
+    torch.testing.assert_close(own.values(groups)[mask], values)  # the first step's alone
+
+
+def test_several_updates_share_one_pass_for_the_old_values(parts, monkeypatch):
+    own = critic(parts, updates=3)
+    asked = []
+    values = LocalCritic.values
+    monkeypatch.setattr(LocalCritic, "values", lambda s, g: asked.append(1) or values(s, g))
+    batch = experience(parts, own)
+    stats = own.update(batch)
+    assert len(asked) == 1
+    assert stats["critic/loss"] > 0
+
+
+def test_a_saved_model_is_loaded_with_its_head(parts, tmp_path):
+    scorer = scalar_scorer(parts)
+    groups = [s.group for s in parts[3]]
+    expected = scorer.all(groups)
+    optimizer = Optimizer(scorer.model, OptimizerConfig(), 1)
+    scalar_snapshot(scorer.model, parts[0].processor, optimizer)(tmp_path)
+    loaded = load_scalar_model(ModelConfig(path=str(tmp_path), dtype="float32"), "a.path")
+    again = ScalarScorer(loaded, replace(scorer.scorer, model=loaded.backbone), "before")
+    torch.testing.assert_close(again.all(groups), expected, atol=1e-6, rtol=0)
+
+
+def test_a_policy_gives_a_critic_that_claims_nothing(tiny_model):
+    model = load_scalar_model(ModelConfig(path=str(tiny_model), dtype="float32"), "a.path")
+    assert not model.head.weight.any()
+    with pytest.raises(ValueError, match=r"algorithm.critic.path '/no/where/here'"):
+        load_scalar_model(ModelConfig(path="/no/where/here"), "algorithm.critic.path")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["algorithm.name=ppo", "algorithm.critic=null"], "leave algorithm.critic out"),
+        (["algorithm.critic.lr=1"], "grpo does not read critic"),
+        (["algorithm.name=ppo", "algorithm.critic.warmup_steps=100"], "never learn"),
+        (["algorithm.name=ppo", "algorithm.critic.lam=1.5"], "less than or equal to 1"),
+    ],
+)
+def test_critics_that_make_no_sense_are_refused(overrides, said):
+    with pytest.raises(ValueError, match=said):
+        load_config(None, ["model.path=a", *overrides])
+
+
+def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
+    config = rl(tiny_model, digits, tmp_path / "run")
+    settings = {"warmup_steps": 1, "lr": 1e-3, "updates_per_rollout": 2}
+    algorithm = AlgorithmConfig(name="ppo", critic=settings)
+    data = config.data.model_copy(update={"eval": None})
+    checkpoint = run_training(config.model_copy(update={"algorithm": algorithm, "data": data}))
+    first, second, third = lines(tmp_path / "run/metrics.jsonl")
+    assert "loss" not in first
+    assert "critic/loss" in first
+    assert second["rollout/logprob_gap"] < 1e-5
+    assert {"loss", "critic/loss", "critic/grad_norm", "critic/lr"} <= third.keys()
+    versions = {
+        c["policy_version"]
+        for row in lines(tmp_path / "run/rollouts/step_000003.jsonl")
+        for c in row["completions"]
+    }
+    state = json.loads((checkpoint / "training/state.json").read_text())
+    assert state["critic"]["optimizer"]["steps_taken"] == 2 * 3
+    assert versions == {1}  # one update of the policy, in the second step

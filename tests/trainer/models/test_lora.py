@@ -1,0 +1,232 @@
+"""Adapters: what is trained, what engines and checkpoints get, what the reference is."""
+
+from __future__ import annotations
+
+import copy
+
+import peft
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from mmr1.config import AlgorithmConfig, Config, LoraConfig, OptimizerConfig
+from mmr1.config.file import load_config
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.models.lora import ADAPTER_FOLDER, add_adapters, plain_weights
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.models.reference import AdapterReference
+from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.train import run_training
+from mmr1.vision.features import FeatureCache
+from tests.trainer.test_resume import assert_same
+from tests.trainer.test_train import lines, rl
+
+
+class Adapted:
+    """A policy of adapters over a copy of the tiny model, able to take an update."""
+
+    def __init__(self, parts, freeze_vision: bool = False, **lora: object) -> None:
+        family, model, media, self.scored = parts
+        torch.manual_seed(0)
+        self.model = add_adapters(copy.deepcopy(model), LoraConfig(**lora), freeze_vision)
+        cache = FeatureCache() if freeze_vision else None
+        self.scorer = Scorer(self.model, family, media, 1.0, 100, features=cache)
+        self.groups = [s.group for s in self.scored]
+        self.reference = AdapterReference(self.scorer)
+        config = AlgorithmConfig(kl_coef=0.1)
+        algorithm = build_algorithm(config)
+        optimizer = Optimizer(self.model, OptimizerConfig(lr=1e-2, warmup_steps=0), 10)
+        self.policy = LocalPolicy(self.scorer, algorithm, optimizer, 1)
+        self.config, self.algorithm = config, algorithm
+
+    def update(self) -> dict[str, float]:
+        batch = build_experience(
+            self.scored, self.algorithm, self.config, self.policy, self.reference
+        )
+        return self.policy.update(batch)
+
+
+def logprobs(parts, model) -> torch.Tensor:
+    """Of the plain model, without any adapter code."""
+    family, _, media, scored = parts
+    return Scorer(model, family, media, 1.0, 10_000).logprobs([s.group for s in scored])
+
+
+@pytest.mark.parametrize("freeze_vision", [False, True])
+def test_only_adapters_are_trained(parts, freeze_vision):
+    own = Adapted(parts, freeze_vision, rank=4)
+    before = {n: p.clone() for n, p in own.model.named_parameters()}
+    for _ in range(2):  # B starts at 0, so the first step moves B alone
+        assert own.update()["grad_norm"] > 0
+    changed = {n for n, p in own.model.named_parameters() if not torch.equal(p, before[n])}
+    assert changed == {n for n in before if ".lora_" in n}
+    assert any("visual" in name for name in changed) != freeze_vision
+    assert not any("lm_head" in name for name in changed)
+
+
+def test_merged_weights_are_the_policy_under_the_plain_names(parts):
+    own = Adapted(parts)
+    start = own.policy.logprobs(own.groups)
+    torch.testing.assert_close(start, logprobs(parts, parts[1]))  # adapters begin as nothing
+    own.update()
+    moved = own.policy.logprobs(own.groups)
+    assert (moved - start).abs().max() > 1e-2
+    plain = copy.deepcopy(parts[1])
+    weights = own.policy.weights()
+    assert weights.keys() == plain.state_dict().keys()
+    plain.load_state_dict(weights)
+    torch.testing.assert_close(logprobs(parts, plain), moved, atol=1e-5, rtol=0)
+
+
+def test_the_reference_is_the_policy_without_its_adapters(parts):
+    own = Adapted(parts)
+    assert isinstance(own.reference, AdapterReference)
+    start = own.policy.logprobs(own.groups)
+    own.update()
+    assert torch.equal(own.reference.logprobs(own.groups), start)
+    own.reference.refresh()
+    refreshed = own.policy.logprobs(own.groups)
+    assert torch.equal(own.reference.logprobs(own.groups), refreshed)
+    own.update()
+    moved = own.policy.logprobs(own.groups)
+    assert torch.equal(own.reference.logprobs(own.groups), refreshed)
+    assert torch.equal(own.policy.logprobs(own.groups), moved)  # the adapters are back in place
+    assert (moved - refreshed).abs().max() > 1e-2
+
+
+def test_the_kl_term_holds_on_to_that_reference(parts):
+    own = Adapted(parts)
+    assert own.update()["kl"] == pytest.approx(0, abs=1e-7)
+    assert own.update()["kl"] > 1e-5
+
+
+def test_dropout_is_for_updates_only(parts):
+    own = Adapted(parts, dropout=0.5)
+    own.update()
+    own.model.train()
+    assert torch.equal(own.policy.logprobs(own.groups), own.policy.logprobs(own.groups))
+
+
+def test_a_checkpoint_loads_without_peft_and_its_adapters_with_it(parts, tmp_path):
+    own = Adapted(parts)
+    own.update()
+    expected = own.policy.logprobs(own.groups)
+    own.policy.snapshot()(tmp_path)
+    plain = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    torch.testing.assert_close(logprobs(parts, plain), expected, atol=1e-5, rtol=0)
+    adapted = peft.PeftModel.from_pretrained(copy.deepcopy(parts[1]), tmp_path / ADAPTER_FOLDER)
+    torch.testing.assert_close(logprobs(parts, adapted), expected, atol=1e-5, rtol=0)
+
+
+def test_bfloat16_weights_are_merged_in_the_adapters_precision(parts):
+    own = Adapted(parts)
+    own.update()
+    base = own.model.get_base_model().to(torch.bfloat16)
+    for module in base.modules():
+        if hasattr(module, "lora_A"):
+            module.lora_A.float(), module.lora_B.float()
+    layer = base.model.language_model.layers[0].mlp.up_proj
+    exact = layer.base_layer.weight.float() + layer.get_delta_weight("default")
+    merged = plain_weights(own.model)["model.language_model.layers.0.mlp.up_proj.weight"]
+    assert torch.equal(merged, exact.bfloat16())
+
+
+def test_target_modules_that_do_not_exist_are_refused(parts):
+    with pytest.raises(ValueError, match=r"'q_projj'.*down_proj.*q_proj"):
+        add_adapters(copy.deepcopy(parts[1]), LoraConfig(target_modules=["q_projj"]), False)
+    with pytest.raises(ValueError, match="frozen vision tower"):
+        add_adapters(copy.deepcopy(parts[1]), LoraConfig(target_modules=["qkv"]), True)
+    with pytest.raises(ValueError, match=r"lm_head cannot have adapters.*leave it out"):
+        load_config(None, ["model.path=a", "model.lora.target_modules=[q_proj,lm_head]"])
+
+
+@pytest.fixture(scope="module")
+def demonstrated(tiny_model, digits, tmp_path_factory):
+    """Supervised fine-tuning of adapters, merged into a checkpoint."""
+    out = tmp_path_factory.mktemp("lora") / "sft"
+    config = load_config(
+        None,
+        [
+            f"model.path={tiny_model}",
+            "model.dtype=float32",
+            "model.lora.rank=8",
+            f"data.train={digits}/sft.jsonl",
+            "optimizer.lr=0.01",
+            "trainer.max_steps=30",
+            f"trainer.output_dir={out}",
+            "trainer.log_every=1000",
+        ],
+    )
+    return run_sft(config)
+
+
+def adapted_run(path, digits, out, **rollout):
+    """An untrained model earns nothing: an entropy bonus moves the adapters instead."""
+    config = rl(path, digits, out, **rollout)
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update={"lora": LoraConfig(rank=4)}),
+            "algorithm": AlgorithmConfig(kl_coef=0.01, entropy_coef=0.1),
+            "optimizer": OptimizerConfig(lr=1e-2, warmup_steps=0),
+            "data": config.data.model_copy(update={"eval": None}),
+        }
+    )
+
+
+def assert_parity_after_updates(out):
+    rows = lines(out / "metrics.jsonl")
+    before, *after = (row["kl"] for row in rows)
+    assert before < 1e-7 < 1e-4 < min(after)  # the policy moved
+    for row in rows:
+        assert row["rollout/logprob_gap"] < 1e-5
+
+
+def test_a_whole_run_of_adapters(demonstrated, digits, tmp_path):
+    logged = lines(demonstrated.parents[1] / "metrics.jsonl")
+    assert logged[-1]["loss"] < 0.75 * logged[0]["loss"]
+    checkpoint = run_training(adapted_run(demonstrated, digits, tmp_path / "rl"))
+    assert_parity_after_updates(tmp_path / "rl")
+    assert (checkpoint / ADAPTER_FOLDER / "adapter_config.json").is_file()
+
+
+def test_adapters_their_reference_and_a_critic_resume(tiny_model, digits, tmp_path):
+    def config(out: str, steps: int) -> Config:
+        base = adapted_run(
+            tiny_model, digits, tmp_path / out, sampling={"max_tokens": 6}, prompts=2
+        ).model_dump()
+        return Config.model_validate(
+            {
+                **base,
+                "model": {**base["model"], "lora": {"rank": 4, "dropout": 0.1}},
+                "algorithm": {
+                    "name": "ppo",
+                    "kl_coef": 0.01,
+                    "entropy_coef": 0.1,
+                    "reference_refresh": 2,
+                    "critic": {"lr": 1e-3},
+                },
+                "optimizer": {"lr": 1e-2, "warmup_steps": 0, "schedule": "constant"},
+                "trainer": {
+                    **base["trainer"],
+                    "max_steps": steps,
+                    "log_rollouts_every": 1,
+                    "save_in_background": True,
+                },
+            }
+        )
+
+    run_training(config("whole", 4))
+    run_training(config("parts", 3))
+    run_training(config("parts", 4), resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_vllm_samples_with_the_merged_weights(demonstrated, digits, tmp_path):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    run_training(adapted_run(demonstrated, digits, tmp_path / "rl", engine="vllm"))
+    assert_parity_after_updates(tmp_path / "rl")

@@ -1,0 +1,129 @@
+"""AdamW with half-precision weights, and the learning-rate schedules."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmr1.config import OptimizerConfig
+from mmr1.trainer.models.bf16_adamw import rounded_at_random
+from mmr1.trainer.models.optimizer import Optimizer, schedule_factor
+
+
+def steps_of_one(dtype: torch.dtype, count: int) -> torch.Tensor:
+    """A weight of 1 after ``count`` steps of about 1e-4 each, downwards."""
+    layer = torch.nn.Linear(1, 1, bias=False).to(dtype)
+    with torch.no_grad():
+        layer.weight.fill_(1.0)
+    optimizer = Optimizer(
+        layer, OptimizerConfig(lr=1e-4, warmup_steps=0, schedule="constant"), count
+    )
+    for _ in range(count):
+        layer.weight.sum().backward()
+        optimizer.step()
+    return layer.weight.detach().float().squeeze()
+
+
+def test_small_steps_are_not_rounded_away_in_bfloat16():
+    # Near 1 bfloat16 has steps of 2**-8: a single update of 1e-4 would leave the weight at 1.
+    whole = steps_of_one(torch.float32, 200)
+    half = steps_of_one(torch.bfloat16, 200)
+    assert float(whole) == pytest.approx(0.98, abs=1e-3)
+    assert float(half) == pytest.approx(float(whole), abs=2**-8)
+
+
+def test_clipping_is_by_the_norm_over_all_parameters():
+    layers = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    optimizer = Optimizer(layers, OptimizerConfig(max_grad_norm=1.0), 10)
+    for parameter in layers.parameters():
+        parameter.grad = torch.full_like(parameter, 2.0)
+    caught: list[torch.Tensor] = []
+    optimizer.adamw.step = lambda: caught.extend(p.grad.clone() for p in layers.parameters())
+    assert optimizer.step() == pytest.approx(4.0)  # sqrt(4 * 2**2)
+    assert [float(g) for g in caught] == pytest.approx([0.5] * 4, abs=1e-5)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_schedules_warm_up_and_never_rise_again(schedule):
+    config = OptimizerConfig(warmup_steps=5, schedule=schedule)
+    factors = [schedule_factor(s, 50, config) for s in range(50)]
+    assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert all(a >= b > 0 for a, b in pairwise(factors[5:]))
+    assert factors[-1] == 1 if schedule == "constant" else factors[-1] < 0.05
+
+
+def trained(steps: int, dtype: torch.dtype = torch.float32, **config: object) -> list[torch.Tensor]:
+    """Weights of a small network after some steps on random data."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    model = model.to(dtype)
+    optimizer = Optimizer(
+        model, OptimizerConfig(lr=1e-2, warmup_steps=0, schedule="constant", **config), steps
+    )
+    data = torch.Generator().manual_seed(1)  # rounding at random draws from torch's own
+    for _ in range(steps):
+        x = torch.randn(16, 8, generator=data).to(dtype)
+        (model(x)[:, 0] - x.sum(1)).square().mean().backward()
+        optimizer.step()
+    return [p.detach().float() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_offloading_changes_nothing_of_the_result(dtype):
+    for here, there in zip(trained(20, dtype), trained(20, dtype, offload=True), strict=True):
+        assert torch.equal(here, there)
+
+
+def test_an_offloaded_parameter_is_not_the_one_that_is_stepped():
+    layer = torch.nn.Linear(2, 2)
+    optimizer = Optimizer(layer, OptimizerConfig(offload=True), 1)
+    own = optimizer.tensors()["weight.weight"]
+    assert own.data_ptr() != layer.weight.data_ptr()
+    assert own.device.type == "cpu"
+
+
+def test_what_is_written_into_parameters_is_where_an_offloaded_step_begins():
+    layer = torch.nn.Linear(1, 1, bias=False)
+    optimizer = Optimizer(layer, OptimizerConfig(offload=True, lr=1e-6, warmup_steps=0), 1)
+    with torch.no_grad():
+        layer.weight.fill_(5.0)
+    optimizer.parameters_changed()
+    layer.weight.sum().backward()
+    optimizer.step()
+    assert layer.weight.item() == pytest.approx(5.0, abs=1e-4)
+
+
+def test_moments_in_bfloat16_train_as_those_in_float32_do():
+    whole, half = trained(100), trained(100, moments="bfloat16")
+    start = trained(0)
+    moved = torch.cat([(a - b).flatten() for a, b in zip(whole, start, strict=True)])
+    apart = torch.cat([(a - b).flatten() for a, b in zip(whole, half, strict=True)])
+    assert apart.norm() < 0.1 * moved.norm()
+    assert not torch.equal(apart, torch.zeros_like(apart))
+
+
+def test_a_second_moment_in_bfloat16_falls_as_it_should():
+    """Rounded to the nearest it would stay where it is: a step lowers it by a thousandth."""
+    layer = torch.nn.Linear(100, 100, bias=False)
+    config = OptimizerConfig(moments="bfloat16", warmup_steps=0, max_grad_norm=1e9)
+    optimizer = Optimizer(layer, config, 1000)
+    for step in range(1000):
+        layer.weight.grad = torch.full_like(layer.weight, 1.0 if step == 0 else 0.0)
+        optimizer.step()
+    moment = optimizer.tensors()["exp_avg_sq.weight"]
+    assert moment.dtype == torch.bfloat16
+    assert float(moment.float().mean()) == pytest.approx(0.001 * 0.999**999, rel=0.02)
+
+
+@given(st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False))
+def test_rounding_at_random_takes_a_neighbour_and_keeps_the_mean(value):
+    found = rounded_at_random(torch.full((20_000,), value)).double()
+    exact = torch.tensor(value, dtype=torch.float32).to(torch.float64)
+    spacing = found.max() - found.min()
+    assert len(found.unique()) <= 2
+    assert found.min() <= exact <= found.max()
+    assert abs(float(found.mean() - exact)) <= 0.02 * float(spacing)

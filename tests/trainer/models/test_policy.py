@@ -1,0 +1,151 @@
+"""The update: its gradient by an independent road, micro-batches, and what is not finite."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from mmr1.config import AlgorithmConfig, OptimizerConfig
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.models.optimizer import NonFiniteError, Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.sampling.experience import build_experience
+from tests.trainer.conftest import REWARDS
+
+
+def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-3):
+    """A policy with its own copy of the model, and that copy."""
+    family, model, media, _ = parts
+    own = copy.deepcopy(model)
+    scorer = Scorer(own, family, media, 1.0, budget)
+    optimizer = Optimizer(own, OptimizerConfig(lr=lr, warmup_steps=0, max_grad_norm=1e9), 10)
+    return LocalPolicy(scorer, build_algorithm(config), optimizer, config.updates_per_rollout), own
+
+
+def experience(parts, config: AlgorithmConfig, own: LocalPolicy, reference=None):
+    return build_experience(parts[3], build_algorithm(config), config, own, reference)
+
+
+def gradients_of_update(parts, config, budget=10_000, reference=None):
+    """The accumulated gradient, caught before the optimizer takes it."""
+    own, model = policy(parts, config, budget)
+    caught: dict[str, torch.Tensor] = {}
+
+    def step() -> float:
+        caught.update({n: p.grad.clone() for n, p in model.named_parameters()})
+        return 0.0
+
+    own._optimizer.step = step
+    stats = own.update(experience(parts, config, own, reference))
+    return caught, stats
+
+
+def naive_gradient(parts, aggregation: str, advantages: list[list[float]]):
+    """``-sum of A log p`` over padded rows, averaged as the paper writes it, by autograd."""
+    family, model, media, scored = parts
+    own = copy.deepcopy(model)
+    inputs = [group_input(family, media, s.group) for s in scored]
+    logprobs = padded_scores(own, inputs, 1.0, family.forbidden_ids).logprobs
+    lengths = [len(c.token_ids) for s in scored for c in s.group.completions]
+    flat = [a for row in advantages for a in row]
+    loss = torch.zeros(())
+    for row, length, advantage in zip(logprobs, lengths, flat, strict=True):
+        share = length * len(flat) if aggregation == "sequence" else sum(lengths)
+        loss = loss - advantage * row[:length].sum() / share
+    loss.backward()
+    return {n: p.grad for n, p in own.named_parameters()}
+
+
+def assert_close(found, expected, tolerance=1e-5):
+    for name, gradient in expected.items():
+        error = (found[name] - gradient).abs().max().item()
+        assert error <= tolerance * max(1.0, gradient.abs().max().item()), (name, error)
+
+
+def test_grpo_on_policy_is_the_advantage_weighted_policy_gradient(parts):
+    found, _ = gradients_of_update(parts, AlgorithmConfig(name="grpo"))
+    rewards = torch.tensor(REWARDS)
+    std = rewards.std(-1, keepdim=True)
+    advantages = ((rewards - rewards.mean(-1, keepdim=True)) / (std + 1e-6)).tolist()
+    assert_close(found, naive_gradient(parts, "sequence", advantages))
+    assert max(g.abs().max() for g in found.values()) > 1e-3
+    assert any("visual" in name and g.abs().max() > 0 for name, g in found.items())
+
+
+def test_rloo_on_policy_is_the_leave_one_out_policy_gradient(parts):
+    found, _ = gradients_of_update(parts, AlgorithmConfig(name="rloo"))
+    advantages = [[r - (sum(row) - r) / 3 for r in row] for row in REWARDS]
+    assert_close(found, naive_gradient(parts, "token", advantages))
+
+
+@pytest.mark.parametrize("config", [{}, {"kl_coef": 0.1}, {"entropy_coef": 0.01}])
+@pytest.mark.parametrize("budget", [1, 100])
+def test_micro_batches_do_not_change_the_gradient(parts, config, budget):
+    settings = AlgorithmConfig(**config)
+    family, model, media, _ = parts
+    torch.manual_seed(0)
+    frozen = copy.deepcopy(model)
+    with torch.no_grad():
+        frozen.lm_head.weight += 0.05 * torch.randn_like(frozen.lm_head.weight)
+    reference = Scorer(frozen, family, media, 1.0, 100) if config.get("kl_coef") else None
+    whole, stats = gradients_of_update(parts, settings, 10_000, reference)
+    pieces, other = gradients_of_update(parts, settings, budget, reference)
+    assert_close(pieces, whole, 1e-6)
+    assert other == pytest.approx(stats, abs=1e-5)
+    assert (stats["kl"] > 0) == ("kl_coef" in config)
+
+
+def test_a_group_without_signal_is_left_out(parts, monkeypatch):
+    # That the mean is still right is what the two tests against the naive gradient show.
+    seen: list[int] = []
+    scores = Scorer.scores
+
+    def counting(self, turn):
+        seen.append(len(turn.batch.groups))
+        return scores(self, turn)
+
+    monkeypatch.setattr(Scorer, "scores", counting)
+    gradients_of_update(parts, AlgorithmConfig())
+    assert sum(seen) == 2
+    gradients_of_update(parts, AlgorithmConfig(entropy_coef=0.01))
+    assert sum(seen) == 2 + 3  # with an entropy bonus every group has a gradient
+
+
+def test_several_updates_keep_the_log_probs_they_started_from(parts):
+    config = AlgorithmConfig(updates_per_rollout=3)
+    own, _ = policy(parts, config, lr=1e-2)
+    batch = experience(parts, config, own)
+    assert batch.old_logprobs is not None
+    torch.testing.assert_close(batch.old_logprobs, own.logprobs([s.group for s in parts[3]]))
+    stats = own.update(batch)
+    assert own.version == 3
+    assert stats["clip_fraction"] > 0  # the policy has moved away from them
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_number_that_is_not_finite_stops_before_the_step(parts, broken):
+    config = AlgorithmConfig()
+    own, model = policy(parts, config)
+    batch = experience(parts, config, own)
+    batch.advantages[0, 0] = broken
+    before = {n: p.clone() for n, p in model.named_parameters()}
+    with pytest.raises(NonFiniteError, match="weights were not changed"):
+        own.update(batch)
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_step(parts):
+    _, model, _, _ = parts
+    own = copy.deepcopy(model)
+    optimizer = Optimizer(own, OptimizerConfig(), 10)
+    for parameter in own.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    own.lm_head.weight.grad[0, 0] = float("nan")
+    with pytest.raises(NonFiniteError, match="norm is nan"):
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(own.parameters(), model.parameters(), strict=True))

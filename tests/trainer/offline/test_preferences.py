@@ -1,0 +1,423 @@
+"""Preference losses by hand and by an independent road; DPO, iterative DPO and reward models."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig
+from mmr1.config.file import dump_yaml, load_config
+from mmr1.data.preferences import ranking_of
+from mmr1.data.record import decode, load_samples
+from mmr1.data.responses import written_group
+from mmr1.registry import import_file
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.models.lora import add_adapters
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.offline.dpo import Pair, dpo_step, run_dpo, with_reference
+from mmr1.trainer.offline.iterative_dpo import NoPairsError, pairs_of, run_iterative_dpo
+from mmr1.trainer.offline.preference_losses import bradley_terry, dpo, implicit_rewards
+from mmr1.trainer.offline.reward_model import (
+    pairs_right,
+    reward_model_step,
+    rewards_of,
+    run_reward_model,
+)
+from mmr1.trainer.offline.training import Records
+from mmr1.trainer.sampling.reward_models import reward_models
+from mmr1.trainer.train import run_training
+from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
+from mmr1.vision.families.qwen2_5_vl import render_prompt
+from tests.paths import REPOSITORY
+from tests.trainer.algorithms.test_algorithms import completion
+from tests.trainer.models.test_critic import padded_values, scalar_scorer
+from tests.trainer.test_resume import assert_same
+from tests.trainer.test_train import lines
+
+
+def log_sigmoid(x: float) -> float:
+    return -math.log1p(math.exp(-x))
+
+
+def test_dpo_by_hand():
+    # Chosen gained 2 nats over the reference, rejected lost 1: margin 0.1 * 3.
+    logprobs, reference = torch.tensor([[-3.0, -6.0]]), torch.tensor([[-5.0, -5.0]])
+    assert dpo(logprobs, reference, 0.1).item() == pytest.approx(-log_sigmoid(0.3))
+    torch.testing.assert_close(
+        implicit_rewards(logprobs, reference, 0.1), torch.tensor([[0.2, -0.1]])
+    )
+    assert dpo(reference, reference, 0.1).item() == pytest.approx(math.log(2))
+
+
+def test_a_rankings_loss_is_the_mean_over_its_pairs():
+    rewards = [1.0, 0.5, -0.25]
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    expected = -sum(log_sigmoid(rewards[i] - rewards[j]) for i, j in pairs) / 3
+    assert bradley_terry(torch.tensor(rewards)).item() == pytest.approx(expected)
+    two = bradley_terry(torch.tensor([0.3, 1.0])).item()
+    assert two == pytest.approx(-log_sigmoid(-0.7))
+    assert pairs_right(torch.tensor([2.0, 3.0, 1.0])).tolist() == [False, True, True]
+
+
+def pair_groups(parts) -> list[RolloutGroup]:
+    """Pairs of completions of unequal lengths."""
+    return [RolloutGroup(s.group.prompt, s.group.completions[:2]) for s in parts[3]]
+
+
+def caught_gradient(model: torch.nn.Module, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    """Filled with the accumulated gradient when the optimizer is asked to step."""
+    caught: dict[str, torch.Tensor] = {}
+
+    def step() -> float:
+        trained = {n: p for n, p in model.named_parameters() if p.grad is not None}
+        caught.update({n: p.grad.clone() for n, p in trained.items()})
+        return 0.0
+
+    optimizer.step = step  # type: ignore[method-assign]
+    return caught
+
+
+def assert_gradient(found: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
+    expected = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    assert expected.keys() == found.keys()
+    for name, gradient in expected.items():
+        scale = max(1.0, gradient.abs().max().item())
+        assert (found[name] - gradient).abs().max() < 1e-5 * scale, name
+
+
+@pytest.mark.parametrize("budget", [1, 100, 10_000])
+@pytest.mark.parametrize("nll_coef", [0.0, 1.0])
+def test_dpos_gradient_is_that_of_the_paper(parts, budget, nll_coef):
+    family, model, media, _ = parts
+    groups = pair_groups(parts)
+    rng = random.Random(0)
+    reference = [(rng.uniform(-60, -10), rng.uniform(-60, -10)) for _ in groups]
+    own = copy.deepcopy(model)
+    optimizer = Optimizer(own, OptimizerConfig(), 10)
+    found = caught_gradient(own, optimizer)
+    pairs = [Pair(g, r) for g, r in zip(groups, reference, strict=True)]
+    config = DpoConfig(beta=0.2, nll_coef=nll_coef)
+    stats = dpo_step(Scorer(own, family, media, 1.0, budget), optimizer, pairs, config)
+
+    naive = copy.deepcopy(model)
+    inputs = [group_input(family, media, g) for g in groups]
+    logprobs = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
+    loss = torch.zeros(())
+    for i, (group, ref) in enumerate(zip(groups, reference, strict=True)):
+        length = len(group.completions[0].token_ids)
+        chosen, rejected = logprobs[2 * i].sum(), logprobs[2 * i + 1].sum()
+        margin = 0.2 * ((chosen - ref[0]) - (rejected - ref[1]))
+        loss = loss + torch.log1p(torch.exp(-margin)) - nll_coef * chosen / length
+    loss = loss / len(groups)
+    loss.backward()
+    assert stats["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert_gradient(found, naive)
+
+
+def test_the_reference_is_the_model_before_the_first_step(parts):
+    family, model, media, _ = parts
+    torch.manual_seed(0)
+    own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4), False)
+    scorer = Scorer(own, family, media, 1.0, 100)
+    pairs = with_reference(scorer, pair_groups(parts))
+    optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, warmup_steps=0), 10)
+    first = dpo_step(scorer, optimizer, pairs, DpoConfig())
+    assert first["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert first["dpo/chosen"] == pytest.approx(0, abs=1e-5)
+    for _ in range(9):
+        last = dpo_step(scorer, optimizer, pairs, DpoConfig())
+    assert last["dpo/loss"] < 0.6
+    assert last["dpo/accuracy"] == 1
+    assert last["dpo/chosen"] > last["dpo/rejected"]
+
+
+@pytest.mark.parametrize("budget", [1, 10_000])
+def test_a_reward_models_gradient_is_that_of_its_rankings(parts, budget):
+    groups = [s.group for s in parts[3][:2]] + pair_groups(parts)[2:]  # rankings of 4, 4 and 2
+    scorer = scalar_scorer(parts, "at", budget)
+    optimizer = Optimizer(scorer.model, OptimizerConfig(), 10)
+    found = caught_gradient(scorer.model, optimizer)
+    stats = reward_model_step(scorer, optimizer, groups)
+
+    naive = scalar_scorer(parts, "at")
+    values = padded_values(naive, parts, "at")
+    rewards = [row[-1] for row in values]
+    rankings = [rewards[0:4], rewards[4:8], rewards[8:10]]
+    loss = torch.zeros(())
+    for ranking in rankings:
+        pairs = [(a, b) for i, a in enumerate(ranking) for b in ranking[i + 1 :]]
+        loss = loss + sum(torch.log1p(torch.exp(b - a)) for a, b in pairs) / len(pairs) / 3
+    loss.backward()
+    assert stats["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    del found["head.bias"]  # of no consequence, but for rounding
+    naive.model.head.bias.grad = None
+    assert_gradient(found, naive.model)
+
+
+TURNS = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("meta", "answers"),
+    [
+        ({"chosen": "a", "rejected": "b"}, ("a", "b")),
+        ({"chosen": "a", "rejected": TURNS}, ("a", "b")),
+        ({"ranking": ["c", "a", "b"]}, ("c", "a", "b")),
+    ],
+)
+def test_preferences_are_read(meta, answers):
+    assert ranking_of(Sample("s", (), meta=meta)) == answers
+
+
+@pytest.mark.parametrize(
+    ("meta", "said"),
+    [
+        ({}, "sample 's' has no preference pair; give it 'chosen' and 'rejected'"),
+        ({"chosen": "a"}, "no preference pair"),
+        ({"chosen": "a", "rejected": "a"}, "prefers nothing"),
+        ({"ranking": ["a"]}, "its 1 answers"),
+        ({"ranking": "ab"}, "its 0 answers"),
+        ({"chosen": "a", "rejected": 3}, "meta.rejected holds '3'"),
+        ({"chosen": "a", "rejected": ""}, "meta.rejected"),
+        ({"ranking": ["a", "b", "c"]}, "ranks 3 answers and DPO learns from pairs"),
+    ],
+)
+def test_what_is_no_pair_is_refused(meta, said):
+    with pytest.raises(ValueError, match=said):
+        ranking_of(Sample("s", (), meta=meta), pairs_only=True)
+
+
+def judged(*verdicts: tuple[int, float | None, float | None]) -> ScoredGroup:
+    """Completions of these lengths, their reward and accuracy."""
+    group = RolloutGroup(None, tuple(completion(n) for n, _, _ in verdicts))
+    return ScoredGroup(
+        group,
+        tuple(
+            Reward(r, Status.OK if r is not None else Status.TIMEOUT, {"math": a})
+            for _, r, a in verdicts
+        ),
+    )
+
+
+def test_pairs_are_right_against_wrong():
+    scored = judged((1, 1.5, 1.0), (2, 1.0, 1.0), (3, 0.5, 0.0), (4, 0.0, 0.0), (5, None, None))
+    found = pairs_of(scored, "math", 10, random.Random(0))
+    lengths = [[len(c.token_ids) for c in pair.completions] for pair in found]
+    assert sorted(lengths) == [[1, 3], [1, 4]]  # the right one of the highest reward
+    assert len(pairs_of(scored, "math", 1, random.Random(0))) == 1
+    twice = judged((1, 1.0, 1.0), (1, 1.0, 1.0), (3, 0.0, 0.0))
+    assert len(pairs_of(twice, "math", 10, random.Random(0))) == 1
+    assert pairs_of(judged((1, 1.0, 1.0)), "math", 10, random.Random(0)) == []
+
+
+def answer(digit: int) -> str:
+    return f"<think>The digit is a digit.</think><answer>{digit}</answer>"
+
+
+@pytest.fixture(scope="module")
+def pair_file(digits, tmp_path_factory) -> Path:
+    """A form of answer against another, whatever the image shows: soon learnt."""
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    rows = [json.loads(line) for line in (digits / "rl.jsonl").read_text().splitlines()[:80]]
+    for row in rows:
+        digit = int(row["answer"])
+        row["meta"] = {"chosen": answer(digit), "rejected": f"{digit} {digit}, I say"}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def config_of(model: Path, data: Path, digits: Path, out: Path, *overrides: str) -> Config:
+    return load_config(
+        None,
+        [
+            f"model.path={model}",
+            "model.dtype=float32",
+            f"data.train={data}",
+            f"data.media_root={digits}",
+            f"trainer.output_dir={out}",
+            "trainer.log_every=1000",
+            "trainer.threads=1",
+            "optimizer.lr=0.001",
+            "optimizer.warmup_steps=0",
+            "rollout.engine=hf",
+            *overrides,
+        ],
+    )
+
+
+def test_a_dpo_run_prefers_what_was_chosen_and_resumes(tiny_model, digits, pair_file, tmp_path):
+    def config(out: str, steps: int) -> Config:
+        keys = ("dpo.batch_size=8", f"trainer.max_steps={steps}", "optimizer.schedule=constant")
+        return config_of(tiny_model, pair_file, digits, tmp_path / out, *keys)
+
+    run_dpo(config("whole", 6))
+    logged = lines(tmp_path / "whole/metrics.jsonl")
+    assert logged[0]["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert logged[-1]["dpo/loss"] < 0.4
+    assert logged[-1]["dpo/accuracy"] == 1
+    run_dpo(config("parts", 4))
+    run_dpo(config("parts", 6), resume=True)
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_data_without_pairs_are_refused(tiny_model, digits, tmp_path, mmr1):
+    path = tmp_path / "run.yaml"
+    for command in ("dpo", "rm"):
+        path.write_text(
+            f"model: {{path: {tiny_model}, dtype: float32}}\n"
+            f"data: {{train: {digits}/rl.jsonl}}\n"
+            f"trainer: {{output_dir: {tmp_path}/out}}\n"
+        )
+        code, _, message = mmr1(command, path)
+        assert code == 2
+        first = json.loads((digits / "rl.jsonl").read_text().splitlines()[0])["id"]
+        assert f"data.train: sample '{first}' has no preference pair" in message
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def reward_model(tiny_model, digits, pair_file, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("rm") / "run"
+    keys = (f"data.eval={pair_file}", "rm.batch_size=16", "trainer.max_steps=12", "eval.limit=20")
+    return run_reward_model(config_of(tiny_model, pair_file, digits, out, *keys))
+
+
+def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, parts):
+    run = reward_model.parents[1]
+    assert json.loads((run / "eval/result.json").read_text()) == {"pairs": 20, "accuracy": 1.0}
+    logged = lines(run / "metrics.jsonl")
+    assert logged[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert logged[-1]["rm/accuracy"] == 1
+
+    part = reward_models(rm_config(reward_model, digits, Path("x")))["rm"]
+    rows = [json.loads(line) for line in pair_file.read_text().splitlines()]
+    samples = [decode(row, digits) for row in rows]
+    groups = [written_group(parts[0], render_prompt(parts[0], s), ranking_of(s)) for s in samples]
+    rewards = rewards_of(part._scorer, groups)
+    assert rewards.mean().abs() < 1e-4
+    assert (rewards.view(-1, 2)[:, 0] > rewards.view(-1, 2)[:, 1]).all()
+
+
+def rm_config(path: Path, digits: Path, out: Path) -> Config:
+    return config_of(
+        path,
+        digits / "rl.jsonl",
+        digits,
+        out,
+        f"rewards.parts={{rm: {{use: reward_model, options: {{path: '{path}'}}}}}}",
+        "rollout.prompts=2",
+        "rollout.n=3",
+        "rollout.max_model_len=64",
+        "rollout.sampling.max_tokens=8",
+        "trainer.max_steps=2",
+    )
+
+
+def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits, tmp_path):
+    config = rm_config(reward_model, digits, tmp_path / "run")
+    ppo = {"name": "ppo", "critic": {"path": str(reward_model)}}
+    config = Config.model_validate({**config.model_dump(), "algorithm": ppo})
+    run_training(config)
+    first, second = lines(tmp_path / "run/metrics.jsonl")
+    assert first["reward/rm"] == first["reward/mean"] != 0
+    assert first["grad_norm"] > 0
+    assert first["critic/value"] != 0  # the head came with the model
+    assert second["reward/invalid"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("{}", r"rewards.parts.rm.options.path is needed"),
+        ("{path: nowhere}", "'nowhere' is no reward model .*see mmr1 rm"),
+    ],
+)
+def test_what_is_no_reward_model_is_refused(options, said, tiny_model, digits, tmp_path):
+    part = f"rewards.parts={{rm: {{use: reward_model, options: {options}}}}}"
+    with pytest.raises(ValueError, match=said):
+        run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", part))
+    assert not (tmp_path / "out").exists()
+
+
+def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_path):
+    # An untrained model is never right: a verdict that tells its completions apart all the same.
+    (tmp_path / "own.py").write_text(
+        "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
+    )
+    own = f"rewards.parts={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}"
+    keys = (
+        *("dpo.rounds=2", "dpo.prompts=8", "dpo.batch_size=40"),
+        *("trainer.max_steps=4", "rollout.n=6", "rollout.max_model_len=96"),
+        *("rollout.sampling.max_tokens=8", "rewards.timeout_s=20", "optimizer.lr=0.0003"),
+    )
+    data = digits / "rl.jsonl"
+    run_iterative_dpo(config_of(tiny_model, data, digits, tmp_path / "run", *keys, own))
+    logged = lines(tmp_path / "run/metrics.jsonl")
+    assert [row["dpo/round"] for row in logged] == [1, 1, 2, 2]
+    for row in (logged[0], logged[2]):
+        assert row["dpo/pairs"] > 0
+        assert row["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)  # a new reference
+        assert "reward/mean" in row
+    assert logged[1]["dpo/loss"] < math.log(2)  # the same pairs again, all of them
+    versions = {
+        c["policy_version"]
+        for row in lines(tmp_path / "run/rollouts/step_000003.jsonl")
+        for c in row["completions"]
+    }
+    assert versions == {1}
+    with pytest.raises(NoPairsError, match=r"no prompt of 8 has both.*supervised training"):
+        run_iterative_dpo(config_of(tiny_model, data, digits, tmp_path / "none", *keys))
+
+
+def test_rounds_that_make_no_sense_are_refused():
+    for keys, said in (
+        (
+            ["dpo.rounds=1", "algorithm.name=reinforce", "rollout.n=1"],
+            "a pair needs two completions",
+        ),
+        (["dpo.rounds=5", "trainer.max_steps=4"], "a round would have no step"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            load_config(None, ["model.path=a", *keys])
+
+
+def test_what_a_run_sampled_becomes_rankings(tiny_model, digits, tmp_path):
+    script = import_file(REPOSITORY / "scripts/recipes/rollout_rankings.py")
+    sampled = [("a", 0.0), ("b", 1.5), ("c", 0.0), ("b", 1.5), ("d", None), ("e", 0.5)]
+    completions = [{"text": t, "reward": r} for t, r in sampled]
+    assert script.ranked(completions) == ["b", "e", "a"]
+
+    data = tmp_path / "data"
+    shutil.copytree(digits, data)
+    run = tmp_path / "run"
+    (run / "rollouts").mkdir(parents=True)
+    config = config_of(tiny_model, data / "rl.jsonl", data, run)
+    (run / "config.yaml").write_text(dump_yaml(config))
+    ids = [json.loads(line)["id"] for line in (data / "rl.jsonl").read_text().splitlines()[:2]]
+    for step in (1, 2):
+        equal = [{"text": "a", "reward": 1.0}, {"text": "b", "reward": 1.0}]
+        rows = [
+            {"step": step, "id": ids[0], "completions": completions},
+            {"step": step, "id": ids[1], "completions": equal},
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (run / f"rollouts/step_{step:06d}.jsonl").write_text(text)
+    script.main([str(run), str(data / "round_1.jsonl"), "--since", "2"])
+    (found,) = load_samples(data / "round_1.jsonl")
+    assert (found.id, ranking_of(found)) == (f"{ids[0]}-2", ("b", "e", "a"))
+    assert found.media[0].path.is_file()
+
+
+def test_two_sources_may_share_ids():
+    sources = {"old": [Sample("a", (), 1), Sample("b", (), 2)], "new": [Sample("a", (), 3)]}
+    records = Records(sources, {"old": 1.0, "new": 1.0}, [], None, None, None)
+    assert sorted(sample.answer for sample in records.met(0, 6)) == [1, 2, 3]

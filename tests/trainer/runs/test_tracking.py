@@ -1,0 +1,243 @@
+"""Trackers: what they store is what metrics.jsonl holds, and none of them can stop a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mmr1.config import Config
+from mmr1.trainer.runs import tracking
+from mmr1.trainer.runs.tracking import Trackers
+from mmr1.trainer.train import run_training
+
+STEPS = [
+    {"step": s, "reward/mean": 0.125 * s, "loss": -1e-9 / s, "time/step": 1.5} for s in (1, 2, 3)
+]
+
+
+def config(*trackers: str) -> Config:
+    return Config(model={"path": "x"}, trainer={"trackers": list(trackers), "project": "tests"})
+
+
+def plug(monkeypatch: pytest.MonkeyPatch, start) -> None:
+    """Let the name 'tensorboard' start this tracker: the file behind a name is the boundary."""
+    module = ModuleType("plugged")
+    module.start = start
+    monkeypatch.setitem(__import__("sys").modules, "plugged", module)
+    monkeypatch.setitem(tracking.TRACKERS, "tensorboard", ("json", "plugged:start"))
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def log(self, step, numbers):
+        self.calls.append((step, numbers))
+
+    def log_rollouts(self, step, rows):
+        self.calls.append((step, list(rows)))
+
+    def close(self):
+        self.calls.append("closed")
+
+
+def test_every_call_arrives_in_order_and_the_run_is_closed(monkeypatch, tmp_path):
+    recorder = Recorder()
+    plug(monkeypatch, lambda start: recorder)
+    with Trackers(config("tensorboard"), tmp_path) as trackers:
+        for stats in STEPS:
+            trackers.log(stats)
+    numbers = [(s["step"], {k: v for k, v in s.items() if k != "step"}) for s in STEPS]
+    assert recorder.calls == [*numbers, "closed"]
+
+
+@pytest.mark.parametrize("fails", ["start", "log", "close"])
+def test_a_tracker_that_fails_is_left_out_with_one_warning(monkeypatch, tmp_path, fails):
+    recorder = Recorder()
+
+    def fail(*given):
+        raise ConnectionError("no route\nto host")
+
+    if fails != "start":
+        setattr(recorder, fails, fail)
+    plug(monkeypatch, fail if fails == "start" else lambda start: recorder)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with Trackers(config("tensorboard"), tmp_path) as trackers:
+            for stats in STEPS:
+                trackers.log(stats)
+    (warning,) = (str(w.message) for w in seen if w.category is RuntimeWarning)
+    assert (
+        "the tracker 'tensorboard' is left out from here on: ConnectionError: no route to"
+        in warning
+    )
+
+
+def test_a_tracker_that_hangs_holds_nothing_up(monkeypatch, tmp_path):
+    release = threading.Event()
+
+    def hang(start):
+        release.wait(60)
+        return Recorder()
+
+    plug(monkeypatch, hang)
+    monkeypatch.setattr(tracking, "CLOSE_S", 0.2)
+    begin = time.perf_counter()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with Trackers(config("tensorboard"), tmp_path) as trackers:
+            for stats in STEPS:
+                trackers.log(stats)
+    assert time.perf_counter() - begin < 5
+    assert any("did not finish within 0.2 s" in str(w.message) for w in seen)
+    release.set()
+
+
+def test_a_tracker_that_is_not_installed_is_refused_before_anything(monkeypatch, tmp_path):
+    monkeypatch.setitem(tracking.TRACKERS, "wandb", ("no_such_package", "x:y"))
+    run = config("wandb")
+    run = run.model_copy(
+        update={"trainer": run.trainer.model_copy(update={"output_dir": str(tmp_path / "o")})}
+    )
+    with pytest.raises(ValueError, match=r"pip install 'mmr1\[wandb\]'"):
+        run_training(run)
+    assert not (tmp_path / "o").exists()
+
+
+# The real libraries, those that are installed.
+
+
+def stored_by_tensorboard(folder: Path) -> dict[str, dict[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()["scalars"]
+    return {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in tags}
+
+
+def stored_by_mlflow(folder: Path) -> dict[str, dict[int, float]]:
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{folder.resolve() / 'mlflow/mlflow.db'}")
+    (experiment,) = (e for e in client.search_experiments() if e.name == "tests")
+    (run,) = client.search_runs([experiment.experiment_id])
+    return {
+        name: {m.step: m.value for m in client.get_metric_history(run.info.run_id, name)}
+        for name in run.data.metrics
+    }
+
+
+def wandb_records(file: Path) -> Iterator[bytes]:
+    """The records of a W&B transaction log: LevelDB's log format after a header of 7 bytes."""
+    data, position, whole = file.read_bytes(), 7, b""
+    while position + 7 <= len(data):
+        left = 32768 - position % 32768
+        if left < 7:  # the rest of a block that holds no header
+            position += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        whole += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # full, last
+            yield whole
+            whole = b""
+
+
+def stored_by_wandb(folder: Path) -> dict[str, dict[int, float]]:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")
+    found: dict[str, dict[int, float]] = {}
+    for data in wandb_records(file):
+        record = Record()
+        record.ParseFromString(data)
+        items = {i.key or "/".join(i.nested_key): i.value_json for i in record.history.item}
+        for name, value in items.items():
+            if not name.startswith(("_", "rollouts")):
+                step = int(record.history.step.num)
+                found.setdefault(name, {})[step] = json.loads(value)
+    return found
+
+
+def stored_by_trackio(folder: Path) -> dict[str, dict[int, float]]:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    found: dict[str, dict[int, float]] = {}
+    for row in SQLiteStorage.get_logs("tests", folder.name):
+        for name, value in row.items():
+            if isinstance(value, float):
+                found.setdefault(name, {})[row["step"]] = value
+    return found
+
+
+STORED = {
+    "tensorboard": stored_by_tensorboard,
+    "mlflow": stored_by_mlflow,
+    "wandb": stored_by_wandb,
+    "trackio": stored_by_trackio,
+}
+
+
+@pytest.fixture(scope="module")
+def tracked(tiny_model, digits, tmp_path_factory) -> Path:
+    """A CPU run with every tracker that is installed, all at once and without a network."""
+    out = tmp_path_factory.mktemp("tracked") / "run"
+    names = [name for name in tracking.TRACKERS if importlib.util.find_spec(name)]
+    if not names:
+        pytest.skip("no tracker is installed")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("TRACKIO_DIR", str(out.parent / "trackio"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        run_training(
+            Config(
+                model={"path": str(tiny_model), "dtype": "float32"},
+                data={"train": str(digits / "rl.jsonl")},
+                rollout={
+                    "engine": "hf", "prompts": 2, "n": 2, "max_model_len": 128,
+                    "sampling": {"max_tokens": 8},
+                },
+                trainer={
+                    "max_steps": 3, "output_dir": str(out), "log_rollouts_every": 2,
+                    "threads": 1, "trackers": names, "project": "tests",
+                },
+            )
+        )  # fmt: skip
+    yield out
+    patch.undo()
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_stored_values_are_those_of_metrics_jsonl(name, tracked):
+    pytest.importorskip(name)
+    logged = [json.loads(line) for line in (tracked / "metrics.jsonl").read_text().splitlines()]
+    stored = STORED[name](tracked)
+    for row in logged:
+        for key, value in row.items():
+            if key != "step":
+                # TensorBoard stores float32.
+                assert stored[key][row["step"]] == pytest.approx(value, rel=1e-6, abs=1e-30), key
+    assert {step for steps in stored.values() for step in steps} == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("wandb", "wandb/offline-run-*/files/media/table/rollouts*"),
+        ("mlflow", "mlflow/files/*/artifacts/rollouts/step_000003.json"),
+        ("swanlab", "swanlab/*/*"),
+    ],
+)
+def test_rollouts_are_shown(name, kept, tracked):
+    pytest.importorskip(name)
+    assert list(tracked.glob(kept))

@@ -1,0 +1,93 @@
+"""The PTX term: its gradient is added to the policy's, and its data are where the step says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mmr1.config import AlgorithmConfig, Config
+from mmr1.config.file import load_config
+from mmr1.data.record import load_samples
+from mmr1.data.responses import demonstration
+from mmr1.data.sampler import Sampler
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.sampling.ptx import Demonstrations
+from mmr1.trainer.train import run_training
+from mmr1.vision.families.qwen2_5_vl import render_prompt
+from tests.trainer.conftest import REWARDS
+from tests.trainer.models.test_policy import experience, naive_gradient, policy
+from tests.trainer.offline.test_preferences import assert_gradient
+from tests.trainer.test_train import lines, rl
+
+
+@pytest.fixture(scope="module")
+def shown(parts, digits):
+    family = parts[0]
+    samples = load_samples(digits / "sft.jsonl")
+    return tuple(demonstration(family, render_prompt(family, s)) for s in samples[:3])
+
+
+@pytest.mark.parametrize("budget", [1, 10_000])
+def test_the_gradient_of_both_losses_is_added(parts, shown, budget):
+    family, _, media, _ = parts
+    config = AlgorithmConfig(name="rloo")
+    own, model = policy(parts, config, budget)
+    batch = replace(experience(parts, config, own), demonstrations=shown, ptx_coef=0.5)
+    caught: dict[str, torch.Tensor] = {}
+
+    def step() -> float:
+        caught.update({n: p.grad.clone() for n, p in model.named_parameters()})
+        return 0.0
+
+    own._optimizer.step = step
+    stats = own.update(batch)
+
+    advantages = [[r - (sum(row) - r) / 3 for r in row] for row in REWARDS]
+    of_policy = naive_gradient(parts, "token", advantages)
+    _, naive = policy(parts, config)
+    inputs = [group_input(family, media, group) for group in shown]
+    logprobs = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
+    tokens = sum(len(g.completions[0].token_ids) for g in shown)
+    loss = -logprobs.sum() / tokens
+    (0.5 * loss).backward()
+    assert stats["ptx_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    for name, parameter in naive.named_parameters():
+        parameter.grad += of_policy[name]
+    assert_gradient(caught, naive)
+
+
+def test_the_step_says_what_is_shown(digit_samples):
+    def walk() -> Demonstrations:
+        return Demonstrations(Sampler(digit_samples[:7], 0), 3, lambda sample: sample.id)
+
+    whole = walk()
+    steps = [whole.of_step(number) for number in range(1, 6)]
+    assert len({name for step in steps[:2] for name in step}) == 6
+    resumed = walk()
+    assert [resumed.of_step(4), resumed.of_step(5)] == steps[3:]
+
+
+def test_a_whole_run(tiny_model, digits, tmp_path):
+    base = rl(tiny_model, digits, tmp_path / "run").model_dump()
+    data = {**base["data"], "eval": None, "ptx": str(digits / "sft.jsonl")}
+    config = Config.model_validate(
+        {**base, "data": data, "algorithm": {"ptx_coef": 1.0, "ptx_batch": 4}}
+    )
+    run_training(config)
+    logged = [row["ptx_loss"] for row in lines(tmp_path / "run/metrics.jsonl")]
+    assert logged[2] < logged[0]  # nothing else teaches an untrained model here
+    data["ptx"] = str(digits / "rl.jsonl")
+    config = Config.model_validate({**config.model_dump(), "data": data})
+    trainer = config.trainer.model_copy(update={"output_dir": str(tmp_path / "other")})
+    with pytest.raises(ValueError, match=r"data.ptx: sample .* has no assistant message"):
+        run_training(config.model_copy(update={"trainer": trainer}))
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("override", ["algorithm.ptx_coef=0.1", "data.ptx=rows.jsonl"])
+def test_half_of_a_ptx_term_is_refused(override):
+    with pytest.raises(ValueError, match="set both, or neither"):
+        load_config(None, ["model.path=a", override])

@@ -1,0 +1,194 @@
+"""Rollouts ahead of the update: which weights sample which step, and what makes up for it."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mmr1.config import Config
+from mmr1.trainer.algorithms.rollout_correction import correction_weights
+from mmr1.trainer.sampling.dynamic_sampling import Drawn
+from mmr1.trainer.sampling.rollouts import Rollout, rollouts_of
+from mmr1.trainer.train import run_training
+from tests.trainer.test_resume import LENGTH_REWARD, assert_same
+
+
+def config(ahead: int, steps: int, save_every: int = 0) -> Config:
+    return Config(
+        model={"path": "any"},
+        rollout={"ahead": ahead},
+        trainer={"max_steps": steps, "save_every": save_every},
+    )
+
+
+class Recorder:
+    """Stands for the engine: notes with which weights each step was sampled."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.sampled: dict[int, int] = {}
+
+    def load_weights(self, weights: dict[str, torch.Tensor], version: int) -> None:
+        assert float(weights["w"]) == version  # a copy of its time, not what came after
+        self.version = version
+
+    def sample(self, step: int) -> Rollout:
+        time.sleep(0.01)
+        self.sampled[step] = self.version
+        return Rollout(Drawn([], [], {"step": step}), {})
+
+
+class Policy:
+    def __init__(self) -> None:
+        self.version = 0
+        self._weight = torch.zeros(())
+
+    def update(self) -> None:
+        self.version += 1
+        self._weight.fill_(self.version)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {"w": self._weight}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "save_every", "expected"),
+    [
+        (1, 0, [0, 0, 1, 2, 3, 4]),
+        (2, 0, [0, 0, 0, 1, 2, 3]),
+        (9, 0, [0, 0, 0, 0, 0, 0]),
+        (2, 3, [0, 0, 0, 3, 3, 3]),  # after a checkpoint nothing is under way
+        (1, 2, [0, 0, 2, 2, 4, 4]),
+    ],
+)
+def test_a_step_is_sampled_with_the_weights_of_so_many_updates_before(ahead, save_every, expected):
+    engine, policy = Recorder(), Policy()
+    with rollouts_of(config(ahead, 6, save_every), engine, engine.sample) as rollouts:
+        for number in range(1, 7):
+            assert rollouts.take(number).drawn.stats == {"step": number}
+            policy.update()
+            rollouts.load_weights(policy)
+    assert list(engine.sampled.values()) == expected
+    assert engine.version == 6  # the evaluation after the run has the last weights
+    assert all(k - 1 - v <= ahead for k, v in engine.sampled.items())
+
+
+def test_a_failure_of_the_engine_reaches_the_loop():
+    engine = Recorder()
+
+    def broken(step: int) -> Rollout:
+        raise RuntimeError("no engine")
+
+    with (
+        pytest.raises(RuntimeError, match="no engine"),
+        rollouts_of(config(1, 6), engine, broken) as rollouts,
+    ):
+        rollouts.take(1)
+
+
+def test_weights_that_could_not_be_loaded_stop_the_sampling():
+    engine, policy = Recorder(), Policy()
+    policy._weight.fill_(7)  # not what the version says: the engine refuses
+
+    def run() -> None:
+        with rollouts_of(config(1, 6), engine, engine.sample) as rollouts:
+            rollouts.take(1)
+            rollouts.load_weights(policy)
+            rollouts.take(2)
+            rollouts.take(3)
+
+    with pytest.raises(AssertionError):
+        run()
+    assert 3 not in engine.sampled
+
+
+def slow_weights(p, q, mask, form, cap, outlier):
+    rows = []
+    for ps, qs, ms in zip(p.tolist(), q.tolist(), mask.tolist(), strict=True):
+        ratios = [math.exp(a - b) if m else 1.0 for a, b, m in zip(ps, qs, ms, strict=True)]
+        whole = math.prod(ratios)
+        row = []
+        for ratio in ratios:
+            weight = {"none": 1.0, "token": min(ratio, cap), "sequence": min(whole, cap)}[form]
+            outside = outlier is not None and not 1 / outlier <= ratio <= outlier
+            row.append(0.0 if outside else weight)
+        rows.append(row)
+    return torch.tensor(rows)
+
+
+@pytest.mark.parametrize("form", ["none", "token", "sequence"])
+@pytest.mark.parametrize("outlier", [None, 1.5])
+def test_correction_is_the_truncated_ratio(form, outlier):
+    rng = np.random.default_rng(0)
+    p, q = (torch.tensor(rng.normal(-2, 0.4, (5, 7)), dtype=torch.float32) for _ in range(2))
+    mask = torch.tensor(rng.random((5, 7)) < 0.8)
+    found = correction_weights(p.requires_grad_(), q, mask, form, 2.0, outlier)
+    torch.testing.assert_close(found, slow_weights(p, q, mask, form, 2.0, outlier))
+    assert not found.requires_grad
+    same = correction_weights(q, q, mask, form, 2.0, outlier)
+    assert torch.equal(same, torch.ones_like(same))
+
+
+def test_sampling_from_another_policy_switches_the_correction_on():
+    assert config(0, 5).correction == "none"
+    assert config(1, 5).correction == "token"
+    model = {"path": "any", "dtype": "float32"}
+    assert Config(model=model, rollout={"dtype": "float32"}).correction == "none"
+    assert Config(model=model, rollout={"dtype": "bfloat16"}).correction == "token"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("ahead", 1), ("dtype", "float32")], ids=["ahead", "another dtype"]
+)
+def test_the_transformers_engine_samples_from_the_policy_as_it_is(key, value):
+    with pytest.raises(ValueError, match=rf"rollout.{key}={value} .*rollout.engine=hf"):
+        Config(model={"path": "any"}, rollout={key: value, "engine": "hf"})
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_a_run_ahead_repeats_and_resumes(tiny_model, digits, tmp_path):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    reward = tmp_path / "length.py"
+    reward.write_text(LENGTH_REWARD)
+    (tmp_path / "accident").write_text("")
+
+    def run(name: str, steps: int, resume: bool = False) -> Path:
+        run_training(
+            Config(
+                model={"path": str(tiny_model), "dtype": "float32"},
+                data={"train": str(digits / "rl.jsonl")},
+                rollout={
+                    "prompts": 2,
+                    "n": 3,
+                    "max_model_len": 64,
+                    "ahead": 2,
+                    "sampling": {"max_tokens": 8},
+                },
+                rewards={"parts": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+                optimizer={"lr": 1e-3, "warmup_steps": 0, "schedule": "constant"},
+                trainer={
+                    "max_steps": steps,
+                    "save_every": 3,
+                    "output_dir": str(tmp_path / name),
+                    "log_rollouts_every": 1,
+                    "threads": 1,
+                },
+            ),
+            resume=resume,
+        )
+        return tmp_path / name
+
+    whole = run("whole", 6)
+    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert [line["rollout/staleness"] for line in lines] == [0, 1, 2, 0, 1, 2]
+    assert lines[2]["rollout/logprob_gap"] > 10 * lines[0]["rollout/logprob_gap"]
+    assert lines[2]["rollout/correction"] != 1.0
+    run("parts", 3)
+    assert_same(whole, run("parts", 6, resume=True))

@@ -1,0 +1,124 @@
+"""T-GRPO: frames in another order, a second rollout of half a group, and the bonus for order."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmr1.config import SamplingConfig
+from mmr1.config.file import load_config
+from mmr1.rollout.engine import Request
+from mmr1.rollout.hf import HfEngine
+from mmr1.trainer.sampling.shuffled_frames import sample_shuffled
+from mmr1.trainer.train import run_training
+from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.vision.families.qwen2_5_vl import prepare_media, render_prompt
+from mmr1.vision.prepare import MediaCache
+from mmr1.vision.videos import load_video
+from tests.trainer.tiny_groups import new_model
+from tests.vision.media import write_video
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> Path:
+    """A bar that moves: every frame is another."""
+    return write_video(tmp_path_factory.mktemp("clips") / "bar.mp4", 8, 56, 56, fps=2)
+
+
+def test_frames_are_put_into_another_order(clip):
+    plain, metadata = load_video(MediaRef("video", clip, options={"fps": 2.0}))
+    orders = []
+    for seed in (0, 1, 0):
+        ref = MediaRef("video", clip, options={"fps": 2.0, "shuffle": seed})
+        frames, same = load_video(ref)
+        assert same.frames_indices == metadata.frames_indices  # times stay where they were
+        orders.append([next(i for i in range(8) if torch.equal(plain[i], f)) for f in frames])
+    assert all(sorted(order) == list(range(8)) for order in orders)
+    assert orders[0] == orders[2] != orders[1]
+    assert orders[0] != list(range(8))
+
+
+def test_half_a_group_is_sampled_for_each_video_and_none_for_an_image(clip, digit_samples, parts):
+    family = parts[0]
+    media = MediaCache(partial(prepare_media, family))
+    engine = HfEngine(new_model(), family, media)
+    video = MediaRef("video", clip, options={"fps": 2.0})
+    sample = Sample("v", (Message("user", (video, TextPart("Which way?"))),))
+    requests = [
+        Request(render_prompt(family, digit_samples[0]), 4, 1),
+        Request(render_prompt(family, sample), 5, 2),
+    ]
+    sampling = SamplingConfig(max_tokens=12)
+    found = sample_shuffled(engine, requests, sampling)
+    assert {place: len(texts) for place, texts in found.items()} == {1: 2}
+    ordered = engine.generate(requests[1:], sampling)[0]
+    assert found[1] != tuple(c.text for c in ordered.completions[:2])  # same seeds, other frames
+    assert sample_shuffled(engine, requests[:1], sampling) == {}
+
+
+REWARD = "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
+
+
+def test_a_whole_run(clip, tiny_model, tmp_path):
+    (tmp_path / "own.py").write_text(REWARD)
+    (tmp_path / "bar.mp4").write_bytes(clip.read_bytes())
+    turns = [{"role": "user", "content": "<video>Which way?"}]
+    rows = [
+        {"version": 1, "id": f"{i}", "messages": turns, "videos": ["bar.mp4"], "answer": "right"}
+        for i in range(3)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = f"{{use: '{tmp_path}/own.py:reward', isolated: false}}"
+    overrides = [
+        f"model.path={tiny_model}",
+        "model.dtype=float32",
+        f"data.train={tmp_path}/rows.jsonl",
+        "algorithm.name=t_grpo",
+        f"rewards.parts={{own: {own}, temporal_contrast: {{options: {{of: own, bonus: 0.25}}}}}}",
+        "rollout={engine: hf, prompts: 3, n: 4, sampling: {max_tokens: 8}}",
+        "trainer={max_steps: 3, threads: 1, log_rollouts_every: 1}",
+        f"trainer.output_dir={tmp_path}/run",
+    ]
+    run_training(load_config(None, overrides))
+    rollouts = sorted((tmp_path / "run/rollouts").iterdir())
+    completions = [
+        c
+        for path in rollouts
+        for line in path.read_text().splitlines()
+        for c in json.loads(line)["completions"]
+    ]
+    assert len(completions) == 3 * 3 * 4
+    bonuses = {(c["parts"]["own"], c["parts"]["temporal_contrast"]) for c in completions}
+    assert (1.0, 0.25) in bonuses
+    assert (0.0, 0.25) not in bonuses
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["algorithm.name=t_grpo"], "no reward part pays for it"),
+        (["rewards.parts={temporal_contrast: {}}"], "set algorithm.name=t_grpo"),
+        (["algorithm.name=t_grpo", "rollout.n=1"], "set rollout.n to 2"),
+    ],
+)
+def test_half_of_t_grpo_is_refused(overrides, said):
+    with pytest.raises(ValueError, match=said):
+        load_config(None, ["model.path=a", *overrides])
+
+
+def test_data_without_videos_are_refused(tiny_model, digits, tmp_path):
+    overrides = [
+        f"model.path={tiny_model}",
+        f"data.train={digits}/rl.jsonl",
+        "algorithm.name=t_grpo",
+        "rewards.parts={temporal_contrast: {options: {of: math}}}",
+        "rollout.engine=hf",
+        f"trainer.output_dir={tmp_path}/run",
+    ]
+    with pytest.raises(ValueError, match=r"data\.train has no video"):
+        run_training(load_config(None, overrides))
+    assert not (tmp_path / "run").exists()

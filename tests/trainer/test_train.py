@@ -1,0 +1,205 @@
+"""Whole runs, small: what they write, that they repeat, that their checkpoints load anywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from mmr1.config import Config
+from mmr1.config.file import load_config
+from mmr1.evaluation.benchmarks import run_evaluations
+from mmr1.trainer.models.optimizer import NonFiniteError
+from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.train import run_training
+
+LOGGED = {
+    "step",
+    "reward/mean",
+    "reward/format",
+    "reward/math",
+    "reward/invalid",
+    "kl",
+    "entropy",
+    "loss",
+    "grad_norm",
+    "completion/length_mean",
+    "rollout/logprob_gap",
+    "time/rollout",
+    "time/reward",
+    "time/update",
+    "time/sync",
+    "time/step",
+    "tokens/prompt",
+    "tokens/vision",
+    "tokens/completion",
+}
+
+
+@pytest.fixture(scope="module")
+def warm(tiny_model, digits, tmp_path_factory) -> Path:
+    """A checkpoint that knows the format well enough for RL to have a signal."""
+    out = tmp_path_factory.mktemp("sft") / "run"
+    config = Config(
+        model={"path": str(tiny_model), "dtype": "float32"},
+        data={"train": str(digits / "sft.jsonl")},
+        optimizer={"lr": 1e-3},
+        trainer={"max_steps": 100, "output_dir": str(out), "log_every": 1000},
+    )
+    return run_sft(config)
+
+
+def rl(warm: Path, digits: Path, out: Path, **rollout: object) -> Config:
+    return Config(
+        model={"path": str(warm), "dtype": "float32"},
+        data={"train": str(digits / "rl.jsonl"), "eval": str(digits / "eval.jsonl")},
+        rollout={
+            "engine": "hf",
+            "prompts": 4,
+            "n": 4,
+            "max_model_len": 128,
+            "sampling": {"max_tokens": 24},
+            **rollout,
+        },
+        algorithm={"kl_coef": 0.01},
+        optimizer={"lr": 3e-4},
+        trainer={
+            "max_steps": 3,
+            "output_dir": str(out),
+            "log_rollouts_every": 2,
+            "save_every": 2,
+            "threads": 1,
+        },
+        eval={"limit": 40},
+    )
+
+
+@pytest.fixture(scope="module")
+def run(warm, digits, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("rl") / "run"
+    run_training(rl(warm, digits, out))
+    return out
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_supervised_loss_falls_and_is_the_mean_negative_log_likelihood(warm, tiny_model):
+    logged = lines(warm.parents[1] / "metrics.jsonl")
+    assert len(logged) == 100
+    # An untrained model gives each of its 640 - 6 allowed tokens about the same probability.
+    assert logged[0]["loss"] == pytest.approx(math.log(634), abs=0.3)
+    assert logged[-1]["loss"] < 1
+
+
+def test_the_output_directory(run, warm, digits):
+    assert load_config(run / "config.yaml") == rl(warm, digits, run)
+    logged = lines(run / "metrics.jsonl")
+    assert [row["step"] for row in logged] == [1, 2, 3]
+    for row in logged:
+        assert set(row) >= LOGGED
+        assert all(math.isfinite(value) for value in row.values())
+        assert row["rollout/logprob_gap"] < 1e-5
+        # 4 prompts, each an image of 56 x 56 pixels: 4 tokens.
+        assert row["tokens/vision"] == 16
+    assert logged[-1]["kl"] > logged[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert sorted(p.name for p in (run / "rollouts").iterdir()) == [
+        f"step_{step:06d}.jsonl" for step in (1, 2, 3)
+    ]
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step_000002", "step_000003"]
+
+
+def test_rollouts_tell_the_whole_story(run, digits):
+    rows = lines(run / "rollouts/step_000001.jsonl")
+    assert len(rows) == 4
+    for row in rows:
+        assert Path(row["media"][0]["path"]).is_file()
+        assert "<|image_pad|>" in row["prompt"]
+        assert len(row["completions"]) == 4
+        rewards = [c["reward"] for c in row["completions"]]
+        mean = sum(rewards) / 4
+        for completion in row["completions"]:
+            parts = completion["parts"]
+            assert completion["reward"] == pytest.approx(0.5 * parts["format"] + parts["math"])
+            sign = (completion["reward"] > mean) - (completion["reward"] < mean)
+            assert sign == (completion["advantage"] > 0) - (completion["advantage"] < 0)
+
+
+def test_the_checkpoint_is_an_ordinary_model(run):
+    path = run / "checkpoints/step_000003"
+    model = AutoModelForImageTextToText.from_pretrained(path)
+    processor = AutoProcessor.from_pretrained(path)
+    batch = processor(text=["<|im_start|>user\nHi<|im_end|>\n"], return_tensors="pt")
+    assert torch.isfinite(model(**batch).logits).all()
+    assert type(processor).__name__ == "Qwen2_5_VLProcessor"
+
+
+def test_evaluation_in_a_new_run_gives_what_training_ended_with(run, warm, digits, tmp_path):
+    ended = json.loads((run / "eval/result.json").read_text())
+    config = rl(warm, digits, tmp_path).model_copy(
+        update={
+            "model": rl(run / "checkpoints/step_000003", digits, tmp_path).model,
+            "eval": rl(warm, digits, tmp_path).eval.model_copy(update={"output": str(tmp_path)}),
+        }
+    )
+    result = run_evaluations(config)[0]["", ""]
+    assert json.loads((tmp_path / "result.json").read_text()) == ended
+    assert result.prompts == 40
+    rows = lines(tmp_path / "completions.jsonl")
+    right = [row["right"] for row in rows if row["mode"] == "greedy"]
+    assert sum(right) / len(right) == result.modes["greedy"].accuracy
+
+
+def test_the_same_seed_gives_the_same_metrics(run, warm, digits, tmp_path):
+    run_training(rl(warm, digits, tmp_path / "again"))
+
+    def timeless(path: Path) -> list[dict]:
+        rows = lines(path / "metrics.jsonl")
+        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+    assert timeless(tmp_path / "again") == timeless(run)
+
+
+def test_another_seed_gives_others(run, warm, digits, tmp_path):
+    config = rl(warm, digits, tmp_path / "other").model_copy(update={"seed": 1})
+    run_training(config)
+    assert (
+        lines(tmp_path / "other/rollouts/step_000001.jsonl")[0]["id"]
+        != (lines(run / "rollouts/step_000001.jsonl")[0]["id"])
+    )
+
+
+def test_a_step_that_fails_on_its_numbers_leaves_its_batch(warm, digits, tmp_path):
+    config = rl(warm, digits, tmp_path / "run")
+    config = config.model_copy(
+        update={"optimizer": config.optimizer.model_copy(update={"lr": 1e30, "warmup_steps": 0})}
+    )
+    with pytest.raises(NonFiniteError, match=r"step \d+: .* Its batch is in .*step_\d+.jsonl"):
+        run_training(config)
+    failed = max((tmp_path / "run/rollouts").iterdir())
+    assert len(lines(failed)) == 4
+
+
+@pytest.mark.vllm
+def test_training_and_evaluating_through_vllm(warm, digits, tmp_path):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    checkpoint = run_training(rl(warm, digits, tmp_path / "run", engine="vllm"))
+    for row in lines(tmp_path / "run/metrics.jsonl"):
+        assert row["rollout/logprob_gap"] < 1e-5
+    versions = {
+        c["policy_version"]
+        for row in lines(tmp_path / "run/rollouts/step_000003.jsonl")
+        for c in row["completions"]
+    }
+    assert versions == {2}  # the third step samples after two updates
+    config = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    config["model"]["path"] = str(checkpoint)
+    result = run_evaluations(Config(**config))[0]["", ""]
+    ended = json.loads((tmp_path / "run/eval/result.json").read_text())
+    assert result.modes["greedy"].accuracy == ended["greedy"]["accuracy"]
