@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from datasets_prep.progress import Progress
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import RewardItem, build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.types import MediaRef, Sample, TextPart
 
 ATTEMPTS = 3
@@ -112,13 +112,13 @@ def pass_rates(
 
 
 def _graded(samples: Sequence[Sample], answers: Sequence[Sequence[str]]) -> list[float]:
-    config = RewardsConfig(parts={"auto": RewardPartConfig(weight=1.0)})
+    config = RewardsConfig(functions={"auto": RewardFunctionConfig(weight=1.0)})
     items = [
         RewardItem(completion=text, sample=sample, group=number)
         for number, (sample, texts) in enumerate(zip(samples, answers, strict=True))
         for text in texts
     ]
-    with build_scorer(config) as scorer:
+    with build_composite_reward(config) as scorer:
         rewards = scorer.score(items)
     rates: list[list[float]] = [[] for _ in samples]
     for item, reward in zip(items, rewards, strict=True):

@@ -110,7 +110,7 @@ def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = 
         from mmr1.evaluation.benchmarks import run_evaluations
         from mmr1.evaluation.table import print_results
 
-        print_results(*run_evaluations(resolved), resolved.eval.output)
+        print_results(*run_evaluations(resolved), resolved.eval.output_dir)
 
 
 @app.command()

@@ -100,10 +100,10 @@ def read_shapes(config: Config) -> Shapes:
     base = model.model
     inside = [*base.language_model.layers, *base.visual.blocks]
     layered = sum(p.numel() for layer in inside for p in layer.parameters())
-    if config.model.freeze_vision:
+    if config.model.freeze_vision_tower:
         base.visual.requires_grad_(False)
     if config.model.lora is not None:
-        model = add_adapters(model, config.model.lora, config.model.freeze_vision)
+        model = add_adapters(model, config.model.lora, config.model.freeze_vision_tower)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     return Shapes(weights, trained, weights - layered, hf.text_config, hf.vision_config)
 
@@ -133,7 +133,7 @@ def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     offload = config.optimizer.offload  # to main memory, which is not the device's
     master = 0 if width == 4 or offload else 4
     gradient = 4 if master else width
-    moments = 0 if offload else 8 if config.optimizer.moments == "float32" else 4
+    moments = 0 if offload else 8 if config.optimizer.state_dtype == "float32" else 4
     items = [
         Item("trainer", "weights", width * shapes.weights / ranks),
         Item("trainer", "gradients", gradient * shapes.trained / ranks),
@@ -155,15 +155,15 @@ def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
 
 def _activations(config: Config, shapes: Shapes, load: Load) -> float:
     """Of the largest micro-batch: the budget, or a step's tokens if they are fewer."""
-    share = max(1, round(config.rollout.prompts / config.resources.ranks))
+    share = max(1, round(config.rollout.batch_size / config.resources.ranks))
     group = load.prompt + config.rollout.n * load.completion
-    cost = group + config.trainer.vision_cost * load.vision
+    cost = group + config.trainer.vision_token_cost * load.vision
     filled = min(1.0, config.trainer.micro_batch_tokens / (share * cost))
     tokens, vision = filled * share * group, filled * share * load.vision
     of_token, of_vision_token = activation_elements(shapes)
-    if config.model.freeze_vision:
+    if config.model.freeze_vision_tower:
         of_vision_token = 0
-    if config.model.checkpoint_activations:
+    if config.model.gradient_checkpointing:
         layers, blocks = shapes.text.num_hidden_layers, shapes.vision.depth
         of_token = shapes.text.hidden_size * layers + of_token / layers
         patches = shapes.vision.spatial_merge_size**2
@@ -177,7 +177,7 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     text, parallel = shapes.text, config.rollout.tensor_parallel_size
     width = WIDTHS[config.rollout_dtype]
     kv = 2 * text.num_hidden_layers * text.num_key_value_heads * _head_dim(text) * width
-    prompts = config.rollout.prompts / config.resources.engines
+    prompts = config.rollout.batch_size / config.resources.engines
     tokens = prompts * (load.prompt + config.rollout.n * load.completion)
     return [
         Item("engine", "weights", width * shapes.weights / parallel),
@@ -207,12 +207,14 @@ def _lighter_trainer(config: Config, found: Estimate) -> list[str]:
     by_name = {i.name: i.bytes for i in found.items if i.owner == "trainer"}
     advice = []
     if by_name["activations of a micro-batch"] > 0.2 * found.total("trainer"):
-        if not config.model.checkpoint_activations:
-            advice.append("model.checkpoint_activations=true: activations of one layer at a time")
+        if not config.model.gradient_checkpointing:
+            advice.append("model.gradient_checkpointing=true: activations of one layer at a time")
         half = config.trainer.micro_batch_tokens // 2
         advice.append(f"trainer.micro_batch_tokens={half}: half of the activations")
-    if not config.model.freeze_vision:
-        advice.append("model.freeze_vision=true: no gradients, moments, activations of the tower")
+    if not config.model.freeze_vision_tower:
+        advice.append(
+            "model.freeze_vision_tower=true: no gradients, moments, activations of the tower"
+        )
     if config.model.lora is None:
         advice.append("model.lora={rank: 64}: gradients and moments of the adapters only")
     if not config.optimizer.offload and not config.resources.distributed:

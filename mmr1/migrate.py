@@ -24,12 +24,12 @@ RENAMED = {
     "data.max_response_length": "rollout.sampling.max_tokens",
     "algorithm.kl_coef": "algorithm.kl_coef",
     "algorithm.online_filtering": "algorithm.dynamic_sampling",
-    "worker.actor.clip_ratio_low": "algorithm.clip_low",
-    "worker.actor.clip_ratio_high": "algorithm.clip_high",
-    "worker.actor.clip_ratio_dual": "algorithm.dual_clip",
+    "worker.actor.clip_ratio_low": "algorithm.clip_ratio_low",
+    "worker.actor.clip_ratio_high": "algorithm.clip_ratio_high",
+    "worker.actor.clip_ratio_dual": "algorithm.clip_ratio_dual",
     "worker.actor.max_grad_norm": "optimizer.max_grad_norm",
     "worker.actor.model.model_path": "model.path",
-    "worker.actor.model.freeze_vision_tower": "model.freeze_vision",
+    "worker.actor.model.freeze_vision_tower": "model.freeze_vision_tower",
     "worker.actor.optim.lr": "optimizer.lr",
     "worker.actor.optim.betas": "optimizer.betas",
     "worker.actor.optim.weight_decay": "optimizer.weight_decay",
@@ -40,11 +40,11 @@ RENAMED = {
     "worker.rollout.gpu_memory_utilization": "rollout.gpu_memory_utilization",
     "worker.rollout.tensor_parallel_size": "rollout.tensor_parallel_size",
     "worker.rollout.val_override_config.temperature": "eval.temperature",
-    "worker.rollout.val_override_config.n": "eval.samples",
+    "worker.rollout.val_override_config.n": "eval.n",
     "worker.reward.num_cpus": "rewards.workers",
-    "trainer.project_name": "trainer.project",
-    "trainer.save_freq": "trainer.save_every",
-    "trainer.save_limit": "trainer.keep_checkpoints",
+    "trainer.project_name": "trainer.project_name",
+    "trainer.save_freq": "trainer.save_steps",
+    "trainer.save_limit": "trainer.save_total_limit",
 }
 
 # Key -> theirs -> ours, where the value has another name.
@@ -57,7 +57,10 @@ TRANSLATED: dict[str, tuple[str, dict[str, str]]] = {
         "algorithm.kl_estimator",
         {"kl": "k1", "abs": "absolute", "mse": "k2", "low_var_kl": "k3"},
     ),
-    "worker.actor.loss_avg_mode": ("algorithm.aggregation", {"token": "token", "seq": "sequence"}),
+    "worker.actor.loss_avg_mode": (
+        "algorithm.loss_agg_mode",
+        {"token": "token-mean", "seq": "seq-mean-token-mean"},
+    ),
     "worker.rollout.dtype": (
         "rollout.dtype",
         {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"},
@@ -125,7 +128,7 @@ def migrate(theirs: Mapping[str, Any]) -> Migration:
     flat = {key: value for key, value in flat.items() if value is not None}
     found = Migration()
     found.set("data.format", "easyr1")
-    found.set("optimizer.schedule", "constant")  # EasyR1's, unless it says otherwise
+    found.set("optimizer.lr_scheduler_type", "constant")  # EasyR1's, unless it says otherwise
     for key, ours in RENAMED.items():
         if key in flat:
             found.set(ours, flat.pop(key))
@@ -160,7 +163,7 @@ def _kl(flat: Tree, found: Migration) -> None:
     if flat.pop("algorithm.disable_kl", False):
         found.set("algorithm.kl_coef", 0.0)
     elif flat.pop("algorithm.use_kl_loss", True) is False:
-        found.set("algorithm.kl_in", "reward")
+        found.set("algorithm.use_kl_loss", False)
     flat.pop("algorithm.use_kl_loss", None)
 
 
@@ -179,7 +182,7 @@ def _batches(flat: Tree, found: Migration) -> None:
     sampled = flat.pop("data.rollout_batch_size", None)
     updated = flat.pop("worker.actor.global_batch_size", None) or sampled
     if updated:
-        found.set("rollout.prompts", updated)
+        found.set("rollout.batch_size", updated)
     parts = sampled // updated if sampled and updated else 1
     if parts > 1:
         found.notes.append(
@@ -189,7 +192,7 @@ def _batches(flat: Tree, found: Migration) -> None:
     if steps := flat.pop("trainer.max_steps", None):
         found.set("trainer.max_steps", steps * parts)
     if epochs := flat.pop("worker.actor.ppo_epochs", None):
-        found.set("algorithm.updates_per_rollout", epochs)
+        found.set("algorithm.ppo_epochs", epochs)
 
 
 def _reward(flat: Tree, found: Migration) -> None:
@@ -199,7 +202,7 @@ def _reward(flat: Tree, found: Migration) -> None:
     if spec:
         use = spec if ":" in spec else f"{spec}:compute_score"
         part = {"use": use, **({"options": options} if options else {})}
-        found.set("rewards.parts", {"easyr1": part})
+        found.set("rewards.functions", {"easyr1": part})
 
 
 def _columns(flat: Tree, found: Migration) -> None:
@@ -210,8 +213,8 @@ def _columns(flat: Tree, found: Migration) -> None:
 
 def _template(flat: Tree, found: Migration) -> None:
     if path := flat.pop("data.format_prompt", None):
-        found.set("data.template", path)
-        found.notes.append(f"data.template: in {path}, 'content' is called 'question' here")
+        found.set("data.prompt_template", path)
+        found.notes.append(f"data.prompt_template: in {path}, 'content' is called 'question' here")
     for key in ("data.min_pixels", "data.max_pixels"):
         if value := flat.pop(key, None):
             found.notes.append(
@@ -228,10 +231,10 @@ def _logging(flat: Tree, found: Migration) -> None:
     name = flat.get("trainer.experiment_name", "run")
     found.set("trainer.output_dir", flat.pop("trainer.save_checkpoint_path", f"runs/{name}"))
     trainer = found.tree["trainer"]
-    if trainer.get("save_every", 0) < 0:
-        trainer["save_every"] = 0
-    if trainer.get("keep_checkpoints", 2) < 2:
-        del trainer["keep_checkpoints"]
+    if trainer.get("save_steps", 0) < 0:
+        trainer["save_steps"] = 0
+    if trainer.get("save_total_limit", 2) < 2:
+        del trainer["save_total_limit"]
 
 
 def _steps(flat: Tree, found: Migration) -> None:
@@ -241,7 +244,7 @@ def _steps(flat: Tree, found: Migration) -> None:
     if steps is None:
         found.notes.append(
             f"trainer.max_steps: set it to {epochs or 'EPOCHS'} x (rows of data.train) / "
-            "rollout.prompts; runs are counted in steps here"
+            "rollout.batch_size; runs are counted in steps here"
         )
     ratio = flat.pop("worker.actor.optim.lr_warmup_ratio", None)
     if ratio is not None and steps:

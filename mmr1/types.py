@@ -76,7 +76,7 @@ def _digest(data: bytes, options: str) -> str:
     return hashlib.sha256(data + options.encode()).hexdigest()
 
 
-Part = TextPart | MediaRef
+ContentPart = TextPart | MediaRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Message:
     """One turn of a conversation. ``role`` is ``system``, ``user`` or ``assistant``."""
 
     role: str
-    parts: tuple[Part, ...]
+    parts: tuple[ContentPart, ...]
 
     @property
     def text(self) -> str:
@@ -190,13 +190,13 @@ class Reward:
     Attributes:
         value: The number, or None when there is no valid reward. Never 0 because something broke.
         status: Why ``value`` is what it is.
-        parts: The unweighted value of each named part; None for a part without a valid reward.
+        components: The unweighted value of each reward function; None where it is not valid.
         error: What went wrong, in one line, when the status is not valid.
     """
 
     value: float | None
     status: Status = Status.OK
-    parts: Mapping[str, float | None] = field(default_factory=dict)
+    components: Mapping[str, float | None] = field(default_factory=dict)
     error: str | None = None
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ def folder(tmp_path: Path, digits: Path, tiny_model: Path) -> Path:
     (tmp_path / "run.yaml").write_text(
         f"model: {{path: {tiny_model}, dtype: float32}}\n"
         f"data: {{train: {tmp_path}/rows.jsonl}}\n"
-        "rollout: {engine: hf, prompts: 1, n: 2, sampling: {max_tokens: 2}}\n"
+        "rollout: {engine: hf, batch_size: 1, n: 2, sampling: {max_tokens: 2}}\n"
         f"trainer: {{max_steps: 1, output_dir: {tmp_path}/out}}\n"
     )
     return tmp_path
@@ -190,7 +190,7 @@ def test_unknown_algorithm(refusal):
 
 
 def test_unknown_reward(refusal):
-    message = refusal("rewards.parts={mathh: {weight: 1}}")
+    message = refusal("rewards.functions={mathh: {weight: 1}}")
     assert "mathh" in message
     assert "'math'" in message
 

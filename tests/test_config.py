@@ -25,10 +25,10 @@ def file(tmp_path: Path):
 def test_overrides_come_after_the_file(file):
     config = load_config(
         file("model: {path: a}\nrollout: {n: 4}"),
-        ["rollout.n=6", "rewards.parts.math.weight=2", "data.train=x.jsonl"],
+        ["rollout.n=6", "rewards.functions.math.weight=2", "data.train=x.jsonl"],
     )
     assert config.rollout.n == 6
-    assert config.rewards.parts["math"].weight == 2
+    assert config.rewards.functions["math"].weight == 2
     assert config.data.train == "x.jsonl"
     assert config.trainer.max_steps == Config(model={"path": "a"}).trainer.max_steps
 
@@ -44,7 +44,11 @@ def test_the_dump_reads_back_as_the_same_configuration(file):
         ("model: {path: a}\nrollot: {n: 4}", "", ["unknown key 'rollot'", "'rollout'"]),
         ("model: {path: a}\nrollout: {m: 4}", "", ["unknown key 'rollout.m'", "known here", "n"]),
         ("model: {path: a}", "trainer.max_step=3", ["'trainer.max_step'", "'max_steps'"]),
-        ("model: {path: a}", "rewards.parts.math.wieght=3", ["'rewards.parts.math.wieght'"]),
+        (
+            "model: {path: a}",
+            "rewards.functions.math.wieght=3",
+            ["'rewards.functions.math.wieght'"],
+        ),
         ("model: {path: a}", "rollout.n=many", ["'rollout.n'", "integer", "'many'"]),
         ("model: {path: a}", "rollout.engine=sglang", ["'rollout.engine'", "'vllm' or 'hf'"]),
         ("model: {path: a}", "rollout.n=1", ["rollout.n=1", "set rollout.n to 2 or more"]),
@@ -65,10 +69,10 @@ def test_mistakes_are_named_with_their_file(file, text, override, said):
 
 
 def test_a_part_of_the_reward_can_be_taken_out(file):
-    path = file("model: {path: a}\nrewards: {parts: {format: {weight: 1}, math: {weight: 1}}}")
-    assert list(load_config(path, ["rewards.parts.math=null"]).rewards.parts) == ["format"]
-    with pytest.raises(ValueError, match=r"rewards\.parts"):
-        load_config(path, ["rewards.parts.math=null", "rewards.parts.format=null"])
+    path = file("model: {path: a}\nrewards: {functions: {format: {weight: 1}, math: {weight: 1}}}")
+    assert list(load_config(path, ["rewards.functions.math=null"]).rewards.functions) == ["format"]
+    with pytest.raises(ValueError, match=r"rewards\.functions"):
+        load_config(path, ["rewards.functions.math=null", "rewards.functions.format=null"])
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -91,7 +91,7 @@ def three_b(tmp_path_factory, twenty_m):
 def test_a_3b_model_has_the_published_size(three_b):
     shapes = read_shapes(config_for(three_b))
     assert shapes.weights == pytest.approx(3.75e9, rel=0.03)
-    frozen = read_shapes(config_for(three_b, model={"freeze_vision": True}))
+    frozen = read_shapes(config_for(three_b, model={"freeze_vision_tower": True}))
     assert shapes.trained - frozen.trained == pytest.approx(0.67e9, rel=0.05)
     adapted = read_shapes(config_for(three_b, model={"lora": {"rank": 16}}))
     assert adapted.trained < 0.02 * shapes.weights
@@ -102,10 +102,10 @@ def test_what_does_not_fit_gets_advice_that_helps(three_b):
     whole = config_for(three_b)
     found = estimate(whole, load, memory)
     assert found.total("trainer") > memory / 2
-    assert any("checkpoint_activations" in line for line in found.advice)
+    assert any("gradient_checkpointing" in line for line in found.advice)
     lighter = config_for(
         three_b,
-        model={"freeze_vision": True, "checkpoint_activations": True, "lora": {"rank": 64}},
+        model={"freeze_vision_tower": True, "gradient_checkpointing": True, "lora": {"rank": 64}},
         rollout={"gpu_memory_utilization": 0.3},
     )
     assert estimate(lighter, load, memory).advice == ()

@@ -6,7 +6,7 @@
 from mmr1.config.algorithm import AlgorithmConfig, CriticConfig
 from mmr1.config.data import DataConfig
 from mmr1.config.model import LoraConfig, ModelConfig, OptimizerConfig
-from mmr1.config.rewards import RewardPartConfig, RewardsConfig
+from mmr1.config.rewards import RewardFunctionConfig, RewardsConfig
 from mmr1.config.rollout import EvalConfig, RolloutConfig, SamplingConfig
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
@@ -31,8 +31,8 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "ResourcesConfig",
+    "RewardFunctionConfig",
     "RewardModelConfig",
-    "RewardPartConfig",
     "RewardsConfig",
     "RolloutConfig",
     "SamplingConfig",

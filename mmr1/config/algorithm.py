@@ -36,17 +36,26 @@ ALGORITHMS = Registry(
 """Algorithms by name. Only names: what they load stays unloaded until a run builds it."""
 
 ALGORITHM_DEFAULTS: dict[str, dict[str, Any]] = {
-    "reinforce": {"aggregation": "token"},
-    "rloo": {"aggregation": "token"},
-    "remax": {"aggregation": "token"},
-    "reinforce_pp": {"aggregation": "token", "kl_in": "reward", "kl_estimator": "k1"},
-    "reinforce_pp_baseline": {"aggregation": "token", "kl_estimator": "k2"},
-    "dr_grpo": {"aggregation": "constant"},
-    "gpg": {"aggregation": "token"},
-    "dapo": {"aggregation": "token", "clip_high": 0.28, "dynamic_sampling": True},
-    "gspo": {"ratio": "response_mean", "clip_low": 3e-4, "clip_high": 4e-4},
-    "cispo": {"aggregation": "token", "clip_low": 1.0, "clip_high": 4.0},
-    "ppo": {"aggregation": "token", "kl_in": "reward", "kl_estimator": "k1", "critic": {}},
+    "reinforce": {"loss_agg_mode": "token-mean"},
+    "rloo": {"loss_agg_mode": "token-mean"},
+    "remax": {"loss_agg_mode": "token-mean"},
+    "reinforce_pp": {"loss_agg_mode": "token-mean", "use_kl_loss": False, "kl_estimator": "k1"},
+    "reinforce_pp_baseline": {"loss_agg_mode": "token-mean", "kl_estimator": "k2"},
+    "dr_grpo": {"loss_agg_mode": "seq-mean-token-sum-norm"},
+    "gpg": {"loss_agg_mode": "token-mean"},
+    "dapo": {"loss_agg_mode": "token-mean", "clip_ratio_high": 0.28, "dynamic_sampling": True},
+    "gspo": {
+        "importance_sampling_level": "sequence",
+        "clip_ratio_low": 3e-4,
+        "clip_ratio_high": 4e-4,
+    },
+    "cispo": {"loss_agg_mode": "token-mean", "clip_ratio_low": 1.0, "clip_ratio_high": 4.0},
+    "ppo": {
+        "loss_agg_mode": "token-mean",
+        "use_kl_loss": False,
+        "kl_estimator": "k1",
+        "critic": {},
+    },
 }
 """What an algorithm's paper sets otherwise than the defaults below."""
 
@@ -57,11 +66,11 @@ _CLIPPED = {"grpo", "process_grpo", "dr_grpo", "dapo", "reinforce_pp", "reinforc
 _CLIPPED |= {"ppo", "t_grpo"}
 # Keys that only some of the built-in algorithms read.
 _READ_BY = {
-    "clip_low": _CLIPPED | _IMPORTANCE | {"gspo", "cispo"},
-    "clip_high": _CLIPPED | _IMPORTANCE | {"gspo", "cispo"},
-    "dual_clip": _CLIPPED | {"gspo"},
-    "ratio": {"grpo", "t_grpo", "dr_grpo", "dapo", "gspo"},
-    "importance": _IMPORTANCE,
+    "clip_ratio_low": _CLIPPED | _IMPORTANCE | {"gspo", "cispo"},
+    "clip_ratio_high": _CLIPPED | _IMPORTANCE | {"gspo", "cispo"},
+    "clip_ratio_dual": _CLIPPED | {"gspo"},
+    "importance_sampling_level": {"grpo", "t_grpo", "dr_grpo", "dapo", "gspo"},
+    "importance_sampling": _IMPORTANCE,
     "baseline_momentum": {"reinforce"},
     "sapo_tau": {"sapo"},
     "step_rewards": {"process_grpo"},
@@ -83,10 +92,10 @@ class CriticConfig(Section):
     )
     gamma: float = Field(1.0, gt=0, le=1, description="Discount per token")
     lam: float = Field(1.0, ge=0, le=1, description="λ of GAE; 1 trusts the reward alone")
-    value_clip: float | None = Field(
+    cliprange_value: float | None = Field(
         0.2, gt=0, description="Farthest that a value moves per rollout; null: no clip"
     )
-    updates_per_rollout: Positive | None = Field(
+    ppo_epochs: Positive | None = Field(
         None, description="Its optimizer steps on a rollout; as many as the policy's if not set"
     )
     warmup_steps: int = Field(0, ge=0, description="First steps, in which it learns alone")
@@ -96,16 +105,17 @@ class AlgorithmConfig(Section):
     """The advantage and the loss."""
 
     name: str = Field("grpo", description="A name of docs/algorithms.md, or file.py:build")
-    clip_low: float = Field(0.2, ge=0)
-    clip_high: float = Field(0.2, ge=0)
-    dual_clip: float | None = Field(
+    clip_ratio_low: float = Field(0.2, ge=0)
+    clip_ratio_high: float = Field(0.2, ge=0)
+    clip_ratio_dual: float | None = Field(
         None, gt=1, description="Bound of the ratio where the advantage is negative, e.g. 3"
     )
-    ratio: Literal["token", "response", "response_mean"] = Field(
+    importance_sampling_level: Literal["token", "sequence", "sequence_product"] = Field(
         "token",
-        description="Clip the ratio of each token, the response (R1) or its geometric mean (GSPO)",
+        description="Clip the ratio of each token, of the sequence as its geometric mean (GSPO), or of "
+        "the sequence as the product over its tokens (the R1 paper)",
     )
-    importance: Literal["clip", "none", "token", "per_decision", "sequence"] = Field(
+    importance_sampling: Literal["clip", "none", "token", "per_decision", "sequence"] = Field(
         "clip", description="Policy gradients after the first update of a rollout"
     )
     sapo_tau: tuple[float, float] = Field(
@@ -116,12 +126,14 @@ class AlgorithmConfig(Section):
     kl_estimator: Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward", "full"] = Field(
         "k3", description="full: exact, over the whole vocabulary, in the loss alone"
     )
-    kl_in: Literal["loss", "reward"] = "loss"
+    use_kl_loss: bool = Field(
+        True, description="The KL term is in the loss; false: a penalty in the reward"
+    )
     kl_target: float | None = Field(
         None, gt=0, description="Adapt kl_coef to this KL per token; fixed if not set"
     )
-    kl_rate: float = Field(0.1, gt=0, description="Of the adaptation")
-    reference_refresh: int = Field(
+    kl_adaptation_rate: float = Field(0.1, gt=0, description="Of the adaptation")
+    ref_model_sync_steps: int = Field(
         0, ge=0, description="Steps after which the reference becomes the policy; 0: never"
     )
     offload_reference: bool = Field(
@@ -131,26 +143,28 @@ class AlgorithmConfig(Section):
     entropy_target: float | None = Field(
         None, gt=0, description="Adapt entropy_coef to this entropy per token; fixed if not set"
     )
-    entropy_rate: float = Field(0.1, gt=0, description="Of the adaptation")
+    entropy_adaptation_rate: float = Field(0.1, gt=0, description="Of the adaptation")
     ptx_coef: float = Field(
         0.0, ge=0, description="Of the supervised loss on data.ptx, mixed into every update"
     )
-    ptx_batch: Positive = Field(32, description="Demonstrations of data.ptx per step")
-    aggregation: Literal["sequence", "token", "constant"] = Field(
-        "sequence", description="How token losses are added up"
+    ptx_batch_size: Positive = Field(32, description="Demonstrations of data.ptx per step")
+    loss_agg_mode: Literal["seq-mean-token-mean", "token-mean", "seq-mean-token-sum-norm"] = Field(
+        "seq-mean-token-mean", description="How token losses are added up"
     )
-    updates_per_rollout: Positive = 1
+    ppo_epochs: Positive = 1
     critic: CriticConfig | None = Field(None, description="For ppo, or an algorithm of your own")
-    rollout_correction: Literal["auto", "none", "token", "sequence"] = Field(
+    rollout_is: Literal["auto", "none", "token", "sequence"] = Field(
         "auto",
         description="Weigh losses by trainer's over engine's probability; auto: token when the "
         "rollouts run ahead",
     )
-    correction_cap: float = Field(2.0, gt=0, description="Largest such weight")
-    correction_outlier: float | None = Field(
+    rollout_is_threshold: float = Field(2.0, gt=0, description="Largest such weight")
+    rollout_rs_threshold: float | None = Field(
         None, gt=1, description="Leave out tokens whose ratio is above this or below its inverse"
     )
-    mask_truncated: bool = Field(False, description="Leave truncated completions out of the loss")
+    mask_truncated_completions: bool = Field(
+        False, description="Leave truncated completions out of the loss"
+    )
     step_rewards: str | None = Field(
         None, description="file.py:function that rewards the steps of a completion"
     )
@@ -158,9 +172,9 @@ class AlgorithmConfig(Section):
         False, description="Replace groups of equal rewards by new ones before the update"
     )
     oversample: float = Field(
-        1.0, ge=1, description="Prompts drawn at first, as a multiple of rollout.prompts"
+        1.0, ge=1, description="Prompts drawn at first, as a multiple of rollout.batch_size"
     )
-    max_draws: Positive = Field(
+    max_num_gen_batches: Positive = Field(
         10, description="Most draws of a step; none with signal by then ends the run"
     )
 
@@ -182,7 +196,7 @@ class AlgorithmConfig(Section):
     def _make_sense(self) -> AlgorithmConfig:
         for key, needed in (
             ("kl_target", "kl_coef"),
-            ("reference_refresh", "kl_coef"),
+            ("ref_model_sync_steps", "kl_coef"),
             ("offload_reference", "kl_coef"),
             ("entropy_target", "entropy_coef"),
         ):
@@ -201,13 +215,15 @@ class AlgorithmConfig(Section):
                 "process_grpo learns from the rewards of steps and step_rewards is not set; name a "
                 "file.py:function in algorithm.step_rewards, or use name=grpo"
             )
-        if self.name == "process_grpo" and self.kl_in == "reward":
+        if self.name == "process_grpo" and not self.use_kl_loss:
             raise ValueError(
-                "process_grpo learns from the rewards of steps, which hold no KL; set kl_in=loss"
+                "process_grpo learns from the rewards of steps, which hold no KL; set "
+                "use_kl_loss=true"
             )
-        if self.kl_estimator == "full" and self.kl_in == "reward":
+        if self.kl_estimator == "full" and not self.use_kl_loss:
             raise ValueError(
-                "kl_estimator=full is measured in the update, after the rewards; set kl_in=loss, "
+                "kl_estimator=full is measured in the update, after the rewards; set "
+                "use_kl_loss=true, "
                 "or an estimator of sampled tokens such as k1"
             )
         if self.kl_estimator == "full" and self.offload_reference:

@@ -19,7 +19,7 @@ class DataConfig(Section):
     format: str | None = Field(
         None, description="Row form (easyr1, verl, trl, ...); recognised by its keys if not set"
     )
-    template: str | None = Field(
+    prompt_template: str | None = Field(
         None, description="Prompt template by name (think_answer, boxed, ...) or a .jinja file"
     )
     system_prompt: str | None = Field(None, description="Put before every conversation")

@@ -80,14 +80,14 @@ def _sibling_keys(location: tuple[int | str, ...]) -> list[str]:
     section: Any = Config
     for part in location[:-1]:
         field = getattr(section, "model_fields", {}).get(part)
-        if field is None:  # an entry of a mapping, such as rewards.parts.NAME
+        if field is None:  # an entry of a mapping, such as rewards.functions.NAME
             continue
         section = _section_of(field.annotation)
     return sorted(getattr(section, "model_fields", {}))
 
 
 def _section_of(annotation: Any) -> Any:
-    """The Section inside an annotation such as ``dict[str, RewardPartConfig]`` or ``X | None``."""
+    """The Section in an annotation such as ``dict[str, RewardFunctionConfig]`` or ``X | None``."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     inner = [_section_of(argument) for argument in getattr(annotation, "__args__", ())]

@@ -38,8 +38,8 @@ class ModelConfig(Section):
 
     path: str = Field(description="A Hugging Face model directory or hub name")
     dtype: Dtype = "bfloat16"
-    freeze_vision: bool = Field(False, description="Keep the vision tower as it is")
-    checkpoint_activations: bool = Field(
+    freeze_vision_tower: bool = Field(False, description="Keep the vision tower as it is")
+    gradient_checkpointing: bool = Field(
         False, description="Compute activations again in the backward pass: less memory, 4/3 work"
     )
     lora: LoraConfig | None = Field(None, description="Train adapters only; {} for the defaults")
@@ -52,9 +52,9 @@ class OptimizerConfig(Section):
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0)
     warmup_steps: int = Field(10, ge=0)
-    schedule: Literal["linear", "constant", "cosine"] = "linear"
+    lr_scheduler_type: Literal["linear", "constant", "cosine"] = "linear"
     max_grad_norm: float = Field(1.0, gt=0)
-    moments: Dtype = Field(
+    state_dtype: Dtype = Field(
         "float32", description="How AdamW's moments are kept; bfloat16 is rounded at random"
     )
     offload: bool = Field(

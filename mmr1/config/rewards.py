@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from mmr1.config.section import Fraction, Positive, Section
 
 
-class RewardPartConfig(Section):
+class RewardFunctionConfig(Section):
     """One named, weighted part of the reward."""
 
     use: str | None = Field(
@@ -35,10 +35,10 @@ class RewardPartConfig(Section):
 class RewardsConfig(Section):
     """The weighted sum of named parts, and the pool of processes that verifies answers."""
 
-    parts: dict[str, RewardPartConfig] = Field(
+    functions: dict[str, RewardFunctionConfig] = Field(
         default_factory=lambda: {
-            "format": RewardPartConfig(weight=0.5),
-            "math": RewardPartConfig(weight=1.0),
+            "format": RewardFunctionConfig(weight=0.5),
+            "math": RewardFunctionConfig(weight=1.0),
         },
         min_length=1,
     )
@@ -48,10 +48,10 @@ class RewardsConfig(Section):
         0.2, description="The run stops when more of a step's completions have no valid reward"
     )
 
-    @field_validator("parts", mode="before")
+    @field_validator("functions", mode="before")
     @classmethod
-    def _drop(cls, parts: Any) -> Any:
-        """``rewards.parts.NAME=null`` takes a part of the file out."""
-        if not isinstance(parts, Mapping):
-            return parts
-        return {name: part for name, part in parts.items() if part is not None}
+    def _drop(cls, functions: Any) -> Any:
+        """``rewards.functions.NAME=null`` takes a function of the file out."""
+        if not isinstance(functions, Mapping):
+            return functions
+        return {name: function for name, function in functions.items() if function is not None}

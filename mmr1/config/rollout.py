@@ -27,21 +27,23 @@ class SamplingConfig(Section):
 class EvalConfig(Section):
     """Evaluation on ``data.eval`` (``mmr1 eval``, and at the end of ``mmr1 train``)."""
 
-    samples: int = Field(1, ge=0, description="Sampled completions per prompt, beside the greedy")
+    n: int = Field(1, ge=0, description="Sampled completions per prompt, beside the greedy")
     temperature: float = Field(1.0, gt=0, description="Of the sampled completions")
     batch_size: Positive = Field(128, description="Prompts given to the engine at once")
     limit: Positive | None = Field(None, description="Only the first records")
-    accuracy: str | None = Field(
+    accuracy_function: str | None = Field(
         None, description="Reward part whose 1.0 means right; default: the first but 'format'"
     )
-    right_at: list[float] = Field(
+    accuracy_thresholds: list[float] = Field(
         [1.0],
         description="Values of that part from which an answer is right; the first makes the "
         "accuracy. Empty: its mean does",
     )
-    by: str | None = Field(None, description="Record key to break results down by; else the task")
+    group_by: str | None = Field(
+        None, description="Record key to break results down by; else the task"
+    )
     prompt: Literal["reason", "direct"] | None = Field(
-        None, description="Ask for reasoning, or for the answer alone; else data.template"
+        None, description="Ask for reasoning, or for the answer alone; else data.prompt_template"
     )
     models: dict[str, str] = Field(
         default_factory=dict, description="Names and paths of several models; else model.path"
@@ -51,7 +53,7 @@ class EvalConfig(Section):
         description="Names and records of several datasets, a benchmark's name brings its scoring; "
         "else data.eval",
     )
-    output: str | None = Field(
+    output_dir: str | None = Field(
         None, description="Folder for results and completions; an interrupted one is continued"
     )
 
@@ -64,12 +66,12 @@ class RolloutConfig(Section):
         None, description="Of vLLM's weights and arithmetic; default: model.dtype"
     )
     n: Positive = Field(8, description="Group size: completions per prompt")
-    prompts: Positive = Field(16, description="Prompts per step")
+    batch_size: Positive = Field(16, description="Prompts per step")
     sampling: SamplingConfig = SamplingConfig()
     max_model_len: Positive = Field(4096, description="Longest prompt and completion together")
     gpu_memory_utilization: Fraction = 0.5
     tensor_parallel_size: Positive = 1
-    vision_tokens: Positive = Field(
+    max_vision_tokens: Positive = Field(
         65536,
         description="Of prompts that vLLM works on at a time (19 KB of patches each); others wait",
     )
@@ -77,7 +79,7 @@ class RolloutConfig(Section):
     timeout_s: float = Field(
         3600, gt=0, description="An engine that takes longer for one batch is taken to hang"
     )
-    ahead: int = Field(
+    max_off_policy_steps: int = Field(
         0, ge=0, description="Steps that rollouts run ahead of the update; their bound of staleness"
     )
     deterministic: bool = Field(
@@ -85,7 +87,7 @@ class RolloutConfig(Section):
         description="The same step samples the same tokens: vLLM gets all prompts together and, on "
         "a GPU, its batch-invariant kernels",
     )
-    restarts: int = Field(
+    max_restarts: int = Field(
         3, ge=0, description="How often in a run an engine that died or hung is replaced"
     )
     parity_tolerance: float | None = Field(

@@ -16,28 +16,28 @@ class TrainerConfig(Section):
 
     max_steps: Positive = 100
     output_dir: str = "runs/run"
-    save_every: int = Field(0, ge=0, description="Checkpoint interval in steps; 0: the last only")
-    keep_checkpoints: int = Field(2, ge=2, description="How many of the last to keep")
-    keep_best: str | None = Field(
+    save_steps: int = Field(0, ge=0, description="Checkpoint interval in steps; 0: the last only")
+    save_total_limit: int = Field(2, ge=2, description="How many of the last to keep")
+    metric_for_best_model: str | None = Field(
         None, description="Also keep the checkpoint where this metric was highest: reward/mean, ..."
     )
-    save_in_background: bool = Field(
+    async_save: bool = Field(
         False, description="Write checkpoints beside the training, from a copy in memory"
     )
-    grace_s: float = Field(
+    grace_period_s: float = Field(
         120.0, gt=0, description="Seconds that SIGTERM or Ctrl-C leaves a step to end and be saved"
     )
-    log_rollouts_every: Positive = 10
-    log_every: Positive = Field(10, description="Steps between lines when not on a terminal")
+    log_completions_steps: Positive = 10
+    logging_steps: Positive = Field(10, description="Steps between lines when not on a terminal")
     trackers: list[Tracker] = Field(
         default_factory=list, description="Experiment trackers beside metrics.jsonl, any number"
     )
-    project: str = Field("mmr1", description="Project that trackers file the run under")
+    project_name: str = Field("mmr1", description="Project that trackers file the run under")
     threads: Positive | None = Field(None, description="CPU threads of trainer and engine each")
     micro_batch_tokens: Positive = Field(
         16384, description="Cost of one forward and backward: tokens, and vision tokens once more"
     )
-    vision_cost: float = Field(
+    vision_token_cost: float = Field(
         1.0, ge=0, description="Of a vision token in the tower; 1.0 for 3B, 0.42 for 7B"
     )
 
@@ -46,7 +46,7 @@ class ResourcesConfig(Section):
     """How many processes train and generate; more than one of either run on Ray."""
 
     ranks: Positive = Field(1, description="Trainer processes that the model is sharded over")
-    shard: Positive | None = Field(
+    fsdp_size: Positive | None = Field(
         None,
         description="Ranks that share one copy of the model, those of a machine if it fits there "
         "(hybrid sharding); default: all ranks",
@@ -64,9 +64,9 @@ class ResourcesConfig(Section):
 
     @model_validator(mode="after")
     def _whole_copies(self) -> ResourcesConfig:
-        if self.shard is not None and self.ranks % self.shard:
+        if self.fsdp_size is not None and self.ranks % self.fsdp_size:
             raise ValueError(
-                f"resources.shard={self.shard} does not divide resources.ranks={self.ranks}"
+                f"resources.fsdp_size={self.fsdp_size} does not divide resources.ranks={self.ranks}"
             )
         return self
 
@@ -92,7 +92,9 @@ class DpoConfig(Section):
     rounds: int = Field(
         0, ge=0, description="Times to sample and judge pairs of one's own; 0 reads them"
     )
-    prompts: Positive = Field(128, description="Prompts sampled in a round, rollout.n times each")
+    prompts_per_round: Positive = Field(
+        128, description="Prompts sampled in a round, rollout.n times each"
+    )
     pairs_per_prompt: Positive = Field(4, description="At most; a round's pairs of one prompt")
 
 

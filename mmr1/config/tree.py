@@ -72,9 +72,14 @@ class Config(Section):
                 f"algorithm.critic.warmup_steps={critic.warmup_steps} and trainer.max_steps={steps}"
                 ": the policy would never learn; lower the first or raise the second"
             )
-        if self.rollout.ahead and self.rollout.engine == "hf" and not self.resources.distributed:
+        if (
+            self.rollout.max_off_policy_steps
+            and self.rollout.engine == "hf"
+            and not self.resources.distributed
+        ):
             raise ValueError(
-                f"rollout.ahead={self.rollout.ahead} and rollout.engine=hf: that engine samples "
+                f"rollout.max_off_policy_steps={self.rollout.max_off_policy_steps} and "
+                "rollout.engine=hf: that engine samples "
                 "from the very model that is being updated; set rollout.engine=vllm or ahead=0"
             )
         if self.rollout.engine == "hf" and self.rollout_dtype != self.model.dtype:
@@ -98,22 +103,22 @@ class Config(Section):
         return self.rollout.max_model_len - self.rollout.sampling.max_tokens
 
     @property
-    def rounded(self) -> bool:
+    def uses_bf16(self) -> bool:
         """The engine's log-probs or the trainer's are computed in half precision."""
         return "bfloat16" in (self.model.dtype, self.rollout_dtype)
 
     @property
     def parity_tolerance(self) -> float:
         """``rollout.parity_tolerance``, or its default."""
-        return self.rollout.parity_tolerance or (0.1 if self.rounded else 1e-4)
+        return self.rollout.parity_tolerance or (0.1 if self.uses_bf16 else 1e-4)
 
     @property
-    def correction(self) -> Literal["none", "token", "sequence"]:
-        """``algorithm.rollout_correction`` with ``auto`` resolved."""
-        wanted = self.algorithm.rollout_correction
+    def resolved_rollout_is(self) -> Literal["none", "token", "sequence"]:
+        """``algorithm.rollout_is`` with ``auto`` resolved."""
+        wanted = self.algorithm.rollout_is
         if wanted != "auto":
             return wanted
-        is_off_policy = self.rollout.ahead or self.rollout_dtype != self.model.dtype
+        is_off_policy = self.rollout.max_off_policy_steps or self.rollout_dtype != self.model.dtype
         return "token" if is_off_policy else "none"
 
     def _refuse_what_ranks_cannot(self) -> None:
@@ -133,31 +138,32 @@ class Config(Section):
                 f"{resources} and optimizer.offload or algorithm.offload_reference: ranks shard "
                 "what one process would offload; leave them out and set resources.ranks higher"
             )
-        sharded, whole = self.resources.shard, self.resources.ranks
-        if self.optimizer.moments == "bfloat16" and sharded not in (None, whole):
+        sharded, whole = self.resources.fsdp_size, self.resources.ranks
+        if self.optimizer.state_dtype == "bfloat16" and sharded not in (None, whole):
             raise ValueError(
-                f"resources.shard={sharded} of {whole} ranks and optimizer.moments=bfloat16: "
+                f"resources.fsdp_size={sharded} of {whole} ranks and "
+                "optimizer.state_dtype=bfloat16: "
                 "copies of the model would be rounded differently; set moments=float32, or leave "
-                "resources.shard out"
+                "resources.fsdp_size out"
             )
-        if self.trainer.save_in_background:
+        if self.trainer.async_save:
             raise ValueError(
-                f"{resources} and trainer.save_in_background: ranks save together, between steps; "
+                f"{resources} and trainer.async_save: ranks save together, between steps; "
                 "leave it out"
             )
 
     def _match_contrast(self) -> None:
         """T-GRPO's rollout and its reward part go together."""
-        parts = self.rewards.parts.items()
+        parts = self.rewards.functions.items()
         pays = [name for name, part in parts if (part.use or name) == "temporal_contrast"]
         name = self.algorithm.name
         if name == "t_grpo" and not pays:
             raise ValueError(
                 "algorithm.name=t_grpo compares with shuffled frames and no reward part pays for "
-                "it; add rewards.parts.temporal_contrast with options.of naming an accuracy part"
+                "it; add rewards.functions.temporal_contrast with options.of naming an accuracy"
             )
         if pays and name in ALGORITHMS.builtin and name != "t_grpo":
             raise ValueError(
-                f"rewards.parts.{pays[0]} compares with completions for shuffled frames and "
+                f"rewards.functions.{pays[0]} compares with completions for shuffled frames and "
                 f"algorithm.name={name} samples none; set algorithm.name=t_grpo"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from mmr1.types import MediaRef, Message, Part, TextPart
+from mmr1.types import ContentPart, MediaRef, Message, TextPart
 
 TAG = re.compile(r"<(image|video)(?: ?\d+)?>")
 """``<image>``, ``<image1>``, ``<image 1>`` and the same for videos, as datasets write them."""
@@ -50,7 +50,7 @@ def fill(
     return tuple(Message(role, tuple(_parts(text, media))) for role, text in turns)
 
 
-def _parts(text: str, media: dict[str, list[MediaRef]]) -> Iterator[Part]:
+def _parts(text: str, media: dict[str, list[MediaRef]]) -> Iterator[ContentPart]:
     for position, piece in enumerate(split_tags(text)):
         if position % 2:
             yield media[piece].pop(0)

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from mmr1.data.placeholders import TAG, check_counts, check_text, split_tags
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
-from mmr1.types import MediaRef, Message, Part, Sample, TextPart
+from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
 from mmr1.vision.paths import resolve_media
 
 
@@ -94,7 +94,7 @@ def _is_bare(item: MediaItem) -> bool:
     return item.path is None and item.data is None
 
 
-def _parts(turn: Turn, queue: dict[str, list[MediaRef]], root: Path) -> Iterator[Part]:
+def _parts(turn: Turn, queue: dict[str, list[MediaRef]], root: Path) -> Iterator[ContentPart]:
     if isinstance(turn.content, str):
         for position, piece in enumerate(split_tags(turn.content)):
             if position % 2:
@@ -155,7 +155,7 @@ def encode(sample: Sample, root: Path) -> dict[str, Any]:
     return row
 
 
-def _item(part: Part, root: Path) -> dict[str, Any]:
+def _item(part: ContentPart, root: Path) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     item: dict[str, Any] = {"type": part.kind}

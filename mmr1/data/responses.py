@@ -10,14 +10,14 @@ from mmr1.types import Completion, Prompt, RolloutGroup, Sample
 from mmr1.vision.families.qwen2_5_vl import Family
 
 
-def written_group(family: Family, prompt: Prompt, texts: Sequence[str]) -> RolloutGroup:
+def group_of_responses(family: Family, prompt: Prompt, texts: Sequence[str]) -> RolloutGroup:
     """Each text and the end of its turn, as if it had been sampled (with log-probs of 0)."""
     return RolloutGroup(prompt, tuple(_completion(family, text) for text in texts))
 
 
 def demonstration(family: Family, prompt: Prompt) -> RolloutGroup:
     """The assistant's answer at the end of the prompt's sample, as a group of one."""
-    return written_group(family, prompt, [assistant_text(prompt.sample)])
+    return group_of_responses(family, prompt, [assistant_text(prompt.sample)])
 
 
 def assistant_text(sample: Sample) -> str:

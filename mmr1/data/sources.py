@@ -32,7 +32,7 @@ def load_samples(
     """
     config = config or DataConfig()
     quarantine = quarantine or Quarantine(None, config.max_bad_fraction)
-    template = load_template(config.template) if config.template else None
+    template = load_template(config.prompt_template) if config.prompt_template else None
     samples: list[Sample] = []
     total = 0
     for where, found in read_samples(spec, config):

@@ -15,7 +15,7 @@ from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from mmr1.registry import suggest
-from mmr1.types import MediaRef, Message, Part, Sample, TextPart
+from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
 
 _QUESTION = "\ue000question\ue000"
 
@@ -42,20 +42,21 @@ def load_template(name: str) -> Template:
     if name.endswith((".jinja", ".j2")):
         path = Path(name)
         if not path.is_file():
-            raise ValueError(f"data.template '{name}': no such file")
+            raise ValueError(f"data.prompt_template '{name}': no such file")
         text = path.read_text(encoding="utf-8")
     else:
         known = template_names()
         if name not in known:
             raise ValueError(
-                f"unknown data.template '{name}'{suggest(name, known)}; known: {', '.join(known)}; "
+                f"unknown data.prompt_template '{name}'{suggest(name, known)}; "
+                f"known: {', '.join(known)}; "
                 "or name a .jinja file"
             )
         text = (resources.files("mmr1.data") / f"prompts/{name}.jinja").read_text()
     try:
         return environment.from_string(text)
     except TemplateError as error:
-        raise ValueError(f"data.template '{name}': {error}") from error
+        raise ValueError(f"data.prompt_template '{name}': {error}") from error
 
 
 def apply_template(sample: Sample, template: Template) -> Sample:
@@ -90,16 +91,16 @@ def _render(sample: Sample, template: Template) -> tuple[str, str, str]:
     try:
         module = template.make_module(variables)
     except TemplateError as error:
-        raise ValueError(f"data.template: {error}") from error
+        raise ValueError(f"data.prompt_template: {error}") from error
     pieces = str(module).strip().split(_QUESTION)
     if len(pieces) != 2:
         raise ValueError(
-            f"data.template has {{{{ question }}}} {len(pieces) - 1} times; write it exactly once"
+            f"data.prompt_template has {{{{ question }}}} {len(pieces) - 1} times; write it once"
         )
     return str(getattr(module, "system", "")).strip(), pieces[0], pieces[1]
 
 
-def _wrapped(parts: tuple[Part, ...], before: str, after: str) -> Iterator[Part]:
+def _wrapped(parts: tuple[ContentPart, ...], before: str, after: str) -> Iterator[ContentPart]:
     leading = next(
         (i for i, part in enumerate(parts) if not isinstance(part, MediaRef)), len(parts)
     )

@@ -18,11 +18,11 @@ from rich.progress import Progress
 from mmr1.config import Config
 from mmr1.evaluation.presets import with_preset
 from mmr1.evaluation.store import Store
-from mmr1.rewards import Scorer, build_scorer
+from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.trainer.models.loading import load_model
 from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.sampling.scoring import GroupScorer
+from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.train import Inputs, check_inputs
 from mmr1.trainer.validation.evaluate import Evaluation, decodings, evaluate, prompt_scores
 from mmr1.trainer.validation.statistics import Paired, paired
@@ -38,7 +38,7 @@ class Task:
     model: str
     data: str
     config: Config
-    scorer: Scorer
+    scorer: CompositeReward
     inputs: Inputs
     store: Store | None
 
@@ -57,7 +57,7 @@ class Comparison:
 def run_evaluations(config: Config) -> tuple[Results, list[Comparison]]:
     """Every model of ``eval.models`` on every dataset of ``eval.data``.
 
-    Without these, ``model.path`` on ``data.eval``. With ``eval.output`` the completions of each
+    Without these, ``model.path`` on ``data.eval``. With ``eval.output_dir`` the completions of each
     pair are kept batch by batch and an interrupted evaluation is continued; of several pairs
     ``results.json`` holds everything but the completions.
 
@@ -71,10 +71,10 @@ def run_evaluations(config: Config) -> tuple[Results, list[Comparison]]:
         progress = stack.enter_context(Progress(disable=not Console().is_terminal))
         for model in dict.fromkeys(task.model for task in tasks):
             own = [task for task in tasks if task.model == model]
-            _evaluate_model(own, results, progress, Path(config.eval.output or scratch))
+            _evaluate_model(own, results, progress, Path(config.eval.output_dir or scratch))
     comparisons = compare(results)
-    if config.eval.output and len(results) > 1:
-        _write(Path(config.eval.output), results, comparisons)
+    if config.eval.output_dir and len(results) > 1:
+        _write(Path(config.eval.output_dir), results, comparisons)
     return results, comparisons
 
 
@@ -91,7 +91,7 @@ def _pairs(config: Config) -> list[tuple[str, str, Config, Path | None]]:
     for model, path in models.items():
         for name, records in data.items():
             own = _named(config, path, records)
-            folder = Path(config.eval.output) / model / name if config.eval.output else None
+            folder = Path(config.eval.output_dir) / model / name if config.eval.output_dir else None
             found.append((model, name, with_preset(own, name, config.eval.prompt), folder))
     return found
 
@@ -106,7 +106,7 @@ def _named(config: Config, model: str, records: str) -> Config:
 
 
 def _task(stack: ExitStack, model: str, data: str, config: Config, folder: Path | None) -> Task:
-    scorer = stack.enter_context(build_scorer(config.rewards, reward_models(config)))
+    scorer = stack.enter_context(build_composite_reward(config.rewards, reward_models(config)))
     inputs = check_inputs(config, scorer, train=False)
     store = Store(folder, config, inputs.held_out) if folder else None
     return Task(model, data, config, scorer, inputs, store)
@@ -124,7 +124,7 @@ def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, fol
             total = len(decodings(task.config)) * len(task.inputs.held_out)
             bar = progress.add_task(name, total=total)
             # The engine's own media cache: each picture is prepared once.
-            groups = GroupScorer(
+            groups = RewardManager(
                 task.scorer, inputs.media, task.config.rewards.max_invalid_fraction
             )
             store = task.store

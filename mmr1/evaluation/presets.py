@@ -25,8 +25,8 @@ class Preset:
         converter: Of ``mmr1-data convert``.
         reward: The built-in that scores an answer.
         options: Of that reward.
-        right_at: Its values from which an answer is right; empty: the value itself is the score.
-        by: Record key that results are broken down by.
+        accuracy_thresholds: Its values from which an answer is right; empty: the value is the score.
+        group_by: Record key that results are broken down by.
         template: Prompt with reasoning; without it is ``direct``.
     """
 
@@ -34,22 +34,23 @@ class Preset:
     converter: str
     reward: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    right_at: tuple[float, ...] = RIGHT
-    by: str | None = None
+    accuracy_thresholds: tuple[float, ...] = RIGHT
+    group_by: str | None = None
     template: str = "think_answer"
 
 
 PRESETS = {
     "mathvista": Preset(
         "MathVista testmini: the option, the integer, or the number rounded to the row's precision",
-        "mathvista", "auto", by="question_type",
+        "mathvista", "auto", group_by="question_type",
     ),
     "mathverse": Preset(
         "MathVerse testmini: the option or an equal value, by version of the problem",
-        "mathverse", "auto", by="problem_version",
+        "mathverse", "auto", group_by="problem_version",
     ),
     "math_vision": Preset(
-        "MATH-Vision: the option or an equal value, by level", "math_vision", "auto", by="level"
+        "MATH-Vision: the option or an equal value, by level",
+        "math_vision", "auto", group_by="level"
     ),
     "superclevr": Preset(
         "SuperCLEVR counting as R1-V evaluates it: the exact count",
@@ -67,13 +68,13 @@ PRESETS = {
         "refcoco", "iou", {"space": "resized"}, (0.5,), template="grounding",
     ),
     "charades_sta": Preset(
-        "Charades-STA: R@1 at temporal IoU 0.5, also 0.3 and 0.7; the part's mean is the mIoU",
-        "charades_sta", "tiou", right_at=(0.5, 0.3, 0.7), template="video",
+        "Charades-STA: R@1 at temporal IoU 0.5, also 0.3 and 0.7; its mean is the mIoU",
+        "charades_sta", "tiou", accuracy_thresholds=(0.5, 0.3, 0.7), template="video",
     ),
     "vsi_bench": Preset(
         "VSI-Bench: the option, or for numbers the mean relative accuracy, by type of question",
         "video_r1", "auto", {"regression": {"mean_relative": True}}, (),
-        by="original_question_type", template="video_r1",
+        group_by="original_question_type", template="video_r1",
     ),
 }  # fmt: skip
 
@@ -91,12 +92,16 @@ def with_preset(config: Config, name: str, prompt: Literal["reason", "direct"] |
     tree = config.model_dump()
     if prompt is not None or preset is not None:
         reasoning = preset.template if preset else "think_answer"
-        tree["data"]["template"] = "direct" if prompt == "direct" else reasoning
+        tree["data"]["prompt_template"] = "direct" if prompt == "direct" else reasoning
     if preset is not None:
         tree["algorithm"] = {}  # none is at work, and the run's may insist on rewards of its own
-        tree["rewards"]["parts"] = {
+        tree["rewards"]["functions"] = {
             "format": {"weight": 0.0},
             preset.reward: {"options": dict(preset.options)},
         }
-        tree["eval"].update(accuracy=preset.reward, right_at=list(preset.right_at), by=preset.by)
+        tree["eval"].update(
+            accuracy_function=preset.reward,
+            accuracy_thresholds=list(preset.accuracy_thresholds),
+            group_by=preset.group_by,
+        )
     return Config.model_validate(tree)

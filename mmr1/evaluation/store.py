@@ -17,7 +17,7 @@ from mmr1.types import Sample
 # What decides a completion and its score; other keys may differ when an evaluation is continued.
 DECIDING = ("seed", "model", "data", "rewards")
 DECIDING_ROLLOUT = ("sampling", "max_model_len", "dtype")
-DECIDING_EVAL = ("samples", "temperature", "accuracy", "right_at", "by")
+DECIDING_EVAL = ("n", "temperature", "accuracy_function", "accuracy_thresholds", "group_by")
 
 
 class Store:
@@ -36,7 +36,7 @@ class Store:
         elif (folder / "completions.jsonl").exists():
             raise ValueError(
                 f"{folder} holds completions and no settings.json to say what of; name another "
-                "eval.output, or remove it"
+                "eval.output_dir, or remove it"
             )
         self.config = config
 
@@ -45,7 +45,7 @@ class Store:
         if differs:
             raise ValueError(
                 f"{self._folder} holds an evaluation with another {', '.join(differs)}; name "
-                "another eval.output, or remove it"
+                "another eval.output_dir, or remove it"
             )
 
     def rows(self) -> list[Row]:

@@ -27,13 +27,13 @@ def print_results(results: Results, comparisons: Sequence[Comparison], kept: str
     if kept:
         line = f"completions and results: {kept}"
     else:
-        line = "completions were not kept; eval.output=DIR keeps them, and what was interrupted"
+        line = "completions were not kept; eval.output_dir=DIR keeps them, and what was interrupted"
     console.print(line, highlight=False, soft_wrap=True)
 
 
 def _scores(results: Results) -> Table:
     modes = [m for r in results.values() for m in r.modes.values()]
-    parts = list(dict.fromkeys(name for mode in modes for name in mode.parts))
+    parts = list(dict.fromkeys(name for mode in modes for name in mode.components))
     ks = sorted({int(k) for mode in modes for k in mode.pass_at})
     extra = [f"pass@{k}" for k in ks if k > 1] + (["majority"] if ks else [])
     columns = ("decoding", "accuracy", "95%", *extra, *parts, "length", "completions", "invalid")
@@ -43,7 +43,7 @@ def _scores(results: Results) -> Table:
             cells = [f"{mode.accuracy:.3f}", _interval(mode.interval)]
             cells += [_optional(mode.pass_at.get(str(k))) for k in ks if k > 1]
             cells += [_optional(mode.majority)] if ks else []
-            cells += [_optional(mode.parts.get(part)) for part in parts]
+            cells += [_optional(mode.components.get(part)) for part in parts]
             table.add_row(model, data, name, *cells, *_counts(mode))
     return table
 

@@ -18,11 +18,11 @@ DRAWN = 50
 
 @dataclass(frozen=True, slots=True)
 class BoxReader:
-    """Reads boxes with the options of a run's ``iou`` part.
+    """Reads boxes with the options of a run's ``iou`` function.
 
     Attributes:
         always: Every prompt of the run is about boxes, whatever its task says.
-        options: ``space``, ``extract`` and ``image`` of the part.
+        options: ``space``, ``extract`` and ``image`` of the function.
     """
 
     always: bool
@@ -58,8 +58,11 @@ class BoxReader:
 
 def box_reader(config: Mapping[str, Any]) -> BoxReader:
     """The reader for a run with this configuration."""
-    parts = (config.get("rewards") or {}).get("parts") or {}
-    options = {part.get("use") or name: part.get("options") or {} for name, part in parts.items()}
+    functions = (config.get("rewards") or {}).get("functions") or {}
+    options = {
+        function.get("use") or name: function.get("options") or {}
+        for name, function in functions.items()
+    }
     if "iou" in options:
         return BoxReader(True, options["iou"])
     return BoxReader(False, options.get("auto", {}).get("iou", {}))

@@ -10,19 +10,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mmr1.rewards.composite import Scorer, build_scorer
-    from mmr1.rewards.functions import Part
+    from mmr1.rewards.composite import CompositeReward, build_composite_reward
+    from mmr1.rewards.functions import RewardFunction
     from mmr1.rewards.item import BadGoldError, Job, RewardItem
 
 _HOME = {
     "BadGoldError": "item",
     "Job": "item",
-    "Part": "functions",
+    "RewardFunction": "functions",
     "RewardItem": "item",
-    "Scorer": "composite",
-    "build_scorer": "composite",
+    "CompositeReward": "composite",
+    "build_composite_reward": "composite",
 }
-__all__ = ["BadGoldError", "Job", "Part", "RewardItem", "Scorer", "build_scorer"]
+__all__ = [
+    "BadGoldError",
+    "CompositeReward",
+    "Job",
+    "RewardFunction",
+    "RewardItem",
+    "build_composite_reward",
+]
 
 
 def __getattr__(name: str) -> Any:

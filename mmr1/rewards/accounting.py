@@ -25,8 +25,8 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
     stats["reward/no_answer"] = float(sum(r.status is Status.NO_ANSWER for r in rewards))
     if values := [r.value for r in rewards if r.value is not None]:
         stats["reward/mean"] = sum(values) / len(values)
-    for name in dict.fromkeys(name for reward in rewards for name in reward.parts):
-        found = [r.parts[name] for r in rewards if name in r.parts]
+    for name in dict.fromkeys(name for reward in rewards for name in reward.components):
+        found = [r.components[name] for r in rewards if name in r.components]
         valid = [value for value in found if value is not None]
         if valid:
             stats[f"reward/{name}"] = sum(valid) / len(valid)

@@ -11,7 +11,7 @@ from mmr1.rewards.item import Job
 REWARDS = Registry(
     "reward",
     {
-        "auto": "mmr1.rewards.functions:AutoPart",
+        "auto": "mmr1.rewards.functions:AutoReward",
         "choice": "mmr1.rewards.answers.choice:choice",
         "count": "mmr1.rewards.math.numeric:count",
         "exact": "mmr1.rewards.answers.text:exact",

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mmr1.config import RewardsConfig
-from mmr1.rewards.functions import Part, make_part
+from mmr1.rewards.functions import RewardFunction, make_reward_function
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Reward, Sample, Status
 
 
-def build_scorer(config: RewardsConfig, given: Mapping[str, Part] | None = None) -> Scorer:
+def build_composite_reward(
+    config: RewardsConfig, given: Mapping[str, RewardFunction] | None = None
+) -> CompositeReward:
     """The scorer a configuration describes; its verifier starts with the first hard verdict.
 
     ``given`` are parts by name that this package cannot make, such as reward models.
@@ -19,23 +21,23 @@ def build_scorer(config: RewardsConfig, given: Mapping[str, Part] | None = None)
     Raises:
         ValueError: A part is unknown, cannot be loaded, or has an option it does not know.
     """
-    return Scorer(config, given or {})
+    return CompositeReward(config, given or {})
 
 
-class Scorer:
+class CompositeReward:
     """Scores completions with the parts of a configuration; close it when done."""
 
-    def __init__(self, config: RewardsConfig, given: Mapping[str, Part]) -> None:
+    def __init__(self, config: RewardsConfig, given: Mapping[str, RewardFunction]) -> None:
         self.config = config
         self._pool = Pool(config.workers, config.timeout_s)
-        self._parts: dict[str, Part] = {}
+        self._functions: dict[str, RewardFunction] = {}
         try:
-            for name, part in config.parts.items():
-                self._parts[name] = given.get(name) or make_part(
+            for name, part in config.functions.items():
+                self._functions[name] = given.get(name) or make_reward_function(
                     name,
                     part,
                     self._pool,
-                    self._parts,
+                    self._functions,
                     workers=config.workers,
                     timeout_s=config.timeout_s,
                 )
@@ -52,14 +54,14 @@ class Scorer:
         """
         values: list[dict[str, Reward]] = [{} for _ in items]
         open_items = list(range(len(items)))
-        for name, part in self._parts.items():
+        for name, part in self._functions.items():
             rewards = part.score(
                 [items[index] for index in open_items], [values[index] for index in open_items]
             )
             assert len(rewards) == len(open_items), (name, len(rewards))
             for index, reward in zip(open_items, rewards, strict=True):
                 values[index][name] = reward
-            gate = self.config.parts[name].gate
+            gate = self.config.functions[name].gate
             if gate is not None:
                 open_items = [i for i in open_items if _passes(values[i][name], gate)]
         return [self._combine(found) for found in values]
@@ -68,7 +70,7 @@ class Scorer:
         """The samples whose gold answer a part cannot read, each with the reason."""
         items = [RewardItem("", sample) for sample in samples]
         problems: list[tuple[Sample, str]] = []
-        for name, part in self._parts.items():
+        for name, part in self._functions.items():
             for item, message in zip(items, part.check_gold(items), strict=True):
                 if message is not None:
                     problems.append((item.sample, f"{name}: {message}"))
@@ -76,11 +78,11 @@ class Scorer:
 
     def close(self) -> None:
         """End every process; safe to call twice."""
-        for part in self._parts.values():
+        for part in self._functions.values():
             part.close()
         self._pool.close()
 
-    def __enter__(self) -> Scorer:
+    def __enter__(self) -> CompositeReward:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -89,14 +91,14 @@ class Scorer:
     def _combine(self, found: dict[str, Reward]) -> Reward:
         parts: dict[str, float | None] = {}
         total, status = 0.0, Status.OK
-        for name, config in self.config.parts.items():
+        for name, config in self.config.functions.items():
             reward = found.get(name)  # None behind a closed gate
             parts[name] = 0.0 if reward is None else reward.value
             if reward is not None and reward.status is Status.NO_ANSWER:
                 status = Status.NO_ANSWER
             total += config.weight * (parts[name] or 0.0)
         for name, reward in found.items():
-            parts.update({f"{name}/{sub}": value for sub, value in reward.parts.items()})
+            parts.update({f"{name}/{sub}": value for sub, value in reward.components.items()})
             if not reward.valid:
                 return Reward(None, reward.status, parts, f"{name}: {reward.error}")
         return Reward(total, status, parts)

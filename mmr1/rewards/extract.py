@@ -15,16 +15,18 @@ _THINK = re.compile(r"</?think>")
 _BRACE = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}\\]|[{}]")
 
 
-def spoken(completion: str) -> str:
+def without_thinking(completion: str) -> str:
     """The completion without its thinking.
 
     A ``</think>`` that nothing opened ends a thinking that the prompt began; a ``<think>`` that
     nothing closes runs to the end.
 
-    >>> spoken("<think>so 3</think><answer>4</answer>")
+    >>> without_thinking("<think>so 3</think><answer>4</answer>")
     '<answer>4</answer>'
-    >>> spoken("it was begun for me</think>4"), spoken("4 <think>or <answer>5</answer>")
-    ('4', '4 ')
+    >>> without_thinking("it was begun for me</think>4")
+    '4'
+    >>> without_thinking("4 <think>or <answer>5</answer>")
+    '4 '
     """
     if "think>" not in completion:
         return completion
@@ -87,7 +89,7 @@ def extract_answer(completion: str, where: Where = "auto") -> str | None:
     """
     if where not in get_args(Where):
         raise ValueError(f"extract={where!r}: known are {', '.join(get_args(Where))}")
-    text = spoken(completion)
+    text = without_thinking(completion)
     tagged = last_answer(text)
     if tagged is None and where == "answer":
         return None

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from mmr1.config import RewardPartConfig
+from mmr1.config import RewardFunctionConfig
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import DERIVED, REWARDS, TASKS, gold_check, reward_of_task
-from mmr1.rewards.item import Job, RewardItem, as_reward, from_exception, invalid
+from mmr1.rewards.item import Job, RewardItem, as_reward, invalid, reward_of_exception
 from mmr1.rewards.plugins.columns import bind, check_options
-from mmr1.rewards.plugins.http_client import RemotePart, is_url
-from mmr1.rewards.plugins.user_function import PluginPart
+from mmr1.rewards.plugins.http_client import RemoteReward, is_url
+from mmr1.rewards.plugins.user_function import PluginReward
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Reward, Status
 
@@ -21,7 +21,7 @@ Values = Mapping[str, Reward]
 """What the parts before this one gave one item."""
 
 
-class Part(Protocol):
+class RewardFunction(Protocol):
     """What the scorer knows of a part."""
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
@@ -35,7 +35,7 @@ class Part(Protocol):
     def close(self) -> None: ...
 
 
-class BuiltinPart:
+class BuiltinReward:
     """A function of mmr1's own, called here; the jobs it returns run in the pool.
 
     Raises:
@@ -55,10 +55,12 @@ class BuiltinPart:
             )
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
-        return settle([self._call(item) for item in items], self._pool)
+        return resolve_jobs([self._call(item) for item in items], self._pool)
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        return [reward.error for reward in settle([self._check(i) for i in items], self._pool)]
+        return [
+            reward.error for reward in resolve_jobs([self._check(i) for i in items], self._pool)
+        ]
 
     def close(self) -> None:
         """Nothing: the pool belongs to the scorer."""
@@ -67,7 +69,7 @@ class BuiltinPart:
         try:
             return self._function(**self._arguments(item))
         except Exception as error:
-            return from_exception(error)
+            return reward_of_exception(error)
 
     def _check(self, item: RewardItem) -> Any:
         if self._gold is None:
@@ -75,10 +77,10 @@ class BuiltinPart:
         try:
             return self._gold(**self._gold_arguments(item)) or 1.0
         except ValueError as error:
-            return from_exception(error)
+            return reward_of_exception(error)
 
 
-class AutoPart:
+class AutoReward:
     """The built-in reward that fits each sample's task type, chosen per sample.
 
     The options of one of them are given under its name: ``{"iou": {"space": "resized"}}``. A
@@ -93,12 +95,14 @@ class AutoPart:
                     f"reward 'auto' has no option '{name}'{suggest(name, chosen)}; "
                     f"it takes the options of: {', '.join(chosen)}"
                 )
-        self._parts = {name: BuiltinPart(name, options.get(name, {}), pool) for name in chosen}
+        self._functions = {
+            name: BuiltinReward(name, options.get(name, {}), pool) for name in chosen
+        }
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
         rewards = [invalid(Status.ERROR, _unknown_task(item)) for item in items]
         for name, indices in self._by_reward(items).items():
-            found = self._parts[name].score([items[i] for i in indices], ())
+            found = self._functions[name].score([items[i] for i in indices], ())
             for index, reward in zip(indices, found, strict=True):
                 rewards[index] = reward
         return rewards
@@ -106,7 +110,7 @@ class AutoPart:
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
         messages: list[str | None] = [_unknown_task(item) for item in items]
         for name, indices in self._by_reward(items).items():
-            found = self._parts[name].check_gold([items[i] for i in indices])
+            found = self._functions[name].check_gold([items[i] for i in indices])
             for index, message in zip(indices, found, strict=True):
                 messages[index] = message
         return messages
@@ -133,7 +137,7 @@ def _unknown_task(item: RewardItem) -> str:
     ) + f"; 'auto' knows: {known}"
 
 
-class DerivedPart:
+class DerivedReward:
     """A built-in that is a function of an accuracy: another part's, or a built-in's of its own.
 
     Raises:
@@ -141,7 +145,11 @@ class DerivedPart:
     """
 
     def __init__(
-        self, name: str, options: Mapping[str, Any], pool: Pool, earlier: Mapping[str, Part]
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        pool: Pool,
+        earlier: Mapping[str, RewardFunction],
     ) -> None:
         function = REWARDS.load(name)
         self._function = function
@@ -157,7 +165,7 @@ class DerivedPart:
                 f"reward '{name}': of={self._of} is neither a part before it "
                 f"({', '.join(earlier) or 'there is none'}) nor a built-in accuracy"
             )
-        self._accuracy = earlier[self._of] if self._reuse else BuiltinPart(self._of, {}, pool)
+        self._accuracy = earlier[self._of] if self._reuse else BuiltinReward(self._of, {}, pool)
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
         if self._reuse:
@@ -198,7 +206,7 @@ class DerivedPart:
             measured = {name: found[name] for name in self._measured}
             return as_reward(self._function(**{**self._arguments(item), **measured}))
         except Exception as error:
-            return from_exception(error)
+            return reward_of_exception(error)
 
 
 def _means(values: Sequence[tuple[int, Reward]]) -> dict[int, float]:
@@ -210,22 +218,22 @@ def _means(values: Sequence[tuple[int, Reward]]) -> dict[int, float]:
     return {group: sum(found) / len(found) for group, found in groups.items()}
 
 
-def settle(outcomes: Sequence[Any], pool: Pool) -> list[Reward]:
+def resolve_jobs(outcomes: Sequence[Any], pool: Pool) -> list[Reward]:
     """Run the jobs among the outcomes, all at once, and check every value."""
     jobs = [outcome for outcome in outcomes if isinstance(outcome, Job)]
     done = iter(pool.run(jobs)) if jobs else iter(())
     return [next(done)[0] if isinstance(o, Job) else as_reward(o) for o in outcomes]
 
 
-def make_part(
+def make_reward_function(
     name: str,
-    config: RewardPartConfig,
+    config: RewardFunctionConfig,
     pool: Pool,
-    earlier: Mapping[str, Part],
+    earlier: Mapping[str, RewardFunction],
     *,
     workers: int,
     timeout_s: float,
-) -> Part:
+) -> RewardFunction:
     """The part that a configuration describes.
 
     Args:
@@ -246,15 +254,15 @@ def make_part(
             " dpo or eval"
         )
     if use == "auto":
-        return AutoPart(config.options, pool)
+        return AutoReward(config.options, pool)
     if use in DERIVED:
-        return DerivedPart(use, config.options, pool, earlier)
+        return DerivedReward(use, config.options, pool, earlier)
     if use in REWARDS.builtin:
-        return BuiltinPart(use, config.options, pool)
+        return BuiltinReward(use, config.options, pool)
     timeout_s = config.timeout_s or timeout_s
     if is_url(use):
-        return RemotePart(use, config.options, timeout_s=timeout_s)
-    return PluginPart(
+        return RemoteReward(use, config.options, timeout_s=timeout_s)
+    return PluginReward(
         use,
         config.options,
         isolated=config.isolated,

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, ConfigDict
 
-from mmr1.rewards.composite import Scorer
+from mmr1.rewards.composite import CompositeReward
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.plugins.item_rows import to_item
 from mmr1.types import Reward
@@ -32,7 +32,7 @@ class Query(BaseModel):
     rows: list[dict[str, Any]] | None = None
 
 
-def create_app(scorer: Scorer) -> FastAPI:
+def create_app(scorer: CompositeReward) -> FastAPI:
     """An application that answers ``POST /`` and ``POST /get_reward``, and ``GET /health``.
 
     ``rewards`` and ``scores`` hold a number for each query, or null where there is no valid
@@ -42,7 +42,7 @@ def create_app(scorer: Scorer) -> FastAPI:
 
     @app.get("/health")
     def health() -> dict[str, Any]:
-        return {"status": "ok", "parts": list(scorer.config.parts)}
+        return {"status": "ok", "functions": list(scorer.config.functions)}
 
     @app.post("/")
     @app.post("/get_reward")
@@ -73,11 +73,11 @@ def _items(query: Query) -> list[RewardItem]:
 
 def _answer(rewards: Sequence[Reward]) -> dict[str, Any]:
     values = [reward.value for reward in rewards]
-    names = dict.fromkeys(name for reward in rewards for name in reward.parts)
+    names = dict.fromkeys(name for reward in rewards for name in reward.components)
     return {
         "rewards": values,
         "scores": values,
-        "extra_logs": {name: [reward.parts.get(name) for reward in rewards] for name in names},
+        "extra_logs": {name: [reward.components.get(name) for reward in rewards] for name in names},
         "status": [reward.status.value for reward in rewards],
         "error": [reward.error for reward in rewards],
     }

@@ -86,7 +86,7 @@ def as_reward(value: Any) -> Reward:
     return Reward(number)
 
 
-def from_exception(error: BaseException) -> Reward:
+def reward_of_exception(error: BaseException) -> Reward:
     """The reward of a function that raised."""
     if isinstance(error, BadGoldError):
         return invalid(Status.BAD_GOLD, str(error))

@@ -17,7 +17,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from mmr1.rewards.builtin import DERIVED, REWARDS
-from mmr1.rewards.composite import Scorer, build_scorer
+from mmr1.rewards.composite import CompositeReward, build_composite_reward
 from mmr1.rewards.plugins.columns import ALIASES, COLUMNS
 from mmr1.rewards.plugins.item_rows import batches, read_rows, scored_row, to_item
 from mmr1.rewards.specs import read_spec
@@ -68,7 +68,8 @@ def show(
     typer.echo(f"\nread from the record: {', '.join(_columns_read(function)) or 'the completion'}")
     typer.echo("in a run:")
     typer.echo(
-        f"  rewards:\n    parts:\n      {name.rpartition(':')[2]}: {{use: '{name}', weight: 1.0}}"
+        f"  rewards:\n    functions:\n      {name.rpartition(':')[2]}: "
+        f"{{use: '{name}', weight: 1.0}}"
     )
 
 
@@ -85,14 +86,14 @@ def score(
         rows = [(row, to_item(row, where)) for row, where in read_rows(input)]
         config = read_spec(reward, workers=workers, timeout_s=timeout)
         start = time.perf_counter()
-        with build_scorer(config) as scorer, _written(output) as write:
+        with build_composite_reward(config) as scorer, _written(output) as write:
             statuses = _score_all(scorer, rows, write)
         seconds = time.perf_counter() - start
     typer.echo(_told(statuses, seconds, output))
 
 
 def _score_all(
-    scorer: Scorer, rows: list[Any], write: Callable[[dict[str, Any]], None]
+    scorer: CompositeReward, rows: list[Any], write: Callable[[dict[str, Any]], None]
 ) -> list[Reward]:
     rewards: list[Reward] = []
     console = Console(stderr=True)
@@ -163,7 +164,7 @@ def serve(
             from mmr1.rewards.http_server import create_app
         except ImportError as error:
             raise ValueError(f"{error}; install it with: pip install 'mmr1[serve]'") from error
-        with build_scorer(read_spec(spec, workers=workers, timeout_s=timeout)) as scorer:
+        with build_composite_reward(read_spec(spec, workers=workers, timeout_s=timeout)) as scorer:
             typer.echo(f"serving {spec} on http://{host}:{port}/get_reward")
             uvicorn.run(create_app(scorer), host=host, port=port, log_level="warning")
 

@@ -15,7 +15,7 @@ from mmr1.config import RewardsConfig
 from mmr1.rewards.plugins.http_client import is_url
 
 _WITH_OPTIONS = re.compile(r"(?P<use>.+?):(?P<options>[A-Za-z_]\w*=.*)", re.DOTALL)
-_PART_KEYS = ("isolated", "timeout_s")
+_FUNCTION_KEYS = ("isolated", "timeout_s")
 
 
 def read_spec(spec: str, **overrides: Any) -> RewardsConfig:
@@ -23,14 +23,14 @@ def read_spec(spec: str, **overrides: Any) -> RewardsConfig:
 
     Args:
         spec: ``math``, ``iou:space=resized,threshold=0.5``, ``my.py:reward:bonus=2``,
-            ``http://host:port/get_reward`` or ``composite.yaml``, whose ``parts`` (or ``rewards``)
+            ``http://host:port/get_reward`` or ``composite.yaml``, whose ``functions`` (``rewards``)
             are those of a run's configuration.
         overrides: Keys of ``RewardsConfig`` that win over the file's; None is left alone.
 
     Raises:
         ValueError: The file cannot be read, or is no rewards section.
     """
-    given = _read_file(Path(spec)) if spec.endswith((".yaml", ".yml")) else _one_part(spec)
+    given = _read_file(Path(spec)) if spec.endswith((".yaml", ".yml")) else _one_function(spec)
     given.update({k: v for k, v in overrides.items() if v is not None})
     try:
         return RewardsConfig.model_validate(given)
@@ -40,12 +40,12 @@ def read_spec(spec: str, **overrides: Any) -> RewardsConfig:
         raise ValueError(f"{spec}: {key}: {first['msg']}") from error
 
 
-def _one_part(spec: str) -> dict[str, Any]:
+def _one_function(spec: str) -> dict[str, Any]:
     match = None if is_url(spec) else _WITH_OPTIONS.fullmatch(spec)
     use, options = (match["use"], _options(match["options"], spec)) if match else (spec, {})
-    part = {key: options.pop(key) for key in _PART_KEYS if key in options}
+    part = {key: options.pop(key) for key in _FUNCTION_KEYS if key in options}
     name = "remote" if is_url(use) else use.rpartition(":")[2].rpartition(".")[2] or use
-    return {"parts": {name: {"use": use, "options": options, **part}}}
+    return {"functions": {name: {"use": use, "options": options, **part}}}
 
 
 def _options(text: str, spec: str) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: a composite is a mapping with 'parts'")
+        raise ValueError(f"{path}: a composite is a mapping with 'functions'")
     section = content.get("rewards", content)
-    if not isinstance(section, dict) or "parts" not in section:
-        raise ValueError(f"{path}: there are no 'parts', nor a 'rewards' section with them")
+    if not isinstance(section, dict) or "functions" not in section:
+        raise ValueError(f"{path}: there are no 'functions', nor a 'rewards' section with them")
     return {str(key): value for key, value in section.items()}

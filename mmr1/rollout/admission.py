@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mmr1.rollout.engine import Ready
+from mmr1.rollout.engine import PreparedRequest
 from mmr1.types import Prompt
 
 
@@ -14,10 +14,10 @@ class AdmissionQueue:
     A prompt is admitted when its vision tokens fit beside those of the prompts under way; one that
     does not fit lets smaller ones pass, and one that is larger than the budget goes by itself.
     While as much again waits, the feeder is not asked for more, so the patches of about twice the
-    budget are in the engine, or those of one piece if it is larger.
+    budget are in the engine, or those of one chunk if it is larger.
 
     Args:
-        pieces: What comes; an empty piece says that nothing has come yet.
+        chunks: What comes; an empty chunk says that nothing has come yet.
         budget: Vision tokens under way.
 
     Attributes:
@@ -25,11 +25,11 @@ class AdmissionQueue:
         under_way: Vision tokens of the admitted ones, by place.
     """
 
-    def __init__(self, pieces: Iterator[list[Ready]], budget: int) -> None:
+    def __init__(self, chunks: Iterator[list[PreparedRequest]], budget: int) -> None:
         self.prompts: list[Prompt] = []
-        self._pieces = pieces
+        self._chunks = chunks
         self._budget = budget
-        self._waiting: dict[int, Ready] = {}
+        self._waiting: dict[int, PreparedRequest] = {}
         self.under_way: dict[int, int] = {}
         self._ended = False
 
@@ -38,17 +38,17 @@ class AdmissionQueue:
         """All has come and been admitted."""
         return self._ended and not self._waiting
 
-    def admit(self) -> list[tuple[int, Ready]]:
-        """Take in a piece, and let go what fits: places among ``prompts``, and requests."""
+    def admit(self) -> list[tuple[int, PreparedRequest]]:
+        """Take in a chunk, and let go what fits: places among ``prompts``, and requests."""
         if not self._ended and sum(map(vision_tokens, self._waiting.values())) < self._budget:
-            piece = next(self._pieces, None)
-            self._ended = piece is None
-            for ready in piece or ():
-                self._waiting[len(self.prompts)] = ready
-                self.prompts.append(ready.request.prompt)
+            chunk = next(self._chunks, None)
+            self._ended = chunk is None
+            for prepared in chunk or ():
+                self._waiting[len(self.prompts)] = prepared
+                self.prompts.append(prepared.request.prompt)
         admitted, used = [], sum(self.under_way.values())
-        for place, ready in list(self._waiting.items()):
-            tokens = vision_tokens(ready)
+        for place, prepared in list(self._waiting.items()):
+            tokens = vision_tokens(prepared)
             if tokens == 0 or used == 0 or used + tokens <= self._budget:
                 self.under_way[place] = tokens
                 used += tokens
@@ -60,5 +60,5 @@ class AdmissionQueue:
         del self.under_way[place]
 
 
-def vision_tokens(ready: Ready) -> int:
-    return sum(medium.tokens for medium in ready.media)
+def vision_tokens(prepared: PreparedRequest) -> int:
+    return sum(medium.tokens for medium in prepared.media)

@@ -10,7 +10,7 @@ from mmr1.config import Config
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.prefetching import FedEngine
+from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.vision.build import family_of
 from mmr1.vision.families.qwen2_5_vl import Family
@@ -47,14 +47,14 @@ def build_engine(
         log=log,
         threads=config.trainer.threads,
         timeout_s=config.rollout.timeout_s,
-        restarts=config.rollout.restarts,
+        restarts=config.rollout.max_restarts,
     )
-    return FedEngine(engine, media, config.rollout.deterministic)
+    return PrefetchingEngine(engine, media, config.rollout.deterministic)
 
 
 def build_vllm_engine(config: Config) -> VllmEngine:
     """Runs in the engine's process, which loads the processor for itself."""
     model, dtype = config.model, config.rollout_dtype
     return VllmEngine(
-        model.path, config.rollout, family_of(config), dtype, config.seed, model.freeze_vision
+        model.path, config.rollout, family_of(config), dtype, config.seed, model.freeze_vision_tower
     )

@@ -39,7 +39,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class PreparedRequest:
     """A request with its media prepared, in the order of the prompt's placeholders."""
 
     request: Request
@@ -66,13 +66,15 @@ class RolloutEngine(Protocol):
         ...
 
 
-class ServedEngine(Protocol):
-    """An engine whose requests come with their media prepared, a piece at a time."""
+class StreamingEngine(Protocol):
+    """An engine whose requests come with their media prepared, a chunk at a time."""
 
-    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
+    def stream(
+        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
+    ) -> list[RolloutGroup]:
         """One group per request, in the order in which the requests came.
 
-        An empty piece says that nothing has come yet: the engine goes on with what it has.
+        An empty chunk says that nothing has come yet: the engine goes on with what it has.
         """
         ...
 
@@ -80,7 +82,7 @@ class ServedEngine(Protocol):
         """As for a ``RolloutEngine``."""
         ...
 
-    def probe(self, ready: Sequence[Ready]) -> list[Probe]:
+    def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
         """As for a ``RolloutEngine``."""
         ...
 

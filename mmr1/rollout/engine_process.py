@@ -28,10 +28,10 @@ import torch.multiprocessing
 
 from mmr1.config import SamplingConfig
 from mmr1.lifetime import die_with
-from mmr1.rollout.engine import Probe, Ready, ServedEngine
+from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.types import RolloutGroup
 
-PATIENCE_S = 0.001  # for the next piece, between two steps of the engine
+PATIENCE_S = 0.001  # for the next chunk, between two steps of the engine
 
 
 class EngineError(RuntimeError):
@@ -46,7 +46,7 @@ class EngineProcess:
     """Runs ``build(*args)`` in a spawned process and forwards the protocol's calls to it.
 
     Args:
-        build: A module-level function that makes a ``ServedEngine``.
+        build: A module-level function that makes a ``StreamingEngine``.
         args: Its arguments; they are pickled.
         log: File that receives the process's output.
         threads: OpenMP threads of the process, or None for its own choice.
@@ -63,7 +63,7 @@ class EngineProcess:
 
     def __init__(
         self,
-        build: Callable[..., ServedEngine],
+        build: Callable[..., StreamingEngine],
         args: tuple[Any, ...],
         log: Path,
         threads: int | None = None,
@@ -81,17 +81,19 @@ class EngineProcess:
         self._closed = False
         self._start()
 
-    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
-        sent: list[list[Ready]] = []
+    def stream(
+        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
+    ) -> list[RolloutGroup]:
+        sent: list[list[PreparedRequest]] = []
 
-        def all_pieces() -> Iterator[list[Ready]]:
+        def all_chunks() -> Iterator[list[PreparedRequest]]:
             """Also what a lost engine was sent: its replacement has to be given it again."""
             yield from list(sent)
-            for piece in pieces:
-                sent.append(piece)
-                yield piece
+            for chunk in chunks:
+                sent.append(chunk)
+                yield chunk
 
-        return self._again_if_lost(lambda: self._serve(all_pieces(), sampling))
+        return self._again_if_lost(lambda: self._stream(all_chunks(), sampling))
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._version = version
@@ -106,7 +108,7 @@ class EngineProcess:
                 self._shared[name].copy_(tensor.detach())
         self._call("load_shared_weights", version)
 
-    def probe(self, ready: Sequence[Ready]) -> list[Probe]:
+    def probe(self, ready: Sequence[PreparedRequest]) -> list[Probe]:
         return self._call("probe", ready)
 
     def close(self) -> None:
@@ -130,7 +132,7 @@ class EngineProcess:
             limit_sends(self._pipe, self._timeout_s)
         environment = {} if self._threads is None else {"OMP_NUM_THREADS": str(self._threads)}
         self._process = context.Process(
-            target=_serve, args=(theirs, *self._target), name="mmr1-engine"
+            target=_engine_main, args=(theirs, *self._target), name="mmr1-engine"
         )
         with _environment(environment):
             self._process.start()
@@ -172,12 +174,14 @@ class EngineProcess:
         self._send((method, args))
         return self._receive(self._timeout_s)
 
-    def _serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
-        """Hand over piece after piece while the engine works on those it has."""
-        self._send(("serve", (sampling,)))
+    def _stream(
+        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
+    ) -> list[RolloutGroup]:
+        """Hand over chunk after chunk while the engine works on those it has."""
+        self._send(("stream", (sampling,)))
         try:
-            for piece in pieces:
-                self._send(piece)
+            for chunk in chunks:
+                self._send(chunk)
         except (ValueError, OSError):  # a medium could not be prepared: the engine need not know
             self._send(None)
             self._receive(self._timeout_s)
@@ -250,9 +254,9 @@ def _environment(variables: Mapping[str, str]) -> Any:
                 os.environ[name] = value
 
 
-def _serve(
+def _engine_main(
     pipe: Connection,
-    build: Callable[..., ServedEngine],
+    build: Callable[..., StreamingEngine],
     args: tuple[Any, ...],
     log: str,
     parent: int,
@@ -277,31 +281,31 @@ def _serve(
         elif method == "load_shared_weights":
             version = arguments[0]
             _answer(pipe, lambda: engine.load_weights(shared, version))  # noqa: B023
-        elif method == "serve":
-            _answer(pipe, partial(_serve_pieces, engine, pipe, *arguments))
+        elif method == "stream":
+            _answer(pipe, partial(_stream_chunks, engine, pipe, *arguments))
         else:
             _answer(pipe, lambda: getattr(engine, method)(*arguments))  # noqa: B023
 
 
-def _serve_pieces(
-    engine: ServedEngine, pipe: Connection, sampling: SamplingConfig
+def _stream_chunks(
+    engine: StreamingEngine, pipe: Connection, sampling: SamplingConfig
 ) -> list[RolloutGroup]:
-    pieces = _pieces(pipe)
+    chunks = _chunks(pipe)
     try:
-        return engine.serve(pieces, sampling)
+        return engine.stream(chunks, sampling)
     finally:
-        deque(pieces, maxlen=0)  # after a failure: what comes next is to be read as a call
+        deque(chunks, maxlen=0)  # after a failure: what comes next is to be read as a call
 
 
-def _pieces(pipe: Connection) -> Iterator[list[Ready]]:
-    """What the trainer sends, up to its None; an empty piece where nothing has come yet."""
+def _chunks(pipe: Connection) -> Iterator[list[PreparedRequest]]:
+    """What the trainer sends, up to its None; an empty chunk where nothing has come yet."""
     while True:
         if not pipe.poll(PATIENCE_S):
             yield []
-        elif (piece := pipe.recv()) is None:
+        elif (chunk := pipe.recv()) is None:
             return
         else:
-            yield piece
+            yield chunk
 
 
 def _answer(pipe: Connection, call: Callable[[], Any], reply: bool = True) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import Probe, Ready, Request, ServedEngine
+from mmr1.rollout.engine import PreparedRequest, Probe, Request, StreamingEngine
 from mmr1.types import Prompt, RolloutGroup
 from mmr1.vision.prepare import MediaCache
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class FedEngine:
+class PrefetchingEngine:
     """A ``RolloutEngine`` made of one that takes prepared media.
 
     Args:
@@ -28,7 +28,7 @@ class FedEngine:
             how fast media were prepared, and neither does the rounding of the results.
     """
 
-    def __init__(self, engine: ServedEngine, media: MediaCache, at_once: bool = False) -> None:
+    def __init__(self, engine: StreamingEngine, media: MediaCache, at_once: bool = False) -> None:
         self.engine = engine
         self._media = media
         self._at_once = at_once
@@ -36,8 +36,8 @@ class FedEngine:
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         self._media.prefetch(m for request in requests for m in request.prompt.media)
         ready = [all(map(self._media.is_ready, r.prompt.media)) for r in requests]
-        order = feeding_order([r.prompt for r in requests], ready)
-        found = self.engine.serve(self._fed(requests, ready, order), sampling)
+        order = streaming_order([r.prompt for r in requests], ready)
+        found = self.engine.stream(self._chunks(requests, ready, order), sampling)
         groups = dict(zip(order, found, strict=True))
         return [groups[place] for place in range(len(requests))]
 
@@ -50,20 +50,20 @@ class FedEngine:
     def close(self) -> None:
         self.engine.close()
 
-    def _fed(
+    def _chunks(
         self, requests: Sequence[Request], ready: Sequence[bool], order: Sequence[int]
-    ) -> Iterator[list[Ready]]:
-        """What is ready in one piece, then the others one by one as they become so."""
+    ) -> Iterator[list[PreparedRequest]]:
+        """What is ready in one chunk, then the others one by one as they become so."""
         first = len(order) if self._at_once else sum(ready)
         yield [self._ready(requests[place]) for place in order[:first]]
         for place in order[first:]:
             yield [self._ready(requests[place])]
 
-    def _ready(self, request: Request) -> Ready:
-        return Ready(request, tuple(self._media[m] for m in request.prompt.media))
+    def _ready(self, request: Request) -> PreparedRequest:
+        return PreparedRequest(request, tuple(self._media[m] for m in request.prompt.media))
 
 
-def feeding_order(prompts: Sequence[Prompt], ready: Sequence[bool]) -> list[int]:
+def streaming_order(prompts: Sequence[Prompt], ready: Sequence[bool]) -> list[int]:
     """The places of the prompts: the ready ones first, those with the same media together."""
     keys = [tuple(m.digest() for m in prompt.media) for prompt in prompts]
     first = {key: place for place, key in reversed(list(enumerate(keys)))}

@@ -17,7 +17,7 @@ from transformers import BatchFeature
 
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
-from mmr1.rollout.engine import Probe, Ready, Request
+from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.runtime import keep_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
 from mmr1.vision.families.qwen2_5_vl import Family, decode_media, expand_placeholders
@@ -64,7 +64,7 @@ class VllmEngine:
         self._version = 0
         self._dtype = getattr(torch, dtype)
         self._vision_frozen = vision_frozen
-        self._vision_tokens = config.vision_tokens
+        self._vision_tokens = config.max_vision_tokens
         self._llm = LLM(
             model=model_path,
             dtype=dtype,
@@ -80,15 +80,17 @@ class VllmEngine:
             **(_cpu_settings(config) if self._on_cpu else {}),
         )
 
-    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
+    def stream(
+        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
+    ) -> list[RolloutGroup]:
         engine = self._llm.llm_engine
-        queue = AdmissionQueue(pieces, self._vision_tokens)
+        queue = AdmissionQueue(chunks, self._vision_tokens)
         outputs: dict[str, Any] = {}
         try:
             while not queue.empty or engine.has_unfinished_requests():
-                for place, ready in queue.admit():
-                    params = self._params(ready.request, sampling)
-                    engine.add_request(str(place), self._input(ready), params)
+                for place, prepared in queue.admit():
+                    params = self._params(prepared.request, sampling)
+                    engine.add_request(str(place), self._input(prepared), params)
                 for output in engine.step() if engine.has_unfinished_requests() else ():
                     if output.finished:
                         outputs[output.request_id] = output
@@ -111,9 +113,9 @@ class VllmEngine:
             self._llm.llm_engine.reset_encoder_cache()
         self._version = version
 
-    def probe(self, ready: Sequence[Ready]) -> list[Probe]:
+    def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
         """How vLLM itself would read the prompts, from their files: an independent witness."""
-        prompts = [r.request.prompt for r in ready]
+        prompts = [r.request.prompt for r in prepared]
         rendered = self._llm.renderer.render_cmpl(
             [self._prompt(p) for p in prompts], skip_mm_cache=True
         )
@@ -125,21 +127,21 @@ class VllmEngine:
     def close(self) -> None:
         """vLLM frees its memory with the process."""
 
-    def _input(self, ready: Ready) -> Any:
+    def _input(self, prepared: PreparedRequest) -> Any:
         """The prompt as vLLM's own renderer would hand it on, made of the prepared media."""
         from vllm.inputs.engine import mm_input, tokens_input
 
-        ids = expand_placeholders(self._family, ready.request.prompt.token_ids, ready.media)
-        if not ready.media:
+        ids = expand_placeholders(self._family, prepared.request.prompt.token_ids, prepared.media)
+        if not prepared.media:
             return tokens_input(ids)
         by_kind: dict[str, list[PreparedMedia]] = {}
-        for medium in ready.media:
+        for medium in prepared.media:
             by_kind.setdefault(medium.kind, []).append(medium)
         return mm_input(
             ids,
-            mm_kwargs=_kwargs(ready.media),
+            mm_kwargs=_kwargs(prepared.media),
             mm_hashes={kind: [m.digest for m in media] for kind, media in by_kind.items()},
-            mm_placeholders=_placeholders(self._family, ready),
+            mm_placeholders=_placeholders(self._family, prepared),
         )
 
     def _prompt(self, prompt: Prompt) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def _prepare_environment(config: RolloutConfig) -> bool:
 def _cpu_settings(config: RolloutConfig) -> dict[str, Any]:
     """What the CPU backend needs.
 
-    Prompts are prefilled in one piece: of one that is cut, vLLM draws a token too many and winds
+    Prompts are prefilled in one chunk: of one that is cut, vLLM draws a token too many and winds
     the request's generator back, which generators on the CPU cannot ("CPU Generator does not use
     offset"), and the engine would die. Blocks are the smallest that its attention takes: only full
     ones are shared by a group, and with the backend's 128 a prompt of 121 tokens was computed for
@@ -263,14 +265,14 @@ def _kwargs(media: Sequence[PreparedMedia]) -> Any:
     return MultiModalKwargsItems.from_hf_inputs(BatchFeature(inputs), fields)
 
 
-def _placeholders(family: Family, ready: Ready) -> dict[str, list[Any]]:
+def _placeholders(family: Family, prepared: PreparedRequest) -> dict[str, list[Any]]:
     """Where each medium's tokens stand in the expanded prompt."""
     from vllm.multimodal.inputs import PlaceholderRange
 
-    queue = iter(ready.media)
+    queue = iter(prepared.media)
     found: dict[str, list[Any]] = {}
     offset = 0
-    for token in ready.request.prompt.token_ids:
+    for token in prepared.request.prompt.token_ids:
         length = 1
         if token in (family.image_id, family.video_id):
             medium = next(queue)

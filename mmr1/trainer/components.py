@@ -13,8 +13,8 @@ from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.sampling.ptx import Demonstrations
-from mmr1.trainer.sampling.scoring import GroupScorer
-from mmr1.trainer.sampling.step_rewards import StepScorer
+from mmr1.trainer.sampling.scoring import RewardManager
+from mmr1.trainer.sampling.step_rewards import StepRewardManager
 from mmr1.types import Prompt, Sample
 from mmr1.vision.prepare import MediaCache
 
@@ -26,12 +26,12 @@ class TrainerComponents:
     sampler: Sampler
     render: Callable[[Sample], Prompt]
     rollout: RolloutEngine
-    rewards: GroupScorer
+    rewards: RewardManager
     algorithm: Algorithm
     policy: Policy
     reference: Reference | None
     coefficients: Coefficients
     media: MediaCache
-    steps: StepScorer | None = None
+    steps: StepRewardManager | None = None
     critic: Critic | None = None
     demonstrations: Demonstrations | None = None

@@ -18,14 +18,14 @@ from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.metrics import step_stats
 from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
-from mmr1.trainer.sampling.dynamic_sampling import draw_groups
+from mmr1.trainer.sampling.dynamic_sampling import sample_groups
 from mmr1.trainer.sampling.experience import build_experience
-from mmr1.trainer.sampling.rollouts import Rollout, rollouts_of
+from mmr1.trainer.sampling.rollouts import Rollout, build_rollouts
 from mmr1.trainer.sampling.shuffled_frames import sample_shuffled
 from mmr1.types import Experience, ScoredGroup, StepStats
 
 
-def train(config: Config, parts: TrainerComponents, done: int = 0) -> Iterator[Step]:
+def train(config: Config, components: TrainerComponents, done: int = 0) -> Iterator[Step]:
     """Run up to step ``trainer.max_steps``, ``done`` of them done before; yields each when done.
 
     Raises:
@@ -33,48 +33,48 @@ def train(config: Config, parts: TrainerComponents, done: int = 0) -> Iterator[S
         FailedStepError: The loss or the gradient is not finite; the weights are unchanged.
     """
     algorithm = config.algorithm
-    sample = partial(roll_out, config, parts)
-    with rollouts_of(config, parts.rollout, sample) as rollouts:
+    sample = partial(roll_out, config, components)
+    with build_rollouts(config, components.rollout, sample) as rollouts:
         for number in range(done + 1, config.trainer.max_steps + 1):
             clock = PhaseTimer()
             rollout = rollouts.take(number)
-            drawn, version = rollout.drawn, parts.policy.version
+            sampled, version = rollout.sampled, components.policy.version
             with clock("update"):
                 batch = build_experience(
-                    drawn.kept,
-                    parts.algorithm,
+                    sampled.kept,
+                    components.algorithm,
                     algorithm,
-                    parts.policy,
-                    parts.reference,
-                    parts.coefficients,
+                    components.policy,
+                    components.reference,
+                    components.coefficients,
                     config.rollout.sampling.max_tokens,
-                    parts.critic,
+                    components.critic,
                 )
-                if parts.demonstrations:
-                    shown = parts.demonstrations.of_step(number)
+                if components.demonstrations:
+                    shown = components.demonstrations.of_step(number)
                     batch = replace(batch, demonstrations=shown, ptx_coef=algorithm.ptx_coef)
-                with kept_for_inspection(number, batch):
-                    stats = learn(parts, batch, is_warm_up(number, algorithm))
-                parts.coefficients.adapt(stats)
+                with attach_batch_to_failure(number, batch):
+                    stats = learn(components, batch, is_warm_up(number, algorithm))
+                components.coefficients.adapt(stats)
             with clock("sync"):
-                rollouts.load_weights(parts.policy)
-                if parts.reference and is_due(number, algorithm.reference_refresh):
-                    parts.reference.refresh()
-            stats |= {**drawn.stats, "rollout/staleness": staleness(drawn.kept, version)}
+                rollouts.load_weights(components.policy)
+                if components.reference and is_due(number, algorithm.ref_model_sync_steps):
+                    components.reference.refresh()
+            stats |= {**sampled.stats, "rollout/staleness": staleness(sampled.kept, version)}
             seconds = {**rollout.seconds, **clock.seconds()}
-            line = step_stats(number, drawn.everything, stats, seconds, parts.media)
-            yield Step(number, line, drawn.kept, first_advantages(batch))
+            line = step_stats(number, sampled.everything, stats, seconds, components.media)
+            yield Step(number, line, sampled.kept, first_advantages(batch))
 
 
-def roll_out(config: Config, parts: TrainerComponents, number: int) -> Rollout:
+def roll_out(config: Config, components: TrainerComponents, number: int) -> Rollout:
     """Sample and score what step ``number`` learns from."""
     clock = PhaseTimer()
-    draw = partial(sample_and_score, config, parts, clock, number)
-    drawn = draw_groups(draw, config.rollout.prompts, config.algorithm)
+    sample_batch = partial(sample_and_score, config, components, clock, number)
+    sampled = sample_groups(sample_batch, config.rollout.batch_size, config.algorithm)
     # The next step's media are prepared while this one learns.
-    coming = parts.sampler.peek(config.rollout.prompts)
-    parts.media.prefetch(m for sample in coming for m in sample.media)
-    return Rollout(drawn, clock.parts)
+    coming = components.sampler.peek(config.rollout.batch_size)
+    components.media.prefetch(m for sample in coming for m in sample.media)
+    return Rollout(sampled, clock.phases)
 
 
 def staleness(scored: Sequence[ScoredGroup], version: int) -> int:
@@ -83,35 +83,40 @@ def staleness(scored: Sequence[ScoredGroup], version: int) -> int:
 
 
 def sample_and_score(
-    config: Config, parts: TrainerComponents, clock: PhaseTimer, number: int, count: int, draw: int
+    config: Config,
+    components: TrainerComponents,
+    clock: PhaseTimer,
+    number: int,
+    count: int,
+    batch: int,
 ) -> list[ScoredGroup]:
-    """Groups of the next ``count`` prompts; ``draw`` counts the calls of step ``number``."""
-    prompts = [parts.render(s) for s in parts.sampler.next(count)]
-    requests = requests_for(prompts, config.rollout.n, config.seed, number, draw)
+    """Groups of the next ``count`` prompts; ``batch`` counts the calls of step ``number``."""
+    prompts = [components.render(s) for s in components.sampler.next(count)]
+    requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
     sampling = config.rollout.sampling
     best = []
     shuffled: dict[int, tuple[str, ...]] = {}
     with clock("rollout"):
-        groups = parts.rollout.generate(requests, sampling)
-        if parts.algorithm.greedy_baseline:
+        groups = components.rollout.generate(requests, sampling)
+        if components.algorithm.greedy_baseline:
             alone = [replace(request, n=1) for request in requests]
-            best = parts.rollout.generate(alone, sampling.greedy())
-        if parts.algorithm.shuffled_frames:
-            shuffled = sample_shuffled(parts.rollout, requests, sampling)
+            best = components.rollout.generate(alone, sampling.greedy())
+        if components.algorithm.shuffled_frames:
+            shuffled = sample_shuffled(components.rollout, requests, sampling)
     with clock("reward"):
-        scored = parts.rewards.score(groups, shuffled)
+        scored = components.rewards.score(groups, shuffled)
         if best:
-            baselines = parts.rewards.score(best)
+            baselines = components.rewards.score(best)
             scored = [
                 replace(s, greedy=b.rewards[0]) for s, b in zip(scored, baselines, strict=True)
             ]
-        return parts.steps.score(scored) if parts.steps else scored
+        return components.steps.score(scored) if components.steps else scored
 
 
-def learn(parts: TrainerComponents, batch: Experience, warm_up: bool) -> StepStats:
+def learn(components: TrainerComponents, batch: Experience, warm_up: bool) -> StepStats:
     """The critic, if there is one, learns in every step; the policy after the critic's warm-up."""
-    stats = {} if parts.critic is None else parts.critic.update(batch)
-    return stats if warm_up else {**stats, **parts.policy.update(batch)}
+    stats = {} if components.critic is None else components.critic.update(batch)
+    return stats if warm_up else {**stats, **components.policy.update(batch)}
 
 
 def is_warm_up(number: int, config: AlgorithmConfig) -> bool:
@@ -133,7 +138,7 @@ class FailedStepError(NonFiniteError):
 
 
 @contextmanager
-def kept_for_inspection(number: int, batch: Experience) -> Iterator[None]:
+def attach_batch_to_failure(number: int, batch: Experience) -> Iterator[None]:
     """An update that fails on its numbers takes its batch along."""
     try:
         yield

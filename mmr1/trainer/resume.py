@@ -21,20 +21,20 @@ from mmr1.trainer.models.state import (
 )
 
 
-def snapshot(config: Config, parts: TrainerComponents, step: int) -> Callable[[Path], None]:
+def snapshot(config: Config, components: TrainerComponents, step: int) -> Callable[[Path], None]:
     """What writes the run as it is after ``step`` into a checkpoint's folder."""
-    in_background = config.trainer.save_in_background
-    policy = parts.policy.snapshot(copy=in_background)
-    critic = parts.critic and parts.critic.snapshot(copy=in_background)
-    state = progress(step, _carried(parts))
+    in_background = config.trainer.async_save
+    policy = components.policy.snapshot(copy=in_background)
+    critic = components.critic and components.critic.snapshot(copy=in_background)
+    state = progress(step, _carried(components))
     # A reference that is not refreshed is the model that the run was started with.
     reference: Mapping[str, torch.Tensor] = {}
-    if parts.reference is not None and config.algorithm.reference_refresh > 0:
-        reference = parts.reference.weights()
+    if components.reference is not None and config.algorithm.ref_model_sync_steps > 0:
+        reference = components.reference.weights()
         if in_background:
             reference = copies(reference)
 
-    def fill(folder: Path) -> None:
+    def write_files(folder: Path) -> None:
         policy(folder)
         if critic:
             critic(folder)
@@ -42,33 +42,33 @@ def snapshot(config: Config, parts: TrainerComponents, step: int) -> Callable[[P
         if reference:
             save_tensors(folder / TRAINING / "reference", reference)
 
-    return fill
+    return write_files
 
 
-def restore(checkpoint: Path, parts: TrainerComponents) -> int:
-    """Put every part back to where it was; the step after which that was.
+def restore(checkpoint: Path, components: TrainerComponents) -> int:
+    """Put every component back to where it was; the step after which that was.
 
     Raises:
         ValueError: The model or the data are others than those of the checkpoint.
     """
-    parts.policy.load_snapshot(checkpoint)
-    if parts.critic:
-        parts.critic.load_snapshot(checkpoint)
-    step = load_progress(checkpoint, _carried(parts))
+    components.policy.load_snapshot(checkpoint)
+    if components.critic:
+        components.critic.load_snapshot(checkpoint)
+    step = load_progress(checkpoint, _carried(components))
     reference = checkpoint / TRAINING / "reference"
-    if parts.reference is not None and reference.exists():
-        weights = dict(parts.reference.weights())
+    if components.reference is not None and reference.exists():
+        weights = dict(components.reference.weights())
         load_tensors(reference, weights)
-        parts.reference.load_weights(weights)
-    parts.rollout.load_weights(parts.policy.weights(), parts.policy.version)
+        components.reference.load_weights(weights)
+    components.rollout.load_weights(components.policy.weights(), components.policy.version)
     return step
 
 
-def _carried(parts: TrainerComponents) -> dict[str, HasState]:
+def _carried(components: TrainerComponents) -> dict[str, HasState]:
     carried: dict[str, HasState] = {
-        "policy": parts.policy,
-        "sampler": parts.sampler,
-        "coefficients": parts.coefficients,
-        "algorithm": parts.algorithm,
+        "policy": components.policy,
+        "sampler": components.sampler,
+        "coefficients": components.coefficients,
+        "algorithm": components.algorithm,
     }
-    return {**carried, "critic": parts.critic} if parts.critic else carried
+    return {**carried, "critic": components.critic} if components.critic else carried

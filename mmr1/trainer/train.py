@@ -1,4 +1,4 @@
-"""``mmr1 train``: put the parts together, run them, keep what they did."""
+"""``mmr1 train``: put the components together, run them, keep what they did."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
-from mmr1.rewards import Scorer, build_scorer
+from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine, check_engine
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.runtime import set_up_torch
@@ -26,20 +26,20 @@ from mmr1.trainer.loop import FailedStepError, train
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
-from mmr1.trainer.models.training_models import build_learners
+from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.resume import restore, snapshot
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory, check_directory, finished
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
-from mmr1.trainer.sampling.experience import ScoresCompletions
+from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.parity import check_parity
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.sampling.scoring import GroupScorer, check_gold
+from mmr1.trainer.sampling.scoring import RewardManager, check_gold
 from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
-from mmr1.trainer.sampling.step_rewards import StepScorer, build_step_scorer
+from mmr1.trainer.sampling.step_rewards import StepRewardManager, build_step_reward_manager
 from mmr1.trainer.validation.evaluate import Evaluation, evaluate, write_evaluation
 from mmr1.types import Prompt, Sample
 from mmr1.vision.build import family_of, media_cache
@@ -69,7 +69,7 @@ class Inputs:
     demonstrations: Demonstrations | None = None
 
 
-def check_inputs(config: Config, scorer: Scorer, *, train: bool) -> Inputs:
+def check_inputs(config: Config, scorer: CompositeReward, *, train: bool) -> Inputs:
     """Read and check everything that can be checked before anything is written.
 
     Raises:
@@ -120,11 +120,11 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         print(f"all {config.trainer.max_steps} steps are done; checkpoint: {last}")
         return last
     check_trackers(config.trainer.trackers)
-    with build_scorer(config.rewards, reward_models(config)) as scorer:
+    with build_composite_reward(config.rewards, reward_models(config)) as scorer:
         inputs = check_inputs(config, scorer, train=True)
         if build_algorithm(config.algorithm).shuffled_frames:
             refuse_without_videos(chain.from_iterable(inputs.sources.values()))
-        steps = build_step_scorer(config.algorithm, inputs.family)
+        steps = build_step_reward_manager(config.algorithm, inputs.family)
         with _workers(config, inputs) as workers, closing(RunDirectory(config)) as directory:
             return _train(config, inputs, scorer, steps, workers, directory)
 
@@ -146,7 +146,7 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
         with on_ray(config) as cluster:
             yield Workers(cluster.policy, cluster.reference, None, lambda log: cluster.engines)
         return
-    own = build_learners(config, inputs.family, inputs.media)
+    own = build_training_models(config, inputs.family, inputs.media)
 
     def engine(log: Path) -> RolloutEngine:
         return build_engine(config, inputs.family, inputs.media, log, own.model, own.features)
@@ -157,21 +157,21 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
 def _train(
     config: Config,
     inputs: Inputs,
-    scorer: Scorer,
-    steps: StepScorer | None,
+    scorer: CompositeReward,
+    steps: StepRewardManager | None,
     workers: Workers,
     directory: RunDirectory,
 ) -> Path:
     directory.log_dropped(inputs.dropped)
-    display = Display(config.trainer, directory, config.rewards.parts)
+    display = Display(config.trainer, directory, config.rewards.functions)
     display.say("starting the rollout engine")
     engine = workers.engine(directory.path / "engine.log")
     with closing(engine), Trackers(config, directory.path) as trackers:
-        parts = TrainerComponents(
+        components = TrainerComponents(
             sampler=Sampler(inputs.sources, config.seed, inputs.weights),
             render=inputs.render,
             rollout=engine,
-            rewards=GroupScorer(scorer, inputs.media, config.rewards.max_invalid_fraction),
+            rewards=RewardManager(scorer, inputs.media, config.rewards.max_invalid_fraction),
             algorithm=build_algorithm(config.algorithm),
             policy=workers.policy,
             reference=workers.reference,
@@ -183,9 +183,9 @@ def _train(
         )
         done = 0
         if before := directory.last_checkpoint(warn=display.say):
-            done = restore(before, parts)
+            done = restore(before, components)
             display.say(f"continuing after step {done}")
-        display.say(parity_line(config, inputs, engine, workers.policy))
+        display.say(parity_summary(config, inputs, engine, workers.policy))
 
         def keep(step: Step) -> None:
             _log(config, directory, trackers, step, inputs.media)
@@ -194,13 +194,13 @@ def _train(
         with display, _failed_batch_kept(directory, inputs.media):
             checkpoint = run_steps(
                 config.trainer,
-                train(config, parts, done),
+                train(config, components, done),
                 keep,
-                partial(snapshot, config, parts),
+                partial(snapshot, config, components),
                 directory.checkpoints,
             )
         if inputs.held_out:
-            result = evaluate(config, engine, inputs.render, parts.rewards, inputs.held_out)
+            result = evaluate(config, engine, inputs.render, components.rewards, inputs.held_out)
             write_evaluation(directory.path / "eval", result)
             display.say(summary_line(result))
     display.say(f"checkpoint: {checkpoint}")
@@ -219,8 +219,8 @@ def _failed_batch_kept(directory: RunDirectory, media: MediaCache) -> Iterator[N
         raise
 
 
-def parity_line(
-    config: Config, inputs: Inputs, engine: RolloutEngine, policy: ScoresCompletions
+def parity_summary(
+    config: Config, inputs: Inputs, engine: RolloutEngine, policy: SupportsLogprobs
 ) -> str:
     """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
     found = check_parity(
@@ -228,10 +228,10 @@ def parity_line(
         policy,
         inputs.family,
         inputs.media,
-        [inputs.render(s) for s in one_of_each_kind(inputs.sources)],
+        [inputs.render(s) for s in first_prompt_of_each_kind(inputs.sources)],
         config.rollout.sampling,
         config.parity_tolerance,
-        config.rounded,
+        config.uses_bf16,
     )
     return (
         f"engine and trainer agree on {found.prompts} kinds of prompt "
@@ -239,7 +239,7 @@ def parity_line(
     )
 
 
-def one_of_each_kind(sources: Mapping[str, Sequence[Sample]]) -> list[Sample]:
+def first_prompt_of_each_kind(sources: Mapping[str, Sequence[Sample]]) -> list[Sample]:
     """The first text-only sample, the first with one image, with two, with a video, ..."""
     kinds: dict[tuple[str, ...], Sample] = {}
     for sample in chain.from_iterable(sources.values()):
@@ -252,7 +252,7 @@ def _log(
 ) -> None:
     directory.log(step.stats)
     trackers.log(step.stats)
-    every = config.trainer.log_rollouts_every
+    every = config.trainer.log_completions_steps
     if step.number % every == 0 or step.number in (1, config.trainer.max_steps):
         directory.log_rollouts(step.number, step.scored, media, step.advantages)
         trackers.log_rollouts(step.number, step.scored, step.advantages)

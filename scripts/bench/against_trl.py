@@ -138,13 +138,13 @@ def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[
             "rollout": {
                 "engine": engine,
                 "dtype": "bfloat16" if rounded else None,
-                "prompts": args.prompts,
+                "batch_size": args.prompts,
                 "n": args.n,
                 "max_model_len": 512,
                 "sampling": {"max_tokens": args.tokens},
             },
             "rewards": {
-                "parts": {"spread": {"use": f"{HERE / 'spread_reward.py'}:reward"}},
+                "functions": {"spread": {"use": f"{HERE / 'spread_reward.py'}:reward"}},
                 "workers": 1,
                 "timeout_s": 20,
             },
@@ -153,7 +153,7 @@ def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[
                 "output_dir": str(out),
                 "threads": 1,
                 "micro_batch_tokens": args.micro_batch_tokens,
-                "log_rollouts_every": 1000,
+                "log_completions_steps": 1000,
             },
         }
     )

@@ -34,15 +34,16 @@ NEEDS = {
         "trainer.max_steps=40",
         f"model.path={VIDEO}/sft/checkpoints/step_000120",
         f"data.train={VIDEO}/data/order-rl.jsonl",
-        "rewards.parts={format: {weight: 0.5}, math: {}, temporal_contrast: {options: {of: math}}}",
+        "rewards.functions={format: {weight: 0.5}, math: {}, "
+        "temporal_contrast: {options: {of: math}}}",
     ],
     "process_grpo": ["algorithm.step_rewards=scripts/bench/digit_steps.py:judge"],
     # Its greedy baseline is far above what is sampled at first: everything is pushed down for long.
     "remax": ["trainer.max_steps=150"],
     # λ < 1 leans on the critic, so the policy waits for it: without, it was led astray at first.
     "ppo": [
-        *("algorithm.critic.lr=1e-3", "algorithm.critic.updates_per_rollout=4"),
-        *("algorithm.critic.value_clip=null", "algorithm.critic.lam=0.8"),
+        *("algorithm.critic.lr=1e-3", "algorithm.critic.ppo_epochs=4"),
+        *("algorithm.critic.cliprange_value=null", "algorithm.critic.lam=0.8"),
         *("algorithm.critic.warmup_steps=15", "trainer.max_steps=75"),
     ],
 }

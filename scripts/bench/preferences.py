@@ -34,7 +34,7 @@ RUNS = {
     "dpo": ("dpo", "trainer.max_steps=150", "dpo.nll_coef=1", "data.eval=null"),
     "iterative": (
         *("dpo", "trainer.max_steps=80", "dpo.nll_coef=1", "data.eval=null"),
-        *("dpo.rounds=4", "dpo.prompts=128"),
+        *("dpo.rounds=4", "dpo.prompts_per_round=128"),
     ),
     "rm": ("rm", "trainer.max_steps=600"),
 }
@@ -92,7 +92,7 @@ def accuracies(model: Path, output: Path) -> list[str]:
     """Of the greedy and of a sampled completion of each held-out scan."""
     result = output / "result.json"
     if not result.is_file():
-        where = (f"model.path={model}", f"eval.output={output}", "rollout.engine=hf")
+        where = (f"model.path={model}", f"eval.output_dir={output}", "rollout.engine=hf")
         run("eval", RECIPE, *where)
     modes = json.loads(result.read_text())
     return [f"{modes[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]

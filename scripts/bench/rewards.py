@@ -12,8 +12,8 @@ from random import Random
 
 import psutil
 
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import Job, RewardItem, build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import Job, RewardItem, build_composite_reward
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Sample, Status
 
@@ -37,9 +37,10 @@ def steady(steps: int, limit_s: float = 0.25) -> tuple[list[float], int]:
     """Resident MiB of this process and the verifier's, sampled; and processes left at the end."""
     random, me, memory = Random(0), psutil.Process(), []
     config = RewardsConfig(
-        parts={"format": RewardPartConfig(), "math": RewardPartConfig()}, timeout_s=limit_s
+        functions={"format": RewardFunctionConfig(), "math": RewardFunctionConfig()},
+        timeout_s=limit_s,
     )
-    with build_scorer(config) as scorer:
+    with build_composite_reward(config) as scorer:
         for step in range(steps):
             rewards = scorer.score([_item(random, step) for _ in range(128)])
             assert len(rewards) == 128

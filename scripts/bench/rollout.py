@@ -6,7 +6,7 @@
 process. ``generate`` and the naive vLLM get 64 separate prompts, each with its picture; ours get 8
 requests for 8 completions. CPU seconds, the least of the repeats after one that is not counted.
 
-Then a mixed batch of 64 prompts, text, photographs of 12 megapixels and videos in turn, one
+Then a mixed batch of 64 prompts, text, photographs of 12 megapixels and videos in lockstep, one
 completion each, in wall seconds: its media prepared before the engine is asked, and while it
 samples what is ready; and the media of an epoch prepared the first and the second time.
 """

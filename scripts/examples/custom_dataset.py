@@ -41,7 +41,9 @@ def main(folder: Path, count: int = 32) -> None:
     write_records(folder / "train.jsonl", samples(folder, count))
     read = load_samples(folder / "train.jsonl")  # every record checked
     print(f"{len(read)} records in {folder}/train.jsonl; the first: {read[0].question}")
-    print(f"mmr1 train run.yaml data.train={folder}/train.jsonl 'rewards.parts={{exact: {{}}}}'")
+    print(
+        f"mmr1 train run.yaml data.train={folder}/train.jsonl 'rewards.functions={{exact: {{}}}}'"
+    )
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
     python scripts/examples/custom_reward.py
 
-In a run it is named in the YAML: ``rewards: {parts: {near: {use: path/to/file.py:near}}}``.
+In a run it is named in the YAML: ``rewards: {functions: {near: {use: path/to/file.py:near}}}``.
 """
 
 from __future__ import annotations
 
 from mmr1.config import RewardsConfig
-from mmr1.rewards import RewardItem, build_scorer
+from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.rewards.extract import extract_answer
 from mmr1.types import Message, Sample, TextPart
 
@@ -28,7 +28,7 @@ def near(completion: str, answer: str, scale: float = 10.0) -> float:
 
 def main() -> None:
     config = RewardsConfig(
-        parts={
+        functions={
             "format": {"weight": 0.5},
             "near": {"use": f"{__file__}:near", "options": {"scale": 4.0}},
         }
@@ -40,9 +40,9 @@ def main() -> None:
         "<think>I miss one.</think><answer>3</answer>",
         "<answer>many</answer>",
     ]
-    with build_scorer(config) as scorer:
+    with build_composite_reward(config) as scorer:
         for reward in scorer.score([RewardItem(text, sample) for text in completions]):
-            print(reward.value, dict(reward.parts), reward.status)
+            print(reward.value, dict(reward.components), reward.status)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,15 @@ from mmr1.config import Config
 from mmr1.data.record import load_samples
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
-from mmr1.rewards import build_scorer
+from mmr1.rewards import build_composite_reward
 from mmr1.rollout.engine import Request, request_seed
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.models.loading import load_model, token_scorer
+from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import build_experience
-from mmr1.trainer.sampling.scoring import GroupScorer
+from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.tiny import new_model
 
@@ -31,19 +31,18 @@ from mmr1.vision.families.tiny import new_model
 def main(records: Path, model_path: Path, steps: int = 3) -> None:
     config = Config(
         model={"path": str(model_path), "dtype": "float32"},
-        rewards={"parts": {"exact": {}, "format": {"weight": 0.5}}},
+        rewards={"functions": {"exact": {}, "format": {"weight": 0.5}}},
         rollout={"sampling": {"max_tokens": 16}},
     )
     model, family = load_model(config.model), family_of(config)
     media, render = media_cache(family, config), renderer(family, config)
     algorithm = build_algorithm(config.algorithm)
-    scores = token_scorer(config, model, family, media, temperature=1.0)
-    optimizer = Optimizer(model, config.optimizer, steps)
-    policy = LocalPolicy(scores, algorithm, optimizer, updates=1)
+    scores = build_packed_model(config, model, family, media, temperature=1.0)
+    policy = LocalPolicy(scores, algorithm, Optimizer(model, config.optimizer, steps), updates=1)
     rollout, sampler = HfEngine(model, family, media), Sampler({"own": load_samples(records)}, 0)
 
-    with build_scorer(config.rewards) as scorer:
-        rewards = GroupScorer(scorer, media, max_invalid_fraction=0.2)
+    with build_composite_reward(config.rewards) as scorer:
+        rewards = RewardManager(scorer, media, max_invalid_fraction=0.2)
         for step in range(1, steps + 1):
             prompts = [render(sample) for sample in sampler.next(4)]
             requests = [Request(p, 8, request_seed(0, step, p.sample.id)) for p in prompts]

@@ -17,7 +17,7 @@ for argument in "$@"; do
         --smoke) smoke=yes ;;
         --7b)
             sized=(
-                model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_cost=0.42 resources.ranks=4
+                model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_token_cost=0.42 resources.ranks=4
             ) ;;
         *=*) overrides+=("$argument") ;;
         *) echo "usage: $folder/run.sh [--smoke] [--7b] [key=value ...]" >&2; exit 2 ;;
@@ -31,10 +31,10 @@ if [[ -n "$smoke" ]]; then
     rm -rf "$out"
     mmr1 model new "$out/model"
     shrunk=(
-        model.path="$out/model" model.dtype=float32 model.freeze_vision=false model.checkpoint_activations=false
-        rollout.engine=hf rollout.prompts=2 rollout.n=4 rollout.max_model_len=1536
+        model.path="$out/model" model.dtype=float32 model.freeze_vision_tower=false model.gradient_checkpointing=false
+        rollout.engine=hf rollout.batch_size=2 rollout.n=4 rollout.max_model_len=1536
         rollout.sampling.max_tokens=16 rewards.timeout_s=20 sft.batch_size=2
-        trainer.max_steps=2 trainer.threads=1 trainer.log_every=1 trainer.log_rollouts_every=1
+        trainer.max_steps=2 trainer.threads=1 trainer.logging_steps=1 trainer.log_completions_steps=1
         data.video_max_frames=8 resources.ranks=1 resources.engines=1
         algorithm.dynamic_sampling=false  # a model that knows nothing gives no signal
     )

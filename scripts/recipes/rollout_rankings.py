@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--since", type=int, default=1, help="first step to take")
     args = parser.parse_args(arguments)
     # Without the template: a run that reads the new records applies its own.
-    data = load_config(args.run / "config.yaml").data.model_copy(update={"template": None})
+    data = load_config(args.run / "config.yaml").data.model_copy(update={"prompt_template": None})
     sources, _ = load_mixture(data)
     samples = {sample.id: sample for source in sources.values() for sample in source}
     found = list(rankings(args.run, args.since, samples))

@@ -28,6 +28,6 @@ control() {
 compare() {
     mmr1 eval "$folder/rl.yaml" eval.models.sft="$(checkpoint sft)" \
         eval.models.control="$(checkpoint control)" eval.models.rl="$(checkpoint rl)" \
-        eval.data.held_out="$out/data/$1.jsonl" eval.output="$out/eval" \
+        eval.data.held_out="$out/data/$1.jsonl" eval.output_dir="$out/eval" \
         ${smoke:+eval.limit=8 rewards.timeout_s=20} "${overrides[@]}"
 }

@@ -57,7 +57,7 @@ def test_attend_equals_a_dense_mask(padding_entries, data):
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=6))
     causal = data.draw(st.booleans())
     queries = lengths
-    if not causal:  # a trunk may have no branches, but there is at least one query
+    if not causal:  # a prefix may have no suffixes, but there is at least one query
         queries = data.draw(st.tuples(*[st.integers(0, 40) for _ in lengths]))
         queries = [queries[0] + 1, *queries[1:]]
     with pytest.MonkeyPatch.context() as patch:
@@ -99,14 +99,14 @@ def test_dense_blocks_equal_the_kernel(causal):
 def shared_layout(groups):
     """Layout and ``[T, T]`` mask of groups given as ``(prompt length, completion lengths)``."""
     prompts = tuple(prompt for prompt, _ in groups)
-    branches = tuple(length for _, lengths in groups for length in lengths)
+    suffixes = tuple(length for _, lengths in groups for length in lengths)
     layout = AttentionLayout(
-        trunks=Blocks(prompts, prompts, causal=True, device=CPU),
-        branches=Blocks(branches, branches, causal=True, device=CPU),
+        prefixes=Blocks(prompts, prompts, causal=True, device=CPU),
+        suffixes=Blocks(suffixes, suffixes, causal=True, device=CPU),
         shared=Blocks(tuple(sum(ls) for _, ls in groups), prompts, causal=False, device=CPU),
     )
-    trunk_of = [g for g, prompt in enumerate(prompts) for _ in range(prompt)]
-    owner = [(g, None) for g in trunk_of]
+    prefix_of = [g for g, prompt in enumerate(prompts) for _ in range(prompt)]
+    owner = [(g, None) for g in prefix_of]
     for g, (_, lengths) in enumerate(groups):
         for i, length in enumerate(lengths):
             owner += [(g, i)] * length
@@ -127,7 +127,7 @@ def shared_layout(groups):
         [(4, []), (17, [2, 30]), (8, [6])],
         [(12, []), (3, [])],
     ],
-    ids=["one group", "even", "ragged", "no branches"],
+    ids=["one group", "even", "ragged", "no suffixes"],
 )
 def test_shared_prefix_attention_equals_a_dense_mask(groups):
     layout, allowed = shared_layout(groups)

@@ -74,7 +74,9 @@ def test_templates_at_fault(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_names_that_are_none() -> None:
-    with pytest.raises(ValueError, match=r"unknown data.template 'boxd' \(did you mean 'boxed'"):
+    with pytest.raises(
+        ValueError, match=r"unknown data.prompt_template 'boxd' \(did you mean 'boxed'"
+    ):
         load_template("boxd")
     with pytest.raises(ValueError, match="no such file"):
         load_template("none.jinja")

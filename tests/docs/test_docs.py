@@ -90,7 +90,7 @@ def test_the_configuration_reference_is_what_the_tree_says():
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     finished = subprocess.run(check, env=environment, check=False)
     assert finished.returncode == 0, "run: python scripts/dev/config_reference.py"
-    assert "`keep_checkpoints`" in (DOCS / "configuration.md").read_text()
+    assert "`save_total_limit`" in (DOCS / "configuration.md").read_text()
 
 
 def test_every_page_is_in_the_navigation():
@@ -119,7 +119,7 @@ def test_the_tutorial_makes_records_and_a_configuration(tmp_path):
         ("How many spheres are there?", "2", "count"),
     ]
     assert len(json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])["images"]) == 1
-    assert Config.model_validate(yaml.safe_load(config)).rewards.parts["auto"].weight == 1.0
+    assert Config.model_validate(yaml.safe_load(config)).rewards.functions["auto"].weight == 1.0
 
 
 def test_the_site_builds(tmp_path):

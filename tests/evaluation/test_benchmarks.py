@@ -27,7 +27,7 @@ def config(tiny_model, digits, tmp_path) -> Path:
     path.write_text(
         f"model: {{path: {tiny_model}, dtype: float32}}\n"
         "rollout: {engine: hf, max_model_len: 160, sampling: {max_tokens: 4}}\n"
-        f"eval: {{samples: 3, batch_size: 3, limit: 6, output: {tmp_path}/out,\n"
+        f"eval: {{n: 3, batch_size: 3, limit: 6, output_dir: {tmp_path}/out,\n"
         f"  data: {{geoqa: {digits}/eval.jsonl, mine: {digits}/rl.jsonl}}}}\n"
     )
     return path
@@ -53,13 +53,13 @@ def test_two_models_on_two_datasets(config, tiny_model, other_model, tmp_path, m
         }  # fmt: skip
         assert len(lines(folder / "completions.jsonl")) == 6 * (1 + 3)
     # A benchmark's name brings its rewards, another name leaves those of the configuration.
-    assert set(pairs["a", "geoqa"]["modes"]["greedy"]["parts"]) == {"format", "math"}
+    assert set(pairs["a", "geoqa"]["modes"]["greedy"]["components"]) == {"format", "math"}
     assert len(found["comparisons"]) == 4  # two datasets, two decodings
     assert {c["result"]["prompts"] for c in found["comparisons"]} == {6}
 
 
 def test_an_interrupted_evaluation_is_continued(config, tmp_path, mmr1):
-    loaded = load_config(config, [f"eval.output={tmp_path}/whole"])
+    loaded = load_config(config, [f"eval.output_dir={tmp_path}/whole"])
     whole, _ = run_evaluations(loaded)
     folder = tmp_path / "out" / "mine"
     code, _, message = mmr1("eval", config)
@@ -86,7 +86,7 @@ def test_another_evaluation_is_not_mixed_in(config, mmr1):
     code, _, message = mmr1("eval", config, "eval.temperature=0.5")
     assert code == 2
     assert "another eval.temperature" in message
-    assert mmr1("eval", config, "rollout.prompts=4")[0] == 0  # decides nothing
+    assert mmr1("eval", config, "rollout.batch_size=4")[0] == 0  # decides nothing
 
 
 def test_nothing_to_evaluate_on(tiny_model):

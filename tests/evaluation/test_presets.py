@@ -8,8 +8,8 @@ from datasets_prep.converters.base import CONVERTERS
 from mmr1.config import Config
 from mmr1.data.templates import load_template
 from mmr1.evaluation.presets import PRESETS, with_preset
-from mmr1.rewards import RewardItem, build_scorer
-from mmr1.trainer.validation.evaluate import accuracy_part
+from mmr1.rewards import RewardItem, build_composite_reward
+from mmr1.trainer.validation.evaluate import accuracy_function
 from mmr1.types import Message, Sample, TextPart
 
 SIZE = (200, 100)
@@ -20,11 +20,11 @@ def value(preset: str, said: str, answer: object, task: str, **meta: object) -> 
     config = with_preset(BASE, preset, None)
     sample = Sample("a", (Message("user", (TextPart("?"),)),), answer, task, None, meta)
     sizes = ((100, 50),)
-    with build_scorer(config.rewards) as scorer:
+    with build_composite_reward(config.rewards) as scorer:
         (reward,) = scorer.score(
             [RewardItem(f"<answer>{said}</answer>", sample, media_sizes=sizes)]
         )
-    return reward.parts[accuracy_part(config.rewards, config.eval.accuracy)]
+    return reward.components[accuracy_function(config.rewards, config.eval.accuracy_function)]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_every_preset_names_what_exists(name):
     preset = PRESETS[name]
     assert preset.converter in CONVERTERS.names()
     load_template(preset.template)
-    assert with_preset(BASE, name, "direct").data.template == "direct"
-    assert with_preset(BASE, name, "reason").data.template == preset.template
+    assert with_preset(BASE, name, "direct").data.prompt_template == "direct"
+    assert with_preset(BASE, name, "reason").data.prompt_template == preset.template
 
 
 def test_other_datasets_are_scored_as_the_configuration_says():
@@ -82,5 +82,5 @@ def test_other_datasets_are_scored_as_the_configuration_says():
 
 def test_a_run_whose_algorithm_insists_on_its_reward_can_be_evaluated():
     parts = {"auto": {}, "temporal_contrast": {"options": {"of": "auto"}}}
-    run = Config(model={"path": "x"}, algorithm={"name": "t_grpo"}, rewards={"parts": parts})
-    assert set(with_preset(run, "vsi_bench", None).rewards.parts) == {"format", "auto"}
+    run = Config(model={"path": "x"}, algorithm={"name": "t_grpo"}, rewards={"functions": parts})
+    assert set(with_preset(run, "vsi_bench", None).rewards.functions) == {"format", "auto"}

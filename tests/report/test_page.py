@@ -151,7 +151,7 @@ def test_boxes_are_read_as_the_reward_reads_them(tmp_path, parts, expected):
 
 
 def test_other_tasks_have_no_boxes():
-    assert not box_reader({"rewards": {"parts": {"math": {}}}}).applies({"task": "math"})
+    assert not box_reader({"rewards": {"functions": {"math": {}}}}).applies({"task": "math"})
 
 
 def test_a_line_that_is_still_being_written_waits(tmp_path):

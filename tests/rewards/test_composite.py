@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import Scorer, build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rewards.accounting import (
     TooManyInvalidRewardsError,
     refuse_too_many_invalid,
@@ -16,28 +16,28 @@ from tests.rewards.helpers import item, sample, think
 
 
 @pytest.fixture(scope="module")
-def scorer() -> Iterator[Scorer]:
-    with build_scorer(RewardsConfig(timeout_s=1.0)) as built:
+def scorer() -> Iterator[CompositeReward]:
+    with build_composite_reward(RewardsConfig(timeout_s=1.0)) as built:
         yield built
 
 
-def test_total_is_the_weighted_sum_and_parts_are_unweighted(scorer: Scorer) -> None:
+def test_total_is_the_weighted_sum_and_parts_are_unweighted(scorer: CompositeReward) -> None:
     right, shapeless, wrong = scorer.score(
         [item(think("4"), "4"), item("<answer>4</answer>", 4), item(think("5"), "4")]
     )
-    assert (right.value, right.parts) == (1.5, {"format": 1.0, "math": 1.0})
-    assert (shapeless.value, shapeless.parts) == (1.0, {"format": 0.0, "math": 1.0})
-    assert (wrong.value, wrong.parts) == (0.5, {"format": 1.0, "math": 0.0})
+    assert (right.value, right.components) == (1.5, {"format": 1.0, "math": 1.0})
+    assert (shapeless.value, shapeless.components) == (1.0, {"format": 0.0, "math": 1.0})
+    assert (wrong.value, wrong.components) == (0.5, {"format": 1.0, "math": 0.0})
 
 
-def test_no_answer_is_an_honest_zero_with_its_own_status(scorer: Scorer) -> None:
+def test_no_answer_is_an_honest_zero_with_its_own_status(scorer: CompositeReward) -> None:
     (reward,) = scorer.score([item("<think>4</think>", "4")])
     assert (reward.value, reward.status) == (0.0, Status.NO_ANSWER)
 
 
-def test_a_gold_that_cannot_be_read_is_nobodys_reward(scorer: Scorer) -> None:
+def test_a_gold_that_cannot_be_read_is_nobodys_reward(scorer: CompositeReward) -> None:
     bad, good = scorer.score([item(think("1"), r"\frac{"), item(think("1"), "1")])
-    assert (bad.value, bad.status, bad.parts) == (
+    assert (bad.value, bad.status, bad.components) == (
         None,
         Status.BAD_GOLD,
         {"format": 1.0, "math": None},
@@ -47,7 +47,7 @@ def test_a_gold_that_cannot_be_read_is_nobodys_reward(scorer: Scorer) -> None:
     assert good.value == 1.5
 
 
-def test_bad_golds_are_found_at_load(scorer: Scorer) -> None:
+def test_bad_golds_are_found_at_load(scorer: CompositeReward) -> None:
     samples = [sample(a) for a in (r"\frac{", "3", r"\sqrt 2", "", None, float("nan"), "Tuesday")]
     found = [(found.answer, message) for found, message in scorer.check_gold(samples)]
     assert [answer for answer, _ in found[:3]] == [r"\frac{", "", None]
@@ -55,10 +55,10 @@ def test_bad_golds_are_found_at_load(scorer: Scorer) -> None:
 
 
 def test_a_closed_gate_leaves_the_rest_at_zero_and_unrun() -> None:
-    parts = {"format": RewardPartConfig(weight=0.5, gate=1.0), "math": RewardPartConfig()}
-    with build_scorer(RewardsConfig(parts=parts)) as gated:
+    parts = {"format": RewardFunctionConfig(weight=0.5, gate=1.0), "math": RewardFunctionConfig()}
+    with build_composite_reward(RewardsConfig(functions=parts)) as gated:
         closed, opened = gated.score([item("<answer>4</answer>", r"\frac{"), item(think("4"), "4")])
-    assert (closed.value, closed.parts) == (0.0, {"format": 0.0, "math": 0.0})
+    assert (closed.value, closed.components) == (0.0, {"format": 0.0, "math": 0.0})
     assert opened.value == 1.5
 
 
@@ -71,15 +71,15 @@ def test_a_closed_gate_leaves_the_rest_at_zero_and_unrun() -> None:
 )
 def test_what_is_wrong_with_a_part_is_said_at_the_start(part: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_scorer(RewardsConfig(parts={"x": RewardPartConfig(**part)}))
+        build_composite_reward(RewardsConfig(functions={"x": RewardFunctionConfig(**part)}))
 
 
 def test_weights_are_finite() -> None:
     with pytest.raises(ValueError, match="finite"):
-        RewardPartConfig(weight=float("inf"))
+        RewardFunctionConfig(weight=float("inf"))
 
 
-def test_accounting(scorer: Scorer) -> None:
+def test_accounting(scorer: CompositeReward) -> None:
     items = [item(think("4"), "4"), item("no", "4"), item(think("1"), r"\frac{")]
     rewards = scorer.score(items)
     stats = reward_stats(rewards)

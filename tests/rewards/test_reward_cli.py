@@ -65,7 +65,7 @@ def test_score_keeps_rows_and_order(tmp_path: Path) -> None:
     assert found[0] == {
         **rows[0],
         "reward": 1.0,
-        "parts": {"math": 1.0},
+        "components": {"math": 1.0},
         "status": "ok",
         "error": None,
     }
@@ -85,7 +85,7 @@ def test_boxes_are_lists(tmp_path: Path) -> None:
 def test_a_composite_file(tmp_path: Path) -> None:
     composite = tmp_path / "composite.yaml"
     composite.write_text(
-        "parts:\n"
+        "functions:\n"
         "  format: {weight: 0.5, gate: 1.0}\n"
         f"  own: {{use: '{PLUGINS}/own.py:reward', weight: 2.0}}\n"
         "timeout_s: 5\n"
@@ -96,7 +96,7 @@ def test_a_composite_file(tmp_path: Path) -> None:
     ]
     found = score(tmp_path, str(composite), rows)
     assert [row["reward"] for row in found] == [3.0, 0.0]
-    assert found[0]["parts"] == {"format": 1.0, "own": 1.25}
+    assert found[0]["components"] == {"format": 1.0, "own": 1.25}
 
 
 @pytest.mark.parametrize(("file", "function"), DIALECTS)
@@ -158,12 +158,12 @@ def test_a_bad_spec_is_one_line(tmp_path: Path, spec: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("parts: {format: {weight: .inf}}", "parts.format.weight"),
-        ("parts: {format: {wieght: 1}}", "parts.format.wieght"),
-        ("parts: {}", "parts"),
-        ("weights: {format: 1}", "there are no 'parts'"),
-        ("parts: {format: {}, format: {}}", "duplicate"),
-        ("parts: [", ""),
+        ("functions: {format: {weight: .inf}}", "functions.format.weight"),
+        ("functions: {format: {wieght: 1}}", "functions.format.wieght"),
+        ("functions: {}", "functions"),
+        ("weights: {format: 1}", "there are no 'functions'"),
+        ("functions: {format: {}, format: {}}", "duplicate"),
+        ("functions: [", ""),
     ],
 )
 def test_a_bad_composite(tmp_path: Path, content: str, told: str) -> None:
@@ -176,13 +176,15 @@ def test_a_bad_composite(tmp_path: Path, content: str, told: str) -> None:
 
 def test_a_run_configuration_is_a_composite(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("seed: 1\nrewards:\n  workers: 3\n  parts: {math: {weight: 2}}\n")
+    file.write_text("seed: 1\nrewards:\n  workers: 3\n  functions: {math: {weight: 2}}\n")
     config = read_spec(str(file), timeout_s=9.0)
-    assert (config.workers, config.timeout_s, config.parts["math"].weight) == (3, 9.0, 2.0)
+    assert (config.workers, config.timeout_s, config.functions["math"].weight) == (3, 9.0, 2.0)
 
 
 def test_options_of_a_spec_are_yaml() -> None:
-    part = read_spec("a/b.py:f:x=1,names=[u,v],deep={k: 2},isolated=false,timeout_s=3").parts["f"]
+    part = read_spec("a/b.py:f:x=1,names=[u,v],deep={k: 2},isolated=false,timeout_s=3").functions[
+        "f"
+    ]
     assert part.options == {"x": 1, "names": ["u", "v"], "deep": {"k": 2}}
     assert (part.use, part.isolated, part.timeout_s) == ("a/b.py:f", False, 3)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import RewardItem, build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.types import Reward
 from tests.rewards.helpers import item
 
@@ -31,9 +31,9 @@ def graded(path: str) -> list[dict[str, Any]]:
 
 
 def score(name: str, rows: list[dict[str, Any]]) -> list[Reward]:
-    parts = {name: RewardPartConfig()}
+    parts = {name: RewardFunctionConfig()}
     items: list[RewardItem] = [item(row["model_output"], row["ground_truth"]) for row in rows]
-    with build_scorer(RewardsConfig(parts=parts, timeout_s=10.0)) as scorer:
+    with build_composite_reward(RewardsConfig(functions=parts, timeout_s=10.0)) as scorer:
         return scorer.score(items)
 
 

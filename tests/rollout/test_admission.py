@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmr1.rollout.admission import AdmissionQueue, vision_tokens
-from mmr1.rollout.engine import Ready, Request
+from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.types import Message, Prompt, Sample
 from mmr1.vision.prepare import PreparedMedia
 
 
-def ready(name: str, tokens: int) -> Ready:
+def ready(name: str, tokens: int) -> PreparedRequest:
     """A prompt with one image of so many tokens, or with none."""
     image = PreparedMedia("image", torch.zeros(0), (1, 2, 2 * tokens), 2, None, name)
     prompt = Prompt(Sample(name, (Message("user", ()),)), name, ())
-    return Ready(Request(prompt, 1, 0), (image,) if tokens else ())
+    return PreparedRequest(Request(prompt, 1, 0), (image,) if tokens else ())
 
 
 def test_what_does_not_fit_lets_the_others_pass():
@@ -37,22 +37,22 @@ def test_what_does_not_fit_lets_the_others_pass():
 def test_a_full_queue_asks_for_no_more():
     asked = []
 
-    def pieces():
+    def chunks():
         for i in range(10):
             asked.append(i)
             yield [ready(str(i), 10)]
 
-    queue = AdmissionQueue(pieces(), budget=10)
+    queue = AdmissionQueue(chunks(), budget=10)
     for _ in range(20):
         queue.admit()
     assert asked == [0, 1]  # one under way, one waiting
 
 
 @given(st.lists(st.lists(st.integers(0, 30))), st.integers(1, 40), st.randoms())
-def test_all_are_admitted_once_and_within_the_budget(pieces, budget, random):
-    made = [[ready(f"{i}.{j}", n) for j, n in enumerate(ns)] for i, ns in enumerate(pieces)]
+def test_all_are_admitted_once_and_within_the_budget(chunks, budget, random):
+    made = [[ready(f"{i}.{j}", n) for j, n in enumerate(ns)] for i, ns in enumerate(chunks)]
     queue = AdmissionQueue(iter(made), budget)
-    under_way: dict[int, Ready] = {}
+    under_way: dict[int, PreparedRequest] = {}
     seen: list[int] = []
     while under_way or not queue.empty:
         admitted = queue.admit()

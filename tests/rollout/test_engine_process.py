@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import Probe, Ready, Request
+from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.engine_process import EngineError, EngineLostError, EngineProcess
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample
 from mmr1.vision.prepare import PreparedMedia
@@ -32,10 +32,12 @@ class Engine:
         self._weight = -1.0
         self._version = 0
 
-    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
+    def stream(
+        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
+    ) -> list[RolloutGroup]:
         prompts = []
-        for piece in pieces:
-            prompts += [ready.request.prompt for ready in piece]
+        for chunk in chunks:
+            prompts += [ready.request.prompt for ready in chunk]
             if any(p.text == "deaf" for p in prompts) and not (self._folder / "deaf").exists():
                 (self._folder / "deaf").touch()
                 time.sleep(600)
@@ -44,7 +46,7 @@ class Engine:
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._weight, self._version = float(weights["w"]), version
 
-    def probe(self, ready: Sequence[Ready]) -> list[Probe]:
+    def probe(self, ready: Sequence[PreparedRequest]) -> list[Probe]:
         return []
 
     def close(self) -> None: ...
@@ -73,11 +75,11 @@ def refuse(folder: str) -> Engine:
 
 
 def ask(engine: EngineProcess, text: str) -> Completion:
-    return engine.serve(iter([[ready(text)]]), SAMPLING)[0].completions[0]
+    return engine.stream(iter([[ready(text)]]), SAMPLING)[0].completions[0]
 
 
-def ready(text: str) -> Ready:
-    return Ready(Request(Prompt(Sample("1", ()), text, ()), 1, 0), ())
+def ready(text: str) -> PreparedRequest:
+    return PreparedRequest(Request(Prompt(Sample("1", ()), text, ()), 1, 0), ())
 
 
 @pytest.fixture
@@ -126,13 +128,13 @@ def test_a_bug_in_the_engine_is_not_asked_again(engine, tmp_path):
     assert ask(engine, "go on").text == "2.5"
 
 
-def test_the_pieces_of_a_lost_call_are_sent_again_and_those_to_come_too(engine):
-    def pieces():
+def test_the_chunks_of_a_lost_call_are_sent_again_and_those_to_come_too(engine):
+    def chunks():
         yield [ready("a"), ready("die")]
         time.sleep(0.5)
         yield [ready("b")]
 
-    groups = engine.serve(pieces(), SAMPLING)
+    groups = engine.stream(chunks(), SAMPLING)
     assert [group.prompt.text for group in groups] == ["a", "die", "b"]
 
 
@@ -140,25 +142,25 @@ def test_an_engine_that_takes_nothing_in_is_lost_too(engine):
     """It hangs with much still to be sent, so the trainer waits inside a send."""
     large = PreparedMedia("image", torch.zeros(4_000_000), (1, 2, 2), 2, None, "large")
 
-    def pieces():
+    def chunks():
         yield [ready("deaf")]
         time.sleep(0.5)
-        yield [Ready(ready("b").request, (large,))]
+        yield [PreparedRequest(ready("b").request, (large,))]
 
     begin = time.monotonic()
-    groups = engine.serve(pieces(), SAMPLING)
+    groups = engine.stream(chunks(), SAMPLING)
     assert [group.prompt.text for group in groups] == ["deaf", "b"]
     assert engine.restarted == 1
     assert time.monotonic() - begin < 60
 
 
 def test_a_medium_that_cannot_be_prepared_leaves_the_engine_in_step(engine):
-    def pieces():
+    def chunks():
         yield [ready("a")]
         raise ValueError("picture.png is no image")
 
     with pytest.raises(ValueError, match=r"picture\.png is no image"):
-        engine.serve(pieces(), SAMPLING)
+        engine.stream(chunks(), SAMPLING)
     assert ask(engine, "go on").text == "2.5"
 
 

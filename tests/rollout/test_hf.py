@@ -17,12 +17,12 @@ from mmr1.rollout import decoding
 from mmr1.rollout.decoding import Decoder
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.distributed.engine_actor import engine_of_its_own
+from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.lora import add_adapters
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import check_parity
 from mmr1.types import Message, Prompt, Sample, TextPart
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt, unwrapped
@@ -117,7 +117,7 @@ def test_groups_that_shrink_and_end_keep_to_a_full_forward(adapters, parts, prom
     family, model, media, _ = parts
     often = replace(family, stop_ids=tuple(range(100, 200)))  # about one token in six ends
     if adapters:
-        model = add_adapters(copy.deepcopy(model), LoraConfig(rank=2), freeze_vision=False)
+        model = add_adapters(copy.deepcopy(model), LoraConfig(rank=2), freeze_vision_tower=False)
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if "lora_B" in name:  # 0 at first, as if there were no adapter
@@ -160,10 +160,12 @@ def test_an_image_of_several_prompts_is_encoded_once(parts, digit_samples):
 def test_a_workers_engine_keeps_the_features_of_a_frozen_tower(tiny_model, prompts):
     """On Ray it has a model of its own, which nobody trains."""
     config = Config(
-        model={"path": str(tiny_model), "dtype": "float32", "freeze_vision": True},
+        model={"path": str(tiny_model), "dtype": "float32", "freeze_vision_tower": True},
         rollout={"engine": "hf"},
     )
-    groups = engine_of_its_own(config).generate(requests(prompts), SamplingConfig(max_tokens=2))
+    groups = build_engine_with_own_weights(config).generate(
+        requests(prompts), SamplingConfig(max_tokens=2)
+    )
     assert [len(g.completions) for g in groups] == [3, 3, 3]
 
 
@@ -238,6 +240,6 @@ def test_one_processor_call_per_image(parts, prompts):
 @pytest.mark.parametrize("cut", [{"min_p": 0.3}, {"top_p": 0.5}, {"top_k": 2}])
 def test_the_parity_check_looks_at_the_whole_distribution(cut, parts, prompts):
     family, model, media, engine = parts
-    scorer = Scorer(model, family, media, 1.0, budget=1000)
+    scorer = PackedModel(model, family, media, 1.0, budget=1000)
     sampling = SamplingConfig(max_tokens=4, **cut)
     assert check_parity(engine, scorer, family, media, prompts, sampling, 1e-4).max_gap <= 1e-4

@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import Ready, Request
-from mmr1.rollout.prefetching import FedEngine, feeding_order
+from mmr1.rollout.engine import PreparedRequest, Request
+from mmr1.rollout.prefetching import PrefetchingEngine, streaming_order
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media
 from mmr1.vision.prepare import MediaCache, PreparedMedia
@@ -28,13 +28,15 @@ class Recorder:
     """An engine that answers with its prompt and keeps what it was handed."""
 
     def __init__(self) -> None:
-        self.pieces: list[list[Ready]] = []
+        self.chunks: list[list[PreparedRequest]] = []
 
-    def serve(self, pieces: Iterator[list[Ready]], sampling: SamplingConfig) -> list[RolloutGroup]:
-        self.pieces = list(pieces)
+    def stream(
+        self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
+    ) -> list[RolloutGroup]:
+        self.chunks = list(chunks)
         none = np.zeros(0, np.float32)
         answer = Completion(none.astype(np.int64), none, "", False, 0)
-        return [RolloutGroup(r.request.prompt, (answer,)) for piece in self.pieces for r in piece]
+        return [RolloutGroup(r.request.prompt, (answer,)) for chunk in self.chunks for r in chunk]
 
 
 def picture(folder: Path, name: int) -> MediaRef:
@@ -54,8 +56,8 @@ def prepared(media: MediaRef) -> PreparedMedia:
     )
 
 
-def names(pieces: list[list[Ready]]) -> list[list[str]]:
-    return [[ready.request.prompt.text for ready in piece] for piece in pieces]
+def names(chunks: list[list[PreparedRequest]]) -> list[list[str]]:
+    return [[ready.request.prompt.text for ready in chunk] for chunk in chunks]
 
 
 def test_what_is_ready_goes_first_and_shared_media_together(tmp_path):
@@ -67,24 +69,24 @@ def test_what_is_ready_goes_first_and_shared_media_together(tmp_path):
     cache, engine = MediaCache(prepared), Recorder()
     cache[b], cache[c]
     requests = [Request(p, 1, i) for i, p in enumerate(prompts)]
-    groups = FedEngine(engine, cache).generate(requests, SAMPLING)
-    assert names(engine.pieces) == [["text", "b1", "b2", "c"], ["a1"], ["a2"]]
+    groups = PrefetchingEngine(engine, cache).generate(requests, SAMPLING)
+    assert names(engine.chunks) == [["text", "b1", "b2", "c"], ["a1"], ["a2"]]
     assert [g.prompt.text for g in groups] == [p.text for p in prompts]
     assert cache.processor_calls == 3
-    for ready in engine.pieces[0][1:]:
+    for ready in engine.chunks[0][1:]:
         (ref,) = ready.request.prompt.media
         assert [m.digest for m in ready.media] == [ref.digest()]
 
-    FedEngine(engine, MediaCache(prepared), at_once=True).generate(requests, SAMPLING)
-    assert names(engine.pieces) == [["text", "a1", "a2", "b1", "b2", "c"]]
+    PrefetchingEngine(engine, MediaCache(prepared), at_once=True).generate(requests, SAMPLING)
+    assert names(engine.chunks) == [["text", "a1", "a2", "b1", "b2", "c"]]
 
 
 def test_the_order_is_a_permutation_that_keeps_equals_in_place(tmp_path):
     refs = [picture(tmp_path, i % 3) for i in range(9)]
     prompts = [prompt(str(i), ref) for i, ref in enumerate(refs)]
-    assert feeding_order(prompts, [True] * 9) == [0, 3, 6, 1, 4, 7, 2, 5, 8]
-    assert feeding_order(prompts, [False] * 9) == [0, 3, 6, 1, 4, 7, 2, 5, 8]
-    assert feeding_order([], []) == []
+    assert streaming_order(prompts, [True] * 9) == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+    assert streaming_order(prompts, [False] * 9) == [0, 3, 6, 1, 4, 7, 2, 5, 8]
+    assert streaming_order([], []) == []
 
 
 def _load() -> object:

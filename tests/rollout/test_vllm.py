@@ -23,11 +23,11 @@ from mmr1.data.record import load_samples
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
-from mmr1.rollout.prefetching import FedEngine
+from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.lora import add_adapters
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_weights
 from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
@@ -51,7 +51,7 @@ def parts(tiny_model, tmp_path_factory):
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32"},
         # So few vision tokens at a time that prompts wait for each other.
-        rollout={"max_model_len": 128, "deterministic": True, "vision_tokens": 20},
+        rollout={"max_model_len": 128, "deterministic": True, "max_vision_tokens": 20},
         trainer={"threads": 1},
     )
     log = tmp_path_factory.mktemp("engine") / "engine.log"
@@ -82,7 +82,7 @@ def gaps(parts, prompts) -> float:
 
 def parity(parts, prompts, tolerance: float = 1e-4, rounded: bool = False):
     family, model, media, engine = parts
-    scorer = Scorer(model, family, media, SAMPLING.temperature, budget=1000)
+    scorer = PackedModel(model, family, media, SAMPLING.temperature, budget=1000)
     return check_parity(engine, scorer, family, media, prompts, SAMPLING, tolerance, rounded)
 
 
@@ -107,7 +107,7 @@ def test_in_step_after_fifty_updates(parts, prompts):
 def test_adapters_are_in_step_after_fifty_updates(parts, prompts, tiny_model):
     family, plain, media, engine = parts
     fresh = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    model = add_adapters(fresh, LoraConfig(rank=4), freeze_vision=False)
+    model = add_adapters(fresh, LoraConfig(rank=4), freeze_vision_tower=False)
     generator = torch.Generator().manual_seed(0)
     for version in range(101, 151):
         shake(model, 1e-3, generator)
@@ -170,7 +170,7 @@ def test_a_cache_that_outlives_its_weights_is_seen(forgets, parts, tiny_model, t
     content = (MediaRef("image", tmp_path / "noise.png"), TextPart("What is it? " * 8))
     prompts = [render_prompt(family, Sample("long", (Message("user", content),)))]
     process = EngineProcess(forgetful_engine, (str(tiny_model), forgets), tmp_path / "log", 1)
-    own = (family, model, media, FedEngine(process, media))
+    own = (family, model, media, PrefetchingEngine(process, media))
     try:
         assert gaps(own, prompts) <= 1e-4
         shake(model, 0.02, torch.Generator().manual_seed(0))
@@ -314,7 +314,7 @@ def test_nothing_is_encoded_twice(frozen, parts, tmp_path):
     ]
     process = EngineProcess(counting_engine, (path, str(log), frozen), tmp_path / "log", 1)
     media = MediaCache(partial(prepare_media, family))
-    engine = FedEngine(process, media)
+    engine = PrefetchingEngine(process, media)
     image_rows = 36  # 168 / 28 squared
     try:
         for epoch in range(2):

@@ -17,7 +17,7 @@ from transformers import AutoModelForImageTextToText
 from mmr1.config import Config, ModelConfig
 from mmr1.config.algorithm import ALGORITHMS
 from mmr1.data.sampler import Sampler
-from mmr1.rewards import build_scorer
+from mmr1.rewards import build_composite_reward
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
@@ -25,13 +25,13 @@ from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import build_critic
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.models.reference import FrozenCopy
+from mmr1.trainer.models.reference import FrozenReference
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
-from mmr1.trainer.sampling.scoring import GroupScorer
-from mmr1.trainer.sampling.step_rewards import build_step_scorer
+from mmr1.trainer.sampling.scoring import RewardManager
+from mmr1.trainer.sampling.step_rewards import build_step_reward_manager
 from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.algorithms.test_algorithms import own_algorithm
@@ -61,10 +61,10 @@ def config_of(files: Path, rewards: dict[str, Any] | None = None, **algorithm: A
         noise["temporal_contrast"] = {"options": {"of": "noise"}}
     return Config(
         model={"path": "tiny", "dtype": "float32"},
-        rollout={"engine": "hf", "prompts": 2, "n": 3, "sampling": {"max_tokens": 6}},
-        rewards={"parts": rewards or noise, "workers": 1},
+        rollout={"engine": "hf", "batch_size": 2, "n": 3, "sampling": {"max_tokens": 6}},
+        rewards={"functions": rewards or noise, "workers": 1},
         algorithm=algorithm,
-        optimizer={"lr": 1e-3, "warmup_steps": 0, "schedule": "constant"},
+        optimizer={"lr": 1e-3, "warmup_steps": 0, "lr_scheduler_type": "constant"},
         trainer={"max_steps": 2},
     )
 
@@ -74,7 +74,7 @@ def shared(tiny_model, files) -> Iterator[tuple[Any, ...]]:
     family = load_family(str(tiny_model))
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     media = MediaCache(partial(prepare_media, family))
-    with build_scorer(config_of(files, name="grpo").rewards) as scorer:
+    with build_composite_reward(config_of(files, name="grpo").rewards) as scorer:
         yield family, model, media, scorer, tiny_model
 
 
@@ -84,25 +84,25 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
     config = config.model_copy(update={"model": ModelConfig(path=str(path), dtype="float32")})
     model = copy.deepcopy(start)
     algorithm = build_algorithm(config.algorithm)
-    policy = Scorer(model, family, media, 1.0, 4096)
+    policy = PackedModel(model, family, media, 1.0, 4096)
     start_scorer = replace(policy, model=copy.deepcopy(model))
-    reference = FrozenCopy(policy, start_scorer) if config.algorithm.kl_coef else None
+    reference = FrozenReference(policy, start_scorer) if config.algorithm.kl_coef else None
     parts = TrainerComponents(
         sampler=Sampler(samples, 0),
         render=partial(render_prompt, family),
         rollout=HfEngine(model, family, media, shares_weights=True),
-        rewards=GroupScorer(scorer or noise, media, 0.0),
+        rewards=RewardManager(scorer or noise, media, 0.0),
         algorithm=algorithm,
         policy=LocalPolicy(
             policy,
             algorithm,
             Optimizer(model, config.optimizer, 10),
-            config.algorithm.updates_per_rollout,
+            config.algorithm.ppo_epochs,
         ),
         reference=reference,
         coefficients=Coefficients(config.algorithm),
         media=media,
-        steps=build_step_scorer(config.algorithm, family),
+        steps=build_step_reward_manager(config.algorithm, family),
         critic=build_critic(config, family, media),
     )
     return list(train(config, parts)), model, reference
@@ -112,8 +112,8 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-MORE = {"updates_per_rollout": 2, "kl_coef": 0.1}
-WIDE = {"clip_low": 0.99, "clip_high": 100.0}
+MORE = {"ppo_epochs": 2, "kl_coef": 0.1}
+WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,17 @@ WIDE = {"clip_low": 0.99, "clip_high": 100.0}
     [
         *((name, {}) for name in (*sorted(ALGORITHMS.builtin), "median.py:build")),
         *((name, MORE) for name in ("rloo", "gspo", "cispo", "reinforce_pp")),
-        ("rloo", {"updates_per_rollout": 2, "importance": "per_decision"}),
+        ("rloo", {"ppo_epochs": 2, "importance_sampling": "per_decision"}),
         # Ratios of whole responses leave the usual clip after one such step: wide ones here.
-        ("grpo", {"updates_per_rollout": 2, "ratio": "response", "dual_clip": 3.0, **WIDE}),
+        (
+            "grpo",
+            {
+                "ppo_epochs": 2,
+                "importance_sampling_level": "sequence_product",
+                "clip_ratio_dual": 3.0,
+                **WIDE,
+            },
+        ),
     ],
 )
 def test_every_algorithm_trains(shared, files, digit_samples, name, keys):
@@ -140,7 +148,7 @@ def test_every_algorithm_trains(shared, files, digit_samples, name, keys):
 
 
 def test_a_refreshed_reference_is_the_policy(shared, files, digit_samples):
-    config = config_of(files, name="grpo", kl_coef=0.1, reference_refresh=2)
+    config = config_of(files, name="grpo", kl_coef=0.1, ref_model_sync_steps=2)
     _, model, reference = run(shared, digit_samples, config)
     assert same(model, reference._own.model)
     config = config_of(files, name="grpo", kl_coef=0.1)
@@ -160,8 +168,11 @@ def test_adaptive_coefficients_are_logged(shared, files, digit_samples):
 
 def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     # An untrained model never answers: every reward is 0.
-    config = config_of(files, {"format": {}}, name="dapo", max_draws=2)
-    with build_scorer(config.rewards) as scorer, pytest.raises(NoSignalError, match="2 draws"):
+    config = config_of(files, {"format": {}}, name="dapo", max_num_gen_batches=2)
+    with (
+        build_composite_reward(config.rewards) as scorer,
+        pytest.raises(NoSignalError, match="2 draws"),
+    ):
         run(shared, digit_samples, config, scorer)
 
 

@@ -38,8 +38,8 @@ ALGORITHM = {
     "kl_target": 0.01,
     "entropy_coef": 0.01,
     "entropy_target": 2.0,
-    "reference_refresh": 2,
-    "updates_per_rollout": 2,
+    "ref_model_sync_steps": 2,
+    "ppo_epochs": 2,
 }
 
 
@@ -49,21 +49,21 @@ def rl(tiny_model: Path, digits: Path, reward: Path, out: Path, **trainer: objec
         data={"train": str(digits / "rl.jsonl")},
         rollout={
             "engine": "hf",
-            "prompts": 2,
+            "batch_size": 2,
             "n": 3,
             "max_model_len": 64,
             "sampling": {"max_tokens": 8},
         },
-        rewards={"parts": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+        rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
         algorithm=ALGORITHM,
         optimizer={"lr": 1e-3, "warmup_steps": 2},
         trainer={
             "max_steps": 5,
             "output_dir": str(out),
-            "log_rollouts_every": 1,
-            "save_every": 2,
+            "log_completions_steps": 1,
+            "save_steps": 2,
             "threads": 1,
-            "log_every": 100,
+            "logging_steps": 100,
             **trainer,
         },
     )
@@ -130,7 +130,7 @@ def test_sigterm_saves_the_step_and_resuming_gives_the_same_run(
     background, tiny_model, digits, reward, undisturbed, tmp_path
 ):
     plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")
-    config = rl(tiny_model, digits, reward, tmp_path / "stopped", save_in_background=background)
+    config = rl(tiny_model, digits, reward, tmp_path / "stopped", async_save=background)
     with pytest.raises(StoppedError, match=r"SIGTERM: saved as .*step_000003") as stopped:
         run_training(config)
     assert stopped.value.signum == signal.SIGTERM
@@ -159,7 +159,7 @@ def test_a_run_that_died_inside_a_step_goes_on_from_the_last_checkpoint(
         # Rounded at random: the random numbers have to go on as well.
         ("optimizer", {"moments": "bfloat16", "offload": True}),
         # Its features are kept; the resumed run makes them anew, in other company.
-        ("model", {"freeze_vision": True}),
+        ("model", {"freeze_vision_tower": True}),
     ],
     ids=["moments in bfloat16", "frozen tower"],
 )
@@ -207,7 +207,7 @@ def test_the_end_of_the_grace_time_is_such_a_signal(tiny_model, digits, reward, 
     plan_accident(tmp_path, 9, "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)")
     begin = time.monotonic()
     with pytest.raises(StoppedError, match="before the step was done"):
-        run_training(rl(tiny_model, digits, reward, tmp_path / "run", grace_s=0.5))
+        run_training(rl(tiny_model, digits, reward, tmp_path / "run", grace_period_s=0.5))
     assert time.monotonic() - begin < 50
 
 
@@ -216,9 +216,9 @@ def test_supervised_runs_resume_too(tiny_model, digits, tmp_path):
         return Config(
             model={"path": str(tiny_model), "dtype": "float32"},
             data={"train": str(digits / "sft.jsonl")},
-            optimizer={"lr": 1e-3, "schedule": "constant", "warmup_steps": 2},
+            optimizer={"lr": 1e-3, "lr_scheduler_type": "constant", "warmup_steps": 2},
             sft={"batch_size": 4},
-            trainer={"max_steps": steps, "output_dir": str(tmp_path / out), "log_every": 100},
+            trainer={"max_steps": steps, "output_dir": str(tmp_path / out), "logging_steps": 100},
         )
 
     run_sft(config("whole", 6))
@@ -282,7 +282,7 @@ def test_sigkill_at_random_moments(engine, ranks, tiny_model, digits, reward, tm
         pytest.importorskip("vllm", reason="vLLM is not installed")
 
     def config(name: str) -> Path:
-        steps = {"max_steps": 60, "save_every": 1}
+        steps = {"max_steps": 60, "save_steps": 1}
         run = rl(tiny_model, digits, reward, tmp_path / name, **steps)
         run = Config.model_validate(
             {

@@ -49,7 +49,7 @@ def warm(tiny_model, digits, tmp_path_factory) -> Path:
         model={"path": str(tiny_model), "dtype": "float32"},
         data={"train": str(digits / "sft.jsonl")},
         optimizer={"lr": 1e-3},
-        trainer={"max_steps": 100, "output_dir": str(out), "log_every": 1000},
+        trainer={"max_steps": 100, "output_dir": str(out), "logging_steps": 1000},
     )
     return run_sft(config)
 
@@ -60,7 +60,7 @@ def rl(warm: Path, digits: Path, out: Path, **rollout: object) -> Config:
         data={"train": str(digits / "rl.jsonl"), "eval": str(digits / "eval.jsonl")},
         rollout={
             "engine": "hf",
-            "prompts": 4,
+            "batch_size": 4,
             "n": 4,
             "max_model_len": 128,
             "sampling": {"max_tokens": 24},
@@ -71,8 +71,8 @@ def rl(warm: Path, digits: Path, out: Path, **rollout: object) -> Config:
         trainer={
             "max_steps": 3,
             "output_dir": str(out),
-            "log_rollouts_every": 2,
-            "save_every": 2,
+            "log_completions_steps": 2,
+            "save_steps": 2,
             "threads": 1,
         },
         eval={"limit": 40},
@@ -125,7 +125,7 @@ def test_rollouts_tell_the_whole_story(run, digits):
         rewards = [c["reward"] for c in row["completions"]]
         mean = sum(rewards) / 4
         for completion in row["completions"]:
-            parts = completion["parts"]
+            parts = completion["components"]
             assert completion["reward"] == pytest.approx(0.5 * parts["format"] + parts["math"])
             sign = (completion["reward"] > mean) - (completion["reward"] < mean)
             assert sign == (completion["advantage"] > 0) - (completion["advantage"] < 0)
@@ -145,7 +145,9 @@ def test_evaluation_in_a_new_run_gives_what_training_ended_with(run, warm, digit
     config = rl(warm, digits, tmp_path).model_copy(
         update={
             "model": rl(run / "checkpoints/step_000003", digits, tmp_path).model,
-            "eval": rl(warm, digits, tmp_path).eval.model_copy(update={"output": str(tmp_path)}),
+            "eval": rl(warm, digits, tmp_path).eval.model_copy(
+                update={"output_dir": str(tmp_path)}
+            ),
         }
     )
     result = run_evaluations(config)[0]["", ""]

@@ -6,7 +6,7 @@ const BOX = { width: 460, height: 220, left: 52, right: 14, top: 8, bottom: 22 }
 const COUNTS = ['reward/invalid', 'reward/no_answer', 'reward/no_signal'];
 // Title, whether a metric belongs to it; what no line claims gets a chart of its own.
 const CHARTS = [
-  ['reward and its parts', (name) => name.startsWith('reward/') && !COUNTS.includes(name)],
+  ['reward and its components', (name) => name.startsWith('reward/') && !COUNTS.includes(name)],
   ['no valid reward, no answer, no signal', (name) => COUNTS.includes(name)],
   ['held-out', (name) => name.startsWith('eval/')],
   ['completion length, tokens', (name) => name.startsWith('completion/length')],

@@ -125,7 +125,7 @@ function rollouts(section, state) {
         filters.id == null ? h('button', { onclick: follow }, 'follow over steps') : null),
       h('div', { class: 'question' }, media(group, state.source),
         h('div', {}, h('pre', { class: 'prompt' }, promptText(group.prompt)), h('p', {}, 'gold ', h('code', { class: 'gold' }, describe(group.answer))))),
-      h('table', {}, h('thead', {}, h('tr', {}, ['completion', 'reward', 'parts', 'advantage', 'tokens'].map((name) => h('th', {}, name)))), h('tbody', {}, rows)));
+      h('table', {}, h('thead', {}, h('tr', {}, ['completion', 'reward', 'components', 'advantage', 'tokens'].map((name) => h('th', {}, name)))), h('tbody', {}, rows)));
     article.addEventListener('pointerover', (event) => highlight(article, event.target.closest('[data-completion]')?.dataset.completion));
     article.addEventListener('pointerleave', () => highlight(article, null));
     return article;
@@ -133,7 +133,7 @@ function rollouts(section, state) {
 
   function completionRow(completion, index) {
     const valid = completion.reward != null;
-    const parts = Object.entries(completion.parts).map(([name, value]) => h('div', {}, `${name} ${short(value)}`));
+    const parts = Object.entries(completion.components).map(([name, value]) => h('div', {}, `${name} ${short(value)}`));
     const flags = [completion.status !== 'ok' ? completion.status : null, completion.truncated ? 'truncated' : null].filter(Boolean);
     return h('tr', { 'data-completion': index, class: valid ? null : 'invalid' },
       h('td', { class: 'text' }, completionText(completion.text),

@@ -26,7 +26,7 @@ def is_url(use: str) -> bool:
     return use.startswith(("http://", "https://"))
 
 
-class RemotePart:
+class RemoteReward:
     """Rewards asked of one server or several, each of which gets an equal share of the items.
 
     Args:

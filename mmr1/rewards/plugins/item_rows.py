@@ -110,7 +110,7 @@ def scored_row(row: Mapping[str, Any], reward: Reward) -> dict[str, Any]:
     return {
         **row,
         "reward": reward.value,
-        "parts": dict(reward.parts),
+        "components": dict(reward.components),
         "status": reward.status.value,
         "error": reward.error,
     }

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from mmr1.rewards.builtin import REWARDS
-from mmr1.rewards.item import Job, RewardItem, from_exception, invalid
+from mmr1.rewards.item import Job, RewardItem, invalid, reward_of_exception
 from mmr1.rewards.plugins.columns import check_options
 from mmr1.rewards.plugins.dialects import Dialect, call, detect, rewards_of
 from mmr1.rewards.sandbox.limits import GIB, Limits
@@ -80,7 +80,7 @@ async def _awaited(value: Any) -> Any:
     return await value
 
 
-class PluginPart:
+class PluginReward:
     """A user's function as a part of the reward.
 
     Args:
@@ -181,7 +181,7 @@ class PluginPart:
         try:
             return run(self._spec, self._options, batch)
         except BaseException as error:  # SystemExit would otherwise end the thread in silence
-            return [from_exception(error)]
+            return [reward_of_exception(error)]
 
     def _light(self, item: RewardItem) -> RewardItem:
         """The item without encoded media, unless the function asks for media."""

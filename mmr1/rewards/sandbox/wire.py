@@ -62,7 +62,9 @@ def pack_job(target: str, args: tuple[Any, ...]) -> bytes:
 
 
 def pack_rewards(rewards: list[Reward]) -> bytes:
-    return json.dumps([(r.value, r.status.value, r.error, dict(r.parts)) for r in rewards]).encode()
+    return json.dumps(
+        [(r.value, r.status.value, r.error, dict(r.components)) for r in rewards]
+    ).encode()
 
 
 def unpack_rewards(body: bytes) -> list[Reward]:
@@ -74,7 +76,7 @@ def unpack_rewards(body: bytes) -> list[Reward]:
         raise ValueError(f"a result that is none: {error}") from error
 
 
-def _reward(value: Any, status: str, error: Any, parts: Any) -> Reward:
+def _reward(value: Any, status: str, error: Any, components: Any) -> Reward:
     number = None if value is None else float(value)
-    checked = {str(name): None if part is None else float(part) for name, part in parts.items()}
+    checked = {str(n): None if v is None else float(v) for n, v in components.items()}
     return Reward(number, Status(status), checked, None if error is None else str(error)[:500])

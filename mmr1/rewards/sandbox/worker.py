@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mmr1.rewards.item import as_reward, from_exception
+from mmr1.rewards.item import as_reward, reward_of_exception
 from mmr1.rewards.sandbox.limits import Limits, contain
 from mmr1.rewards.sandbox.wire import LENGTH, pack_rewards
 from mmr1.types import Reward
@@ -37,7 +37,7 @@ def _run(body: bytes) -> list[Reward]:
         target, args = pickle.loads(body)
         return run_job(target, args)
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a plugin too
-        return [from_exception(error)]
+        return [reward_of_exception(error)]
 
 
 def call_target(target: str, args: Sequence[Any]) -> Any:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from mmr1.rewards.extract import last_boxed, spoken
+from mmr1.rewards.extract import last_boxed, without_thinking
 
 Template = Literal["think-answer", "think-boxed", "answer-only", "boxed"]
 
@@ -98,5 +98,5 @@ def _tag_share(completion: str, template: Template) -> float:
     tags = [tag for name in names for tag in (f"<{name}>", f"</{name}>")]
     if "boxed" in template:
         tags.append("\\boxed{")
-        completion = completion if "think" in template else spoken(completion)
+        completion = completion if "think" in template else without_thinking(completion)
     return sum(completion.count(tag) == 1 for tag in tags) / len(tags)

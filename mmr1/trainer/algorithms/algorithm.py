@@ -7,19 +7,20 @@ from dataclasses import dataclass, field
 
 import torch
 
-from mmr1.trainer.algorithms.losses import Aggregation
+from mmr1.trainer.algorithms.losses import LossAggMode
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes:
+class AdvantageInputs:
     """What an advantage may use: G groups of n completions, B = G * n in group order.
 
     Attributes:
-        rewards: ``[G, n]``, 0 where there is no valid one. With ``kl_in: reward`` and an algorithm
+        rewards: ``[G, n]``, 0 where there is no valid one. With ``use_kl_loss: false`` and an
+            algorithm
             that gives each completion one advantage, less the completion's whole KL penalty.
         valid: ``[G, n]`` bool.
         mask: ``[B, R]`` bool, the tokens that count.
-        kl_penalty: ``[B, R]``, coefficient included; 0 unless ``kl_in: reward``.
+        kl_penalty: ``[B, R]``, coefficient included; 0 unless ``use_kl_loss: false``.
         greedy, greedy_valid: ``[G, 1]``, of the greedy completion; None unless asked for.
         step_rewards, step_ends: ``[B, R]``, at the last token of each step; None without steps.
         values: ``[B, R]``, the critic's, of the state before each token; None without a critic.
@@ -68,27 +69,29 @@ class Algorithm:
     """An advantage and a loss.
 
     Attributes:
-        advantages: ``Outcomes -> [B, R]``; see ``per_completion`` for those that give a completion
+        advantages: ``AdvantageInputs -> [B, R]``; see ``per_completion`` for those that give a
+            completion
             one advantage.
         token_loss: ``LossInputs -> [B, R]``, to be minimised.
-        aggregation: How token losses are added up; see ``losses.token_weights``.
+        loss_agg_mode: How token losses are added up; see ``losses.token_weights``.
         needs_signal: False when a token of advantage 0 still has a gradient (a KL or entropy
             term); True lets the update leave such sequences out.
         metrics: Extra tensors ``[B, R]`` to log as token means, by metric name. Entropy and KL are
             logged for every algorithm.
-        returns: ``Outcomes -> [B, R]``, what the critic of ``algorithm.critic`` learns; None for
+        returns: ``AdvantageInputs -> [B, R]``, what the critic of ``algorithm.critic`` learns; None
+            for
             the algorithms that have none.
         greedy_baseline: The advantage needs the reward of each prompt's greedy completion.
         shuffled_frames: The reward compares with completions for shuffled frames of the videos.
         state: Numbers that go from step to step, such as a moving average; saved with checkpoints.
     """
 
-    advantages: Callable[[Outcomes], torch.Tensor]
+    advantages: Callable[[AdvantageInputs], torch.Tensor]
     token_loss: Callable[[LossInputs], torch.Tensor]
-    aggregation: Aggregation
+    loss_agg_mode: LossAggMode
     needs_signal: bool
     metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {}
-    returns: Callable[[Outcomes], torch.Tensor] | None = None
+    returns: Callable[[AdvantageInputs], torch.Tensor] | None = None
     greedy_baseline: bool = False
     shuffled_frames: bool = False
     state: dict[str, float] = field(default_factory=dict)

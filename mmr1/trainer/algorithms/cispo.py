@@ -1,6 +1,6 @@
 """CISPO (arXiv 2506.13585): the importance weight is clipped, so that no token loses its gradient.
 
-The paper leaves the lower side open (``clip_low`` 1) and tunes the upper one.
+The paper leaves the lower side open (``clip_ratio_low`` 1) and tunes the upper one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from mmr1.trainer.algorithms.terms import needs_signal, per_completion, regulari
 def build(config: AlgorithmConfig) -> Algorithm:
     def token_loss(x: LossInputs) -> torch.Tensor:
         loss = losses.cispo(
-            x.logprobs, x.old_logprobs, x.advantages, config.clip_low, config.clip_high
+            x.logprobs, x.old_logprobs, x.advantages, config.clip_ratio_low, config.clip_ratio_high
         )
         return regularised(loss, x, config)
 
     return Algorithm(
         advantages=per_completion(advantages.grpo),
         token_loss=token_loss,
-        aggregation=config.aggregation,
+        loss_agg_mode=config.loss_agg_mode,
         needs_signal=needs_signal(config),
     )

@@ -24,10 +24,15 @@ class Coefficients:
         config = self._config
         stats |= {"kl_coef": self.kl, "entropy_coef": self.entropy}
         if config.kl_target is not None and "kl" in stats:
-            self.kl = kl.adapted_coefficient(self.kl, stats["kl"], config.kl_target, config.kl_rate)
+            self.kl = kl.adapted_coefficient(
+                self.kl, stats["kl"], config.kl_target, config.kl_adaptation_rate
+            )
         if config.entropy_target is not None and "entropy" in stats:
             self.entropy = entropy.adapted_coefficient(
-                self.entropy, stats["entropy"], config.entropy_target, config.entropy_rate
+                self.entropy,
+                stats["entropy"],
+                config.entropy_target,
+                config.entropy_adaptation_rate,
             )
 
     def state_dict(self) -> dict[str, float]:

@@ -18,6 +18,6 @@ def build(config: AlgorithmConfig) -> Algorithm:
     return Algorithm(
         advantages=per_completion(advantages.gpg),
         token_loss=partial(policy_gradient, config=config),
-        aggregation=config.aggregation,
+        loss_agg_mode=config.loss_agg_mode,
         needs_signal=needs_signal(config),
     )

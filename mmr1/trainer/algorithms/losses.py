@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-Aggregation = Literal["sequence", "token", "constant"]
+LossAggMode = Literal["seq-mean-token-mean", "token-mean", "seq-mean-token-sum-norm"]
 Importance = Literal["token", "per_decision", "sequence"]
 
 
@@ -19,17 +19,17 @@ def ppo_clip(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     advantages: torch.Tensor,
-    clip_low: float,
-    clip_high: float,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
 ) -> torch.Tensor:
     """Clipped surrogate of PPO (arXiv 1707.06347, equation 7), negated: ``[B, R]``.
 
-    ``-min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A)``. ``clip_high > clip_low`` is DAPO's
+    ``-min(rho A, clip(rho, 1 - low, 1 + high) A)``. A larger ``clip_ratio_high`` is DAPO's
     clip-higher (arXiv 2503.14476). Given log-probs of responses (:func:`response_logprobs`) it is
     the R1 paper's objective (arXiv 2501.12948), given their means it is GSPO's (arXiv 2507.18071).
     """
     ratio = (logprobs - old_logprobs).exp()
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    clipped = ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
@@ -46,7 +46,7 @@ def response_logprobs(
 ) -> torch.Tensor:
     """Log-prob of the whole response, or its mean per token, at each of its tokens: ``[B, R]``.
 
-    Their ratios are those of the R1 paper and of GSPO. With the ``sequence`` aggregation, and one
+    Their ratios are those of the R1 paper and of GSPO. With ``seq-mean-token-mean``, and one
     advantage per response, the loss is the mean over responses that those papers write.
     """
     total = torch.where(mask, logprobs, 0.0).sum(-1, keepdim=True)
@@ -81,16 +81,16 @@ def cispo(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     advantages: torch.Tensor,
-    clip_low: float,
-    clip_high: float,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
 ) -> torch.Tensor:
     """CISPO (arXiv 2506.13585, equation 4), negated: ``[B, R]``.
 
-    ``-sg(clip(rho, 1 - clip_low, 1 + clip_high)) A log p``: the weight is clipped, not the update,
+    ``-sg(clip(rho, 1 - low, 1 + high)) A log p``: the weight is clipped, not the update,
     so every token keeps a gradient.
     """
     ratio = (logprobs - old_logprobs).detach().exp()
-    return -ratio.clamp(1 - clip_low, 1 + clip_high) * advantages * logprobs
+    return -ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high) * advantages * logprobs
 
 
 def sapo(
@@ -129,33 +129,33 @@ def clip_fraction_mask(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
     advantages: torch.Tensor,
-    clip_low: float,
-    clip_high: float,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
 ) -> torch.Tensor:
     """True where :func:`ppo_clip` has cut the gradient off: ``[B, R]`` bool."""
     ratio = (logprobs - old_logprobs).exp()
-    return ((ratio > 1 + clip_high) & (advantages > 0)) | (
-        (ratio < 1 - clip_low) & (advantages < 0)
+    return ((ratio > 1 + clip_ratio_high) & (advantages > 0)) | (
+        (ratio < 1 - clip_ratio_low) & (advantages < 0)
     )
 
 
 def token_weights(
-    mask: torch.Tensor, aggregation: Aggregation, max_tokens: int | None = None
+    mask: torch.Tensor, loss_agg_mode: LossAggMode, max_tokens: int | None = None
 ) -> torch.Tensor:
     """Weight of each token's loss, ``[B, R]`` float32, 0 where ``mask`` is False.
 
-    - ``sequence``: the mean of each sequence, then the mean of the sequences (GRPO).
-    - ``token``: the mean over all tokens (DAPO).
-    - ``constant``: the sum divided by ``B * max_tokens`` (Dr.GRPO, arXiv 2503.20783).
+    - ``seq-mean-token-mean``: the mean of each sequence, then the mean of the sequences (GRPO).
+    - ``token-mean``: the mean over all tokens (DAPO).
+    - ``seq-mean-token-sum-norm``: the sum over ``B * max_tokens`` (Dr.GRPO, arXiv 2503.20783).
 
     A sequence without any unmasked token does not count.
     """
     weights = mask.float()
     lengths = weights.sum(-1, keepdim=True)
     sequences = (lengths > 0).sum().clamp(min=1)
-    if aggregation == "sequence":
+    if loss_agg_mode == "seq-mean-token-mean":
         return weights / lengths.clamp(min=1) / sequences
-    if aggregation == "token":
+    if loss_agg_mode == "token-mean":
         return weights / lengths.sum().clamp(min=1)
     assert max_tokens is not None, "the constant denominator needs the completion limit"
     return weights / (sequences * max_tokens)

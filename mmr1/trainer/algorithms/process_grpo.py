@@ -9,7 +9,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import advantages
-from mmr1.trainer.algorithms.algorithm import Algorithm, Outcomes
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm
 from mmr1.trainer.algorithms.terms import clipped_algorithm
 
 
@@ -17,7 +17,7 @@ def build(config: AlgorithmConfig) -> Algorithm:
     return clipped_algorithm(_advantages, config)
 
 
-def _advantages(x: Outcomes) -> torch.Tensor:
+def _advantages(x: AdvantageInputs) -> torch.Tensor:
     assert x.step_rewards is not None, "process supervision needs step rewards"
     assert x.step_ends is not None
     shape = (*x.rewards.shape, -1)  # [G, n, R]

@@ -33,7 +33,7 @@ def build(config: AlgorithmConfig) -> Algorithm:
     return Algorithm(
         advantages=per_completion(advantage),
         token_loss=partial(policy_gradient, config=config),
-        aggregation=config.aggregation,
+        loss_agg_mode=config.loss_agg_mode,
         needs_signal=needs_signal(config),
         state=state,
     )

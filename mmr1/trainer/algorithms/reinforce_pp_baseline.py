@@ -9,7 +9,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import advantages
-from mmr1.trainer.algorithms.algorithm import Algorithm, Outcomes
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm
 from mmr1.trainer.algorithms.terms import clipped_algorithm, penalised
 
 
@@ -17,5 +17,5 @@ def build(config: AlgorithmConfig) -> Algorithm:
     return clipped_algorithm(_advantages, config)
 
 
-def _advantages(x: Outcomes) -> torch.Tensor:
+def _advantages(x: AdvantageInputs) -> torch.Tensor:
     return advantages.reinforce_pp_baseline(penalised(x), x.valid, x.mask)

@@ -8,7 +8,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import advantages
-from mmr1.trainer.algorithms.algorithm import Algorithm, Outcomes
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm
 from mmr1.trainer.algorithms.terms import needs_signal, penalised, policy_gradient
 
 
@@ -16,13 +16,13 @@ def build(config: AlgorithmConfig) -> Algorithm:
     return Algorithm(
         advantages=_advantages,
         token_loss=partial(policy_gradient, config=config),
-        aggregation=config.aggregation,
+        loss_agg_mode=config.loss_agg_mode,
         needs_signal=needs_signal(config),
         greedy_baseline=True,
     )
 
 
-def _advantages(x: Outcomes) -> torch.Tensor:
+def _advantages(x: AdvantageInputs) -> torch.Tensor:
     assert x.greedy is not None, "the loop rolls the greedy completion out"
     assert x.greedy_valid is not None
     found = advantages.remax(penalised(x), x.valid, x.greedy, x.greedy_valid).flatten()

@@ -1,7 +1,7 @@
 """RLOO (arXiv 2402.14740): the mean of the other completions as baseline.
 
 The paper's estimator weighs the log-probability of a whole completion; with one update per rollout
-that is the plain policy gradient. With several, ``algorithm.importance`` says what keeps the update
+that is the plain policy gradient. With several, ``algorithm.importance_sampling`` keeps the update
 near the policy that sampled: PPO's clipped ratio by default.
 """
 
@@ -23,6 +23,6 @@ def build(config: AlgorithmConfig) -> Algorithm:
     return Algorithm(
         advantages=per_completion(advantages.rloo),
         token_loss=partial(policy_gradient, config=config),
-        aggregation=config.aggregation,
+        loss_agg_mode=config.loss_agg_mode,
         needs_signal=needs_signal(config),
     )

@@ -18,6 +18,6 @@ def build(config: AlgorithmConfig) -> Algorithm:
     return Algorithm(
         advantages=per_completion(advantages.grpo),
         token_loss=token_loss,
-        aggregation=config.aggregation,
+        loss_agg_mode=config.loss_agg_mode,
         needs_signal=needs_signal(config),
     )

@@ -9,32 +9,32 @@ import torch
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import losses
-from mmr1.trainer.algorithms.algorithm import Algorithm, LossInputs, Outcomes
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm, LossInputs
 from mmr1.trainer.algorithms.kl import ESTIMATORS
 
 
 def per_completion(
     advantage: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-) -> Callable[[Outcomes], torch.Tensor]:
+) -> Callable[[AdvantageInputs], torch.Tensor]:
     """An advantage ``(rewards, valid) -> [G, n]`` as one of tokens: the same for all of them.
 
     A KL penalty in the reward is taken off before, summed over the completion.
     """
 
-    def advantages(x: Outcomes) -> torch.Tensor:
+    def advantages(x: AdvantageInputs) -> torch.Tensor:
         found = advantage(penalised(x), x.valid).flatten()  # [B]
         return found[:, None] * x.mask
 
     return advantages
 
 
-def penalised(x: Outcomes) -> torch.Tensor:
+def penalised(x: AdvantageInputs) -> torch.Tensor:
     """Rewards ``[G, n]`` less the KL penalty of each completion's tokens."""
     return x.rewards - (x.kl_penalty * x.mask).sum(-1).view(x.rewards.shape)
 
 
 def clipped_algorithm(
-    advantages: Callable[[Outcomes], torch.Tensor], config: AlgorithmConfig
+    advantages: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
 ) -> Algorithm:
     """These advantages under PPO's clipped loss: what most of the family differ in is the former.
 
@@ -43,7 +43,7 @@ def clipped_algorithm(
     return Algorithm(
         advantages=advantages,
         token_loss=partial(clipped_surrogate, config=config),
-        aggregation=config.aggregation,
+        loss_agg_mode=config.loss_agg_mode,
         metrics=partial(clip_metrics, config=config),
         needs_signal=needs_signal(config),
     )
@@ -52,24 +52,24 @@ def clipped_algorithm(
 def clipped_surrogate(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     """PPO's clipped loss ``[B, R]``; of tokens or of responses, dual-clipped where asked for."""
     new, old = ratio_logprobs(x, config)
-    loss = losses.ppo_clip(new, old, x.advantages, config.clip_low, config.clip_high)
-    if config.dual_clip is not None:
-        loss = losses.dual_clip(loss, x.advantages, config.dual_clip)
+    loss = losses.ppo_clip(new, old, x.advantages, config.clip_ratio_low, config.clip_ratio_high)
+    if config.clip_ratio_dual is not None:
+        loss = losses.dual_clip(loss, x.advantages, config.clip_ratio_dual)
     return regularised(loss, x, config)
 
 
 def clip_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
     """The share of tokens whose gradient the clip cut off."""
-    clip = (config.clip_low, config.clip_high)
+    clip = (config.clip_ratio_low, config.clip_ratio_high)
     clipped = losses.clip_fraction_mask(*ratio_logprobs(x, config), x.advantages, *clip)
     return {"clip_fraction": clipped.float()}
 
 
 def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """New and old log-probs ``[B, R]`` whose difference is the ratio's logarithm."""
-    if config.ratio == "token":
+    if config.importance_sampling_level == "token":
         return x.logprobs, x.old_logprobs
-    mean = config.ratio == "response_mean"
+    mean = config.importance_sampling_level == "sequence"
     return (
         losses.response_logprobs(x.logprobs, x.mask, mean),
         losses.response_logprobs(x.old_logprobs, x.mask, mean),
@@ -78,8 +78,8 @@ def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor
 
 def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     """``-A log p``; after a rollout's first update with the clip or weights of ``importance``."""
-    form = config.importance
-    if config.updates_per_rollout > 1 and form == "clip":
+    form = config.importance_sampling
+    if config.ppo_epochs > 1 and form == "clip":
         return clipped_surrogate(x, config)
     loss = losses.policy_gradient(x.logprobs, x.advantages)
     if form != "clip" and form != "none":
@@ -89,7 +89,7 @@ def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
 
 def regularised(loss: torch.Tensor, x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     """Add the KL term where it is in the loss, subtract the entropy bonus: ``[B, R]``."""
-    if config.kl_coef > 0 and config.kl_in == "loss":
+    if config.kl_coef > 0 and config.use_kl_loss:
         loss = loss + x.kl_coef * _kl(x, config)
     if config.entropy_coef > 0:
         loss = loss - x.entropy_coef * x.entropy
@@ -106,4 +106,4 @@ def _kl(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
 
 def needs_signal(config: AlgorithmConfig) -> bool:
     """Is the advantage the only source of a gradient?"""
-    return config.entropy_coef == 0 and (config.kl_coef == 0 or config.kl_in == "reward")
+    return config.entropy_coef == 0 and (config.kl_coef == 0 or not config.use_kl_loss)

@@ -10,7 +10,7 @@ from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import build_vllm_engine
 from mmr1.rollout.engine import Probe, Request, RolloutEngine
 from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.prefetching import FedEngine
+from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.models.loading import feature_cache, load_model
 from mmr1.types import Prompt, RolloutGroup
@@ -24,7 +24,7 @@ class Engine:
         self._config = config
 
     def build(self) -> None:
-        self._engine = engine_of_its_own(self._config)
+        self._engine = build_engine_with_own_weights(self._config)
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         return self._engine.generate(requests, sampling)
@@ -37,7 +37,7 @@ class Engine:
         return self._engine.probe(prompts)
 
 
-def engine_of_its_own(config: Config) -> RolloutEngine:
+def build_engine_with_own_weights(config: Config) -> RolloutEngine:
     """An engine with weights of its own in this process, as a worker on another machine has it."""
     family = family_of(config)
     media = media_cache(family, config)
@@ -46,4 +46,4 @@ def engine_of_its_own(config: Config) -> RolloutEngine:
         model = load_model(config.model).requires_grad_(False)
         return HfEngine(model, family, media, features=feature_cache(config))
     engine = build_vllm_engine(config)
-    return FedEngine(engine, media, config.rollout.deterministic)
+    return PrefetchingEngine(engine, media, config.rollout.deterministic)

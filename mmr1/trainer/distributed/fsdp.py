@@ -17,7 +17,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_scores
-from mmr1.trainer.forward.process_group import Turn
+from mmr1.trainer.forward.process_group import LockstepBatch
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.vision.families.qwen2_5_vl import unwrapped
 
@@ -91,7 +91,7 @@ class Ranks:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
-    def turns(self, batches: Sequence[MicroBatch]) -> list[Turn]:
+    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[LockstepBatch]:
         most = torch.tensor(len(batches))
         dist.all_reduce(most, dist.ReduceOp.MAX)
         sees = torch.zeros(int(most), dtype=torch.int64)
@@ -100,7 +100,8 @@ class Ranks:
         dist.all_reduce(sees, dist.ReduceOp.MAX)
         rest = [None] * (int(most) - len(batches))
         return [
-            Turn(batch, bool(vision)) for batch, vision in zip([*batches, *rest], sees, strict=True)
+            LockstepBatch(batch, bool(vision))
+            for batch, vision in zip([*batches, *rest], sees, strict=True)
         ]
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:

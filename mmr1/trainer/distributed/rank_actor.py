@@ -14,7 +14,7 @@ from mmr1.config import Config
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.models.reference import Reference
-from mmr1.trainer.models.training_models import build_learners
+from mmr1.trainer.models.training_models import build_training_models
 from mmr1.types import Experience, RolloutGroup, StepStats
 from mmr1.vision.build import family_of, media_cache
 
@@ -56,42 +56,44 @@ class Rank:
         config, resources = self.config, self.config.resources
         size = resources.ranks
         set_up_torch(config.seed, config.trainer.threads)
-        mesh = fsdp.join(self._rank, size, address, resources.collective_timeout_s, resources.shard)
+        mesh = fsdp.join(
+            self._rank, size, address, resources.collective_timeout_s, resources.fsdp_size
+        )
         family = family_of(config)
-        self._learners = build_learners(
+        self._models = build_training_models(
             config,
             family,
             media_cache(family, config),
-            team=fsdp.Ranks(self._rank, size),
+            process_group=fsdp.Ranks(self._rank, size),
             shard=lambda model: fsdp.shard(model, mesh),
         )
 
     @collective
     def logprobs(self, groups: Sequence[RolloutGroup], of_reference: bool) -> torch.Tensor:
-        scorer = self._learners.reference if of_reference else self._learners.policy
+        scorer = self._models.reference if of_reference else self._models.policy
         assert scorer is not None
         return scorer.logprobs(groups)
 
     @collective
     def update(self, part: Experience) -> StepStats:
-        return self._learners.policy.update(part)
+        return self._models.policy.update(part)
 
     @collective
     def weights(self) -> dict[str, torch.Tensor] | None:
         """The whole weights in CPU memory, from rank 0 only."""
-        return self._from_first(self._learners.policy.weights())
+        return self._from_first(self._models.policy.weights())
 
     @collective
     def save(self, folder: Path) -> None:
-        self._learners.policy.snapshot()(folder)
+        self._models.policy.snapshot()(folder)
 
     @collective
     def load(self, checkpoint: Path, state: dict[str, Any]) -> None:
-        self._learners.policy.load_snapshot(checkpoint)
-        self._learners.policy.load_state_dict(state)
+        self._models.policy.load_snapshot(checkpoint)
+        self._models.policy.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._learners.policy.state_dict()
+        return self._models.policy.state_dict()
 
     @collective
     def refresh_reference(self) -> None:
@@ -107,8 +109,8 @@ class Rank:
 
     @property
     def _reference(self) -> Reference:
-        assert self._learners.reference is not None
-        return self._learners.reference
+        assert self._models.reference is not None
+        return self._models.reference
 
     def _from_first(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
         if self._rank:

@@ -44,10 +44,10 @@ class RayPolicy:
     def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
         """The ranks write when the returned function is called; they make no copies before."""
 
-        def fill(folder: Path) -> None:
+        def write_files(folder: Path) -> None:
             get([rank.save.remote(folder.resolve()) for rank in self._ranks])
 
-        return fill
+        return write_files
 
     def load_snapshot(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint.resolve()

@@ -1,8 +1,8 @@
 """Attention of a packed sequence whose completions share their prompt.
 
-The sequence is ``[trunk 1 | ... | trunk G | branch 1 | ... | branch B]``: a trunk is a prompt, a
-branch one of its completions. Tokens of a trunk attend causally to their trunk; tokens of a branch
-to the whole of its trunk and causally to their branch. Nothing is padded or copied per completion
+The sequence is ``[prefix 1 | ... | prefix G | suffix 1 | ... | suffix B]``: a prefix is a prompt, a
+suffix one of its completions. Tokens of a prefix attend causally to their prefix, tokens of a suffix
+to the whole of its prefix and causally to their suffix. Nothing is padded or copied per completion
 and no mask of tokens by tokens exists.
 
 Registered with transformers as ``"mmr1"``. (A name with "flash" in it would make transformers
@@ -31,21 +31,21 @@ class AttentionLayout:
     """Who attends to whom.
 
     Attributes:
-        trunks: Causal blocks of the trunks.
-        branches: Causal blocks of the branches.
-        shared: Each trunk's branches, all together, to that trunk.
+        prefixes: Causal blocks of the prefixes.
+        suffixes: Causal blocks of the suffixes.
+        shared: Each prefix's suffixes, all together, to that prefix.
         calls: One entry per layer that ran on this layout; the forward checks their number,
             because a layer that fell back to plain attention would mix the sequences silently.
     """
 
-    trunks: Blocks
-    branches: Blocks
+    prefixes: Blocks
+    suffixes: Blocks
     shared: Blocks
     calls: list[None] = field(default_factory=list)
 
     @property
-    def trunk_tokens(self) -> int:
-        return sum(self.trunks.q_lengths)
+    def prefix_tokens(self) -> int:
+        return sum(self.prefixes.q_lengths)
 
 
 def packed_attention(
@@ -87,13 +87,13 @@ class _SharedPrefixAttention(torch.autograd.Function):
         layout: AttentionLayout,
         scale: float,
     ) -> torch.Tensor:
-        n = layout.trunk_tokens
-        out, lse = attend(query[:n], key[:n], value[:n], layout.trunks, scale)
+        n = layout.prefix_tokens
+        out, lse = attend(query[:n], key[:n], value[:n], layout.prefixes, scale)
         if n < len(query):
-            own = attend(query[n:], key[n:], value[n:], layout.branches, scale)
+            own = attend(query[n:], key[n:], value[n:], layout.suffixes, scale)
             shared = attend(query[n:], key[:n], value[:n], layout.shared, scale)
-            branch_out, branch_lse = merge(own, shared)
-            out, lse = torch.cat([out, branch_out]), torch.cat([lse, branch_lse])
+            suffix_out, suffix_lse = merge(own, shared)
+            out, lse = torch.cat([out, suffix_out]), torch.cat([lse, suffix_lse])
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.layout, ctx.scale = layout, scale
         return out
@@ -102,13 +102,13 @@ class _SharedPrefixAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
         layout, scale = ctx.layout, ctx.scale
-        n = layout.trunk_tokens
-        trunk = (grad_out[:n], query[:n], key[:n], value[:n], out[:n], lse[:n])
-        dq, dk, dv = attend_backward(*trunk, layout.trunks, scale)
+        n = layout.prefix_tokens
+        prefix = (grad_out[:n], query[:n], key[:n], value[:n], out[:n], lse[:n])
+        dq, dk, dv = attend_backward(*prefix, layout.prefixes, scale)
         if n < len(query):
             ends = (out[n:], lse[n:])
             own = attend_backward(
-                grad_out[n:], query[n:], key[n:], value[n:], *ends, layout.branches, scale
+                grad_out[n:], query[n:], key[n:], value[n:], *ends, layout.suffixes, scale
             )
             shared = attend_backward(
                 grad_out[n:], query[n:], key[:n], value[:n], *ends, layout.shared, scale

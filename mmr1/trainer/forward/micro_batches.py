@@ -43,13 +43,13 @@ class _Bin:
     digests: set[str] = field(default_factory=set)
     cost: float = 0.0
 
-    def added_cost(self, piece: _Piece, vision_cost: float) -> float:
+    def added_cost(self, piece: _Piece, vision_token_cost: float) -> float:
         """An image that another prompt here shows already costs nothing more."""
         new = {m.digest: m.tokens for m in piece.group.media if m.digest not in self.digests}
-        return piece.tokens + vision_cost * sum(new.values())
+        return piece.tokens + vision_token_cost * sum(new.values())
 
-    def add(self, piece: _Piece, vision_cost: float) -> None:
-        self.cost += self.added_cost(piece, vision_cost)
+    def add(self, piece: _Piece, vision_token_cost: float) -> None:
+        self.cost += self.added_cost(piece, vision_token_cost)
         self.pieces.append(piece)
         self.digests.update(m.digest for m in piece.group.media)
 
@@ -57,7 +57,7 @@ class _Bin:
 def micro_batches(
     groups: Sequence[GroupInput],
     budget: float,
-    vision_cost: float = 1.0,
+    vision_token_cost: float = 1.0,
     keep: torch.Tensor | None = None,
     whole: bool = False,
 ) -> list[MicroBatch]:
@@ -71,7 +71,7 @@ def micro_batches(
     Args:
         groups: B sequences in all.
         budget: Largest cost of a micro-batch, in language-model tokens.
-        vision_cost: Cost of a vision token in the tower, in language-model tokens: about 1.0 for
+        vision_token_cost: Cost of a vision token in the tower, in language-model tokens: 1.0 for
             Qwen2.5-VL-3B, 0.42 for 7B, 0 where the features of a frozen tower are kept.
         keep: ``[B]`` bool, the sequences that count; others (zero advantage, say) are left out,
             and with all of its completions a prompt and its images.
@@ -91,8 +91,8 @@ def micro_batches(
     for group in groups:
         rows = range(start, start + len(group.completions))
         start = rows.stop
-        pieces += _split(_kept(group, rows, keep), math.inf if whole else budget, vision_cost)
-    bins = _first_fit(pieces, budget, vision_cost)
+        pieces += _split(_kept(group, rows, keep), math.inf if whole else budget, vision_token_cost)
+    bins = _first_fit(pieces, budget, vision_token_cost)
     return [_micro_batch(one.pieces) for one in sorted(bins, key=lambda b: -b.cost)]
 
 
@@ -119,14 +119,14 @@ def _kept(group: GroupInput, rows: range, keep: torch.Tensor | None) -> _Piece:
     return _Piece(replace(group, completions=completions), chosen)
 
 
-def _split(piece: _Piece, budget: float, vision_cost: float) -> list[_Piece]:
+def _split(piece: _Piece, budget: float, vision_token_cost: float) -> list[_Piece]:
     """Parts within the budget, by first fit of the longest completions first."""
     if not piece.rows:
         return []
-    if _Bin().added_cost(piece, vision_cost) <= budget:
+    if _Bin().added_cost(piece, vision_token_cost) <= budget:
         return [piece]
     empty = replace(piece.group, completions=())
-    fixed = _Bin().added_cost(_Piece(empty, ()), vision_cost)
+    fixed = _Bin().added_cost(_Piece(empty, ()), vision_token_cost)
     lengths = [len(row) for row in piece.group.completions]
     room = max(budget - fixed, max(lengths))
     parts: list[list[int]] = []
@@ -146,16 +146,16 @@ def _part(piece: _Piece, indices: Sequence[int]) -> _Piece:
     return _Piece(group, tuple(piece.rows[i] for i in indices))
 
 
-def _first_fit(pieces: Sequence[_Piece], budget: float, vision_cost: float) -> list[_Bin]:
+def _first_fit(pieces: Sequence[_Piece], budget: float, vision_token_cost: float) -> list[_Bin]:
     bins: list[_Bin] = []
     for piece in sorted(pieces, key=lambda p: -p.tokens):
         for one in bins:
-            if one.cost + one.added_cost(piece, vision_cost) <= budget:
-                one.add(piece, vision_cost)
+            if one.cost + one.added_cost(piece, vision_token_cost) <= budget:
+                one.add(piece, vision_token_cost)
                 break
         else:
             bins.append(_Bin())
-            bins[-1].add(piece, vision_cost)
+            bins[-1].add(piece, vision_token_cost)
     return bins
 
 

@@ -1,7 +1,7 @@
 """Groups as one packed sequence: every prompt, every image and every completion once.
 
-``[trunk 1 | ... | trunk G | branch 1 | ... | branch B]``, see ``attention.py``. A group with a
-single completion has nothing to share: its completion goes on in its trunk.
+``[prefix 1 | ... | prefix G | suffix 1 | ... | suffix B]``, see ``attention.py``. A group with a
+single completion has nothing to share: its completion goes on in its prefix.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def pack(
     assert groups, "nothing to pack"
     assert all(group.completions for group in groups), "a group has no completions"
     pieces = [_pieces(group, read) for group in groups]
-    ids = torch.cat([p.trunk for p in pieces] + [row for p in pieces for row in p.branches])
+    ids = torch.cat([p.prefix for p in pieces] + [row for p in pieces for row in p.suffixes])
     media, feature_rows, feature_slots = _place_media(groups, ids, placeholder_ids)
     completion_ids, mask = completion_batch(groups)
     return Packed(
@@ -86,11 +86,11 @@ def pack(
 
 @dataclass(frozen=True)
 class _Pieces:
-    """A group cut up: its trunk ``[L]``, and its branches unless it has a single completion."""
+    """A group cut up: its prefix ``[L]``, and its suffixes unless it has a single completion."""
 
     group: GroupInput
-    trunk: torch.Tensor
-    branches: tuple[torch.Tensor, ...]
+    prefix: torch.Tensor
+    suffixes: tuple[torch.Tensor, ...]
 
     @property
     def next_position(self) -> int:
@@ -105,27 +105,27 @@ def _pieces(group: GroupInput, read: Read) -> _Pieces:
 
 
 def _layout(pieces: Sequence[_Pieces], device: torch.device) -> AttentionLayout:
-    trunks = tuple(len(p.trunk) for p in pieces)
-    branches = tuple(len(row) for p in pieces for row in p.branches)
-    per_trunk = tuple(sum(len(row) for row in p.branches) for p in pieces)
+    prefixes = tuple(len(p.prefix) for p in pieces)
+    suffixes = tuple(len(row) for p in pieces for row in p.suffixes)
+    per_prefix = tuple(sum(len(row) for row in p.suffixes) for p in pieces)
     return AttentionLayout(
-        trunks=Blocks(trunks, trunks, causal=True, device=device),
-        branches=Blocks(branches, branches, causal=True, device=device),
-        shared=Blocks(per_trunk, trunks, causal=False, device=device),
+        prefixes=Blocks(prefixes, prefixes, causal=True, device=device),
+        suffixes=Blocks(suffixes, suffixes, causal=True, device=device),
+        shared=Blocks(per_prefix, prefixes, causal=False, device=device),
     )
 
 
 def _positions(pieces: Sequence[_Pieces]) -> torch.Tensor:
-    """``[4, T]``. Every branch goes on where its prompt ended, as if it were the only one."""
+    """``[4, T]``. Every suffix goes on where its prompt ended, as if it were the only one."""
     parts = []
-    starts, lengths = [], []  # of each branch; a start is (in the sequence, in M-RoPE)
+    starts, lengths = [], []  # of each suffix; a start is (in the sequence, in M-RoPE)
     for p in pieces:
         prompt_length = len(p.group.prompt_ids)
-        own = torch.arange(len(p.trunk) - prompt_length) + p.next_position
+        own = torch.arange(len(p.prefix) - prompt_length) + p.next_position
         rope = torch.cat([p.group.prompt_positions, own.expand(3, -1)], dim=1)
-        parts.append(torch.cat([torch.arange(len(p.trunk))[None], rope]))
-        starts += [(prompt_length, p.next_position)] * len(p.branches)
-        lengths += [len(row) for row in p.branches]
+        parts.append(torch.cat([torch.arange(len(p.prefix))[None], rope]))
+        starts += [(prompt_length, p.next_position)] * len(p.suffixes)
+        lengths += [len(row) for row in p.suffixes]
     if lengths:
         lengths_t = torch.tensor(lengths)
         begin = torch.tensor(starts).T.repeat_interleave(lengths_t, dim=1)
@@ -142,18 +142,18 @@ def _steps(lengths: torch.Tensor) -> torch.Tensor:
 def _read_rows(pieces: Sequence[_Pieces], read: Read) -> torch.Tensor:
     """``[N]``. Token t of a completion is read at its own row, or one before it."""
     firsts, lengths = [], []  # rows where tokens 0 and 1 are read; the rest follows token 1
-    trunk_start, branch_start = 0, sum(len(p.trunk) for p in pieces)
+    prefix_start, suffix_start = 0, sum(len(p.prefix) for p in pieces)
     for p in pieces:
-        prompt_end = trunk_start + len(p.group.prompt_ids)
+        prompt_end = prefix_start + len(p.group.prompt_ids)
         own_rows = [prompt_end]
-        if p.branches:
-            ends = torch.tensor([len(row) for row in p.branches]).cumsum(0) + branch_start
-            own_rows = [branch_start, *ends[:-1].tolist()]
-            branch_start = int(ends[-1])
+        if p.suffixes:
+            ends = torch.tensor([len(row) for row in p.suffixes]).cumsum(0) + suffix_start
+            own_rows = [suffix_start, *ends[:-1].tolist()]
+            suffix_start = int(ends[-1])
         for row, own in zip(p.group.completions, own_rows, strict=True):
             firsts.append((own, own + 1) if read == "at" else (prompt_end - 1, own))
             lengths.append(len(row))
-        trunk_start += len(p.trunk)
+        prefix_start += len(p.prefix)
     lengths_t = torch.tensor(lengths)
     token_0, token_1 = torch.tensor(firsts).T.repeat_interleave(lengths_t, dim=1)
     steps = _steps(lengths_t)

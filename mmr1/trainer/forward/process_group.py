@@ -1,7 +1,7 @@
 """Who computes an update: one process alone, or ranks that take every turn together.
 
 A sharded model is gathered layer by layer as it runs, so every rank must run the same layers the
-same number of times: ``Team`` says in which turns, and adds up what the ranks logged.
+same number of times: ``ProcessGroup`` says in which turns, and adds up what the ranks logged.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from mmr1.trainer.forward.micro_batches import MicroBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LockstepBatch:
     """One forward (and backward) of every rank.
 
     Attributes:
-        batch: What this rank computes; None when only others have something left, and this one
-            just keeps them company.
+        micro_batch: What this rank computes; None when only other ranks have work left. It then
+            runs a dummy batch.
         vision: The vision tower runs on some rank, so it must on all.
     """
 
-    batch: MicroBatch | None
+    micro_batch: MicroBatch | None
     vision: bool = False
 
 
-def only_batch(turn: Turn) -> MicroBatch:
+def own_micro_batch(lockstep: LockstepBatch) -> MicroBatch:
     """The batch of a turn of a process that is alone."""
-    assert turn.batch is not None, "this runs in one process"
-    return turn.batch
+    assert lockstep.micro_batch is not None, "this runs in one process"
+    return lockstep.micro_batch
 
 
-class Team(Protocol):
+class ProcessGroup(Protocol):
     """What ranks must agree on."""
 
     rank: int
     size: int
 
-    def turns(self, batches: Sequence[MicroBatch]) -> list[Turn]:
+    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[LockstepBatch]:
         """The turns of this rank, as many as those of the rank with most micro-batches."""
         ...
 
@@ -51,13 +51,13 @@ class Team(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """A single process."""
 
     rank, size = 0, 1
 
-    def turns(self, batches: Sequence[MicroBatch]) -> list[Turn]:
-        return [Turn(batch) for batch in batches]
+    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[LockstepBatch]:
+        return [LockstepBatch(batch) for batch in batches]
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         return dict(sums)

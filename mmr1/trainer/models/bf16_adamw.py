@@ -43,10 +43,10 @@ def step(optimizer: torch.optim.AdamW) -> None:
                 maximize=False,
             )
             for name, moment in zip(MOMENTS, moments, strict=True):
-                state[name].copy_(rounded_at_random(moment))
+                state[name].copy_(stochastic_round(moment))
 
 
-def rounded_at_random(values: torch.Tensor) -> torch.Tensor:
+def stochastic_round(values: torch.Tensor) -> torch.Tensor:
     """float32 to bfloat16, to either neighbour with the probability that keeps the mean."""
     bits = values.view(torch.int32)
     noise = torch.randint_like(bits, 1 << _LOWER_BITS)

@@ -11,10 +11,10 @@ import torch
 
 from mmr1.config import Config
 from mmr1.trainer.algorithms.losses import token_weights, value_loss
-from mmr1.trainer.forward.process_group import only_batch
-from mmr1.trainer.models.loading import feature_cache, token_scorer
+from mmr1.trainer.forward.process_group import own_micro_batch
+from mmr1.trainer.models.loading import build_packed_model, feature_cache
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
-from mmr1.trainer.models.scalar_model import ScalarScorer, load_scalar_model
+from mmr1.trainer.models.scalar_model import PackedScalarModel, load_scalar_model
 from mmr1.trainer.models.state import TRAINING, WriteCheckpoint, copies, load_tensors, save_tensors
 from mmr1.types import Experience, RolloutGroup, StepStats
 from mmr1.vision.families.qwen2_5_vl import Family
@@ -51,7 +51,7 @@ class LocalCritic:
     """The critic of a single process: a value head on a vision-language model of its own."""
 
     def __init__(
-        self, scorer: ScalarScorer, optimizer: Optimizer, updates: int, clip: float | None
+        self, scorer: PackedScalarModel, optimizer: Optimizer, updates: int, clip: float | None
     ) -> None:
         self._scorer = scorer
         self._optimizer = optimizer
@@ -114,12 +114,12 @@ class LocalCritic:
         """Sum up the gradient of the mean loss per token; returns that loss."""
         assert experience.values is not None
         assert experience.returns is not None
-        weights = token_weights(experience.completion_mask, "token")
+        weights = token_weights(experience.completion_mask, "token-mean")
         kept = experience.completion_mask.any(dim=1)
         total = 0.0
         groups = [scored.group for scored in experience.groups]
-        for turn in self._scorer.scorer.turns(groups, kept):
-            batch = only_batch(turn)
+        for lockstep in self._scorer.scorer.lockstep_batches(groups, kept):
+            batch = own_micro_batch(lockstep)
             values = self._scorer.scores(batch)
             own, old, returns = (
                 x[batch.rows, : values.shape[1]].to(values)
@@ -145,11 +145,15 @@ def build_critic(config: Config, family: Family, media: MediaCache) -> LocalCrit
     model = load_scalar_model(where, "algorithm.critic.path")
     # Its tower may be another than the policy's, so it keeps features of its own.
     features = feature_cache(config)
-    scorer = token_scorer(config, model.backbone, family, media, 1.0, features)
-    settings = config.optimizer.model_copy(update={"lr": wanted.lr, "schedule": "constant"})
-    updates = wanted.updates_per_rollout or config.algorithm.updates_per_rollout
+    scorer = build_packed_model(config, model.backbone, family, media, 1.0, features)
+    settings = config.optimizer.model_copy(
+        update={"lr": wanted.lr, "lr_scheduler_type": "constant"}
+    )
+    updates = wanted.ppo_epochs or config.algorithm.ppo_epochs
     optimizer = Optimizer(model, settings, config.trainer.max_steps * updates)
-    return LocalCritic(ScalarScorer(model, scorer, "before"), optimizer, updates, wanted.value_clip)
+    return LocalCritic(
+        PackedScalarModel(model, scorer, "before"), optimizer, updates, wanted.cliprange_value
+    )
 
 
 def critic_stats(experience: Experience) -> StepStats:

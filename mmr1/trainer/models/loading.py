@@ -9,7 +9,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, ModelConfig
 from mmr1.trainer.models.lora import add_adapters
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.vision.families.qwen2_5_vl import Family
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
@@ -30,35 +30,35 @@ def load_trainable(config: ModelConfig) -> Any:
         ValueError: The adapters fit no layer.
     """
     model = load_model(config)
-    if config.freeze_vision:
+    if config.freeze_vision_tower:
         model.model.visual.requires_grad_(False)
-    if config.checkpoint_activations:
+    if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora is None:
         return model
-    return add_adapters(model, config.lora, config.freeze_vision)
+    return add_adapters(model, config.lora, config.freeze_vision_tower)
 
 
 def feature_cache(config: Config) -> FeatureCache | None:
     """Kept vision features where the tower is frozen: they never change."""
-    return FeatureCache() if config.model.freeze_vision else None
+    return FeatureCache() if config.model.freeze_vision_tower else None
 
 
-def token_scorer(
+def build_packed_model(
     config: Config,
     model: Any,
     family: Family,
     media: MediaCache,
     temperature: float,
     features: FeatureCache | None = None,
-) -> Scorer:
+) -> PackedModel:
     """What scores completions under ``model`` within the memory that the configuration allows."""
-    return Scorer(
+    return PackedModel(
         model,
         family,
         media,
         temperature,
         config.trainer.micro_batch_tokens,
-        config.trainer.vision_cost,
+        config.trainer.vision_token_cost,
         features,
     )

@@ -21,7 +21,7 @@ ADAPTER_FOLDER = "adapter"
 _ADAPTER = "default"
 
 
-def add_adapters(model: Any, config: LoraConfig, freeze_vision: bool) -> Any:
+def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> Any:
     """A peft model around ``model``: its weights frozen, adapters on its linear layers.
 
     Raises:
@@ -33,7 +33,7 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision: bool) -> Any:
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
         target_modules=wanted if isinstance(wanted, str) else list(wanted),
-        exclude_modules=r".*\bvisual\..*" if freeze_vision else None,
+        exclude_modules=r".*\bvisual\..*" if freeze_vision_tower else None,
     )
     try:
         return peft.get_peft_model(model, settings)
@@ -41,7 +41,7 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision: bool) -> Any:
         kinds = {n.rpartition(".")[2] for n, m in model.named_modules() if _is_linear(m)}
         raise ValueError(
             f"model.lora.target_modules={wanted!r} finds no linear layer"
-            f"{' outside the frozen vision tower' if freeze_vision else ''}; "
+            f"{' outside the frozen vision tower' if freeze_vision_tower else ''}; "
             f"the model's are called {', '.join(sorted(kinds - {'lm_head'}))}"
         ) from error
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mmr1.trainer.algorithms.losses import token_weights
-from mmr1.trainer.forward.process_group import only_batch
+from mmr1.trainer.forward.process_group import own_micro_batch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.optimizer import check_finite
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.types import RolloutGroup
 
 
 def add_nll_gradient(
-    scorer: Scorer, groups: Sequence[RolloutGroup], coefficient: float = 1.0
+    scorer: PackedModel, groups: Sequence[RolloutGroup], coefficient: float = 1.0
 ) -> float:
     """Add ``coefficient`` times the gradient of the mean per token to the model's gradients.
 
@@ -23,11 +23,11 @@ def add_nll_gradient(
     Raises:
         NonFiniteError: The loss is not finite.
     """
-    weights = token_weights(completion_mask(groups), "token")
+    weights = token_weights(completion_mask(groups), "token-mean")
     total = 0.0
-    for turn in scorer.turns(groups):
-        logprobs = scorer.scores(turn).logprobs
-        own_weights = weights[only_batch(turn).rows, : logprobs.shape[1]].to(logprobs)
+    for lockstep in scorer.lockstep_batches(groups):
+        logprobs = scorer.scores(lockstep).logprobs
+        own_weights = weights[own_micro_batch(lockstep).rows, : logprobs.shape[1]].to(logprobs)
         loss = -(own_weights * logprobs).sum()
         (coefficient * loss).backward()
         total += float(loss.detach())

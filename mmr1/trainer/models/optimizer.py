@@ -8,7 +8,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from mmr1.config import OptimizerConfig
-from mmr1.trainer.models import bf16_adamw as half_moments
+from mmr1.trainer.models import bf16_adamw as bf16_adamw
 
 
 class NonFiniteError(RuntimeError):
@@ -72,10 +72,10 @@ class Optimizer:
             )
         for group in self.adamw.param_groups:
             group["lr"] = self.lr
-        if self._config.moments == "bfloat16":
+        if self._config.state_dtype == "bfloat16":
             for master in self._masters:
                 self._state_of(master)
-            half_moments.step(self.adamw)
+            bf16_adamw.step(self.adamw)
         else:
             self.adamw.step()
         self.steps_taken += 1
@@ -135,8 +135,10 @@ class Optimizer:
         state = self.adamw.state[master]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
-            for name in half_moments.MOMENTS:
-                state[name] = torch.zeros_like(master, dtype=getattr(torch, self._config.moments))
+            for name in bf16_adamw.MOMENTS:
+                state[name] = torch.zeros_like(
+                    master, dtype=getattr(torch, self._config.state_dtype)
+                )
         return state
 
 
@@ -155,15 +157,15 @@ def _whole(norm: torch.Tensor) -> float:
 def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     """Share of the full learning rate at ``step`` (from 0): linear warm-up, then the schedule.
 
-    >>> config = OptimizerConfig(warmup_steps=2, schedule="linear")
+    >>> config = OptimizerConfig(warmup_steps=2, lr_scheduler_type="linear")
     >>> [schedule_factor(s, 6, config) for s in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
+    if config.lr_scheduler_type == "constant":
         return 1.0
     progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
-    if config.schedule == "cosine":
+    if config.lr_scheduler_type == "cosine":
         return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     return max(0.0, 1 - progress)

@@ -11,7 +11,12 @@ import torch
 from mmr1.trainer.forward.kl_head import Distributions
 from mmr1.trainer.forward.micro_batches import micro_batches
 from mmr1.trainer.forward.packed import packed_distributions, packed_scores
-from mmr1.trainer.forward.process_group import Alone, Team, Turn, only_batch
+from mmr1.trainer.forward.process_group import (
+    LockstepBatch,
+    ProcessGroup,
+    SingleProcess,
+    own_micro_batch,
+)
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_mask, group_input
 from mmr1.trainer.models.state import copy_into, model_weights
 from mmr1.types import RolloutGroup
@@ -21,15 +26,15 @@ from mmr1.vision.prepare import MediaCache
 
 
 @dataclass(frozen=True, slots=True)
-class Scorer:
+class PackedModel:
     """Scores completions under a model.
 
     Attributes:
         temperature: That of the rollout.
         budget: Largest cost of a forward pass, in tokens; see ``micro_batches``.
-        vision_cost: Cost of a vision token in the tower, in language-model tokens.
+        vision_token_cost: Cost of a vision token in the tower, in language-model tokens.
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
-        team: The ranks that compute together.
+        process_group: The ranks that compute together.
         forward: ``packed_scores``, or that of a sharded model.
     """
 
@@ -38,57 +43,61 @@ class Scorer:
     media: MediaCache
     temperature: float
     budget: int
-    vision_cost: float = 1.0
+    vision_token_cost: float = 1.0
     features: FeatureCache | None = None
-    team: Team = field(default_factory=Alone)
+    process_group: ProcessGroup = field(default_factory=SingleProcess)
     forward: Callable[..., TokenScores] = packed_scores
 
-    def turns(
+    def lockstep_batches(
         self,
         groups: Sequence[RolloutGroup],
         keep: torch.Tensor | None = None,
         whole: bool = False,
-    ) -> list[Turn]:
+    ) -> list[LockstepBatch]:
         """The completions of B sequences, or those that ``keep`` ``[B]`` names, cut by cost.
 
         ``whole`` leaves every group in one piece, for losses that compare its completions.
         """
         inputs = [group_input(self.family, self.media, group) for group in groups]
-        vision_cost = self.vision_cost if self.features is None else 0.0
-        return self.team.turns(micro_batches(inputs, self.budget, vision_cost, keep, whole))
+        vision_token_cost = self.vision_token_cost if self.features is None else 0.0
+        return self.process_group.lockstep_batches(
+            micro_batches(inputs, self.budget, vision_token_cost, keep, whole)
+        )
 
-    def scores(self, turn: Turn, reference: Distributions | None = None) -> TokenScores:
+    def scores(
+        self, lockstep: LockstepBatch, reference: Distributions | None = None
+    ) -> TokenScores:
         """Log-probs and entropies ``[b, R]`` of the turn's completions. Differentiable.
 
         With a reference's distributions at the same tokens, the KL to them too.
         """
         return self.forward(
             self.model,
-            (self._company(),) if turn.batch is None else turn.batch.groups,
+            (self._dummy_group(),) if lockstep.micro_batch is None else lockstep.micro_batch.groups,
             self.temperature,
             self.family.forbidden_ids,
             self.features,
-            run_tower=turn.vision,
+            run_tower=lockstep.vision,
             **({} if reference is None else {"reference": reference}),
         )
 
-    def distributions(self, turn: Turn) -> Distributions:
+    def distributions(self, lockstep: LockstepBatch) -> Distributions:
         """What the model would draw the tokens of the turn's completions from. No gradient."""
         self.model.eval()
-        return packed_distributions(self.model, only_batch(turn).groups, self.features)
+        return packed_distributions(self.model, own_micro_batch(lockstep).groups, self.features)
 
     @torch.no_grad()
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
         self.model.eval()
         found = torch.zeros(completion_mask(groups).shape)
-        for turn in self.turns(groups):
-            scored = self.scores(turn).logprobs
-            if turn.batch is not None:
-                found[turn.batch.rows, : scored.shape[1]] = scored.cpu()
+        for lockstep in self.lockstep_batches(groups):
+            scored = self.scores(lockstep).logprobs
+            if lockstep.micro_batch is not None:
+                found[lockstep.micro_batch.rows, : scored.shape[1]] = scored.cpu()
         return found
 
-    def _company(self) -> GroupInput:
+    def _dummy_group(self) -> GroupInput:
         """The least that can go through the network."""
         token = torch.tensor([self.family.tokenizer.eos_token_id])
         return GroupInput(token, torch.zeros(3, 1, dtype=torch.int64), (), (token,))

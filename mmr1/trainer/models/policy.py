@@ -13,14 +13,14 @@ import torch
 
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.algorithms.importance_sampling import Correction, unit_weights
 from mmr1.trainer.algorithms.kl import k3
-from mmr1.trainer.algorithms.rollout_correction import Correction, uncorrected
-from mmr1.trainer.forward.process_group import Turn
+from mmr1.trainer.forward.process_group import LockstepBatch
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
-from mmr1.trainer.models.packed_model import Scorer
-from mmr1.trainer.models.reference import GivesDistributions
+from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.reference import SupportsDistributions
 from mmr1.trainer.models.state import load_snapshot, model_snapshot
 from mmr1.types import Experience, RolloutGroup, StepStats
 
@@ -67,12 +67,12 @@ class LocalPolicy:
 
     def __init__(
         self,
-        scorer: Scorer,
+        scorer: PackedModel,
         algorithm: Algorithm,
         optimizer: Optimizer,
         updates: int,
-        reference: GivesDistributions | None = None,
-        correction: Correction = uncorrected,
+        reference: SupportsDistributions | None = None,
+        correction: Correction = unit_weights,
     ) -> None:
         self.version = 0
         self._scorer = scorer
@@ -90,11 +90,11 @@ class LocalPolicy:
 
     def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
         scorer = self._scorer
-        processor, rank = scorer.family.processor, scorer.team.rank
+        processor, rank = scorer.family.processor, scorer.process_group.rank
         return model_snapshot(scorer.model, processor, self._optimizer, copy, rank)
 
     def load_snapshot(self, checkpoint: Path) -> None:
-        load_snapshot(checkpoint, self._optimizer, self._scorer.team.rank)
+        load_snapshot(checkpoint, self._optimizer, self._scorer.process_group.rank)
 
     def state_dict(self) -> dict[str, Any]:
         return {"version": self.version, "optimizer": self._optimizer.state_dict()}
@@ -104,7 +104,7 @@ class LocalPolicy:
         self._optimizer.load_state_dict(state["optimizer"])
 
     def update(self, experience: Experience) -> StepStats:
-        """``algorithm.updates_per_rollout`` optimizer steps on the batch.
+        """``algorithm.ppo_epochs`` optimizer steps on the batch.
 
         Raises:
             NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
@@ -121,41 +121,41 @@ class LocalPolicy:
         """Sum up the gradient over micro-batches; token means of what is logged."""
         sums: dict[str, float] = defaultdict(float)
         groups = [scored.group for scored in experience.groups]
-        for turn in self._scorer.turns(groups, self._learning(experience)):
-            scores = self._scores(turn)
-            if turn.batch is None:
+        for lockstep in self._scorer.lockstep_batches(groups, self._learning(experience)):
+            scores = self._scores(lockstep)
+            if lockstep.micro_batch is None:
                 (0 * scores.logprobs.sum()).backward()
                 continue
-            part = _rows(experience, turn.batch.rows, scores.logprobs)
-            inputs = _loss_inputs(part, scores)
+            rows = _rows(experience, lockstep.micro_batch.rows, scores.logprobs)
+            inputs = _loss_inputs(rows, scores)
             correction = self._correction(
-                inputs.old_logprobs, part.rollout_logprobs, part.completion_mask
+                inputs.old_logprobs, rows.rollout_logprobs, rows.completion_mask
             )
             token_loss = correction * self._algorithm.token_loss(inputs)
-            loss = (part.loss_weights * token_loss).sum()
+            loss = (rows.loss_weights * token_loss).sum()
             # Ranks' gradients are averaged, and should be added up.
-            (loss * self._scorer.team.size).backward()
+            (loss * self._scorer.process_group.size).backward()
             sums["loss"] += float(loss.detach())
-            sums["tokens"] += float(part.completion_mask.sum())
-            logged = {**self._logged(inputs, part), "rollout/correction": correction}
+            sums["tokens"] += float(rows.completion_mask.sum())
+            logged = {**self._logged(inputs, rows), "rollout/is_weight": correction}
             for name, values in logged.items():
-                sums[name] += float(values.detach()[part.completion_mask].sum())
-            gap = (inputs.old_logprobs - part.rollout_logprobs)[part.completion_mask].abs()
+                sums[name] += float(values.detach()[rows.completion_mask].sum())
+            gap = (inputs.old_logprobs - rows.rollout_logprobs)[rows.completion_mask].abs()
             widest = float(gap.max()) if len(gap) else 0.0
             sums[WIDEST_GAP] = max(sums[WIDEST_GAP], widest)
-        stats = self._means(self._scorer.team.total(sums))
+        stats = self._means(self._scorer.process_group.total(sums))
         if experience.demonstrations:
             ptx = add_nll_gradient(self._scorer, experience.demonstrations, experience.ptx_coef)
             stats["ptx_loss"] = ptx
         return stats
 
-    def _scores(self, turn: Turn) -> TokenScores:
+    def _scores(self, lockstep: LockstepBatch) -> TokenScores:
         """With the KL over the vocabulary where the loss asks for it."""
         if self._reference is None:
-            return self._scorer.scores(turn)
-        reference = self._reference.distributions(turn)
+            return self._scorer.scores(lockstep)
+        reference = self._reference.distributions(lockstep)
         self._scorer.model.train()
-        return self._scorer.scores(turn, reference)
+        return self._scorer.scores(lockstep, reference)
 
     def _means(self, sums: dict[str, float]) -> StepStats:
         """Loss and widest gap as they are, the rest per token; raises for an infinite loss."""
@@ -167,14 +167,14 @@ class LocalPolicy:
         check_finite(loss)
         return {**whole, **{name: value / tokens for name, value in sums.items()}}
 
-    def _logged(self, inputs: LossInputs, part: Experience) -> dict[str, torch.Tensor]:
-        gap = inputs.logprobs.detach() - part.rollout_logprobs
-        ref = inputs.logprobs if part.ref_logprobs is None else part.ref_logprobs
+    def _logged(self, inputs: LossInputs, rows: Experience) -> dict[str, torch.Tensor]:
+        gap = inputs.logprobs.detach() - rows.rollout_logprobs
+        ref = inputs.logprobs if rows.ref_logprobs is None else rows.ref_logprobs
         return {
             "entropy": inputs.entropy,
             "kl": k3(inputs.logprobs, ref) if inputs.full_kl is None else inputs.full_kl,
             "rollout/logprob_gap": gap.abs(),
-            "rollout/kl": k3(part.rollout_logprobs, inputs.logprobs.detach()),
+            "rollout/kl": k3(rows.rollout_logprobs, inputs.logprobs.detach()),
             **self._algorithm.metrics(inputs),
         }
 
@@ -203,15 +203,15 @@ def _rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Exp
     )
 
 
-def _loss_inputs(part: Experience, scores: TokenScores) -> LossInputs:
+def _loss_inputs(rows: Experience, scores: TokenScores) -> LossInputs:
     return LossInputs(
         logprobs=scores.logprobs,
-        old_logprobs=scores.logprobs.detach() if part.old_logprobs is None else part.old_logprobs,
-        advantages=part.advantages,
+        old_logprobs=scores.logprobs.detach() if rows.old_logprobs is None else rows.old_logprobs,
+        advantages=rows.advantages,
         entropy=scores.entropy,
         full_kl=scores.kl,
-        mask=part.completion_mask,
-        ref_logprobs=part.ref_logprobs,
-        kl_coef=part.kl_coef,
-        entropy_coef=part.entropy_coef,
+        mask=rows.completion_mask,
+        ref_logprobs=rows.ref_logprobs,
+        kl_coef=rows.kl_coef,
+        entropy_coef=rows.entropy_coef,
     )

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 
 from mmr1.trainer.forward.kl_head import Distributions
-from mmr1.trainer.forward.process_group import Turn
+from mmr1.trainer.forward.process_group import LockstepBatch
 from mmr1.trainer.models.lora import adapter_weights, set_adapter_weights
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.types import RolloutGroup
 
 
@@ -35,15 +35,15 @@ class Reference(Protocol):
         ...
 
 
-class GivesDistributions(Protocol):
+class SupportsDistributions(Protocol):
     """A reference in the policy's own process, for the KL over the vocabulary."""
 
-    def distributions(self, turn: Turn) -> Distributions:
+    def distributions(self, lockstep: LockstepBatch) -> Distributions:
         """What it would draw the turn's completion tokens from. Without gradient."""
         ...
 
 
-class FrozenCopy:
+class FrozenReference:
     """A second model, ``own``, with the weights that the policy had.
 
     Args:
@@ -51,7 +51,7 @@ class FrozenCopy:
             ``distributions``, which the update asks for in every micro-batch.
     """
 
-    def __init__(self, policy: Scorer, own: Scorer, offload: bool = False) -> None:
+    def __init__(self, policy: PackedModel, own: PackedModel, offload: bool = False) -> None:
         self._policy = policy
         self._own = own
         self._offload = offload
@@ -62,8 +62,8 @@ class FrozenCopy:
         with self._on_device():
             return self._own.logprobs(groups)
 
-    def distributions(self, turn: Turn) -> Distributions:
-        return self._own.distributions(turn)
+    def distributions(self, lockstep: LockstepBatch) -> Distributions:
+        return self._own.distributions(lockstep)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -88,7 +88,7 @@ class FrozenCopy:
 class AdapterReference:
     """The policy's own model with its adapters switched off; once refreshed, as they were then."""
 
-    def __init__(self, policy: Scorer) -> None:
+    def __init__(self, policy: PackedModel) -> None:
         self._policy = policy
         self._kept: dict[str, torch.Tensor] | None = None
 
@@ -96,9 +96,9 @@ class AdapterReference:
         with _adapters(self._policy.model, self._kept):
             return self._policy.logprobs(groups)
 
-    def distributions(self, turn: Turn) -> Distributions:
+    def distributions(self, lockstep: LockstepBatch) -> Distributions:
         with _adapters(self._policy.model, self._kept):
-            return self._policy.distributions(turn)
+            return self._policy.distributions(lockstep)
 
     def refresh(self) -> None:
         self._kept = adapter_weights(self._policy.model)

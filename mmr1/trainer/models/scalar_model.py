@@ -18,11 +18,11 @@ from mmr1.config import ModelConfig
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_hidden, to_rows
 from mmr1.trainer.forward.packing import Read
-from mmr1.trainer.forward.process_group import only_batch
+from mmr1.trainer.forward.process_group import own_micro_batch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_snapshot
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.qwen2_5_vl import check_model, unwrapped
@@ -70,15 +70,15 @@ def scalar_snapshot(
     write = model_snapshot(model.backbone, processor, optimizer, copy)
     head = {n: t.detach().to("cpu", copy=True) for n, t in model.head.state_dict().items()}
 
-    def fill(folder: Path) -> None:
+    def write_files(folder: Path) -> None:
         write(folder)
         save_file(head, folder / HEAD_FILE)
 
-    return fill
+    return write_files
 
 
 @dataclass(frozen=True, slots=True)
-class ScalarScorer:
+class PackedScalarModel:
     """Numbers at completion tokens.
 
     Attributes:
@@ -89,7 +89,7 @@ class ScalarScorer:
     """
 
     model: ScalarModel
-    scorer: Scorer
+    scorer: PackedModel
     read: Read
 
     def scores(self, batch: MicroBatch) -> torch.Tensor:
@@ -104,14 +104,14 @@ class ScalarScorer:
         """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
         self.model.eval()
         found = torch.zeros(completion_mask(groups).shape)
-        for turn in self.scorer.turns(groups):
-            batch = only_batch(turn)
+        for lockstep in self.scorer.lockstep_batches(groups):
+            batch = own_micro_batch(lockstep)
             scores = self.scores(batch)
             found[batch.rows, : scores.shape[1]] = scores.cpu()
         return found
 
 
-def rewards_of(scorer: ScalarScorer, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+def rewards_of(scorer: PackedScalarModel, groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B]``: the number at the last token of each completion."""
     return at_index(scorer.all(groups), completion_mask(groups).sum(-1) - 1)
 

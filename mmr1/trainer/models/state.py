@@ -53,20 +53,20 @@ def model_snapshot(
     Of a sharded model all ranks must call both this and what it returns. With ``copy`` the latter
     may be called from another thread while training goes on.
     """
-    weights, adapters = model_weights(model), whole_weights(adapter_state(model))
+    weights, adapters = model_weights(model), full_state_dict(adapter_state(model))
     tensors = optimizer.tensors()
     if copy:
         weights, adapters, tensors = copies(weights), copies(adapters), copies(tensors)
     rng = _rng_state()
 
-    def fill(folder: Path) -> None:
+    def write_files(folder: Path) -> None:
         if rank == 0:
             save_pretrained(model, folder, weights, adapters)
             processor.save_pretrained(folder)
         save_tensors(folder / TRAINING / "optimizer", tensors)
         _save_rng(folder / TRAINING / "rng", rng, rank)
 
-    return fill
+    return write_files
 
 
 def load_snapshot(checkpoint: Path, optimizer: Optimizer, rank: int = 0) -> None:
@@ -87,10 +87,10 @@ def model_weights(model: Any) -> Mapping[str, torch.Tensor]:
     """
     weights = plain_weights(model)
     sharded = any(isinstance(p, DTensor) for p in model.parameters())
-    return whole_weights(weights) if sharded else weights
+    return full_state_dict(weights) if sharded else weights
 
 
-def whole_weights(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def full_state_dict(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The weights with the sharded ones put together. All ranks must call it."""
     return {
         name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -143,9 +143,9 @@ def load_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         )
 
 
-def progress(step: int, parts: Mapping[str, HasState]) -> dict[str, Any]:
-    """The step and the state of the parts, as JSON values."""
-    return {"step": step, **{name: part.state_dict() for name, part in parts.items()}}
+def progress(step: int, components: Mapping[str, HasState]) -> dict[str, Any]:
+    """The step and the state of the components, as JSON values."""
+    return {"step": step, **{name: c.state_dict() for name, c in components.items()}}
 
 
 def save_progress(checkpoint: Path, state: Mapping[str, Any]) -> None:
@@ -155,11 +155,11 @@ def save_progress(checkpoint: Path, state: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(state, indent=1) + "\n")
 
 
-def load_progress(checkpoint: Path, parts: Mapping[str, HasState]) -> int:
-    """Put the parts back to where they were; the step after which that was."""
+def load_progress(checkpoint: Path, components: Mapping[str, HasState]) -> int:
+    """Put the components back to where they were; the step after which that was."""
     state = json.loads((checkpoint / TRAINING / "state.json").read_text())
-    for name, part in parts.items():
-        part.load_state_dict(state[name])
+    for name, component in components.items():
+        component.load_state_dict(state[name])
     return int(state["step"])
 
 

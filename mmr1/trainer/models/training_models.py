@@ -10,17 +10,21 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.rollout_correction import Correction, correction_weights, uncorrected
+from mmr1.trainer.algorithms.importance_sampling import (
+    Correction,
+    rollout_importance_weights,
+    unit_weights,
+)
 from mmr1.trainer.forward.packed import packed_scores
-from mmr1.trainer.forward.process_group import Alone, Team
+from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.critic import Critic, build_critic
-from mmr1.trainer.models.loading import feature_cache, load_trainable, token_scorer
+from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
 from mmr1.trainer.models.lora import has_adapters
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.models.reference import AdapterReference, FrozenCopy
+from mmr1.trainer.models.reference import AdapterReference, FrozenReference
 from mmr1.vision.families.qwen2_5_vl import Family
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
@@ -30,7 +34,7 @@ Forward = Callable[..., TokenScores]
 
 
 @dataclass(frozen=True, slots=True)
-class Learners:
+class TrainingModels:
     """Built before anything is written.
 
     Attributes:
@@ -42,22 +46,22 @@ class Learners:
 
     model: Any
     policy: LocalPolicy
-    reference: FrozenCopy | AdapterReference | None
+    reference: FrozenReference | AdapterReference | None
     critic: Critic | None
     features: FeatureCache | None
 
 
-def build_learners(
+def build_training_models(
     config: Config,
     family: Family,
     media: MediaCache,
-    team: Team | None = None,
+    process_group: ProcessGroup | None = None,
     shard: Callable[[Any], Forward] = lambda model: packed_scores,
-) -> Learners:
+) -> TrainingModels:
     """Load the model and put learners around it.
 
     Args:
-        team: The ranks that compute together, if any.
+        process_group: The ranks that compute together, if any.
         shard: Spreads a model over them, in place; returns the forward of the sharded model.
     """
     model = load_trainable(config.model)
@@ -66,7 +70,7 @@ def build_learners(
     needs_copy = config.algorithm.kl_coef > 0 and not has_adapters(model)
     frozen = copy.deepcopy(model).requires_grad_(False).eval() if needs_copy else None
     scorer = replace(
-        token_scorer(
+        build_packed_model(
             config,
             model,
             family,
@@ -74,11 +78,11 @@ def build_learners(
             config.rollout.sampling.temperature,
             features,
         ),
-        team=team or Alone(),
+        process_group=process_group or SingleProcess(),
         forward=shard(model),
     )
     reference = _reference(config, scorer, frozen, shard)
-    updates = config.algorithm.updates_per_rollout
+    updates = config.algorithm.ppo_epochs
     policy = LocalPolicy(
         scorer,
         build_algorithm(config.algorithm),
@@ -88,27 +92,27 @@ def build_learners(
         correction=_correction(config),
     )
     critic = build_critic(config, family, media)
-    return Learners(model, policy, reference, critic, features)
+    return TrainingModels(model, policy, reference, critic, features)
 
 
 def _correction(config: Config) -> Correction:
     algorithm = config.algorithm
-    if config.correction == "none" and algorithm.correction_outlier is None:
-        return uncorrected
+    if config.resolved_rollout_is == "none" and algorithm.rollout_rs_threshold is None:
+        return unit_weights
     return partial(
-        correction_weights,
-        form=config.correction,
-        cap=algorithm.correction_cap,
-        outlier=algorithm.correction_outlier,
+        rollout_importance_weights,
+        form=config.resolved_rollout_is,
+        cap=algorithm.rollout_is_threshold,
+        outlier=algorithm.rollout_rs_threshold,
     )
 
 
 def _reference(
-    config: Config, policy: Scorer, frozen: Any, shard: Callable[[Any], Forward]
-) -> FrozenCopy | AdapterReference | None:
+    config: Config, policy: PackedModel, frozen: Any, shard: Callable[[Any], Forward]
+) -> FrozenReference | AdapterReference | None:
     if config.algorithm.kl_coef == 0:
         return None
     if frozen is None:
         return AdapterReference(policy)
     own = replace(policy, model=frozen, forward=shard(frozen))
-    return FrozenCopy(policy, own, config.algorithm.offload_reference)
+    return FrozenReference(policy, own, config.algorithm.offload_reference)

@@ -12,15 +12,15 @@ import torch
 
 from mmr1.config import Config, DpoConfig
 from mmr1.data.preferences import ranking_of
-from mmr1.data.responses import written_group
-from mmr1.trainer.forward.process_group import only_batch
+from mmr1.data.responses import group_of_responses
+from mmr1.trainer.forward.process_group import own_micro_batch
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.trainer.models.loading import feature_cache, load_trainable, token_scorer
+from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_snapshot
 from mmr1.trainer.offline.preference_losses import dpo, implicit_rewards
-from mmr1.trainer.offline.training import Learner, Records, read_records, run_offline
+from mmr1.trainer.offline.training import OfflineTask, Records, read_records, run_offline
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
@@ -46,36 +46,37 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     records = read_records(config, partial(ranking_of, pairs_only=True), resume=resume)
     model = load_trainable(config.model)
     features = feature_cache(config)
-    scorer = token_scorer(config, model, records.family, records.media, 1.0, features)
+    scorer = build_packed_model(config, model, records.family, records.media, 1.0, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
     pairs = _pairs(config, records, scorer)
 
     def step(batch: Sequence[Sample]) -> StepStats:
         return dpo_step(scorer, optimizer, [pairs[id(sample)] for sample in batch], config.dpo)
 
-    copy = config.trainer.save_in_background
+    copy = config.trainer.async_save
     write = partial(model_snapshot, model, records.family.processor, optimizer, copy)
-    learner = Learner(optimizer, config.dpo.batch_size, step, lambda number: write())
+    learner = OfflineTask(optimizer, config.dpo.batch_size, step, lambda number: write())
     return run_offline(config, records, learner)
 
 
-def _pairs(config: Config, records: Records, scorer: Scorer) -> dict[int, Pair]:
+def _pairs(config: Config, records: Records, scorer: PackedModel) -> dict[int, Pair]:
     """By identity of their samples the pairs that the run will meet, under the starting model."""
     met = records.met(config.seed, config.trainer.max_steps * config.dpo.batch_size)
     groups = [
-        written_group(records.family, records.render(sample), ranking_of(sample)) for sample in met
+        group_of_responses(records.family, records.render(sample), ranking_of(sample))
+        for sample in met
     ]
     return dict(zip(map(id, met), with_reference(scorer, groups), strict=True))
 
 
-def with_reference(scorer: Scorer, groups: Sequence[RolloutGroup]) -> list[Pair]:
+def with_reference(scorer: PackedModel, groups: Sequence[RolloutGroup]) -> list[Pair]:
     """Take the model as it is now as the reference: no second one is ever needed."""
     sums = _sums(scorer.logprobs(groups)).tolist()
     return [Pair(group, tuple(both)) for group, both in zip(groups, sums, strict=True)]
 
 
 def dpo_step(
-    scorer: Scorer, optimizer: Optimizer, pairs: Sequence[Pair], config: DpoConfig
+    scorer: PackedModel, optimizer: Optimizer, pairs: Sequence[Pair], config: DpoConfig
 ) -> StepStats:
     """One optimizer step on the mean loss of the pairs.
 
@@ -90,9 +91,9 @@ def dpo_step(
     lengths = completion_mask(groups).sum(-1).view(-1, 2)  # [P, 2]
     reference = torch.tensor([pair.reference for pair in pairs])
     totals: dict[str, float] = defaultdict(float)
-    for turn in scorer.turns(groups, whole=True):
-        sums = _sums(scorer.scores(turn).logprobs)
-        own = only_batch(turn).rows[::2] // 2  # which pairs these are
+    for lockstep in scorer.lockstep_batches(groups, whole=True):
+        sums = _sums(scorer.scores(lockstep).logprobs)
+        own = own_micro_batch(lockstep).rows[::2] // 2  # which pairs these are
         ref, chosen_length = reference[own].to(sums), lengths[own, 0].to(sums)
         preference = dpo(sums, ref, config.beta)
         nll = -sums[:, 0] / chosen_length

@@ -16,14 +16,14 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.data.sampler import Sampler
-from mmr1.rewards import build_scorer
+from mmr1.rewards import build_composite_reward
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
-from mmr1.trainer.models.loading import feature_cache, load_trainable, token_scorer
+from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
 from mmr1.trainer.models.lora import plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
 from mmr1.trainer.offline.dpo import Pair, dpo_step, with_reference
 from mmr1.trainer.runs.display import Display
@@ -32,9 +32,9 @@ from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.sampling.scoring import GroupScorer
-from mmr1.trainer.train import Inputs, check_inputs, parity_line, summary_line
-from mmr1.trainer.validation.evaluate import accuracy_part, evaluate, is_right, write_evaluation
+from mmr1.trainer.sampling.scoring import RewardManager
+from mmr1.trainer.train import Inputs, check_inputs, parity_summary, summary_line
+from mmr1.trainer.validation.evaluate import accuracy_function, evaluate, is_right, write_evaluation
 from mmr1.types import Completion, RolloutGroup, ScoredGroup
 
 
@@ -50,19 +50,19 @@ def run_iterative_dpo(config: Config) -> Path:
         NoPairsError: No prompt of a round had both a right and a wrong completion.
     """
     check_directory(config, resume=False)
-    with build_scorer(config.rewards, reward_models(config)) as rewards:
+    with build_composite_reward(config.rewards, reward_models(config)) as rewards:
         inputs = check_inputs(config, rewards, train=True)
         model = load_trainable(config.model)
-        judge = GroupScorer(rewards, inputs.media, config.rewards.max_invalid_fraction)
+        judge = RewardManager(rewards, inputs.media, config.rewards.max_invalid_fraction)
         with closing(RunDirectory(config)) as directory:
             return _train(config, inputs, judge, model, directory)
 
 
 def _train(
-    config: Config, inputs: Inputs, judge: GroupScorer, model: Any, directory: RunDirectory
+    config: Config, inputs: Inputs, judge: RewardManager, model: Any, directory: RunDirectory
 ) -> Path:
     temperature, features = config.rollout.sampling.temperature, feature_cache(config)
-    scorer = token_scorer(config, model, inputs.family, inputs.media, temperature, features)
+    scorer = build_packed_model(config, model, inputs.family, inputs.media, temperature, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
     directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory)
@@ -70,7 +70,7 @@ def _train(
     log = directory.path / "engine.log"
     engine = build_engine(config, inputs.family, inputs.media, log, model, features)
     with closing(engine):
-        display.say(parity_line(config, inputs, engine, scorer))
+        display.say(parity_summary(config, inputs, engine, scorer))
 
         def keep(step: Step) -> None:
             directory.log(step.stats)
@@ -79,7 +79,7 @@ def _train(
                 directory.log_rollouts(step.number, step.scored, inputs.media)
 
         def snapshot(number: int) -> WriteCheckpoint:
-            copy = config.trainer.save_in_background
+            copy = config.trainer.async_save
             return model_snapshot(model, inputs.family.processor, optimizer, copy)
 
         with display:
@@ -97,8 +97,8 @@ def rounds(
     config: Config,
     inputs: Inputs,
     engine: RolloutEngine,
-    judge: GroupScorer,
-    scorer: Scorer,
+    judge: RewardManager,
+    scorer: PackedModel,
     optimizer: Optimizer,
 ) -> Iterator[Step]:
     """Yields every step when it is done, the first of a round with what was sampled.
@@ -107,12 +107,12 @@ def rounds(
         NoPairsError: A round gave no pair.
     """
     sampler = Sampler(inputs.sources, config.seed, inputs.weights)
-    part = accuracy_part(config.rewards, config.eval.accuracy)
+    part = accuracy_function(config.rewards, config.eval.accuracy_function)
     step = 0
     for number in range(1, config.dpo.rounds + 1):
         clock = PhaseTimer()
         with clock("rollout"):
-            prompts = [inputs.render(s) for s in sampler.next(config.dpo.prompts)]
+            prompts = [inputs.render(s) for s in sampler.next(config.dpo.prompts_per_round)]
             requests = requests_for(prompts, config.rollout.n, config.seed, number)
             groups = engine.generate(requests, config.rollout.sampling)
         with clock("reward"):
@@ -179,6 +179,7 @@ def _no_pairs(scored: Sequence[ScoredGroup], part: str, number: int) -> str:
     return (
         f"round {number}: no prompt of {len(scored)} has both a right and a wrong completion "
         f"({right} of {len(rewards)} completions are right by the reward part '{part}'): begin "
-        "with supervised training, choose other data, or raise rollout.n, dpo.prompts or the "
+        "with supervised training, choose other data, or raise rollout.n, dpo.prompts_per_round or "
+        "the "
         "temperature"
     )

@@ -11,13 +11,13 @@ import torch
 
 from mmr1.config import Config
 from mmr1.data.preferences import ranking_of
-from mmr1.data.responses import written_group
+from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
-from mmr1.trainer.forward.process_group import only_batch
-from mmr1.trainer.models.loading import feature_cache, token_scorer
+from mmr1.trainer.forward.process_group import own_micro_batch
+from mmr1.trainer.models.loading import build_packed_model, feature_cache
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
-    ScalarScorer,
+    PackedScalarModel,
     at_index,
     load_scalar_model,
     rewards_of,
@@ -25,7 +25,7 @@ from mmr1.trainer.models.scalar_model import (
 )
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.preference_losses import bradley_terry
-from mmr1.trainer.offline.training import Learner, Records, read_records, run_offline
+from mmr1.trainer.offline.training import OfflineTask, Records, read_records, run_offline
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
@@ -46,8 +46,8 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     family = records.family
     model = load_scalar_model(config.model, "model.path")
     features = feature_cache(config)
-    backbone = token_scorer(config, model.backbone, family, records.media, 1.0, features)
-    scorer = ScalarScorer(model, backbone, read="at")
+    backbone = build_packed_model(config, model.backbone, family, records.media, 1.0, features)
+    scorer = PackedScalarModel(model, backbone, read="at")
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
 
     def step(batch: Sequence[Sample]) -> StepStats:
@@ -56,11 +56,9 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     def snapshot(number: int) -> WriteCheckpoint:
         met = records.met(config.seed, number * config.rm.batch_size)
         centre(scorer, [_group(records, sample) for sample in met])
-        return scalar_snapshot(
-            model, family.processor, optimizer, config.trainer.save_in_background
-        )
+        return scalar_snapshot(model, family.processor, optimizer, config.trainer.async_save)
 
-    learner = Learner(optimizer, config.rm.batch_size, step, snapshot)
+    learner = OfflineTask(optimizer, config.rm.batch_size, step, snapshot)
     checkpoint = run_offline(config, records, learner)
     if held_out:
         accuracy, pairs = ranking_accuracy(scorer, [_group(records, s) for s in held_out])
@@ -73,11 +71,11 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
 
 
 def _group(records: Records, sample: Sample) -> RolloutGroup:
-    return written_group(records.family, records.render(sample), ranking_of(sample))
+    return group_of_responses(records.family, records.render(sample), ranking_of(sample))
 
 
 def reward_model_step(
-    scorer: ScalarScorer, optimizer: Optimizer, groups: Sequence[RolloutGroup]
+    scorer: PackedScalarModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
 ) -> StepStats:
     """One optimizer step on the mean loss of rankings, each group's completions best first.
 
@@ -86,8 +84,8 @@ def reward_model_step(
     """
     scorer.model.train()
     totals: dict[str, float] = defaultdict(float)
-    for turn in scorer.scorer.turns(groups, whole=True):
-        batch = only_batch(turn)
+    for lockstep in scorer.scorer.lockstep_batches(groups, whole=True):
+        batch = own_micro_batch(lockstep)
         last = torch.tensor([len(row) - 1 for g in batch.groups for row in g.completions])
         rewards = at_index(scorer.scores(batch), last)
         rankings = rewards.split([len(g.completions) for g in batch.groups])
@@ -102,7 +100,7 @@ def reward_model_step(
 
 
 @torch.no_grad()
-def centre(scorer: ScalarScorer, groups: Sequence[RolloutGroup]) -> None:
+def centre(scorer: PackedScalarModel, groups: Sequence[RolloutGroup]) -> None:
     """Shift the head so that these completions have a mean reward of 0.
 
     A loss of differences leaves the mean to chance, and RL would take it for a reward.
@@ -111,7 +109,9 @@ def centre(scorer: ScalarScorer, groups: Sequence[RolloutGroup]) -> None:
     bias.sub_(rewards_of(scorer, groups).mean().to(bias))
 
 
-def ranking_accuracy(scorer: ScalarScorer, groups: Sequence[RolloutGroup]) -> tuple[float, int]:
+def ranking_accuracy(
+    scorer: PackedScalarModel, groups: Sequence[RolloutGroup]
+) -> tuple[float, int]:
     """The share of pairs whose better completion has the higher reward, and their number."""
     rankings = rewards_of(scorer, groups).split([len(group.completions) for group in groups])
     verdicts = torch.cat([pairs_right(ranking) for ranking in rankings])

@@ -9,12 +9,12 @@ from pathlib import Path
 from mmr1.config import Config
 from mmr1.data.responses import assistant_text, demonstration
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.trainer.models.loading import load_trainable, token_scorer
+from mmr1.trainer.models.loading import build_packed_model, load_trainable
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_snapshot
-from mmr1.trainer.offline.training import Learner, read_records, run_offline
+from mmr1.trainer.offline.training import OfflineTask, read_records, run_offline
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
@@ -28,20 +28,22 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
     records = read_records(config, assistant_text, resume=resume)
     family = records.family
     model = load_trainable(config.model)
-    scorer = token_scorer(config, model, family, records.media, temperature=1.0)
+    scorer = build_packed_model(config, model, family, records.media, temperature=1.0)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
 
     def step(batch: Sequence[Sample]) -> StepStats:
         groups = [demonstration(family, records.render(sample)) for sample in batch]
         return sft_step(scorer, optimizer, groups)
 
-    copy = config.trainer.save_in_background
+    copy = config.trainer.async_save
     write = partial(model_snapshot, model, family.processor, optimizer, copy)
-    learner = Learner(optimizer, config.sft.batch_size, step, lambda number: write())
+    learner = OfflineTask(optimizer, config.sft.batch_size, step, lambda number: write())
     return run_offline(config, records, learner)
 
 
-def sft_step(scorer: Scorer, optimizer: Optimizer, groups: Sequence[RolloutGroup]) -> StepStats:
+def sft_step(
+    scorer: PackedModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
+) -> StepStats:
     """One optimizer step on the mean negative log-likelihood of the batch's tokens, in nats.
 
     Raises:

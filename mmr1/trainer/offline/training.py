@@ -56,7 +56,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Learner:
+class OfflineTask:
     """What an offline run trains.
 
     Attributes:
@@ -93,7 +93,7 @@ def read_records(config: Config, check: Callable[[Sample], object], *, resume: b
     return Records(sources, shares, quarantine.dropped, family, media_cache(family, config), render)
 
 
-def run_offline(config: Config, records: Records, learner: Learner) -> Path:
+def run_offline(config: Config, records: Records, learner: OfflineTask) -> Path:
     """Train up to step ``trainer.max_steps``, from the newest checkpoint on if there is one.
 
     Returns:
@@ -121,11 +121,11 @@ def run_offline(config: Config, records: Records, learner: Learner) -> Path:
         def snapshot(step: int) -> WriteCheckpoint:
             write, state = learner.snapshot(step), progress(step, carried)
 
-            def fill(folder: Path) -> None:
+            def write_files(folder: Path) -> None:
                 write(folder)
                 save_progress(folder, state)
 
-            return fill
+            return write_files
 
         with display:
             steps = _steps(config, learner, sampler, records.media, done)
@@ -135,7 +135,7 @@ def run_offline(config: Config, records: Records, learner: Learner) -> Path:
 
 
 def _steps(
-    config: Config, learner: Learner, sampler: Sampler, media: MediaCache, done: int
+    config: Config, learner: OfflineTask, sampler: Sampler, media: MediaCache, done: int
 ) -> Iterator[Step]:
     for number in range(done + 1, config.trainer.max_steps + 1):
         start = time.perf_counter()

@@ -37,7 +37,7 @@ class DamagedCheckpointError(RuntimeError):
 
 
 def write_checkpoint(
-    folder: Path, step: int, fill: WriteCheckpoint, metrics: Mapping[str, float] | None = None
+    folder: Path, step: int, write_files: WriteCheckpoint, metrics: Mapping[str, float] | None = None
 ) -> Path:
     """Write ``folder/step_N`` whole or not at all; ``metrics`` go into its manifest.
 
@@ -49,7 +49,7 @@ def write_checkpoint(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        fill(temporary)
+        write_files(temporary)
         _seal(temporary, step, metrics or {})
         temporary.replace(target)
         _sync(folder)
@@ -62,7 +62,7 @@ def write_checkpoint(
     return target
 
 
-def check_whole(checkpoint: Path) -> dict[str, Any]:
+def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
     """Compare every file with the manifest; returns that.
 
     Raises:
@@ -81,7 +81,7 @@ def check_whole(checkpoint: Path) -> dict[str, Any]:
     return manifest
 
 
-def newest_whole(folder: Path, warn: Callable[[str], None] = lambda line: None) -> Path | None:
+def latest_valid_checkpoint(folder: Path, warn: Callable[[str], None] = lambda line: None) -> Path | None:
     """The latest checkpoint that is whole; ``warn`` is told of each newer one that is not.
 
     Damaged ones are set aside as ``step_N.damaged`` and unfinished ones are removed, so that the
@@ -91,7 +91,7 @@ def newest_whole(folder: Path, warn: Callable[[str], None] = lambda line: None) 
         shutil.rmtree(left)
     for checkpoint in reversed(checkpoints(folder)):
         try:
-            check_whole(checkpoint)
+            verify_checkpoint(checkpoint)
             return checkpoint
         except DamagedCheckpointError as error:
             warn(f"warning: {error}; going back to the checkpoint before it")
@@ -108,7 +108,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def next_due(config: TrainerConfig, step: int) -> int:
     """The first step from ``step`` on after which a checkpoint is due."""
-    every = config.save_every or config.max_steps
+    every = config.save_steps or config.max_steps
     return min(-(-step // every) * every, config.max_steps)
 
 
@@ -149,7 +149,7 @@ class Checkpoints:
         self._writing: Future[None] | None = None
         self.last: Path | None = None
 
-    def save(self, step: int, fill: WriteCheckpoint, metrics: Mapping[str, float]) -> None:
+    def save(self, step: int, write_files: WriteCheckpoint, metrics: Mapping[str, float]) -> None:
         """Write the checkpoint of ``step``.
 
         Raises:
@@ -157,9 +157,9 @@ class Checkpoints:
         """
         self.wait()
         if self._thread is None:
-            self._write(step, fill, metrics)
+            self._write(step, write_files, metrics)
         else:
-            self._writing = self._thread.submit(self._write, step, fill, dict(metrics))
+            self._writing = self._thread.submit(self._write, step, write_files, dict(metrics))
 
     def wait(self) -> Path | None:
         """Wait for what is being written; the last checkpoint."""
@@ -173,8 +173,8 @@ class Checkpoints:
         if self._thread is not None:
             self._thread.shutdown()
 
-    def _write(self, step: int, fill: WriteCheckpoint, metrics: Mapping[str, float]) -> None:
-        self.last = write_checkpoint(self._folder, step, fill, metrics)
+    def _write(self, step: int, write_files: WriteCheckpoint, metrics: Mapping[str, float]) -> None:
+        self.last = write_checkpoint(self._folder, step, write_files, metrics)
         prune(self._folder, self._keep, self._best_by)
 
 

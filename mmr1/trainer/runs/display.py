@@ -62,13 +62,13 @@ class Display:
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def show(self, stats: StepStats) -> None:
-        """One step: moves the bar, or prints a line every ``trainer.log_every`` steps."""
+        """One step: moves the bar, or prints a line every ``trainer.logging_steps`` steps."""
         numbers = "  ".join(
             f"{name} {_short(stats[k])}" for k, name in self._shown.items() if k in stats
         )
         step = int(stats["step"])
         self._progress.update(self._task, completed=step, numbers=numbers)
-        due = step % self._config.log_every == 0 or step in (1, self._config.max_steps)
+        due = step % self._config.logging_steps == 0 or step in (1, self._config.max_steps)
         if not self._console.is_terminal and due:
             self.say(f"step {step:>5}/{self._config.max_steps}  {numbers}")
 

@@ -10,7 +10,7 @@ import jinja2
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.trainer.runs.checkpoint import MANIFEST, MANIFEST_DIGEST, check_whole
+from mmr1.trainer.runs.checkpoint import MANIFEST, MANIFEST_DIGEST, verify_checkpoint
 from mmr1.trainer.models.lora import ADAPTER_FOLDER
 from mmr1.trainer.models.state import TRAINING
 
@@ -67,7 +67,7 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
         raise ValueError(
             f"{checkpoint} has no adapter: the run had no model.lora; leave --adapter out"
         )
-    manifest = check_whole(checkpoint)
+    manifest = verify_checkpoint(checkpoint)
     source = checkpoint / ADAPTER_FOLDER if adapter else checkpoint
     shutil.copytree(source, output, ignore=lambda _, names: _LEFT_OUT & set(names))
     shutil.copy(run / "config.yaml", output / "mmr1_config.yaml")
@@ -82,7 +82,7 @@ def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) ->
     reinforced = "reward/mean" in metrics
     parts = ", ".join(
         f"{name} ({part.use or name}, weight {part.weight:g})"
-        for name, part in config.rewards.parts.items()
+        for name, part in config.rewards.functions.items()
     )
     data = config.data.train
     sources = data if isinstance(data, str) else ", ".join(data or {})
@@ -95,7 +95,7 @@ def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) ->
     ]
     if reinforced:
         rollout = config.rollout
-        facts.insert(3, ("prompts and completions a step", f"{rollout.prompts} x {rollout.n}"))
+        facts.insert(3, ("prompts and completions a step", f"{rollout.batch_size} x {rollout.n}"))
     return CARD.render(
         config=config,
         name=name,

@@ -22,9 +22,9 @@ from mmr1.config.file import dump_yaml, load_config
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
-    check_whole,
+    verify_checkpoint,
     checkpoints,
-    newest_whole,
+    latest_valid_checkpoint,
     step_of,
 )
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
@@ -72,7 +72,7 @@ def finished(config: Config) -> Path | None:
     if config.data.eval and not evaluated:
         return None
     try:
-        check_whole(last)
+        verify_checkpoint(last)
     except DamagedCheckpointError:  # resuming says so, and goes back to the one before it
         return None
     return last
@@ -106,14 +106,14 @@ class RunDirectory:
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoints = Checkpoints(
             self.path / "checkpoints",
-            config.trainer.keep_checkpoints,
-            config.trainer.keep_best,
-            config.trainer.save_in_background,
+            config.trainer.save_total_limit,
+            config.trainer.metric_for_best_model,
+            config.trainer.async_save,
         )
 
     def last_checkpoint(self, warn: Callable[[str], None]) -> Path | None:
         """The newest whole checkpoint, None in a new run; forgets the steps after it."""
-        checkpoint = newest_whole(self.path / "checkpoints", warn)
+        checkpoint = latest_valid_checkpoint(self.path / "checkpoints", warn)
         self._rewind(0 if checkpoint is None else step_of(checkpoint))
         self.checkpoints.last = checkpoint
         return checkpoint
@@ -216,7 +216,7 @@ def _rollout_row(step: int, scored: ScoredGroup, advantages: Any) -> dict[str, A
 def _reward(reward: Reward) -> dict[str, Any]:
     return {
         "reward": reward.value,
-        "parts": dict(reward.parts),
+        "components": dict(reward.components),
         "status": str(reward.status),
         "error": reward.error,
     }

@@ -22,9 +22,9 @@ class StopSignal:
     the step is lost, what was saved before is not.
     """
 
-    def __init__(self, grace_s: float) -> None:
+    def __init__(self, grace_period_s: float) -> None:
         self.received: int | None = None
-        self._grace_s = grace_s
+        self._grace_s = grace_period_s
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:

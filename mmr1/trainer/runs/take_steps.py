@@ -29,7 +29,7 @@ def run_steps(
         StoppedError: SIGTERM or Ctrl-C; the step in hand was finished and saved.
         CheckpointError: The disk refused a checkpoint.
     """
-    with StopSignal(config.grace_s) as stop:
+    with StopSignal(config.grace_period_s) as stop:
         for step in steps:
             keep(step)
             if stop.received or next_due(config, step.number) == step.number:

@@ -115,7 +115,7 @@ class Trackers:
     """The trackers of a run; used as a context that hands everything over when it ends."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        start = Start(folder, config.trainer.project, config.model_dump(mode="json"))
+        start = Start(folder, config.trainer.project_name, config.model_dump(mode="json"))
         self._threads = [_Thread(name, partial(_start, name, start)) for name in _wanted(config)]
 
     def log(self, stats: StepStats) -> None:

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.algorithms.algorithm import Outcomes
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.algorithms.kl import ESTIMATORS
 from mmr1.trainer.algorithms.losses import token_weights
@@ -19,7 +19,7 @@ from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
 
 
-class ScoresCompletions(Protocol):
+class SupportsLogprobs(Protocol):
     """A model that can say how probable completions are: the policy or the reference."""
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
@@ -27,7 +27,7 @@ class ScoresCompletions(Protocol):
         ...
 
 
-class GivesValues(Protocol):
+class SupportsValues(Protocol):
     """A critic, as far as the batch is concerned."""
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
@@ -39,18 +39,18 @@ def build_experience(
     scored: Sequence[ScoredGroup],
     algorithm: Algorithm,
     config: AlgorithmConfig,
-    policy: ScoresCompletions,
-    reference: ScoresCompletions | None = None,
+    policy: SupportsLogprobs,
+    reference: SupportsLogprobs | None = None,
     coefficients: Coefficients | None = None,
     max_tokens: int | None = None,
-    critic: GivesValues | None = None,
+    critic: SupportsValues | None = None,
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
     ``old_logprobs`` cost a forward pass only when several updates share the rollout or the KL is
     in the reward; else they are the update's own log-probs, detached. No reference pass without a
     reference. ``coefficients`` are those of the configuration unless given; ``max_tokens`` is the
-    longest completion, which only the ``constant`` aggregation asks for. The critic is asked once:
+    longest completion, which only ``seq-mean-token-sum-norm`` asks for. The critic is asked once:
     its updates are clipped around the values that the advantages came from.
     """
     coefficients = coefficients or Coefficients(config)
@@ -62,18 +62,18 @@ def build_experience(
     ref_logprobs = None
     if reference is not None and config.kl_estimator != "full":  # which the update measures
         ref_logprobs = reference.logprobs(groups)
-    kl_in_reward = config.kl_in == "reward" and reference is not None
-    needs_old = config.updates_per_rollout > 1 or kl_in_reward
+    kl_in_reward = not config.use_kl_loss and reference is not None
+    needs_old = config.ppo_epochs > 1 or kl_in_reward
     old_logprobs = policy.logprobs(groups) if needs_old else None
 
-    mask = _mask(scored, config.mask_truncated)
+    mask = _mask(scored, config.mask_truncated_completions)
     kl_penalty = torch.zeros(mask.shape)
     if kl_in_reward:
         assert old_logprobs is not None
         assert ref_logprobs is not None
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
-    outcomes = _outcomes(scored, mask, kl_penalty)
+    outcomes = _advantage_inputs(scored, mask, kl_penalty)
     if critic is not None:
         outcomes = replace(outcomes, values=critic.values(groups) * mask)
     return Experience(
@@ -82,7 +82,7 @@ def build_experience(
         completion_mask=mask,
         rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
         advantages=algorithm.advantages(outcomes),
-        loss_weights=token_weights(mask, algorithm.aggregation, max_tokens),
+        loss_weights=token_weights(mask, algorithm.loss_agg_mode, max_tokens),
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
         values=outcomes.values,
@@ -99,23 +99,25 @@ def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch
     return torch.tensor(rewards, dtype=torch.float32), torch.tensor(valid)
 
 
-def _mask(scored: Sequence[ScoredGroup], mask_truncated: bool) -> torch.Tensor:
+def _mask(scored: Sequence[ScoredGroup], mask_truncated_completions: bool) -> torch.Tensor:
     """``[B, R]``: the tokens of completions that have a reward, truncated ones or not."""
     mask = completion_mask([s.group for s in scored])
     mask &= torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
-    if mask_truncated:
+    if mask_truncated_completions:
         mask &= ~torch.tensor([c.truncated for s in scored for c in s.group.completions])[:, None]
     return mask
 
 
-def _outcomes(
+def _advantage_inputs(
     scored: Sequence[ScoredGroup], mask: torch.Tensor, kl_penalty: torch.Tensor
-) -> Outcomes:
+) -> AdvantageInputs:
     rewards, valid = reward_matrix([s.rewards for s in scored])
     baselines = [[s.greedy] for s in scored if s.greedy is not None]
     greedy, greedy_valid = reward_matrix(baselines) if baselines else (None, None)
     step_rewards, step_ends = _step_rewards(scored, mask.shape)
-    return Outcomes(rewards, valid, mask, kl_penalty, greedy, greedy_valid, step_rewards, step_ends)
+    return AdvantageInputs(
+        rewards, valid, mask, kl_penalty, greedy, greedy_valid, step_rewards, step_ends
+    )
 
 
 def _step_rewards(

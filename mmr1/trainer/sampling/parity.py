@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import Request, RolloutEngine
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.trainer.sampling.experience import ScoresCompletions
+from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.types import Prompt, RolloutGroup
 from mmr1.vision.families.qwen2_5_vl import Family, expand_placeholders
 from mmr1.vision.prepare import MediaCache
@@ -43,7 +43,7 @@ class Parity:
 
 def check_parity(
     engine: RolloutEngine,
-    policy: ScoresCompletions,
+    policy: SupportsLogprobs,
     family: Family,
     media: MediaCache,
     prompts: Sequence[Prompt],

@@ -48,6 +48,6 @@ def build_demonstrations(
             raise ValueError(f"data.ptx: {error}") from None
     return Demonstrations(
         Sampler(samples, config.seed),
-        config.algorithm.ptx_batch,
+        config.algorithm.ptx_batch_size,
         lambda sample: demonstration(family, render(sample)),
     )

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from mmr1.config import Config, RewardPartConfig
-from mmr1.rewards import Part, RewardItem
-from mmr1.trainer.models.loading import token_scorer
+from mmr1.config import Config, RewardFunctionConfig
+from mmr1.rewards import RewardFunction, RewardItem
+from mmr1.trainer.models.loading import build_packed_model
 from mmr1.trainer.models.scalar_model import (
     HEAD_FILE,
-    ScalarScorer,
+    PackedScalarModel,
     is_scalar_model,
     load_scalar_model,
     rewards_of,
@@ -25,23 +25,23 @@ from mmr1.vision.features import FeatureCache
 REWARD_MODEL = "reward_model"
 
 
-def reward_models(config: Config) -> dict[str, Part]:
+def reward_models(config: Config) -> dict[str, RewardFunction]:
     """The parts of ``rewards`` that are reward models, by name, loaded.
 
     Raises:
         ValueError: A path is missing, or holds no reward model.
     """
     return {
-        name: RewardModelPart(config, f"rewards.parts.{name}.options.path", part)
-        for name, part in config.rewards.parts.items()
+        name: RewardModelReward(config, f"rewards.functions.{name}.options.path", part)
+        for name, part in config.rewards.functions.items()
         if part.use == REWARD_MODEL or (part.use is None and name == REWARD_MODEL)
     }
 
 
-class RewardModelPart:
+class RewardModelReward:
     """Scores completions with a model that ``mmr1 rm`` trained; its tokenizer is the policy's."""
 
-    def __init__(self, config: Config, key: str, part: RewardPartConfig) -> None:
+    def __init__(self, config: Config, key: str, part: RewardFunctionConfig) -> None:
         path = part.options.get("path")
         if set(part.options) != {"path"} or not isinstance(path, str):
             raise ValueError(f"{key} is needed, and nothing else: the checkpoint of mmr1 rm")
@@ -54,8 +54,10 @@ class RewardModelPart:
         scalar = load_scalar_model(model, key).requires_grad_(False)
         self._family = family_of(own)
         media = media_cache(self._family, own)
-        backbone = token_scorer(own, scalar.backbone, self._family, media, 1.0, FeatureCache())
-        self._scorer = ScalarScorer(scalar, backbone, read="at")
+        backbone = build_packed_model(
+            own, scalar.backbone, self._family, media, 1.0, FeatureCache()
+        )
+        self._scorer = PackedScalarModel(scalar, backbone, read="at")
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
         """The number at each completion's last token."""

@@ -18,14 +18,14 @@ from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.state import copies
 from mmr1.trainer.runs.checkpoint import next_due
-from mmr1.trainer.sampling.dynamic_sampling import Drawn
+from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
     """What a step learns from, and the seconds that it took."""
 
-    drawn: Drawn
+    sampled: SampledGroups
     seconds: Mapping[str, float]
 
 
@@ -42,17 +42,17 @@ class Rollouts(Protocol):
 
 
 @contextmanager
-def rollouts_of(
+def build_rollouts(
     config: Config, engine: RolloutEngine, sample: Callable[[int], Rollout]
 ) -> Iterator[Rollouts]:
     """``sample`` rolls a step out and scores it, with the weights that the engine has.
 
     When the block ends well, the engine has the last weights.
     """
-    if config.rollout.ahead == 0:
-        yield InTurn(engine, sample)
+    if config.rollout.max_off_policy_steps == 0:
+        yield SynchronousRollouts(engine, sample)
         return
-    ahead = Ahead(config, engine, sample)
+    ahead = AsynchronousRollouts(config, engine, sample)
     try:
         yield ahead
         ahead.finish()
@@ -60,7 +60,7 @@ def rollouts_of(
         ahead.close()
 
 
-class InTurn:
+class SynchronousRollouts:
     """Sampling, update, sampling, update, ..."""
 
     def __init__(self, engine: RolloutEngine, sample: Callable[[int], Rollout]) -> None:
@@ -71,8 +71,8 @@ class InTurn:
         self._engine.load_weights(policy.weights(), policy.version)
 
 
-class Ahead:
-    """Up to ``rollout.ahead`` steps are sampled before they are needed.
+class AsynchronousRollouts:
+    """Up to ``rollout.max_off_policy_steps`` steps are sampled before they are needed.
 
     None is under way when a checkpoint is due, so that a resumed run repeats the same schedule.
     """
@@ -92,7 +92,7 @@ class Ahead:
         return self._asked.pop(number).result()
 
     def load_weights(self, policy: Policy) -> None:
-        # Copies: the next update changes the weights while the engine still waits for its turn.
+        # Copies: the next update changes the weights while the engine still waits for its lockstep.
         weights = copies(policy.weights())
         self._load = self._thread.submit(self._engine.load_weights, weights, policy.version)
 
@@ -112,5 +112,5 @@ class Ahead:
 
     def _bound(self, number: int) -> int:
         """The last step that may be under way while step ``number`` learns."""
-        ahead = number + self._config.rollout.ahead
+        ahead = number + self._config.rollout.max_off_policy_steps
         return min(ahead, next_due(self._config.trainer, number))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from mmr1.rewards import RewardItem, Scorer
+from mmr1.rewards import CompositeReward, RewardItem
 from mmr1.rewards.accounting import refuse_too_many_invalid
 from mmr1.types import RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 
 
-def check_gold(scorer: Scorer, samples: Sequence[Sample]) -> None:
+def check_gold(scorer: CompositeReward, samples: Sequence[Sample]) -> None:
     """Refuse answers that no reward can read, before anything is trained on them.
 
     Raises:
@@ -27,10 +27,12 @@ def check_gold(scorer: Scorer, samples: Sequence[Sample]) -> None:
         )
 
 
-class GroupScorer:
-    """Scores whole groups through a ``Scorer`` and watches the share of invalid rewards."""
+class RewardManager:
+    """Scores groups through a ``CompositeReward`` and watches the share of invalid rewards."""
 
-    def __init__(self, scorer: Scorer, media: MediaCache, max_invalid_fraction: float) -> None:
+    def __init__(
+        self, scorer: CompositeReward, media: MediaCache, max_invalid_fraction: float
+    ) -> None:
         self._scorer = scorer
         self._media = media
         self._max_invalid_fraction = max_invalid_fraction

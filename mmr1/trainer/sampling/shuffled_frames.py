@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import Request, RolloutEngine
-from mmr1.types import MediaRef, Message, Part, Prompt, Sample
+from mmr1.types import ContentPart, MediaRef, Message, Prompt, Sample
 
 
 def sample_shuffled(
@@ -48,7 +48,7 @@ def shuffled(prompt: Prompt, seed: int) -> Prompt:
     return replace(prompt, sample=replace(prompt.sample, messages=messages))
 
 
-def _shuffled(part: Part, seed: int) -> Part:
+def _shuffled(part: ContentPart, seed: int) -> ContentPart:
     if not isinstance(part, MediaRef) or part.kind != "video":
         return part
     # The options are part of a medium's digest, so no cache takes it for the original.

@@ -13,7 +13,7 @@ from mmr1.registry import Registry
 from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.families.qwen2_5_vl import Family
 
-StepRewards = Callable[[str, Sample], Sequence[tuple[int, float]]]
+StepRewardFunction = Callable[[str, Sample], Sequence[tuple[int, float]]]
 """What judges steps: ``(completion text, sample) -> [(end, reward), ...]``.
 
 ``end`` counts the characters of the text up to the end of the step, in rising order. A process
@@ -23,10 +23,10 @@ reward model is such a function, as is a rule.
 _NAMES = Registry("step reward", {})
 
 
-class StepScorer:
+class StepRewardManager:
     """Puts the rewards of steps on the tokens that end them."""
 
-    def __init__(self, judge: StepRewards, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, judge: StepRewardFunction, decode: Callable[[Sequence[int]], str]) -> None:
         self._judge = judge
         self._decode = decode
 
@@ -63,7 +63,7 @@ class StepScorer:
         return bisect_left(range(len(ids)), end, key=lambda i: len(self._decode(ids[: i + 1])))
 
 
-def build_step_scorer(config: AlgorithmConfig, family: Family) -> StepScorer | None:
+def build_step_reward_manager(config: AlgorithmConfig, family: Family) -> StepRewardManager | None:
     """The scorer that ``algorithm.step_rewards`` names, or None.
 
     Raises:
@@ -72,4 +72,4 @@ def build_step_scorer(config: AlgorithmConfig, family: Family) -> StepScorer | N
     if config.step_rewards is None:
         return None
     decode = partial(family.tokenizer.decode, skip_special_tokens=True)
-    return StepScorer(_NAMES.load(config.step_rewards), decode)
+    return StepRewardManager(_NAMES.load(config.step_rewards), decode)

@@ -13,7 +13,7 @@ from mmr1.config import Config, EvalConfig, RewardsConfig, SamplingConfig
 from mmr1.rewards.extract import extract_answer
 from mmr1.rollout.engine import RolloutEngine, requests_for
 from mmr1.trainer.runs.output import append_json
-from mmr1.trainer.sampling.scoring import GroupScorer
+from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.validation.statistics import interval, majority, pass_at
 from mmr1.types import Prompt, Reward, Sample, ScoredGroup
 
@@ -39,11 +39,11 @@ class Mode:
             without a valid reward left out.
         interval: 95% bootstrap interval of ``accuracy``; prompts are resampled.
         invalid: Completions without a valid reward.
-        parts: Mean of every part of the reward.
-        at: Share of completions whose accuracy part reaches each level of ``eval.right_at``.
+        components: Mean of every component of the reward.
+        at: Share of completions whose accuracy reaches each level of ``eval.accuracy_thresholds``.
         pass_at: Chance that one of k completions is right, by k; several completions only.
         majority: Score of the most frequent answer; several completions only.
-        by: Accuracy of each task type, or of each value of ``eval.by``.
+        by: Accuracy of each task type, or of each value of ``eval.group_by``.
     """
 
     accuracy: float
@@ -51,7 +51,7 @@ class Mode:
     completions: int
     invalid: int
     length_mean: float
-    parts: dict[str, float]
+    components: dict[str, float]
     at: dict[str, float] = field(default_factory=dict)
     pass_at: dict[str, float] = field(default_factory=dict)
     majority: float | None = None
@@ -71,7 +71,7 @@ def evaluate(
     config: Config,
     engine: RolloutEngine,
     render: Callable[[Sample], Prompt],
-    scorer: GroupScorer,
+    scorer: RewardManager,
     samples: Sequence[Sample],
     progress: Callable[[int], None] = lambda done: None,
     done: Iterable[Row] = (),
@@ -86,7 +86,7 @@ def evaluate(
         keep: Given the rows of each batch as soon as it is scored.
     """
     samples = samples[: config.eval.limit]
-    part = accuracy_part(config.rewards, config.eval.accuracy)
+    accuracy_name = accuracy_function(config.rewards, config.eval.accuracy_function)
     found = {(row["mode"], row["id"], row["index"]): row for row in done}
     for name, (n, sampling) in decodings(config).items():
         missing = [s for s in samples if any((name, s.id, i) not in found for i in range(n))]
@@ -94,7 +94,9 @@ def evaluate(
         for batch in _batches(missing, config.eval.batch_size):
             requests = requests_for([render(s) for s in batch], n, config.seed, step=0)
             scored = scorer.score(engine.generate(requests, sampling))
-            rows = [row for group in scored for row in _rows(name, group, part, config.eval)]
+            rows = [
+                row for group in scored for row in _rows(name, group, accuracy_name, config.eval)
+            ]
             found.update({(row["mode"], row["id"], row["index"]): row for row in rows})
             keep(rows)
             progress(len(batch))
@@ -104,29 +106,29 @@ def evaluate(
         for sample in samples
         for index in range(n)
     ]
-    return Evaluation(len(samples), summarise(rows, config.eval, part), rows)
+    return Evaluation(len(samples), summarise(rows, config.eval, accuracy_name), rows)
 
 
 def decodings(config: Config) -> dict[str, tuple[int, SamplingConfig]]:
     """Completions per prompt and sampling of each way of decoding."""
     found = {"greedy": (1, config.rollout.sampling.greedy())}
-    if config.eval.samples:
+    if config.eval.n:
         update = {"temperature": config.eval.temperature}
-        found["sampled"] = (config.eval.samples, config.rollout.sampling.model_copy(update=update))
+        found["sampled"] = (config.eval.n, config.rollout.sampling.model_copy(update=update))
     return found
 
 
-def accuracy_part(rewards: RewardsConfig, wanted: str | None) -> str:
-    """The reward part that decides whether an answer is right.
+def accuracy_function(rewards: RewardsConfig, wanted: str | None) -> str:
+    """The reward function that decides whether an answer is right.
 
     Raises:
-        ValueError: ``eval.accuracy`` names no part.
+        ValueError: ``eval.accuracy_function`` names no reward function.
     """
-    names = list(rewards.parts)
+    names = list(rewards.functions)
     if wanted is None:
         return next((n for n in names if n != "format"), names[0])
     if wanted not in names:
-        raise ValueError(f"eval.accuracy '{wanted}' is no part of rewards.parts ({names})")
+        raise ValueError(f"eval.accuracy_function '{wanted}' is not in rewards.functions ({names})")
     return wanted
 
 
@@ -140,12 +142,12 @@ def write_evaluation(folder: Path, result: Evaluation) -> None:
     append_json(folder / "completions.jsonl", result.rows)
 
 
-def summarise(rows: Sequence[Row], config: EvalConfig, part: str) -> dict[str, Mode]:
+def summarise(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> dict[str, Mode]:
     """The numbers of each way of decoding, from its completions alone."""
     modes: dict[str, list[Row]] = {}
     for row in rows:
         modes.setdefault(row["mode"], []).append(row)
-    return {name: _mode(of_mode, config, part) for name, of_mode in modes.items()}
+    return {name: _mode(of_mode, config, accuracy_name) for name, of_mode in modes.items()}
 
 
 def prompt_scores(rows: Iterable[Row]) -> dict[str, float]:
@@ -157,9 +159,9 @@ def prompt_scores(rows: Iterable[Row]) -> dict[str, float]:
     return {name: fmean(found) for name, found in scores.items()}
 
 
-def _mode(rows: Sequence[Row], config: EvalConfig, part: str) -> Mode:
+def _mode(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> Mode:
     valid = [row for row in rows if row["score"] is not None]
-    values = [v for row in valid if (v := row["parts"][part]) is not None]
+    values = [v for row in valid if (v := row["components"][accuracy_name]) is not None]
     scores = prompt_scores(rows)
     total = _share(list(scores.values()))
     groups = _by_prompt(rows)
@@ -170,9 +172,12 @@ def _mode(rows: Sequence[Row], config: EvalConfig, part: str) -> Mode:
         completions=len(rows),
         invalid=len(rows) - len(valid),
         length_mean=fmean(row["tokens"] for row in rows),
-        parts=_part_means(rows),
-        at={f"{t:g}": fmean(v >= t for v in values) if values else 0.0 for t in config.right_at},
-        pass_at=_pass_at(groups) if several and config.right_at else {},
+        components=_component_means(rows),
+        at={
+            f"{t:g}": fmean(v >= t for v in values) if values else 0.0
+            for t in config.accuracy_thresholds
+        },
+        pass_at=_pass_at(groups) if several and config.accuracy_thresholds else {},
         majority=_majority(groups) if several else None,
         by=_by_kind(rows, scores),
     )
@@ -217,9 +222,9 @@ def _by_kind(rows: Iterable[Row], scores: Mapping[str, float]) -> dict[str, Shar
     return {kind: _share(kinds[kind]) for kind in sorted(kinds)} if len(kinds) > 1 else {}
 
 
-def _part_means(rows: Sequence[Row]) -> dict[str, float]:
-    names = dict.fromkeys(name for row in rows for name in row["parts"])
-    columns = {n: [v for r in rows if (v := r["parts"].get(n)) is not None] for n in names}
+def _component_means(rows: Sequence[Row]) -> dict[str, float]:
+    names = dict.fromkeys(name for row in rows for name in row["components"])
+    columns = {n: [v for r in rows if (v := r["components"].get(n)) is not None] for n in names}
     return {name: fmean(values) if values else 0.0 for name, values in columns.items()}
 
 
@@ -228,12 +233,12 @@ def _batches(samples: Sequence[Sample], size: int) -> Iterator[Sequence[Sample]]
         yield samples[start : start + size]
 
 
-def _rows(mode: str, scored: ScoredGroup, part: str, config: EvalConfig) -> Iterator[Row]:
+def _rows(mode: str, scored: ScoredGroup, accuracy_name: str, config: EvalConfig) -> Iterator[Row]:
     sample = scored.group.prompt.sample
-    kind = sample.meta.get(config.by) if config.by else sample.task
+    kind = sample.meta.get(config.group_by) if config.group_by else sample.task
     completions = scored.group.completions
     for index, (completion, reward) in enumerate(zip(completions, scored.rewards, strict=True)):
-        score = _score(reward.parts.get(part), config) if reward.valid else None
+        score = _score(reward.components.get(accuracy_name), config) if reward.valid else None
         yield {
             "mode": mode,
             "id": sample.id,
@@ -247,22 +252,26 @@ def _rows(mode: str, scored: ScoredGroup, part: str, config: EvalConfig) -> Iter
             "score": score,
             "right": None if score is None else score >= 1.0,
             "reward": reward.value,
-            "parts": dict(reward.parts),
+            "components": dict(reward.components),
             "status": str(reward.status),
         }
 
 
-def is_right(reward: Reward, part: str) -> bool:
-    """Is the accuracy part 1?"""
-    value = reward.parts.get(part)
+def is_right(reward: Reward, accuracy_name: str) -> bool:
+    """Is the accuracy 1?"""
+    value = reward.components.get(accuracy_name)
     return value is not None and value >= 1.0
 
 
 def _score(value: float | None, config: EvalConfig) -> float:
-    """1 or 0 by the first level of ``eval.right_at``; without a level the value itself."""
+    """1 or 0 by the first of ``eval.accuracy_thresholds``; without one the value itself."""
     if value is None:
         return 0.0
-    return float(value >= config.right_at[0]) if config.right_at else float(value)
+    return (
+        float(value >= config.accuracy_thresholds[0])
+        if config.accuracy_thresholds
+        else float(value)
+    )
 
 
 def _vote(completion: str) -> str | None:

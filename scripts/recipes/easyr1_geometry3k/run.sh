@@ -10,4 +10,4 @@ for name in ${ALGORITHM:-${smoke:+dapo rloo gspo} grpo}; do
     models+=("eval.models.$name=$(checkpoint "$name")")
 done
 mmr1 eval "$out/$name/config.yaml" "${models[@]}" "eval.data.geometry3k=$(records geometry3k)" \
-    "eval.output=$out/eval" "${overrides[@]}"
+    "eval.output_dir=$out/eval" "${overrides[@]}"

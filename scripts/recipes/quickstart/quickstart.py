@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     def evaluation(name: str, model: Path) -> None:
         output = RUN / "eval" / name
         # For a thousand short completions it is not worth starting vLLM in a new process.
-        where = (f"model.path={model}", f"eval.output={output}", "rollout.engine=hf")
+        where = (f"model.path={model}", f"eval.output_dir={output}", "rollout.engine=hf")
         run("eval", RECIPE / "rl.yaml", *where)
         results[name] = read_result(output)
 
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
                 f"model.path={last_checkpoint('sft')}",
                 f"trainer.max_steps={steps}",
                 f"trainer.output_dir={RUN / 'control'}",
-                f"trainer.log_every={max(1, steps // 4)}",
+                f"trainer.logging_steps={max(1, steps // 4)}",
             )
             evaluation("control", last_checkpoint("control"))
 
@@ -132,7 +132,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     return {
         mode: {
             "accuracy": result[mode]["accuracy"],
-            "format_rate": result[mode]["parts"]["format"],
+            "format_rate": result[mode]["components"]["format"],
             "agreement": fmean(agrees(r["completion"]) for r in rows if r["mode"] == mode),
         }
         for mode in ("greedy", "sampled")

@@ -6,4 +6,4 @@ convert train clevr_70k clevr_cogen_a_train
 convert superclevr superclevr_eval superclevr
 stage train rl data.train="$(records train)"
 mmr1 eval "$out/rl/config.yaml" "model.path=$(checkpoint rl)" "eval.data.superclevr=$(records superclevr)" \
-    "eval.output=$out/eval" "${overrides[@]}"
+    "eval.output_dir=$out/eval" "${overrides[@]}"

@@ -6,4 +6,4 @@ convert train geoqa_8k GEOQA_R1V_Train_8K
 convert geoqa geoqa_eval geoqa
 stage train rl data.train="$(records train)"
 mmr1 eval "$out/rl/config.yaml" "model.path=$(checkpoint rl)" "eval.data.geoqa=$(records geoqa)" \
-    "eval.output=$out/eval" "${overrides[@]}"
+    "eval.output_dir=$out/eval" "${overrides[@]}"

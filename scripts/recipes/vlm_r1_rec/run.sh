@@ -6,4 +6,4 @@ convert train vlm_r1_rec_train rec_train
 convert refcoco vlm_r1_rec_train rec_val
 stage train rl data.train="$(records train)"
 mmr1 eval "$out/rl/config.yaml" "model.path=$(checkpoint rl)" "eval.data.refcoco=$(records refcoco)" \
-    "eval.output=$out/eval" "${overrides[@]}"
+    "eval.output_dir=$out/eval" "${overrides[@]}"

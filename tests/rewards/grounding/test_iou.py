@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import BadGoldError, Job, build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import BadGoldError, Job, build_composite_reward
 from mmr1.rewards.grounding.answer_boxes import Box, iou_of, read_boxes, to_original
 from mmr1.rewards.grounding.iou import gold_boxes, iou, matched_iou
 from mmr1.rewards.grounding.temporal import segment_iou, tiou
@@ -122,8 +122,8 @@ def test_ten_thousand_boxes() -> None:
     """Against a few they are cheap; against many they are matched in the sandbox."""
     many = [[x, 0, x + 1, 1] for x in range(10_000)]
     start = time.monotonic()
-    config = RewardsConfig(parts={"iou": RewardPartConfig()}, timeout_s=20.0, workers=1)
-    with build_scorer(config) as scorer:
+    config = RewardsConfig(functions={"iou": RewardFunctionConfig()}, timeout_s=20.0, workers=1)
+    with build_composite_reward(config) as scorer:
         few, half = scorer.score(
             [
                 item(think(json.dumps(many)), many[:3]),

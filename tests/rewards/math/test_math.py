@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import BadGoldError, Job, Scorer, build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import BadGoldError, CompositeReward, Job, build_composite_reward
 from mmr1.rewards.math.equality import decide, gold_text
 from mmr1.rewards.math.numbers import parse_number, same_number
 from mmr1.types import Status
@@ -20,13 +20,13 @@ KNOWN_MISSES = {("i", r"\sqrt{-1}")}
 
 
 @pytest.fixture(scope="module")
-def scorer() -> Iterator[Scorer]:
-    parts = {"math": RewardPartConfig()}
-    with build_scorer(RewardsConfig(parts=parts, timeout_s=10.0)) as built:
+def scorer() -> Iterator[CompositeReward]:
+    parts = {"math": RewardFunctionConfig()}
+    with build_composite_reward(RewardsConfig(functions=parts, timeout_s=10.0)) as built:
         yield built
 
 
-def test_verdict_suite(scorer: Scorer) -> None:
+def test_verdict_suite(scorer: CompositeReward) -> None:
     """At least 400 cases written from mathematics, at least 98% of them right."""
     rewards = scorer.score([item(think(answer), gold) for _, gold, answer, _ in PAIRS])
     expected = [0.0 if not answer.strip() else value for _, _, answer, value in PAIRS]
@@ -45,20 +45,20 @@ def test_the_suite_asks_both_questions_of_every_category() -> None:
         assert len({category for category, _, _, value in PAIRS if value == wanted}) >= 15
 
 
-def test_the_gold_comes_first(scorer: Scorer) -> None:
+def test_the_gold_comes_first(scorer: CompositeReward) -> None:
     """With the arguments reversed, math-verify takes 0 for a + 3z = 0."""
     (reward,) = scorer.score([item(think("0"), "a+3z=0")])
     assert reward.value == 0.0
 
 
-def test_a_number_in_the_thinking_is_not_graded(scorer: Scorer) -> None:
+def test_a_number_in_the_thinking_is_not_graded(scorer: CompositeReward) -> None:
     completions = ["<think>It is 42.</think>", "<think>42</think><answer>41</answer>"]
     none, wrong = scorer.score([item(text, "42") for text in completions])
     assert (none.value, none.status) == (0.0, Status.NO_ANSWER)
     assert (wrong.value, wrong.status) == (0.0, Status.OK)
 
 
-def test_no_completion_is_paid_for_a_gold_that_cannot_be_read(scorer: Scorer) -> None:
+def test_no_completion_is_paid_for_a_gold_that_cannot_be_read(scorer: CompositeReward) -> None:
     prose = "See figure (b) above, where x is drawn {"
     rewards = scorer.score([item(think(text), prose) for text in ("1", "x", "see figure")])
     assert {r.status for r in rewards} == {Status.BAD_GOLD}
@@ -70,13 +70,13 @@ def test_golds_that_are_none(gold: object) -> None:
         gold_text(gold)
 
 
-def test_an_answer_of_a_megabyte_costs_nothing(scorer: Scorer) -> None:
+def test_an_answer_of_a_megabyte_costs_nothing(scorer: CompositeReward) -> None:
     answers = ["9" * 1_000_000, r"\frac{" * 150_000, "1+" * 500_000, " " * 999_999 + "7"]
     rewards = scorer.score([item(think(answer), "7") for answer in answers])
     assert [reward.value for reward in rewards] == [0.0, 0.0, 0.0, 1.0]
 
 
-def test_names_that_are_no_variables_do_not_reach_sympy(scorer: Scorer) -> None:
+def test_names_that_are_no_variables_do_not_reach_sympy(scorer: CompositeReward) -> None:
     attack = r"\mathrm{__import__('os').system('true')} + 1"
     (reward,) = scorer.score([item(think(attack), "x+1")])
     assert reward.value == 0.0

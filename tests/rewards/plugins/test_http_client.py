@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import build_composite_reward
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import item, think
 
@@ -56,9 +56,9 @@ EXPECTED = [float(n % 3 == 1) for n in range(7)]
 
 
 def score(url: str, timeout_s: float = 2.0, **options: Any) -> list[Reward]:
-    part = RewardPartConfig(use=url, options=options)
-    config = RewardsConfig(parts={"remote": part}, timeout_s=timeout_s)
-    with build_scorer(config) as scorer:
+    part = RewardFunctionConfig(use=url, options=options)
+    config = RewardsConfig(functions={"remote": part}, timeout_s=timeout_s)
+    with build_composite_reward(config) as scorer:
         return scorer.score(ITEMS)
 
 
@@ -152,12 +152,12 @@ def test_bad_options(options: dict[str, Any], told: str) -> None:
 
 
 @contextmanager
-def serving(spec_parts: dict[str, RewardPartConfig]) -> Iterator[str]:
+def serving(spec_parts: dict[str, RewardFunctionConfig]) -> Iterator[str]:
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mmr1.rewards.http_server import create_app
 
-    with build_scorer(RewardsConfig(parts=spec_parts, timeout_s=1.0)) as scorer:
+    with build_composite_reward(RewardsConfig(functions=spec_parts, timeout_s=1.0)) as scorer:
         config = uvicorn.Config(create_app(scorer), host="127.0.0.1", port=0, log_level="error")
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, daemon=True)
@@ -173,33 +173,33 @@ def serving(spec_parts: dict[str, RewardPartConfig]) -> Iterator[str]:
 
 
 def test_any_reward_can_be_served_and_asked() -> None:
-    parts = {"format": RewardPartConfig(weight=0.5), "math": RewardPartConfig()}
+    parts = {"format": RewardFunctionConfig(weight=0.5), "math": RewardFunctionConfig()}
     items = [
         item(think(r"\frac{\sqrt{12}}{2}"), r"\sqrt{3}", prompt="p "),
         item("<answer>1</answer>", "2", prompt="p "),
         item(think("1"), r"\frac{", prompt="p "),
     ]
-    with serving(parts) as url, build_scorer(RewardsConfig(parts=parts)) as scorer:
-        remote = RewardPartConfig(use=f"{url}/get_reward", timeout_s=20.0)
-        with build_scorer(RewardsConfig(parts={"remote": remote})) as asking:
+    with serving(parts) as url, build_composite_reward(RewardsConfig(functions=parts)) as scorer:
+        remote = RewardFunctionConfig(use=f"{url}/get_reward", timeout_s=20.0)
+        with build_composite_reward(RewardsConfig(functions={"remote": remote})) as asking:
             found, direct = asking.score(items), scorer.score(items)
     assert [(r.value, r.status) for r in found] == [(r.value, r.status) for r in direct]
-    assert found[0].parts == {"remote": 1.5, "remote/format": 1.0, "remote/math": 1.0}
+    assert found[0].components == {"remote": 1.5, "remote/format": 1.0, "remote/math": 1.0}
 
 
 def test_whole_rows_can_be_sent() -> None:
     box = item(think("[0, 0, 50, 100]"), [0, 0, 5, 8], meta={"image_size": [100, 80]})
-    with serving({"iou": RewardPartConfig(options={"space": "0-1000"})}) as url:
-        part = RewardPartConfig(use=url, timeout_s=20.0, options={"rows": True})
-        with build_scorer(RewardsConfig(parts={"remote": part})) as asking:
+    with serving({"iou": RewardFunctionConfig(options={"space": "0-1000"})}) as url:
+        part = RewardFunctionConfig(use=url, timeout_s=20.0, options={"rows": True})
+        with build_composite_reward(RewardsConfig(functions={"remote": part})) as asking:
             (reward,) = asking.score([box])
     assert reward.value == pytest.approx(1.0)
 
 
 def test_the_server_says_what_it_cannot_read() -> None:
     httpx = pytest.importorskip("httpx")
-    with serving({"format": RewardPartConfig()}) as url:
-        assert httpx.get(f"{url}/health").json() == {"status": "ok", "parts": ["format"]}
+    with serving({"format": RewardFunctionConfig()}) as url:
+        assert httpx.get(f"{url}/health").json() == {"status": "ok", "functions": ["format"]}
         bad = httpx.post(url, json={"query": ["a", "b"], "labels": ["c"]})
         assert (bad.status_code, "different lengths" in bad.text) == (422, True)
         assert httpx.post(url, json={"rows": [{"answer": 1}]}).status_code == 422

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import RewardItem, build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import item
 
@@ -29,9 +29,9 @@ def items(texts: list[str] = TEXTS) -> list[RewardItem]:
 
 def score(spec: str, found: list[RewardItem], **part: Any) -> list[Reward]:
     timeout_s = part.pop("timeout_s", 5.0)
-    config = RewardPartConfig(use=spec, **part)
-    with build_scorer(
-        RewardsConfig(parts={"plugin": config}, workers=1, timeout_s=timeout_s)
+    config = RewardFunctionConfig(use=spec, **part)
+    with build_composite_reward(
+        RewardsConfig(functions={"plugin": config}, workers=1, timeout_s=timeout_s)
     ) as scorer:
         return scorer.score([with_source(i) for i in found])
 
@@ -106,9 +106,9 @@ def test_each_dialect_unchanged(file: str, function: str, isolated: bool) -> Non
 
 def test_other_numbers_of_a_dict_are_logged_apart() -> None:
     rewards = score(f"{PLUGINS}/easyr1_batch.py:compute_score", items())
-    assert rewards[0].parts == {"plugin": 1.0, "plugin/format": 1.0, "plugin/accuracy": 1.0}
+    assert rewards[0].components == {"plugin": 1.0, "plugin/format": 1.0, "plugin/accuracy": 1.0}
     (log, *_) = score(f"{PLUGINS}/openrlhf.py:reward_func", items())
-    assert log.parts["plugin/seen"] == 1.0
+    assert log.components["plugin/seen"] == 1.0
 
 
 def test_options_and_columns_reach_the_function() -> None:
@@ -121,7 +121,7 @@ def test_options_and_columns_reach_the_function() -> None:
 
 
 def test_a_dotted_path() -> None:
-    assert score("tests.rewards.plugins.own:shortest", items(["x" * 25]))[0].value == 0.75
+    assert score("tests.rewards.plugins.dialects.own:shortest", items(["x" * 25]))[0].value == 0.75
 
 
 def test_conversations_can_be_asked_for() -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import Job, build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import Job, build_composite_reward
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Status
 from tests.paths import REPOSITORY
@@ -246,7 +246,7 @@ ITEMS = [
     item("none", "4"),
     item(think("x"), r"\frac{"),
 ]
-CONFIG = RewardsConfig(parts={"math": RewardPartConfig()}, timeout_s=1.0)
+CONFIG = RewardsConfig(functions={"math": RewardFunctionConfig()}, timeout_s=1.0)
 EXPECTED = [
     (1.0, Status.OK),
     (0.0, Status.OK),
@@ -257,7 +257,7 @@ EXPECTED = [
 
 
 def verdicts() -> list[tuple[float | None, Status]]:
-    with build_scorer(CONFIG) as scorer:
+    with build_composite_reward(CONFIG) as scorer:
         return [(reward.value, reward.status) for reward in scorer.score(ITEMS)]
 
 

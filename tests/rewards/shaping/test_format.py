@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from mmr1.rewards.extract import extract_answer, last_boxed, spoken
+from mmr1.rewards.extract import extract_answer, last_boxed, without_thinking
 from mmr1.rewards.shaping.format import format
 
 GOOD = [
@@ -127,6 +127,6 @@ def test_a_megabyte_of_tags_takes_no_time(text: str) -> None:
     start = time.monotonic()
     format(text)
     extract_answer(text)
-    spoken(text)
+    without_thinking(text)
     last_boxed(text)
     assert time.monotonic() - start < 3.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardPartConfig, RewardsConfig
-from mmr1.rewards import BadGoldError, RewardItem, build_scorer
+from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.rewards import BadGoldError, RewardItem, build_composite_reward
 from mmr1.rewards.shaping.key_steps import split_steps, step_rewards, steps
 from mmr1.rewards.shaping.length import length_cosine, overlong, repetition
 from mmr1.types import Reward, Status
@@ -15,8 +15,8 @@ from tests.rewards.helpers import item, think
 
 
 def score(parts: dict[str, dict[str, Any]], items: list[RewardItem]) -> list[Reward]:
-    config = {name: RewardPartConfig(**part) for name, part in parts.items()}
-    with build_scorer(RewardsConfig(parts=config, timeout_s=5.0)) as scorer:
+    config = {name: RewardFunctionConfig(**part) for name, part in parts.items()}
+    with build_composite_reward(RewardsConfig(functions=config, timeout_s=5.0)) as scorer:
         return scorer.score(items)
 
 
@@ -60,7 +60,7 @@ def test_the_length_reward_uses_another_part() -> None:
     }
     tokens = tuple(range(10))
     rewards = score(parts, [item(think(a), 3, token_ids=tokens) for a in ("3", "4")])
-    assert [reward.parts["length"] for reward in rewards] == [0.5, -0.5]
+    assert [reward.components["length"] for reward in rewards] == [0.5, -0.5]
 
 
 def test_a_derived_part_makes_its_own_accuracy() -> None:
@@ -96,7 +96,7 @@ def test_temporal_contrast() -> None:
     ordered = [item(think(a), 3, shuffled=shuffled) for a in ("3", "3", "3", "4")]
     other = [item(think(a), 3, shuffled=(think("3"),), group=1) for a in ("3", "4")]
     rewards = score(parts, ordered + other)
-    found = [reward.parts["temporal_contrast"] for reward in rewards]
+    found = [reward.components["temporal_contrast"] for reward in rewards]
     assert found == [0.3, 0.3, 0.3, 0.0, 0.0, 0.0]
     assert rewards[0].value == 1.3
 
@@ -166,7 +166,7 @@ def test_auto_options_go_to_the_reward_they_name() -> None:
 
 def test_auto_checks_golds_by_task() -> None:
     items = [item("", "3", task="count"), item("", "many", task="count"), item("", 1)]
-    config = RewardsConfig(parts={"auto": RewardPartConfig()})
-    with build_scorer(config) as scorer:
+    config = RewardsConfig(functions={"auto": RewardFunctionConfig()})
+    with build_composite_reward(config) as scorer:
         problems = scorer.check_gold([one.sample for one in items])
     assert ["no finite number" in problems[0][1], "no task type" in problems[1][1]] == [True, True]

@@ -13,9 +13,9 @@ from mmr1.config.algorithm import ALGORITHMS
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.sampling.dynamic_sampling import NoSignalError, draw_groups
+from mmr1.trainer.sampling.dynamic_sampling import NoSignalError, sample_groups
 from mmr1.trainer.sampling.experience import build_experience
-from mmr1.trainer.sampling.step_rewards import StepScorer
+from mmr1.trainer.sampling.step_rewards import StepRewardManager
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
 from tests.paths import REPOSITORY
 
@@ -105,7 +105,7 @@ def test_every_algorithm_raises_what_was_better_and_lowers_what_was_worse(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
-    config = config_of(name, kl_coef=0.5, kl_in="loss", kl_estimator="k2")
+    config = config_of(name, kl_coef=0.5, use_kl_loss=True, kl_estimator="k2")
     algorithm = build_algorithm(config)
     assert not algorithm.needs_signal
     groups = [scored([2, 2], [1.0, 1.0])]
@@ -121,7 +121,7 @@ def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
 
 
 def test_kl_in_the_reward_is_taken_off_once():
-    config = AlgorithmConfig(name="rloo", kl_coef=0.1, kl_in="reward", kl_estimator="k1")
+    config = AlgorithmConfig(name="rloo", kl_coef=0.1, use_kl_loss=False, kl_estimator="k1")
     # log p - ref = 0.5 per token; 1 and 3 tokens: rewards 1 - 0.05 and 0 - 0.15.
     batch = build_experience(
         [scored([1, 3], [1.0, 0.0])], build_algorithm(config), config, Fixed(-1.0), Fixed(-1.5)
@@ -150,12 +150,15 @@ def test_reinforce_remembers_its_baseline():
         (["algorithm.name=process_grpo"], ["step_rewards is not set", "algorithm.step_rewards"]),
         (["algorithm.name=rloo", "rollout.n=1"], ["rollout.n=1", "set rollout.n to 2"]),
         (["algorithm.kl_target=0.1"], ["kl_target is set and kl_coef is 0"]),
-        (["algorithm.reference_refresh=5"], ["reference_refresh is set and kl_coef is 0"]),
+        (["algorithm.ref_model_sync_steps=5"], ["ref_model_sync_steps is set and kl_coef is 0"]),
         (["algorithm.entropy_target=1"], ["entropy_target is set and entropy_coef is 0"]),
-        (["algorithm.name=gpg", "algorithm.dual_clip=3"], ["gpg does not read dual_clip"]),
+        (
+            ["algorithm.name=gpg", "algorithm.clip_ratio_dual=3"],
+            ["gpg does not read clip_ratio_dual"],
+        ),
         (["algorithm.sapo_tau=[2,2]"], ["grpo does not read sapo_tau", "one of sapo"]),
         (["algorithm.oversample=2"], ["dynamic sampling, which is off"]),
-        (["algorithm.dual_clip=0.5"], ["'algorithm.dual_clip'", "greater than 1"]),
+        (["algorithm.clip_ratio_dual=0.5"], ["'algorithm.clip_ratio_dual'", "greater than 1"]),
         (["algorithm.kl_estimator=k4"], ["'algorithm.kl_estimator'", "'k3'"]),
     ],
 )
@@ -170,9 +173,12 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(overrides, said):
 def test_the_papers_values_are_in_the_resolved_configuration(name):
     config = config_of(name)
     assert AlgorithmConfig(**config.model_dump()) == config
-    assert config_of(name, aggregation="constant").aggregation == "constant"
+    assert (
+        config_of(name, loss_agg_mode="seq-mean-token-sum-norm").loss_agg_mode
+        == "seq-mean-token-sum-norm"
+    )
     if name == "dapo":
-        assert (config.clip_high, config.aggregation) == (0.28, "token")
+        assert (config.clip_ratio_high, config.loss_agg_mode) == (0.28, "token-mean")
         assert config.dynamic_sampling
 
 
@@ -187,7 +193,7 @@ EQUAL, MIXED = [1.0, 1.0], [1.0, 0.0]
 
 
 def drawing(*rewards: list[float]):
-    """A ``draw`` that gives groups of these rewards in turn, and the sizes it was asked for."""
+    """A ``draw`` that gives groups of these rewards in lockstep, and the sizes it was asked for."""
     queue = [scored([1, 1], r) for r in rewards]
     asked: list[int] = []
 
@@ -201,12 +207,12 @@ def drawing(*rewards: list[float]):
 
 def test_dynamic_sampling_replaces_groups_without_signal():
     draw, asked = drawing(EQUAL, MIXED, EQUAL, MIXED, MIXED)
-    drawn = draw_groups(draw, 3, AlgorithmConfig(name="dapo"))
+    drawn = sample_groups(draw, 3, AlgorithmConfig(name="dapo"))
     assert asked == [3, 2]
     assert [[r.value for r in s.rewards] for s in drawn.kept] == [MIXED] * 3
     assert len(drawn.everything) == 5
     assert drawn.stats == {
-        "sampling/draws": 2,
+        "sampling/gen_batches": 2,
         "sampling/no_signal": 2,
         "sampling/surplus": 0,
         "sampling/extra_rollouts": 4,
@@ -215,25 +221,25 @@ def test_dynamic_sampling_replaces_groups_without_signal():
 
 def test_over_provision_and_bound():
     draw, asked = drawing(MIXED, MIXED, MIXED, MIXED)
-    drawn = draw_groups(draw, 2, AlgorithmConfig(name="dapo", oversample=2))
+    drawn = sample_groups(draw, 2, AlgorithmConfig(name="dapo", oversample=2))
     assert asked == [4]
     assert len(drawn.kept) == 2
     assert drawn.stats["sampling/surplus"] == 2
     draw, asked = drawing(EQUAL, MIXED, EQUAL, EQUAL)
-    drawn = draw_groups(draw, 2, AlgorithmConfig(name="dapo", max_draws=3))
+    drawn = sample_groups(draw, 2, AlgorithmConfig(name="dapo", max_num_gen_batches=3))
     assert asked == [2, 1, 1]
     assert len(drawn.kept) == 1  # the step makes do with what has a signal
 
 
 def test_no_signal_at_all_stops_with_a_message():
     draw, _ = drawing(*[EQUAL] * 6)
-    with pytest.raises(NoSignalError, match=r"3 draws \(6 prompts\).*seen: 1\).*other data"):
-        draw_groups(draw, 2, AlgorithmConfig(name="dapo", max_draws=3))
+    with pytest.raises(NoSignalError, match=r"3 batches \(6 prompts\).*seen: 1\).*other data"):
+        sample_groups(draw, 2, AlgorithmConfig(name="dapo", max_num_gen_batches=3))
 
 
 def test_without_dynamic_sampling_one_draw_is_all():
     draw, asked = drawing(EQUAL, EQUAL)
-    drawn = draw_groups(draw, 2, AlgorithmConfig())
+    drawn = sample_groups(draw, 2, AlgorithmConfig())
     assert (asked, len(drawn.kept), drawn.stats) == ([2], 2, {})
 
 
@@ -246,7 +252,7 @@ def test_step_rewards_go_to_the_tokens_that_end_steps():
     bare = ScoredGroup(group, (Reward(1.0),))
 
     def steps(*found):
-        return StepScorer(lambda text, sample: found, decode).score([bare])[0].steps
+        return StepRewardManager(lambda text, sample: found, decode).score([bare])[0].steps
 
     assert steps((2, 0.1), (3, 0.2), (6, 1)) == (((0, 0.1), (1, 0.2), (3, 1.0)),)
     assert steps() == ((),)

@@ -51,14 +51,18 @@ def test_weights_by_hand():
     sequence = [[0.5, 0, 0], [0.5 * third] * 3]
     token = [[quarter, 0, 0], [quarter] * 3]
     constant = [[0.05, 0, 0], [0.05] * 3]  # 1 / (2 sequences * 10 tokens)
-    for name, expected in (("sequence", sequence), ("token", token), ("constant", constant)):
+    for name, expected in (
+        ("seq-mean-token-mean", sequence),
+        ("token-mean", token),
+        ("seq-mean-token-sum-norm", constant),
+    ):
         weights = losses.token_weights(MASK, name, 10)
         torch.testing.assert_close(weights, torch.tensor(expected))
 
 
 def test_a_masked_sequence_does_not_count():
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
-    for name in ("sequence", "token", "constant"):
+    for name in ("seq-mean-token-mean", "token-mean", "seq-mean-token-sum-norm"):
         with_it = losses.token_weights(mask, name, 10)[:2]
         torch.testing.assert_close(with_it, losses.token_weights(MASK, name, 10))
 
@@ -136,7 +140,7 @@ def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
 
 
 def gradient(loss: torch.Tensor, logprobs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    weights = losses.token_weights(mask, "sequence").double()
+    weights = losses.token_weights(mask, "seq-mean-token-mean").double()
     return torch.autograd.grad((weights * loss).sum(), logprobs)[0]
 
 
@@ -249,7 +253,7 @@ def loss_by_algorithm(name: str, logprobs: torch.Tensor, **config: object) -> fl
     inputs = LossInputs(
         logprobs, logprobs.detach(), batch.advantages, torch.zeros(4, 3), batch.completion_mask
     )
-    weights = losses.token_weights(batch.completion_mask, algorithm.aggregation)
+    weights = losses.token_weights(batch.completion_mask, algorithm.loss_agg_mode)
     return float((weights * algorithm.token_loss(inputs)).sum())
 
 
@@ -258,7 +262,7 @@ def test_grpo_loss_by_hand():
     # +0.7071; group 2: 0. The mean over 4 sequences is 0.
     assert loss_by_algorithm("grpo", torch.zeros(4, 3)) == pytest.approx(0, abs=1e-6)
     # Per token: (-0.7071 + 3 * 0.7071) / 8 tokens.
-    found = loss_by_algorithm("grpo", torch.zeros(4, 3), aggregation="token")
+    found = loss_by_algorithm("grpo", torch.zeros(4, 3), loss_agg_mode="token-mean")
     assert found == pytest.approx(2 * 0.70710678 / 8, abs=1e-5)
 
 
@@ -267,13 +271,13 @@ def test_rloo_loss_by_hand():
     # Per token over the batch: (1 - 3) / 8.
     logprobs = torch.full((4, 3), -1.0)
     assert loss_by_algorithm("rloo", logprobs) == pytest.approx(-0.25)
-    found = loss_by_algorithm("rloo", logprobs, aggregation="sequence")
+    found = loss_by_algorithm("rloo", logprobs, loss_agg_mode="seq-mean-token-mean")
     assert found == pytest.approx((1 - 1) / 4, abs=1e-6)
 
 
-@pytest.mark.parametrize(("mask_truncated", "tokens"), [(False, 4), (True, 1)])
-def test_a_truncated_completion_is_kept_or_masked(mask_truncated, tokens):
-    config = AlgorithmConfig(mask_truncated=mask_truncated)
+@pytest.mark.parametrize(("mask_truncated_completions", "tokens"), [(False, 4), (True, 1)])
+def test_a_truncated_completion_is_kept_or_masked(mask_truncated_completions, tokens):
+    config = AlgorithmConfig(mask_truncated_completions=mask_truncated_completions)
     group = scored([1, 3], [1.0, 0.0], truncated=1)
     batch = build_experience([group], build_algorithm(config), config, policy=None)
     assert int(batch.completion_mask.sum()) == tokens

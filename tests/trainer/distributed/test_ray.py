@@ -51,20 +51,20 @@ def config(
         "data": {"train": str(mixed)},
         "rollout": {
             "engine": "hf",
-            "prompts": 4,
+            "batch_size": 4,
             "n": 3,
             "max_model_len": 96,
             "sampling": {"max_tokens": 8},
         },
-        "rewards": {"parts": {"length": {"use": f"{reward}:reward", "isolated": False}}},
-        "algorithm": {"kl_coef": 0.02, "reference_refresh": 2, "entropy_coef": 0.01},
+        "rewards": {"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+        "algorithm": {"kl_coef": 0.02, "ref_model_sync_steps": 2, "entropy_coef": 0.01},
         "optimizer": {"lr": 1e-3, "warmup_steps": 2},
         "trainer": {
             "max_steps": steps,
             "output_dir": str(out),
-            "log_rollouts_every": 1,
+            "log_completions_steps": 1,
             "threads": 1,
-            "log_every": 100,
+            "logging_steps": 100,
             "micro_batch_tokens": 60,  # several micro-batches, not as many on every rank
         },
     }
@@ -143,11 +143,11 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     "sections",
     [
         {"resources": {"ranks": 4}},
-        {"resources": {"ranks": 4, "shard": 2}},
-        {"resources": {"ranks": 3, "engines": 2}, "model": {"freeze_vision": True}},
+        {"resources": {"ranks": 4, "fsdp_size": 2}},
+        {"resources": {"ranks": 3, "engines": 2}, "model": {"freeze_vision_tower": True}},
         {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4}}},
-        {"resources": {"ranks": 2}, "algorithm": {"updates_per_rollout": 2}},
-        {"resources": {"ranks": 2}, "model": {"checkpoint_activations": True}},
+        {"resources": {"ranks": 2}, "algorithm": {"ppo_epochs": 2}},
+        {"resources": {"ranks": 2}, "model": {"gradient_checkpointing": True}},
     ],
     ids=["four ranks", "hybrid", "frozen tower", "adapters", "two updates", "checkpointed"],
 )
@@ -181,7 +181,10 @@ def test_two_vllm_engines_sample_what_one_does(tiny_model, mixed, reward, tmp_pa
 
 @pytest.mark.slow
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(tiny_model, mixed, reward, tmp_path):
-    steady = {"schedule": "constant", "warmup_steps": 0}  # does not depend on the last step
+    steady = {
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+    }  # does not depend on the last step
     for steps, ranks in ((1, 4), (2, 2), (3, 1)):
         part = config(
             tiny_model,
@@ -237,7 +240,7 @@ def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
         tmp_path / "run",
         steps=20,
         resources={"ranks": 2, "engines": 2},
-        trainer={"save_every": 1},
+        trainer={"save_steps": 1},
     )
     command = command_for(many, tmp_path)
     process = started(command, tmp_path / "run/checkpoints/step_000002")
@@ -337,7 +340,7 @@ def test_a_machine_that_is_taken_away_ends_the_run_and_another_lets_it_go_on(
             tmp_path / "run",
             steps=12,
             resources={"ranks": 2, "engines": 2, "address": cluster.address},
-            trainer={"save_every": 1},
+            trainer={"save_steps": 1},
         )
         path = tmp_path / "run.yaml"
         path.write_text(dump_yaml(many))

@@ -15,9 +15,9 @@ from mmr1.trainer.forward.packed import packed_hidden
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.models.reference import AdapterReference, FrozenCopy
+from mmr1.trainer.models.reference import AdapterReference, FrozenReference
 from mmr1.trainer.sampling.experience import build_experience
 from tests.trainer.offline.test_preferences import assert_gradient, caught_gradient
 
@@ -63,8 +63,8 @@ def moved(model):
 def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
     family, model, media, scored = parts
     own = copy.deepcopy(model)
-    scorer = Scorer(own, family, media, 1.0, budget)
-    reference = FrozenCopy(scorer, Scorer(moved(model), family, media, 1.0, budget))
+    scorer = PackedModel(own, family, media, 1.0, budget)
+    reference = FrozenReference(scorer, PackedModel(moved(model), family, media, 1.0, budget))
     config = AlgorithmConfig(name="rloo", kl_coef=0.5, kl_estimator="full")
     algorithm = build_algorithm(config)
     optimizer = Optimizer(own, OptimizerConfig(), 10)
@@ -91,7 +91,7 @@ def test_adapters_are_measured_against_the_model_without_them(parts):
     family, model, media, scored = parts
     torch.manual_seed(0)
     own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4, dropout=0.1), False)
-    scorer = Scorer(own, family, media, 1.0, 100)
+    scorer = PackedModel(own, family, media, 1.0, 100)
     reference = AdapterReference(scorer)
     config = AlgorithmConfig(kl_coef=0.1, kl_estimator="full")
     algorithm = build_algorithm(config)
@@ -108,5 +108,5 @@ def test_adapters_are_measured_against_the_model_without_them(parts):
 
 def test_it_is_no_reward():
     keys = ["model.path=a", "algorithm.kl_coef=0.1", "algorithm.kl_estimator=full"]
-    with pytest.raises(ValueError, match="set kl_in=loss, or an estimator of sampled tokens"):
-        load_config(None, [*keys, "algorithm.kl_in=reward"])
+    with pytest.raises(ValueError, match="set use_kl_loss=true, or an estimator of sampled tokens"):
+        load_config(None, [*keys, "algorithm.use_kl_loss=false"])

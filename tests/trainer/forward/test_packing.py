@@ -34,7 +34,7 @@ def hand_made():
 def test_layout_worked_by_hand():
     pad = family().image_id
     packed = pack(hand_made(), PLACEHOLDERS, CPU)
-    #                          trunk 1        | trunk 2  | branches, their last tokens left out
+    #                          prefix 1        | prefix 2  | suffixes, their last tokens left out
     assert packed.ids.tolist() == [30, pad, pad, 31, 32, 33, 70, 40, 41, 60]
     # The image is one row of two: time 1 1, height 1 1, width 1 2; the text goes on at 3.
     assert packed.positions.tolist() == [
@@ -43,8 +43,8 @@ def test_layout_worked_by_hand():
         [0, 1, 1, 3, 0, 1, 2, 4, 5, 4],
         [0, 1, 2, 3, 0, 1, 2, 4, 5, 4],
     ]
-    assert packed.layout.trunks.q_lengths == (4, 3)
-    assert packed.layout.branches.q_lengths == (2, 0, 1)
+    assert packed.layout.prefixes.q_lengths == (4, 3)
+    assert packed.layout.suffixes.q_lengths == (2, 0, 1)
     assert packed.layout.shared.q_lengths == (3, 0)
     assert packed.layout.shared.k_lengths == (4, 3)
     # The first token of each completion is predicted at the prompt's last token.
@@ -58,7 +58,7 @@ def test_reading_at_the_tokens_keeps_the_last_ones():
     packed = pack(hand_made(), PLACEHOLDERS, CPU, read="at")
     assert packed.ids[packed.rows].tolist() == packed.targets.tolist()
     assert packed.ids.tolist()[8:] == [40, 41, 42, 50, 60, 61]
-    assert packed.layout.branches.q_lengths == (3, 1, 2)
+    assert packed.layout.suffixes.q_lengths == (3, 1, 2)
 
 
 def test_an_image_of_two_prompts_has_its_features_once():
@@ -70,10 +70,10 @@ def test_an_image_of_two_prompts_has_its_features_once():
     assert packed.ids[packed.feature_slots].eq(family().image_id).all()
 
 
-def cost(groups, vision_cost):
+def cost(groups, vision_token_cost):
     media = {m.digest: m.tokens for g in groups for m in g.media}
     tokens = sum(len(g.prompt_ids) + sum(map(len, g.completions)) for g in groups)
-    return tokens + vision_cost * sum(media.values())
+    return tokens + vision_token_cost * sum(media.values())
 
 
 def rows_of(groups):
@@ -97,8 +97,11 @@ def test_micro_batches_keep_their_promises(data):
     ]
     total = sum(len(g.completions) for g in groups)
     keep = torch.tensor(data.draw(st.lists(st.booleans(), min_size=total, max_size=total)))
-    budget, vision_cost = data.draw(st.integers(1, 200)), data.draw(st.sampled_from([0, 0.5, 2]))
-    made = micro_batches(groups, budget, vision_cost, keep)
+    budget, vision_token_cost = (
+        data.draw(st.integers(1, 200)),
+        data.draw(st.sampled_from([0, 0.5, 2])),
+    )
+    made = micro_batches(groups, budget, vision_token_cost, keep)
 
     rows = [row for batch in made for row in batch.rows.tolist()]
     assert sorted(rows) == keep.nonzero()[:, 0].tolist()
@@ -107,12 +110,12 @@ def test_micro_batches_keep_their_promises(data):
         held = [c for g in batch.groups for c in g.completions]
         assert len(held) == len(batch.rows)
         assert all(c is completions[row] for c, row in zip(held, batch.rows, strict=True))
-    costs = [cost(batch.groups, vision_cost) for batch in made]
+    costs = [cost(batch.groups, vision_token_cost) for batch in made]
     assert costs == sorted(costs, reverse=True)
     for batch, spent in zip(made, costs, strict=True):
         fixed = cost(
             [GroupInput(g.prompt_ids, g.prompt_positions, g.media, ()) for g in batch.groups],
-            vision_cost,
+            vision_token_cost,
         )
         # What cannot fit is not cut finer than its longest completion makes necessary.
         siblings = [own for own in rows_of(groups) if set(own) & set(batch.rows.tolist())]
@@ -123,14 +126,14 @@ def test_micro_batches_keep_their_promises(data):
         kept = [row for row in own if keep[row]]
         part = tuple(completions[row] for row in kept)
         whole = GroupInput(g.prompt_ids, g.prompt_positions, g.media, part)
-        if kept and cost([whole], vision_cost) <= budget:
+        if kept and cost([whole], vision_token_cost) <= budget:
             assert any(set(kept) <= set(batch.rows.tolist()) for batch in made)
 
 
 def test_one_budget_is_one_micro_batch():
     groups = [group([], 5, [3, 3], 0), group([], 5, [4], 1)]
-    assert len(micro_batches(groups, budget=20, vision_cost=0)) == 1
-    assert len(micro_batches(groups, budget=19, vision_cost=0)) == 2
+    assert len(micro_batches(groups, budget=20, vision_token_cost=0)) == 1
+    assert len(micro_batches(groups, budget=19, vision_token_cost=0)) == 2
 
 
 def test_a_budget_of_nothing_is_refused():

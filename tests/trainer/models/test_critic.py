@@ -18,10 +18,10 @@ from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.critic import LocalCritic, explained_variance
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.scalar_model import (
+    PackedScalarModel,
     ScalarModel,
-    ScalarScorer,
     load_scalar_model,
     scalar_snapshot,
 )
@@ -41,16 +41,18 @@ def scalar_scorer(
     torch.manual_seed(0)
     scalar = ScalarModel(own if lora is None else add_adapters(own, lora, False))
     torch.nn.init.normal_(scalar.head.weight, std=std)
-    return ScalarScorer(scalar, Scorer(scalar.backbone, family, media, 1.0, budget), read)
+    return PackedScalarModel(scalar, PackedModel(scalar.backbone, family, media, 1.0, budget), read)
 
 
 def critic(parts, lr: float = 1e-3, clip: float | None = 0.2, updates: int = 1, **options):
     scorer = scalar_scorer(parts, **options)
-    settings = OptimizerConfig(lr=lr, warmup_steps=0, schedule="constant", max_grad_norm=1e9)
+    settings = OptimizerConfig(
+        lr=lr, warmup_steps=0, lr_scheduler_type="constant", max_grad_norm=1e9
+    )
     return LocalCritic(scorer, Optimizer(scorer.model, settings, 10), updates, clip)
 
 
-def padded_values(scorer: ScalarScorer, parts, read: str) -> list[torch.Tensor]:
+def padded_values(scorer: PackedScalarModel, parts, read: str) -> list[torch.Tensor]:
     """Every sequence whole and padded; the head on the hidden states, row by row."""
     family, _, media, groups = parts
     inputs = [group_input(family, media, s.group) for s in groups]
@@ -219,7 +221,7 @@ def test_a_saved_model_is_loaded_with_its_head(parts, tmp_path):
     optimizer = Optimizer(scorer.model, OptimizerConfig(), 1)
     scalar_snapshot(scorer.model, parts[0].processor, optimizer)(tmp_path)
     loaded = load_scalar_model(ModelConfig(path=str(tmp_path), dtype="float32"), "a.path")
-    again = ScalarScorer(loaded, replace(scorer.scorer, model=loaded.backbone), "before")
+    again = PackedScalarModel(loaded, replace(scorer.scorer, model=loaded.backbone), "before")
     torch.testing.assert_close(again.all(groups), expected, atol=1e-6, rtol=0)
 
 
@@ -246,7 +248,7 @@ def test_critics_that_make_no_sense_are_refused(overrides, said):
 
 def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
     config = rl(tiny_model, digits, tmp_path / "run")
-    settings = {"warmup_steps": 1, "lr": 1e-3, "updates_per_rollout": 2}
+    settings = {"warmup_steps": 1, "lr": 1e-3, "ppo_epochs": 2}
     algorithm = AlgorithmConfig(name="ppo", critic=settings)
     data = config.data.model_copy(update={"eval": None})
     checkpoint = run_training(config.model_copy(update={"algorithm": algorithm, "data": data}))

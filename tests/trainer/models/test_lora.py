@@ -14,7 +14,7 @@ from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.models.lora import ADAPTER_FOLDER, add_adapters, plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import AdapterReference
 from mmr1.trainer.offline.sft import run_sft
@@ -28,12 +28,12 @@ from tests.trainer.test_train import lines, rl
 class Adapted:
     """A policy of adapters over a copy of the tiny model, able to take an update."""
 
-    def __init__(self, parts, freeze_vision: bool = False, **lora: object) -> None:
+    def __init__(self, parts, freeze_vision_tower: bool = False, **lora: object) -> None:
         family, model, media, self.scored = parts
         torch.manual_seed(0)
-        self.model = add_adapters(copy.deepcopy(model), LoraConfig(**lora), freeze_vision)
-        cache = FeatureCache() if freeze_vision else None
-        self.scorer = Scorer(self.model, family, media, 1.0, 100, features=cache)
+        self.model = add_adapters(copy.deepcopy(model), LoraConfig(**lora), freeze_vision_tower)
+        cache = FeatureCache() if freeze_vision_tower else None
+        self.scorer = PackedModel(self.model, family, media, 1.0, 100, features=cache)
         self.groups = [s.group for s in self.scored]
         self.reference = AdapterReference(self.scorer)
         config = AlgorithmConfig(kl_coef=0.1)
@@ -52,18 +52,18 @@ class Adapted:
 def logprobs(parts, model) -> torch.Tensor:
     """Of the plain model, without any adapter code."""
     family, _, media, scored = parts
-    return Scorer(model, family, media, 1.0, 10_000).logprobs([s.group for s in scored])
+    return PackedModel(model, family, media, 1.0, 10_000).logprobs([s.group for s in scored])
 
 
-@pytest.mark.parametrize("freeze_vision", [False, True])
-def test_only_adapters_are_trained(parts, freeze_vision):
-    own = Adapted(parts, freeze_vision, rank=4)
+@pytest.mark.parametrize("freeze_vision_tower", [False, True])
+def test_only_adapters_are_trained(parts, freeze_vision_tower):
+    own = Adapted(parts, freeze_vision_tower, rank=4)
     before = {n: p.clone() for n, p in own.model.named_parameters()}
     for _ in range(2):  # B starts at 0, so the first step moves B alone
         assert own.update()["grad_norm"] > 0
     changed = {n for n, p in own.model.named_parameters() if not torch.equal(p, before[n])}
     assert changed == {n for n in before if ".lora_" in n}
-    assert any("visual" in name for name in changed) != freeze_vision
+    assert any("visual" in name for name in changed) != freeze_vision_tower
     assert not any("lm_head" in name for name in changed)
 
 
@@ -157,7 +157,7 @@ def demonstrated(tiny_model, digits, tmp_path_factory):
             "optimizer.lr=0.01",
             "trainer.max_steps=30",
             f"trainer.output_dir={out}",
-            "trainer.log_every=1000",
+            "trainer.logging_steps=1000",
         ],
     )
     return run_sft(config)
@@ -195,7 +195,7 @@ def test_a_whole_run_of_adapters(demonstrated, digits, tmp_path):
 def test_adapters_their_reference_and_a_critic_resume(tiny_model, digits, tmp_path):
     def config(out: str, steps: int) -> Config:
         base = adapted_run(
-            tiny_model, digits, tmp_path / out, sampling={"max_tokens": 6}, prompts=2
+            tiny_model, digits, tmp_path / out, sampling={"max_tokens": 6}, batch_size=2
         ).model_dump()
         return Config.model_validate(
             {
@@ -205,15 +205,15 @@ def test_adapters_their_reference_and_a_critic_resume(tiny_model, digits, tmp_pa
                     "name": "ppo",
                     "kl_coef": 0.01,
                     "entropy_coef": 0.1,
-                    "reference_refresh": 2,
+                    "ref_model_sync_steps": 2,
                     "critic": {"lr": 1e-3},
                 },
-                "optimizer": {"lr": 1e-2, "warmup_steps": 0, "schedule": "constant"},
+                "optimizer": {"lr": 1e-2, "warmup_steps": 0, "lr_scheduler_type": "constant"},
                 "trainer": {
                     **base["trainer"],
                     "max_steps": steps,
-                    "log_rollouts_every": 1,
-                    "save_in_background": True,
+                    "log_completions_steps": 1,
+                    "async_save": True,
                 },
             }
         )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmr1.config import OptimizerConfig
-from mmr1.trainer.models.bf16_adamw import rounded_at_random
+from mmr1.trainer.models.bf16_adamw import stochastic_round
 from mmr1.trainer.models.optimizer import Optimizer, schedule_factor
 
 
@@ -20,7 +20,7 @@ def steps_of_one(dtype: torch.dtype, count: int) -> torch.Tensor:
     with torch.no_grad():
         layer.weight.fill_(1.0)
     optimizer = Optimizer(
-        layer, OptimizerConfig(lr=1e-4, warmup_steps=0, schedule="constant"), count
+        layer, OptimizerConfig(lr=1e-4, warmup_steps=0, lr_scheduler_type="constant"), count
     )
     for _ in range(count):
         layer.weight.sum().backward()
@@ -49,7 +49,7 @@ def test_clipping_is_by_the_norm_over_all_parameters():
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
 def test_schedules_warm_up_and_never_rise_again(schedule):
-    config = OptimizerConfig(warmup_steps=5, schedule=schedule)
+    config = OptimizerConfig(warmup_steps=5, lr_scheduler_type=schedule)
     factors = [schedule_factor(s, 50, config) for s in range(50)]
     assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert all(a >= b > 0 for a, b in pairwise(factors[5:]))
@@ -62,7 +62,9 @@ def trained(steps: int, dtype: torch.dtype = torch.float32, **config: object) ->
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
     model = model.to(dtype)
     optimizer = Optimizer(
-        model, OptimizerConfig(lr=1e-2, warmup_steps=0, schedule="constant", **config), steps
+        model,
+        OptimizerConfig(lr=1e-2, warmup_steps=0, lr_scheduler_type="constant", **config),
+        steps,
     )
     data = torch.Generator().manual_seed(1)  # rounding at random draws from torch's own
     for _ in range(steps):
@@ -98,7 +100,7 @@ def test_what_is_written_into_parameters_is_where_an_offloaded_step_begins():
 
 
 def test_moments_in_bfloat16_train_as_those_in_float32_do():
-    whole, half = trained(100), trained(100, moments="bfloat16")
+    whole, half = trained(100), trained(100, state_dtype="bfloat16")
     start = trained(0)
     moved = torch.cat([(a - b).flatten() for a, b in zip(whole, start, strict=True)])
     apart = torch.cat([(a - b).flatten() for a, b in zip(whole, half, strict=True)])
@@ -109,7 +111,7 @@ def test_moments_in_bfloat16_train_as_those_in_float32_do():
 def test_a_second_moment_in_bfloat16_falls_as_it_should():
     """Rounded to the nearest it would stay where it is: a step lowers it by a thousandth."""
     layer = torch.nn.Linear(100, 100, bias=False)
-    config = OptimizerConfig(moments="bfloat16", warmup_steps=0, max_grad_norm=1e9)
+    config = OptimizerConfig(state_dtype="bfloat16", warmup_steps=0, max_grad_norm=1e9)
     optimizer = Optimizer(layer, config, 1000)
     for step in range(1000):
         layer.weight.grad = torch.full_like(layer.weight, 1.0 if step == 0 else 0.0)
@@ -121,7 +123,7 @@ def test_a_second_moment_in_bfloat16_falls_as_it_should():
 
 @given(st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False))
 def test_rounding_at_random_takes_a_neighbour_and_keeps_the_mean(value):
-    found = rounded_at_random(torch.full((20_000,), value)).double()
+    found = stochastic_round(torch.full((20_000,), value)).double()
     exact = torch.tensor(value, dtype=torch.float32).to(torch.float64)
     spacing = found.max() - found.min()
     assert len(found.unique()) <= 2

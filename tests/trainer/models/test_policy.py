@@ -12,7 +12,7 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.optimizer import NonFiniteError, Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import build_experience
 from tests.trainer.conftest import REWARDS
@@ -22,9 +22,9 @@ def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-
     """A policy with its own copy of the model, and that copy."""
     family, model, media, _ = parts
     own = copy.deepcopy(model)
-    scorer = Scorer(own, family, media, 1.0, budget)
+    scorer = PackedModel(own, family, media, 1.0, budget)
     optimizer = Optimizer(own, OptimizerConfig(lr=lr, warmup_steps=0, max_grad_norm=1e9), 10)
-    return LocalPolicy(scorer, build_algorithm(config), optimizer, config.updates_per_rollout), own
+    return LocalPolicy(scorer, build_algorithm(config), optimizer, config.ppo_epochs), own
 
 
 def experience(parts, config: AlgorithmConfig, own: LocalPolicy, reference=None):
@@ -45,7 +45,7 @@ def gradients_of_update(parts, config, budget=10_000, reference=None):
     return caught, stats
 
 
-def naive_gradient(parts, aggregation: str, advantages: list[list[float]]):
+def naive_gradient(parts, loss_agg_mode: str, advantages: list[list[float]]):
     """``-sum of A log p`` over padded rows, averaged as the paper writes it, by autograd."""
     family, model, media, scored = parts
     own = copy.deepcopy(model)
@@ -55,7 +55,7 @@ def naive_gradient(parts, aggregation: str, advantages: list[list[float]]):
     flat = [a for row in advantages for a in row]
     loss = torch.zeros(())
     for row, length, advantage in zip(logprobs, lengths, flat, strict=True):
-        share = length * len(flat) if aggregation == "sequence" else sum(lengths)
+        share = length * len(flat) if loss_agg_mode == "seq-mean-token-mean" else sum(lengths)
         loss = loss - advantage * row[:length].sum() / share
     loss.backward()
     return {n: p.grad for n, p in own.named_parameters()}
@@ -72,7 +72,7 @@ def test_grpo_on_policy_is_the_advantage_weighted_policy_gradient(parts):
     rewards = torch.tensor(REWARDS)
     std = rewards.std(-1, keepdim=True)
     advantages = ((rewards - rewards.mean(-1, keepdim=True)) / (std + 1e-6)).tolist()
-    assert_close(found, naive_gradient(parts, "sequence", advantages))
+    assert_close(found, naive_gradient(parts, "seq-mean-token-mean", advantages))
     assert max(g.abs().max() for g in found.values()) > 1e-3
     assert any("visual" in name and g.abs().max() > 0 for name, g in found.items())
 
@@ -80,7 +80,7 @@ def test_grpo_on_policy_is_the_advantage_weighted_policy_gradient(parts):
 def test_rloo_on_policy_is_the_leave_one_out_policy_gradient(parts):
     found, _ = gradients_of_update(parts, AlgorithmConfig(name="rloo"))
     advantages = [[r - (sum(row) - r) / 3 for r in row] for row in REWARDS]
-    assert_close(found, naive_gradient(parts, "token", advantages))
+    assert_close(found, naive_gradient(parts, "token-mean", advantages))
 
 
 @pytest.mark.parametrize("config", [{}, {"kl_coef": 0.1}, {"entropy_coef": 0.01}])
@@ -92,7 +92,7 @@ def test_micro_batches_do_not_change_the_gradient(parts, config, budget):
     frozen = copy.deepcopy(model)
     with torch.no_grad():
         frozen.lm_head.weight += 0.05 * torch.randn_like(frozen.lm_head.weight)
-    reference = Scorer(frozen, family, media, 1.0, 100) if config.get("kl_coef") else None
+    reference = PackedModel(frozen, family, media, 1.0, 100) if config.get("kl_coef") else None
     whole, stats = gradients_of_update(parts, settings, 10_000, reference)
     pieces, other = gradients_of_update(parts, settings, budget, reference)
     assert_close(pieces, whole, 1e-6)
@@ -103,13 +103,13 @@ def test_micro_batches_do_not_change_the_gradient(parts, config, budget):
 def test_a_group_without_signal_is_left_out(parts, monkeypatch):
     # That the mean is still right is what the two tests against the naive gradient show.
     seen: list[int] = []
-    scores = Scorer.scores
+    scores = PackedModel.scores
 
-    def counting(self, turn):
-        seen.append(len(turn.batch.groups))
-        return scores(self, turn)
+    def counting(self, lockstep):
+        seen.append(len(lockstep.micro_batch.groups))
+        return scores(self, lockstep)
 
-    monkeypatch.setattr(Scorer, "scores", counting)
+    monkeypatch.setattr(PackedModel, "scores", counting)
     gradients_of_update(parts, AlgorithmConfig())
     assert sum(seen) == 2
     gradients_of_update(parts, AlgorithmConfig(entropy_coef=0.01))
@@ -117,7 +117,7 @@ def test_a_group_without_signal_is_left_out(parts, monkeypatch):
 
 
 def test_several_updates_keep_the_log_probs_they_started_from(parts):
-    config = AlgorithmConfig(updates_per_rollout=3)
+    config = AlgorithmConfig(ppo_epochs=3)
     own, _ = policy(parts, config, lr=1e-2)
     batch = experience(parts, config, own)
     assert batch.old_logprobs is not None

@@ -16,13 +16,13 @@ from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig
 from mmr1.config.file import dump_yaml, load_config
 from mmr1.data.preferences import ranking_of
 from mmr1.data.record import decode, load_samples
-from mmr1.data.responses import written_group
+from mmr1.data.responses import group_of_responses
 from mmr1.registry import import_file
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import Scorer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.offline.dpo import Pair, dpo_step, run_dpo, with_reference
 from mmr1.trainer.offline.iterative_dpo import NoPairsError, pairs_of, run_iterative_dpo
 from mmr1.trainer.offline.preference_losses import bradley_terry, dpo, implicit_rewards
@@ -106,7 +106,7 @@ def test_dpos_gradient_is_that_of_the_paper(parts, budget, nll_coef):
     found = caught_gradient(own, optimizer)
     pairs = [Pair(g, r) for g, r in zip(groups, reference, strict=True)]
     config = DpoConfig(beta=0.2, nll_coef=nll_coef)
-    stats = dpo_step(Scorer(own, family, media, 1.0, budget), optimizer, pairs, config)
+    stats = dpo_step(PackedModel(own, family, media, 1.0, budget), optimizer, pairs, config)
 
     naive = copy.deepcopy(model)
     inputs = [group_input(family, media, g) for g in groups]
@@ -127,7 +127,7 @@ def test_the_reference_is_the_model_before_the_first_step(parts):
     family, model, media, _ = parts
     torch.manual_seed(0)
     own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4), False)
-    scorer = Scorer(own, family, media, 1.0, 100)
+    scorer = PackedModel(own, family, media, 1.0, 100)
     pairs = with_reference(scorer, pair_groups(parts))
     optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, warmup_steps=0), 10)
     first = dpo_step(scorer, optimizer, pairs, DpoConfig())
@@ -244,7 +244,7 @@ def config_of(model: Path, data: Path, digits: Path, out: Path, *overrides: str)
             f"data.train={data}",
             f"data.media_root={digits}",
             f"trainer.output_dir={out}",
-            "trainer.log_every=1000",
+            "trainer.logging_steps=1000",
             "trainer.threads=1",
             "optimizer.lr=0.001",
             "optimizer.warmup_steps=0",
@@ -256,7 +256,11 @@ def config_of(model: Path, data: Path, digits: Path, out: Path, *overrides: str)
 
 def test_a_dpo_run_prefers_what_was_chosen_and_resumes(tiny_model, digits, pair_file, tmp_path):
     def config(out: str, steps: int) -> Config:
-        keys = ("dpo.batch_size=8", f"trainer.max_steps={steps}", "optimizer.schedule=constant")
+        keys = (
+            "dpo.batch_size=8",
+            f"trainer.max_steps={steps}",
+            "optimizer.lr_scheduler_type=constant",
+        )
         return config_of(tiny_model, pair_file, digits, tmp_path / out, *keys)
 
     run_dpo(config("whole", 6))
@@ -301,7 +305,9 @@ def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, pa
     part = reward_models(rm_config(reward_model, digits, Path("x")))["rm"]
     rows = [json.loads(line) for line in pair_file.read_text().splitlines()]
     samples = [decode(row, digits) for row in rows]
-    groups = [written_group(parts[0], render_prompt(parts[0], s), ranking_of(s)) for s in samples]
+    groups = [
+        group_of_responses(parts[0], render_prompt(parts[0], s), ranking_of(s)) for s in samples
+    ]
     rewards = rewards_of(part._scorer, groups)
     assert rewards.mean().abs() < 1e-4
     assert (rewards.view(-1, 2)[:, 0] > rewards.view(-1, 2)[:, 1]).all()
@@ -313,8 +319,8 @@ def rm_config(path: Path, digits: Path, out: Path) -> Config:
         digits / "rl.jsonl",
         digits,
         out,
-        f"rewards.parts={{rm: {{use: reward_model, options: {{path: '{path}'}}}}}}",
-        "rollout.prompts=2",
+        f"rewards.functions={{rm: {{use: reward_model, options: {{path: '{path}'}}}}}}",
+        "rollout.batch_size=2",
         "rollout.n=3",
         "rollout.max_model_len=64",
         "rollout.sampling.max_tokens=8",
@@ -337,12 +343,12 @@ def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("{}", r"rewards.parts.rm.options.path is needed"),
+        ("{}", r"rewards.functions.rm.options.path is needed"),
         ("{path: nowhere}", "'nowhere' is no reward model .*see mmr1 rm"),
     ],
 )
 def test_what_is_no_reward_model_is_refused(options, said, tiny_model, digits, tmp_path):
-    part = f"rewards.parts={{rm: {{use: reward_model, options: {options}}}}}"
+    part = f"rewards.functions={{rm: {{use: reward_model, options: {options}}}}}"
     with pytest.raises(ValueError, match=said):
         run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", part))
     assert not (tmp_path / "out").exists()
@@ -353,9 +359,9 @@ def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_p
     (tmp_path / "own.py").write_text(
         "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
     )
-    own = f"rewards.parts={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}"
+    own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}"
     keys = (
-        *("dpo.rounds=2", "dpo.prompts=8", "dpo.batch_size=40"),
+        *("dpo.rounds=2", "dpo.prompts_per_round=8", "dpo.batch_size=40"),
         *("trainer.max_steps=4", "rollout.n=6", "rollout.max_model_len=96"),
         *("rollout.sampling.max_tokens=8", "rewards.timeout_s=20", "optimizer.lr=0.0003"),
     )

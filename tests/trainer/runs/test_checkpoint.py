@@ -18,9 +18,9 @@ from mmr1.trainer.runs.checkpoint import (
     CheckpointError,
     Checkpoints,
     DamagedCheckpointError,
-    check_whole,
+    verify_checkpoint,
     checkpoints,
-    newest_whole,
+    latest_valid_checkpoint,
     prune,
     write_checkpoint,
 )
@@ -28,7 +28,7 @@ from mmr1.trainer.runs.checkpoint import (
 FILES = {"config.json": b"{}", "training/state.json": b'{"step": 1}'}
 
 
-def fill(folder: Path) -> None:
+def write_files(folder: Path) -> None:
     for name, content in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
@@ -36,16 +36,16 @@ def fill(folder: Path) -> None:
 
 
 def test_what_is_written_is_whole_and_reads_back(tmp_path):
-    checkpoint = write_checkpoint(tmp_path, 7, fill, {"reward/mean": 0.5})
+    checkpoint = write_checkpoint(tmp_path, 7, write_files, {"reward/mean": 0.5})
     assert checkpoint == tmp_path / "step_000007"
-    check_whole(checkpoint)
-    assert newest_whole(tmp_path) == checkpoint
+    verify_checkpoint(checkpoint)
+    assert latest_valid_checkpoint(tmp_path) == checkpoint
     assert torch.equal(load_file(checkpoint / "model.safetensors")["weight"], torch.arange(64.0))
 
 
 def is_whole(checkpoint: Path) -> bool:
     try:
-        check_whole(checkpoint)
+        verify_checkpoint(checkpoint)
     except DamagedCheckpointError:
         return False
     return True
@@ -69,8 +69,8 @@ def damages(checkpoint: Path) -> list[tuple[str, Path, bytes | None]]:
 
 
 def test_any_damage_to_any_file_is_noticed_and_the_one_before_is_taken(tmp_path):
-    older = write_checkpoint(tmp_path, 1, fill)
-    newest = write_checkpoint(tmp_path, 2, fill)
+    older = write_checkpoint(tmp_path, 1, write_files)
+    newest = write_checkpoint(tmp_path, 2, write_files)
     tried = 0
     for what, path, content in damages(newest):
         whole = path.read_bytes()
@@ -79,10 +79,10 @@ def test_any_damage_to_any_file_is_noticed_and_the_one_before_is_taken(tmp_path)
         path.write_bytes(whole)
         tried += 1
     assert tried > 100
-    check_whole(newest)
+    verify_checkpoint(newest)
     (newest / "model.safetensors").write_bytes(b"")
     warnings: list[str] = []
-    assert newest_whole(tmp_path, warnings.append) == older
+    assert latest_valid_checkpoint(tmp_path, warnings.append) == older
     assert "model.safetensors" in warnings[0]
     assert (tmp_path / "step_000002.damaged").is_dir()  # out of the way of the step's next saving
 
@@ -92,11 +92,11 @@ def test_a_pickle_is_refused_and_never_run(tmp_path):
         def __reduce__(self):
             return (os.system, (f"touch {tmp_path / 'ran'}",))
 
-    checkpoint = write_checkpoint(tmp_path, 1, fill)
+    checkpoint = write_checkpoint(tmp_path, 1, write_files)
     (checkpoint / "pytorch_model.bin").write_bytes(pickle.dumps(Payload()))
     with pytest.raises(DamagedCheckpointError, match=r"pytorch_model.bin is a pickle"):
-        check_whole(checkpoint)
-    assert newest_whole(tmp_path) is None
+        verify_checkpoint(checkpoint)
+    assert latest_valid_checkpoint(tmp_path) is None
     assert not (tmp_path / "ran").exists()
 
 
@@ -110,8 +110,8 @@ def save_until(folder: Path, fatal: int) -> int:
     """
     for old in folder.glob("*"):
         shutil.rmtree(old)
-    write_checkpoint(folder, 1, fill)
-    write_checkpoint(folder, 2, fill)
+    write_checkpoint(folder, 1, write_files)
+    write_checkpoint(folder, 2, write_files)
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         seen = 0
@@ -129,7 +129,7 @@ def save_until(folder: Path, fatal: int) -> int:
 
         os.fsync = counted_fsync
         sys.addaudithook(lambda event, args: count() if event in FILE_EVENTS else None)
-        write_checkpoint(folder, 3, fill)
+        write_checkpoint(folder, 3, write_files)
         prune(folder, 2)
         os.write(writer, str(seen).encode())
         os._exit(0)
@@ -143,12 +143,12 @@ def save_until(folder: Path, fatal: int) -> int:
 
 def still_good(folder: Path) -> int:
     """The step of the newest whole checkpoint; there must be one, and a save must work after it."""
-    found = newest_whole(folder)
+    found = latest_valid_checkpoint(folder)
     assert found is not None
-    check_whole(found)
+    verify_checkpoint(found)
     assert not list(folder.glob("*.tmp"))
     assert not list(folder.glob("*.damaged")), "a kill must not leave a half-removed checkpoint"
-    write_checkpoint(folder, 4, fill)
+    write_checkpoint(folder, 4, write_files)
     return int(found.name.removeprefix("step_"))
 
 
@@ -165,10 +165,10 @@ def test_killed_at_any_file_operation_of_a_save_a_whole_checkpoint_is_left(tmp_p
 
 def test_a_full_disk_at_any_write_leaves_the_older_ones_and_says_so(tmp_path):
     def big(folder: Path) -> None:
-        fill(folder)
+        write_files(folder)
         save_file({"weight": torch.zeros(50_000)}, folder / "model.safetensors")
 
-    older = write_checkpoint(tmp_path, 1, fill)
+    older = write_checkpoint(tmp_path, 1, write_files)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         for limit in (0, 5, 100, 150_000):  # the first file, the second, the third, ...
@@ -180,12 +180,12 @@ def test_a_full_disk_at_any_write_leaves_the_older_ones_and_says_so(tmp_path):
             assert [p.name for p in tmp_path.iterdir()] == [older.name]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    check_whole(older)
+    verify_checkpoint(older)
 
 
 def test_the_last_and_the_best_are_kept(tmp_path):
     for step, reward in enumerate((0.1, 0.9, 0.3, 0.2), start=1):
-        write_checkpoint(tmp_path, step, fill, {"reward/mean": reward})
+        write_checkpoint(tmp_path, step, write_files, {"reward/mean": reward})
     prune(tmp_path, keep=2, best_by="reward/mean")
     assert [p.name for p in checkpoints(tmp_path)] == ["step_000002", "step_000003", "step_000004"]
     prune(tmp_path, keep=2)
@@ -197,9 +197,9 @@ def test_saving_in_the_background_tells_of_its_failure_at_the_next_save(tmp_path
         raise OSError("no space left")
 
     saving = Checkpoints(tmp_path, keep=2, in_background=True)
-    saving.save(1, fill, {})
+    saving.save(1, write_files, {})
     assert saving.wait() == tmp_path / "step_000001"
     saving.save(2, broken, {})
     with pytest.raises(CheckpointError, match="no space left"):
-        saving.save(3, fill, {})
-    assert newest_whole(tmp_path) == tmp_path / "step_000001"
+        saving.save(3, write_files, {})
+    assert latest_valid_checkpoint(tmp_path) == tmp_path / "step_000001"

@@ -25,7 +25,7 @@ STEPS = [
 
 
 def config(*trackers: str) -> Config:
-    return Config(model={"path": "x"}, trainer={"trackers": list(trackers), "project": "tests"})
+    return Config(model={"path": "x"}, trainer={"trackers": list(trackers), "project_name": "tests"})
 
 
 def plug(monkeypatch: pytest.MonkeyPatch, start) -> None:
@@ -204,12 +204,12 @@ def tracked(tiny_model, digits, tmp_path_factory) -> Path:
                 model={"path": str(tiny_model), "dtype": "float32"},
                 data={"train": str(digits / "rl.jsonl")},
                 rollout={
-                    "engine": "hf", "prompts": 2, "n": 2, "max_model_len": 128,
+                    "engine": "hf", "batch_size": 2, "n": 2, "max_model_len": 128,
                     "sampling": {"max_tokens": 8},
                 },
                 trainer={
-                    "max_steps": 3, "output_dir": str(out), "log_rollouts_every": 2,
-                    "threads": 1, "trackers": names, "project": "tests",
+                    "max_steps": 3, "output_dir": str(out), "log_completions_steps": 2,
+                    "threads": 1, "trackers": names, "project_name": "tests",
                 },
             )
         )  # fmt: skip

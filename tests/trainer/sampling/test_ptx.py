@@ -46,7 +46,7 @@ def test_the_gradient_of_both_losses_is_added(parts, shown, budget):
     stats = own.update(batch)
 
     advantages = [[r - (sum(row) - r) / 3 for r in row] for row in REWARDS]
-    of_policy = naive_gradient(parts, "token", advantages)
+    of_policy = naive_gradient(parts, "token-mean", advantages)
     _, naive = policy(parts, config)
     inputs = [group_input(family, media, group) for group in shown]
     logprobs = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
@@ -74,7 +74,7 @@ def test_a_whole_run(tiny_model, digits, tmp_path):
     base = rl(tiny_model, digits, tmp_path / "run").model_dump()
     data = {**base["data"], "eval": None, "ptx": str(digits / "sft.jsonl")}
     config = Config.model_validate(
-        {**base, "data": data, "algorithm": {"ptx_coef": 1.0, "ptx_batch": 4}}
+        {**base, "data": data, "algorithm": {"ptx_coef": 1.0, "ptx_batch_size": 4}}
     )
     run_training(config)
     logged = [row["ptx_loss"] for row in lines(tmp_path / "run/metrics.jsonl")]

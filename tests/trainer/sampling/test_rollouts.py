@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from mmr1.config import Config
-from mmr1.trainer.algorithms.rollout_correction import correction_weights
-from mmr1.trainer.sampling.dynamic_sampling import Drawn
-from mmr1.trainer.sampling.rollouts import Rollout, rollouts_of
+from mmr1.trainer.algorithms.importance_sampling import rollout_importance_weights
+from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
+from mmr1.trainer.sampling.rollouts import Rollout, build_rollouts
 from mmr1.trainer.train import run_training
 from tests.trainer.test_resume import LENGTH_REWARD, assert_same
 
 
-def config(ahead: int, steps: int, save_every: int = 0) -> Config:
+def config(ahead: int, steps: int, save_steps: int = 0) -> Config:
     return Config(
         model={"path": "any"},
-        rollout={"ahead": ahead},
-        trainer={"max_steps": steps, "save_every": save_every},
+        rollout={"max_off_policy_steps": ahead},
+        trainer={"max_steps": steps, "save_steps": save_steps},
     )
 
 
@@ -41,7 +41,7 @@ class Recorder:
     def sample(self, step: int) -> Rollout:
         time.sleep(0.01)
         self.sampled[step] = self.version
-        return Rollout(Drawn([], [], {"step": step}), {})
+        return Rollout(SampledGroups([], [], {"step": step}), {})
 
 
 class Policy:
@@ -58,7 +58,7 @@ class Policy:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "save_every", "expected"),
+    ("ahead", "save_steps", "expected"),
     [
         (1, 0, [0, 0, 1, 2, 3, 4]),
         (2, 0, [0, 0, 0, 1, 2, 3]),
@@ -67,11 +67,11 @@ class Policy:
         (1, 2, [0, 0, 2, 2, 4, 4]),
     ],
 )
-def test_a_step_is_sampled_with_the_weights_of_so_many_updates_before(ahead, save_every, expected):
+def test_a_step_is_sampled_with_the_weights_of_so_many_updates_before(ahead, save_steps, expected):
     engine, policy = Recorder(), Policy()
-    with rollouts_of(config(ahead, 6, save_every), engine, engine.sample) as rollouts:
+    with build_rollouts(config(ahead, 6, save_steps), engine, engine.sample) as rollouts:
         for number in range(1, 7):
-            assert rollouts.take(number).drawn.stats == {"step": number}
+            assert rollouts.take(number).sampled.stats == {"step": number}
             policy.update()
             rollouts.load_weights(policy)
     assert list(engine.sampled.values()) == expected
@@ -87,7 +87,7 @@ def test_a_failure_of_the_engine_reaches_the_loop():
 
     with (
         pytest.raises(RuntimeError, match="no engine"),
-        rollouts_of(config(1, 6), engine, broken) as rollouts,
+        build_rollouts(config(1, 6), engine, broken) as rollouts,
     ):
         rollouts.take(1)
 
@@ -97,7 +97,7 @@ def test_weights_that_could_not_be_loaded_stop_the_sampling():
     policy._weight.fill_(7)  # not what the version says: the engine refuses
 
     def run() -> None:
-        with rollouts_of(config(1, 6), engine, engine.sample) as rollouts:
+        with build_rollouts(config(1, 6), engine, engine.sample) as rollouts:
             rollouts.take(1)
             rollouts.load_weights(policy)
             rollouts.take(2)
@@ -128,23 +128,25 @@ def test_correction_is_the_truncated_ratio(form, outlier):
     rng = np.random.default_rng(0)
     p, q = (torch.tensor(rng.normal(-2, 0.4, (5, 7)), dtype=torch.float32) for _ in range(2))
     mask = torch.tensor(rng.random((5, 7)) < 0.8)
-    found = correction_weights(p.requires_grad_(), q, mask, form, 2.0, outlier)
+    found = rollout_importance_weights(p.requires_grad_(), q, mask, form, 2.0, outlier)
     torch.testing.assert_close(found, slow_weights(p, q, mask, form, 2.0, outlier))
     assert not found.requires_grad
-    same = correction_weights(q, q, mask, form, 2.0, outlier)
+    same = rollout_importance_weights(q, q, mask, form, 2.0, outlier)
     assert torch.equal(same, torch.ones_like(same))
 
 
 def test_sampling_from_another_policy_switches_the_correction_on():
-    assert config(0, 5).correction == "none"
-    assert config(1, 5).correction == "token"
+    assert config(0, 5).resolved_rollout_is == "none"
+    assert config(1, 5).resolved_rollout_is == "token"
     model = {"path": "any", "dtype": "float32"}
-    assert Config(model=model, rollout={"dtype": "float32"}).correction == "none"
-    assert Config(model=model, rollout={"dtype": "bfloat16"}).correction == "token"
+    assert Config(model=model, rollout={"dtype": "float32"}).resolved_rollout_is == "none"
+    assert Config(model=model, rollout={"dtype": "bfloat16"}).resolved_rollout_is == "token"
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("ahead", 1), ("dtype", "float32")], ids=["ahead", "another dtype"]
+    ("key", "value"),
+    [("max_off_policy_steps", 1), ("dtype", "float32")],
+    ids=["ahead", "another dtype"],
 )
 def test_the_transformers_engine_samples_from_the_policy_as_it_is(key, value):
     with pytest.raises(ValueError, match=rf"rollout.{key}={value} .*rollout.engine=hf"):
@@ -165,19 +167,19 @@ def test_a_run_ahead_repeats_and_resumes(tiny_model, digits, tmp_path):
                 model={"path": str(tiny_model), "dtype": "float32"},
                 data={"train": str(digits / "rl.jsonl")},
                 rollout={
-                    "prompts": 2,
+                    "batch_size": 2,
                     "n": 3,
                     "max_model_len": 64,
-                    "ahead": 2,
+                    "max_off_policy_steps": 2,
                     "sampling": {"max_tokens": 8},
                 },
-                rewards={"parts": {"length": {"use": f"{reward}:reward", "isolated": False}}},
-                optimizer={"lr": 1e-3, "warmup_steps": 0, "schedule": "constant"},
+                rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+                optimizer={"lr": 1e-3, "warmup_steps": 0, "lr_scheduler_type": "constant"},
                 trainer={
                     "max_steps": steps,
-                    "save_every": 3,
+                    "save_steps": 3,
                     "output_dir": str(tmp_path / name),
-                    "log_rollouts_every": 1,
+                    "log_completions_steps": 1,
                     "threads": 1,
                 },
             ),
@@ -189,6 +191,6 @@ def test_a_run_ahead_repeats_and_resumes(tiny_model, digits, tmp_path):
     lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     assert [line["rollout/staleness"] for line in lines] == [0, 1, 2, 0, 1, 2]
     assert lines[2]["rollout/logprob_gap"] > 10 * lines[0]["rollout/logprob_gap"]
-    assert lines[2]["rollout/correction"] != 1.0
+    assert lines[2]["rollout/is_weight"] != 1.0
     run("parts", 3)
     assert_same(whole, run("parts", 6, resume=True))

@@ -78,9 +78,10 @@ def test_a_whole_run(clip, tiny_model, tmp_path):
         "model.dtype=float32",
         f"data.train={tmp_path}/rows.jsonl",
         "algorithm.name=t_grpo",
-        f"rewards.parts={{own: {own}, temporal_contrast: {{options: {{of: own, bonus: 0.25}}}}}}",
-        "rollout={engine: hf, prompts: 3, n: 4, sampling: {max_tokens: 8}}",
-        "trainer={max_steps: 3, threads: 1, log_rollouts_every: 1}",
+        f"rewards.functions={{own: {own}, "
+        "temporal_contrast: {options: {of: own, bonus: 0.25}}}",
+        "rollout={engine: hf, batch_size: 3, n: 4, sampling: {max_tokens: 8}}",
+        "trainer={max_steps: 3, threads: 1, log_completions_steps: 1}",
         f"trainer.output_dir={tmp_path}/run",
     ]
     run_training(load_config(None, overrides))
@@ -92,7 +93,7 @@ def test_a_whole_run(clip, tiny_model, tmp_path):
         for c in json.loads(line)["completions"]
     ]
     assert len(completions) == 3 * 3 * 4
-    bonuses = {(c["parts"]["own"], c["parts"]["temporal_contrast"]) for c in completions}
+    bonuses = {(c["components"]["own"], c["components"]["temporal_contrast"]) for c in completions}
     assert (1.0, 0.25) in bonuses
     assert (0.0, 0.25) not in bonuses
 
@@ -101,7 +102,7 @@ def test_a_whole_run(clip, tiny_model, tmp_path):
     ("overrides", "said"),
     [
         (["algorithm.name=t_grpo"], "no reward part pays for it"),
-        (["rewards.parts={temporal_contrast: {}}"], "set algorithm.name=t_grpo"),
+        (["rewards.functions={temporal_contrast: {}}"], "set algorithm.name=t_grpo"),
         (["algorithm.name=t_grpo", "rollout.n=1"], "set rollout.n to 2"),
     ],
 )
@@ -115,7 +116,7 @@ def test_data_without_videos_are_refused(tiny_model, digits, tmp_path):
         f"model.path={tiny_model}",
         f"data.train={digits}/rl.jsonl",
         "algorithm.name=t_grpo",
-        "rewards.parts={temporal_contrast: {options: {of: math}}}",
+        "rewards.functions={temporal_contrast: {options: {of: math}}}",
         "rollout.engine=hf",
         f"trainer.output_dir={tmp_path}/run",
     ]

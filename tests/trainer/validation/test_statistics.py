@@ -79,7 +79,7 @@ def row(name: str, index: int, score: float | None, vote: str | None, kind: str 
     value = score if score is None else float(score)
     return {
         "mode": "sampled", "id": name, "index": index, "kind": kind, "vote": vote, "tokens": 4,
-        "score": value, "parts": {"math": value},
+        "score": value, "components": {"math": value},
     }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_numbers_of_an_evaluation_worked_by_hand():
         for (name, kind), found in said.items()
         for i, (s, v) in enumerate(found)
     ]
-    mode = summarise(rows, EvalConfig(samples=4), "math")["sampled"]
+    mode = summarise(rows, EvalConfig(n=4), "math")["sampled"]
     assert mode.accuracy == pytest.approx((2 / 4 + 1 / 4 + 3 / 3) / 3)
     assert (mode.completions, mode.invalid) == (12, 1)
     # c has three valid completions, so k goes to 3.
@@ -102,7 +102,7 @@ def test_numbers_of_an_evaluation_worked_by_hand():
         {"1": mode.accuracy, "2": (5 / 6 + 1 / 2 + 1) / 3, "3": (1 + 3 / 4 + 1) / 3}
     )
     assert mode.majority == pytest.approx((1 + 0 + 1) / 3)
-    assert mode.parts == {"math": pytest.approx(6 / 11)}
+    assert mode.components == {"math": pytest.approx(6 / 11)}
     assert {kind: (s.prompts, s.accuracy) for kind, s in mode.by.items()} == {
         "iou": (1, 1.0),
         "math": (2, pytest.approx(3 / 8)),
@@ -113,11 +113,11 @@ def test_numbers_of_an_evaluation_worked_by_hand():
 def test_levels_of_a_graded_score():
     rows = [row(str(n), 0, None, None) for n in range(4)]
     for item, value in zip(rows, (0.2, 0.4, 0.6, 0.8), strict=True):
-        item["parts"]["math"], item["score"] = value, float(value >= 0.5)
-    mode = summarise(rows, EvalConfig(right_at=[0.5, 0.3, 0.7]), "math")["sampled"]
+        item["components"]["math"], item["score"] = value, float(value >= 0.5)
+    mode = summarise(rows, EvalConfig(accuracy_thresholds=[0.5, 0.3, 0.7]), "math")["sampled"]
     assert mode.accuracy == 0.5
     assert mode.at == {"0.5": 0.5, "0.3": 0.75, "0.7": 0.25}
-    assert mode.parts["math"] == pytest.approx(0.5)
+    assert mode.components["math"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,8 @@ def test_accuracy_of_graded_outputs_of_r1v(part, path, differing):
     found = graded(path)
     rewards = score(part, found)
     rows = [
-        {**row(str(n), 0, r.value, None), "parts": {part: r.value}} for n, r in enumerate(rewards)
+        {**row(str(n), 0, r.value, None), "components": {part: r.value}}
+        for n, r in enumerate(rewards)
     ]
     mode = summarise(json.loads(json.dumps(rows)), EvalConfig(), part)["sampled"]
     upstream = [

@@ -19,14 +19,14 @@ Correction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """``(logprobs, rollout_logprobs, mask) -> weights``, all ``[B, R]``."""
 
 
-def uncorrected(
+def unit_weights(
     logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """The engine is taken to sample from the policy itself."""
     return torch.ones_like(logprobs)
 
 
-def correction_weights(
+def rollout_importance_weights(
     logprobs: torch.Tensor,
     rollout_logprobs: torch.Tensor,
     mask: torch.Tensor,
