@@ -25,7 +25,7 @@ class Preset:
         converter: Of ``mmr1-data convert``.
         reward: The built-in that scores an answer.
         options: Of that reward.
-        accuracy_thresholds: Its values from which an answer is right; empty: the value is the score.
+        accuracy_thresholds: Its values from which an answer is right; empty: the value itself.
         group_by: Record key that results are broken down by.
         template: Prompt with reasoning; without it is ``direct``.
     """

@@ -1,7 +1,7 @@
 """Attention of a packed sequence whose completions share their prompt.
 
 The sequence is ``[prefix 1 | ... | prefix G | suffix 1 | ... | suffix B]``: a prefix is a prompt, a
-suffix one of its completions. Tokens of a prefix attend causally to their prefix, tokens of a suffix
+suffix one of its completions. Tokens of a prefix attend causally to their prefix, those of a suffix
 to the whole of its prefix and causally to their suffix. Nothing is padded or copied per completion
 and no mask of tokens by tokens exists.
 
