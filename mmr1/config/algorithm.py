@@ -112,8 +112,8 @@ class AlgorithmConfig(Section):
     )
     importance_sampling_level: Literal["token", "sequence", "sequence_product"] = Field(
         "token",
-        description="Clip the ratio of each token, of the sequence as its geometric mean (GSPO), or "
-        "of the sequence as the product over its tokens (the R1 paper)",
+        description="Clip the ratio of each token, of the sequence as its geometric mean (GSPO), "
+        "or of the sequence as the product over its tokens (the R1 paper)",
     )
     importance_sampling: Literal["clip", "none", "token", "per_decision", "sequence"] = Field(
         "clip", description="Policy gradients after the first update of a rollout"
