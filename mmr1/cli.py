@@ -6,6 +6,7 @@ error and exit code 1. A traceback is a bug.
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +15,10 @@ import typer
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml, load_config
+from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
 
+logger = logging.getLogger("mmr1.cli")  # also as __main__
 app = typer.Typer(
     help="R1-style reasoning RL for vision-language models.",
     no_args_is_help=True,
@@ -34,6 +37,10 @@ DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the resolved configuration and exit")
 ]
 
+Log = Annotated[
+    LogLevel,
+    typer.Option("--log-level", callback=log_to_terminal, help="Of the log lines on stderr"),
+]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on with the run in trainer.output_dir, if there is one")
 ]
@@ -45,6 +52,7 @@ def train(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Reinforcement learning: roll out, score, learn."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
@@ -59,6 +67,7 @@ def sft(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
@@ -73,6 +82,7 @@ def dpo(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Direct preference optimisation, on given pairs or on judged samples of the model's own."""
     if (resolved := _resolve(config, overrides, dry_run)) is None:
@@ -95,6 +105,7 @@ def rm(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train a reward model on preference pairs and rankings."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
@@ -104,7 +115,12 @@ def rm(
 
 
 @app.command("eval")
-def evaluate(config: ConfigFile, overrides: Overrides = None, dry_run: DryRun = False) -> None:
+def evaluate(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    log_level: Log = LogLevel.WARNING,
+) -> None:
     """Held-out accuracy of models on datasets (eval.models, eval.data), with intervals."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
         from mmr1.evaluation.benchmarks import run_evaluations
@@ -206,6 +222,7 @@ def model_new(
 def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:
     """The checked configuration, or None when it was only to be printed."""
     config = load_config(path, overrides or [])
+    logger.info("configuration %s with overrides %s", path, overrides or "none")
     if dry_run:
         typer.echo(dump_yaml(config), nl=False)
         return None

@@ -32,49 +32,57 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
         NoSignalError: Dynamic sampling found no group to learn from.
         FailedStepError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    algorithm = config.algorithm
-    sample = partial(roll_out, config, components)
-    with build_rollouts(config, components.rollout, sample) as rollouts:
+    policy, reference = components.policy, components.reference
+    roll_out_step = partial(roll_out, config, components)
+    with build_rollouts(config, components.rollout, roll_out_step) as rollouts:
         for number in range(done + 1, config.trainer.max_steps + 1):
-            clock = PhaseTimer()
+            timer = PhaseTimer(f"step {number}")
             rollout = rollouts.take(number)
-            sampled, version = rollout.sampled, components.policy.version
-            with clock("update"):
-                batch = build_experience(
-                    sampled.kept,
-                    components.algorithm,
-                    algorithm,
-                    components.policy,
-                    components.reference,
-                    components.coefficients,
-                    config.rollout.sampling.max_tokens,
-                    components.critic,
-                )
-                if components.demonstrations:
-                    shown = components.demonstrations.of_step(number)
-                    batch = replace(batch, demonstrations=shown, ptx_coef=algorithm.ptx_coef)
-                with attach_batch_to_failure(number, batch):
-                    stats = learn(components, batch, is_warm_up(number, algorithm))
-                components.coefficients.adapt(stats)
-            with clock("sync"):
-                rollouts.load_weights(components.policy)
-                if components.reference and is_due(number, algorithm.ref_model_sync_steps):
-                    components.reference.refresh()
-            stats |= {**sampled.stats, "rollout/staleness": staleness(sampled.kept, version)}
-            seconds = {**rollout.seconds, **clock.seconds()}
-            line = step_stats(number, sampled.everything, stats, seconds, components.media)
-            yield Step(number, line, sampled.kept, first_advantages(batch))
+            groups, version = rollout.sampled, policy.version
+            with timer("experience"):
+                batch = make_batch(config, components, groups.kept, number)
+            with timer("update"), attach_batch_to_failure(number, batch):
+                stats = learn(components, batch, is_warm_up(number, config.algorithm))
+            components.coefficients.adapt(stats)
+            with timer("sync"):
+                rollouts.load_weights(policy)
+                if reference and is_due(number, config.algorithm.ref_model_sync_steps):
+                    reference.refresh()
+            stats |= {**groups.stats, "rollout/staleness": staleness(groups.kept, version)}
+            seconds = {**rollout.seconds, **timer.seconds()}
+            line = step_stats(number, groups.everything, stats, seconds, components.media)
+            yield Step(number, line, groups.kept, first_advantages(batch))
 
 
 def roll_out(config: Config, components: TrainerComponents, number: int) -> Rollout:
     """Sample and score what step ``number`` learns from."""
-    clock = PhaseTimer()
-    sample_batch = partial(sample_and_score, config, components, clock, number)
-    sampled = sample_groups(sample_batch, config.rollout.batch_size, config.algorithm)
+    timer = PhaseTimer(f"step {number}")
+    sample_batch = partial(sample_and_score, config, components, timer, number)
+    groups = sample_groups(sample_batch, config.rollout.batch_size, config.algorithm)
     # The next step's media are prepared while this one learns.
-    coming = components.sampler.peek(config.rollout.batch_size)
-    components.media.prefetch(m for sample in coming for m in sample.media)
-    return Rollout(sampled, clock.phases)
+    next_samples = components.sampler.peek(config.rollout.batch_size)
+    components.media.prefetch(m for sample in next_samples for m in sample.media)
+    return Rollout(groups, timer.phases)
+
+
+def make_batch(
+    config: Config, components: TrainerComponents, scored: Sequence[ScoredGroup], number: int
+) -> Experience:
+    """Advantages and log-probs of the groups, and the step's demonstrations for the PTX term."""
+    batch = build_experience(
+        scored,
+        components.algorithm,
+        config.algorithm,
+        components.policy,
+        components.reference,
+        components.coefficients,
+        config.rollout.sampling.max_tokens,
+        components.critic,
+    )
+    if components.demonstrations is None:
+        return batch
+    demonstrations = components.demonstrations.of_step(number)
+    return replace(batch, demonstrations=demonstrations, ptx_coef=config.algorithm.ptx_coef)
 
 
 def staleness(scored: Sequence[ScoredGroup], version: int) -> int:
@@ -85,7 +93,7 @@ def staleness(scored: Sequence[ScoredGroup], version: int) -> int:
 def sample_and_score(
     config: Config,
     components: TrainerComponents,
-    clock: PhaseTimer,
+    timer: PhaseTimer,
     number: int,
     count: int,
     batch: int,
@@ -94,19 +102,19 @@ def sample_and_score(
     prompts = [components.render(s) for s in components.sampler.next(count)]
     requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
     sampling = config.rollout.sampling
-    best = []
+    greedy_groups = []
     shuffled: dict[int, tuple[str, ...]] = {}
-    with clock("rollout"):
+    with timer("rollout"):
         groups = components.rollout.generate(requests, sampling)
         if components.algorithm.greedy_baseline:
-            alone = [replace(request, n=1) for request in requests]
-            best = components.rollout.generate(alone, sampling.greedy())
+            single = [replace(request, n=1) for request in requests]
+            greedy_groups = components.rollout.generate(single, sampling.greedy())
         if components.algorithm.shuffled_frames:
             shuffled = sample_shuffled(components.rollout, requests, sampling)
-    with clock("reward"):
+    with timer("reward"):
         scored = components.rewards.score(groups, shuffled)
-        if best:
-            baselines = components.rewards.score(best)
+        if greedy_groups:
+            baselines = components.rewards.score(greedy_groups)
             scored = [
                 replace(s, greedy=b.rewards[0]) for s, b in zip(scored, baselines, strict=True)
             ]

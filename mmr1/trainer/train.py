@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -14,6 +14,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
+from mmr1.logs import log_to_file
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine, check_engine
 from mmr1.rollout.engine import RolloutEngine
@@ -30,6 +31,7 @@ from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.resume import restore, snapshot
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory, check_directory, finished
+from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
@@ -120,13 +122,19 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         print(f"all {config.trainer.max_steps} steps are done; checkpoint: {last}")
         return last
     check_trackers(config.trainer.trackers)
+    timer = PhaseTimer("start")
     with build_composite_reward(config.rewards, reward_models(config)) as scorer:
-        inputs = check_inputs(config, scorer, train=True)
+        with timer("data"):
+            inputs = check_inputs(config, scorer, train=True)
         if build_algorithm(config.algorithm).shuffled_frames:
             refuse_without_videos(chain.from_iterable(inputs.sources.values()))
         steps = build_step_reward_manager(config.algorithm, inputs.family)
-        with _workers(config, inputs) as workers, closing(RunDirectory(config)) as directory:
-            return _train(config, inputs, scorer, steps, workers, directory)
+        with ExitStack() as stack:
+            with timer("models"):
+                workers = stack.enter_context(_workers(config, inputs))
+            directory = stack.enter_context(closing(RunDirectory(config)))
+            stack.enter_context(log_to_file(directory.path / "train.log"))
+            return _train(config, inputs, scorer, steps, workers, directory, timer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +169,13 @@ def _train(
     steps: StepRewardManager | None,
     workers: Workers,
     directory: RunDirectory,
+    timer: PhaseTimer,
 ) -> Path:
     directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory, config.rewards.functions)
     display.say("starting the rollout engine")
-    engine = workers.engine(directory.path / "engine.log")
+    with timer("engine"):
+        engine = workers.engine(directory.path / "engine.log")
     with closing(engine), Trackers(config, directory.path) as trackers:
         components = TrainerComponents(
             sampler=Sampler(inputs.sources, config.seed, inputs.weights),
@@ -185,7 +195,9 @@ def _train(
         if before := directory.last_checkpoint(warn=display.say):
             done = restore(before, components)
             display.say(f"continuing after step {done}")
-        display.say(parity_summary(config, inputs, engine, workers.policy))
+        with timer("parity check"):
+            agreement = parity_summary(config, inputs, engine, workers.policy)
+        display.say(agreement)
 
         def keep(step: Step) -> None:
             _log(config, directory, trackers, step, inputs.media)
@@ -200,7 +212,10 @@ def _train(
                 directory.checkpoints,
             )
         if inputs.held_out:
-            result = evaluate(config, engine, inputs.render, components.rewards, inputs.held_out)
+            with PhaseTimer("end")("evaluation"):
+                result = evaluate(
+                    config, engine, inputs.render, components.rewards, inputs.held_out
+                )
             write_evaluation(directory.path / "eval", result)
             display.say(summary_line(result))
     display.say(f"checkpoint: {checkpoint}")

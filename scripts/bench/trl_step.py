@@ -30,7 +30,7 @@ FORBIDDEN = (
 )
 
 
-class PhaseTimer(TrainerCallback):
+class StepClock(TrainerCallback):
     """Seconds of each optimizer step."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def main(model: str, data: str, options: str) -> None:
         disable_tqdm=True,
         dataloader_pin_memory=False,
     )
-    clock = PhaseTimer()
+    clock = StepClock()
     trainer = GRPOTrainer(
         model=model,
         args=config,

@@ -171,7 +171,7 @@ def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     config = config_of(files, {"format": {}}, name="dapo", max_num_gen_batches=2)
     with (
         build_composite_reward(config.rewards) as scorer,
-        pytest.raises(NoSignalError, match="2 draws"),
+        pytest.raises(NoSignalError, match="2 generation batches"),
     ):
         run(shared, digit_samples, config, scorer)
 
@@ -183,3 +183,11 @@ def test_a_prompt_that_comes_twice_in_a_step_is_sampled_anew(shared, digit_sampl
         for step in run(shared, digit_samples[:1], config)[0][:1]
     ]
     assert first != second
+
+
+def test_a_profiler_shows_the_phases(shared, files, digit_samples):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        run(shared, digit_samples, config_of(files, name="grpo", kl_coef=0.1))
+    spans = {event.key: event.count for event in profile.key_averages() if "mmr1/" in event.key}
+    phases = ("rollout", "reward", "experience", "update", "sync")
+    assert spans == {f"mmr1/{phase}": 2 for phase in phases}  # two steps

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,7 @@ LOGGED = {
     "rollout/logprob_gap",
     "time/rollout",
     "time/reward",
+    "time/experience",
     "time/update",
     "time/sync",
     "time/step",
@@ -113,6 +117,28 @@ def test_the_output_directory(run, warm, digits):
         f"step_{step:06d}.jsonl" for step in (1, 2, 3)
     ]
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step_000002", "step_000003"]
+
+
+def test_the_log_has_a_line_for_each_phase(run):
+    lines = (run / "train.log").read_text().splitlines()
+    took = [
+        re.sub(r".*phase_timer: (.*) took .*", r"\1", line) for line in lines if " took " in line
+    ]
+    steps = [
+        f"step {step}: {phase}"
+        for step in (1, 2, 3)
+        for phase in ("rollout", "reward", "experience", "update", "sync", "checkpoint")
+        if phase != "checkpoint" or step != 1  # saved every second step, and at the end
+    ]
+    assert took == ["start: engine", "start: parity check", *steps, "end: evaluation"]
+    assert all(re.match(r"\d{4}-\d\d-\d\d \S+ INFO mmr1\.", line) for line in lines)
+
+
+def test_the_log_level_of_the_command_line(run, capfd):
+    for level, logged in (("info", True), ("warning", False)):
+        arguments = ["train", str(run / "config.yaml"), "--dry-run", "--log-level", level]
+        subprocess.run([sys.executable, "-m", "mmr1.cli", *arguments], check=True)
+        assert ("INFO mmr1.cli: configuration" in capfd.readouterr().err) == logged
 
 
 def test_rollouts_tell_the_whole_story(run, digits):

@@ -110,12 +110,12 @@ def rounds(
     part = accuracy_function(config.rewards, config.eval.accuracy_function)
     step = 0
     for number in range(1, config.dpo.rounds + 1):
-        clock = PhaseTimer()
-        with clock("rollout"):
+        timer = PhaseTimer(f"step {step + 1}")
+        with timer("rollout"):
             prompts = [inputs.render(s) for s in sampler.next(config.dpo.prompts_per_round)]
             requests = requests_for(prompts, config.rollout.n, config.seed, number)
             groups = engine.generate(requests, config.rollout.sampling)
-        with clock("reward"):
+        with timer("reward"):
             scored = judge.score(groups)
         rng = random.Random(request_seed(config.seed, number, "pairs"))
         chosen = [
@@ -123,7 +123,7 @@ def rounds(
         ]
         if not chosen:
             raise NoPairsError(_no_pairs(scored, part, number))
-        with clock("reference"):
+        with timer("reference"):
             pairs = with_reference(scorer, chosen)
         stats = {**reward_stats([r for s in scored for r in s.rewards]), "dpo/pairs": len(pairs)}
         sampled = scored
@@ -131,11 +131,11 @@ def rounds(
             if step == config.trainer.max_steps * number // config.dpo.rounds:
                 break
             step += 1
-            with clock("update"):
+            with timer("update"):
                 stats |= dpo_step(scorer, optimizer, batch, config.dpo)
-            times = {f"time/{name}": spent for name, spent in clock.seconds().items()}
+            times = {f"time/{name}": spent for name, spent in timer.seconds().items()}
             yield Step(step, {"step": step, "dpo/round": number, **stats, **times}, sampled)
-            clock, stats, sampled = PhaseTimer(), {}, []
+            timer, stats, sampled = PhaseTimer(f"step {step + 1}"), {}, []
         engine.load_weights(plain_weights(scorer.model), number)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
+from mmr1.logs import log_to_file
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import (
@@ -26,6 +26,7 @@ from mmr1.trainer.models.state import (
 )
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory, check_directory
+from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
@@ -102,7 +103,11 @@ def run_offline(config: Config, records: Records, learner: OfflineTask) -> Path:
     Raises:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    with closing(RunDirectory(config)) as directory, Trackers(config, directory.path) as trackers:
+    with (
+        closing(RunDirectory(config)) as directory,
+        log_to_file(directory.path / "train.log"),
+        Trackers(config, directory.path) as trackers,
+    ):
         directory.log_dropped(records.dropped)
         display = Display(config.trainer, directory)
         sampler = records.sampler(config.seed)
@@ -138,10 +143,11 @@ def _steps(
     config: Config, learner: OfflineTask, sampler: Sampler, media: MediaCache, done: int
 ) -> Iterator[Step]:
     for number in range(done + 1, config.trainer.max_steps + 1):
-        start = time.perf_counter()
+        timer = PhaseTimer(f"step {number}")
         samples = sampler.next(learner.batch_size)
         for batch in (samples, sampler.peek(learner.batch_size)):
             media.prefetch(m for sample in batch for m in sample.media)
-        stats = learner.step(samples)
-        seconds = time.perf_counter() - start
-        yield Step(number, {"step": number, **stats, "time/step": seconds})
+        with timer("update"):
+            stats = learner.step(samples)
+        seconds = {f"time/{name}": value for name, value in timer.seconds().items()}
+        yield Step(number, {"step": number, **stats, **seconds})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -13,7 +14,9 @@ from mmr1.config import TrainerConfig
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.types import StepStats
 
-# Metric names and how the bar calls them, in the order of importance; the reward's parts come
+logger = logging.getLogger(__name__)
+
+# Metric names and how the bar calls them, in the order of importance; the reward's components come
 # after its mean.
 SHOWN = {
     "reward/no_signal": "no signal",
@@ -58,7 +61,8 @@ class Display:
         self._progress.stop()
 
     def say(self, line: str) -> None:
-        """One plain line."""
+        """One plain line, also in the log."""
+        logger.info("%s", line)
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def show(self, stats: StepStats) -> None:

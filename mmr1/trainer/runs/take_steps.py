@@ -9,6 +9,7 @@ from pathlib import Path
 from mmr1.config import TrainerConfig
 from mmr1.trainer.runs.checkpoint import Checkpoints, next_due, step_of
 from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.stopping import StoppedError, StopSignal
 
@@ -33,7 +34,8 @@ def run_steps(
         for step in steps:
             keep(step)
             if stop.received or next_due(config, step.number) == step.number:
-                checkpoints.save(step.number, snapshot(step.number), step.stats)
+                with PhaseTimer(f"step {step.number}")("checkpoint"):
+                    checkpoints.save(step.number, snapshot(step.number), step.stats)
             if stop.received:
                 break
     last = checkpoints.wait()

@@ -1,0 +1,56 @@
+"""The log of a command: what goes to the terminal, and what goes to the run's ``train.log``.
+
+Modules log with ``logging.getLogger(__name__)``. The progress display and results are no log: they
+are printed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+
+ROOT = "mmr1"
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class LogLevel(StrEnum):
+    """Values of ``--log-level``."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def log_to_terminal(level: LogLevel) -> None:
+    """Send mmr1's records of ``level`` and above to stderr, in place of an earlier call's."""
+    root = logging.getLogger(ROOT)
+    for handler in [h for h in root.handlers if type(h) is logging.StreamHandler]:
+        root.removeHandler(handler)
+    handler = logging.StreamHandler()
+    handler.setLevel(level.upper())
+    handler.setFormatter(logging.Formatter(FORMAT))
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG if level is LogLevel.DEBUG else logging.INFO)
+    root.propagate = False
+
+
+@contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Append mmr1's records of INFO and above to a file inside the block."""
+    root = logging.getLogger(ROOT)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter(FORMAT))
+    level = root.level
+    root.setLevel(min(level or logging.INFO, logging.INFO))
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        handler.close()
