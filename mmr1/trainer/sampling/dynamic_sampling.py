@@ -77,7 +77,8 @@ def _no_signal(groups: list[ScoredGroup], batches: int) -> str:
     shown = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
     return (
         f"{batches} generation batches ({len(groups)} prompts) gave no group whose rewards differ "
-        f"(seen: {shown}), so there is nothing to learn: the data are too easy or too hard for the model, "
+        f"(seen: {shown}), so there is nothing to learn: the data are too easy or too hard for the "
+        "model, "
         "or the reward cannot tell its answers apart. Look at the rewards (mmr1 reward), choose "
         "other data, begin with supervised training, or raise rollout.n or the temperature"
     )
