@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmr1.boxes import check_inside, pixels
 from mmr1.data.media_values import media_refs
 from mmr1.data.placeholders import fill, prepend
 from mmr1.data.record import decode, parse_json
 from mmr1.registry import suggest
 from mmr1.types import MediaRef, Message, Sample, TextPart
-from mmr1.vision.boxes import check_inside, pixels
 
 Row = Mapping[str, Any]
 Turns = list[tuple[str, str]]
