@@ -57,7 +57,10 @@ def checks() -> Iterator[Check]:
     """All checks, cheapest first."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("python", version, None if sys.version_info >= (3, 11) else "use Python 3.11+")
-    yield from packages(importlib.metadata.requires("mmr1") or [])
+    try:
+        yield from packages(importlib.metadata.requires("mmr1") or [])
+    except importlib.metadata.PackageNotFoundError:
+        yield Check("mmr1", "its metadata are missing", "pip install -e . in its checkout")
     yield _vllm()
     yield from map(_guarded, (_torchvision, _decoders, _device, _memory, _disk, _training))
 

@@ -133,8 +133,8 @@ def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
 
 def inside_answer(text: Any) -> Any:
     """The content of the last ``<answer>`` tag; anything that carries no tag as it is."""
-    found = _ANSWER.findall(text) if isinstance(text, str) else []
-    return found[-1].strip() if found else text
+    answers = _ANSWER.findall(text) if isinstance(text, str) else []
+    return answers[-1].strip() if answers else text
 
 
 def tagged_answer(text: Any) -> str:

@@ -40,7 +40,7 @@ def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
 
     Args:
         ref: The image.
-        budget: Resize to this budget (and to the wishes in ``ref.options``) the way qwen-vl-utils
+        budget: Resize to this budget (and to the budgets in ``ref.options``) the way qwen-vl-utils
             does; every engine's own processor then leaves the pixels as they are.
 
     Raises:
@@ -106,16 +106,16 @@ def _webp_head(ref: MediaRef) -> WebpHead | None:
     """The head of a WebP image, or None for other formats and unreadable files."""
     try:
         if ref.data is not None:
-            found = webp_head(ref.data[:HEAD])
+            head = webp_head(ref.data[:HEAD])
         else:
             assert ref.path is not None
             with ref.path.open("rb") as file:
-                found = webp_head(file.read(HEAD))
+                head = webp_head(file.read(HEAD))
     except OSError:
         return None  # opening it properly will say what is wrong
-    if found is not None and found.size[0] * found.size[1] > MAX_PIXELS:
-        raise ValueError(f"{ref}: {_too_large(found.size)}")
-    return found
+    if head is not None and head.size[0] * head.size[1] > MAX_PIXELS:
+        raise ValueError(f"{ref}: {_too_large(head.size)}")
+    return head
 
 
 def _too_large(size: tuple[int, int]) -> str:
