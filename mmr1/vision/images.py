@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from PIL import Image, TiffImagePlugin, WebPImagePlugin  # the last two register their formats
-from PIL.Image import Transpose
+
+# The last two register their formats.
+from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, fit_size
@@ -21,15 +22,6 @@ MAX_PIXELS = 80_000_000
 FORMATS = ("PNG", "JPEG", WebPImagePlugin.WebPImageFile.format, "BMP", "GIF", "TIFF", "PPM")
 
 _ORIENTATION = 0x0112
-_UPRIGHT = {
-    2: Transpose.FLIP_LEFT_RIGHT,
-    3: Transpose.ROTATE_180,
-    4: Transpose.FLIP_TOP_BOTTOM,
-    5: Transpose.TRANSPOSE,
-    6: Transpose.ROTATE_270,
-    7: Transpose.TRANSVERSE,
-    8: Transpose.ROTATE_90,
-}
 _QUARTER_TURNS = frozenset({5, 6, 7, 8})
 
 
@@ -48,10 +40,9 @@ def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
             :data:`MAX_PIXELS`, or its size is not the one that the record states.
     """
     with _opened(ref) as image:
-        turn = _UPRIGHT.get(_orientation(image))
-        pixels = to_rgb(image)
-        if turn is not None:
-            pixels = pixels.transpose(turn)
+        # Asked of the header first, as for the size: see _orientation.
+        upright = ImageOps.exif_transpose(image) if _orientation(image) != 1 else image
+        pixels = to_rgb(upright)
     if ref.size is not None and pixels.size != tuple(ref.size):
         raise ValueError(
             f"{ref}: the record states {ref.size[0]}x{ref.size[1]} pixels, the image has "
