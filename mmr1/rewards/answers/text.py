@@ -113,6 +113,7 @@ def rouge(
     return rouge_f1(predicted, expected, str(kind))
 
 
+# Not by rouge-score: docs/decisions.md says why.
 def rouge_f1(predicted: tuple[str, ...], expected: tuple[str, ...], kind: str) -> float:
     """The F1 of two token sequences."""
     if kind == "mean":

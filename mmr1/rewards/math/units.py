@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+# Not by pint: docs/decisions.md says why.
 # name(s) -> (dimension, how many base units). Symbols are case-sensitive, words are not.
 _SYMBOLS: dict[str, tuple[str, str]] = {
     "mm": ("length", "1/1000"),
