@@ -7,13 +7,11 @@ neither the number of workers nor an interruption can show in it.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
 import shutil
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -32,6 +30,7 @@ from datasets_prep.progress import Progress
 from mmr1.data.forms import Place
 from mmr1.data.record import atomic, dump
 from mmr1.data.schema import VERSION
+from mmr1.lifetime import die_with
 from mmr1.types import Sample
 
 CHUNK = 64
@@ -144,7 +143,7 @@ def _work_in_parallel(converter: Converter, plan: Plan, workers: int, progress: 
     """The same in processes, a bounded number of chunks under way at a time."""
     under_way: set[Future[int]] = set()
     # Spawned, not forked: nothing of this process (threads, open files) leaks into the workers.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _die_with_parent) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (os.getpid(),)) as pool:
         for part, block in _open_chunks(converter, plan, progress):
             under_way.add(pool.submit(_convert_chunk, plan, part, block))
             while len(under_way) >= 2 * workers:
@@ -169,11 +168,10 @@ def _open_chunks(
             yield part, block
 
 
-def _die_with_parent() -> None:
-    """Let a killed run take its workers along (Linux)."""
+def _begin(parent: int) -> None:
+    """Leave Ctrl-C to the parent, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    die_with(parent)
 
 
 def _convert_chunk(plan: Plan, part: Path, rows: list[Numbered]) -> int:

@@ -7,14 +7,14 @@ import importlib.util
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import psutil
-from packaging.specifiers import SpecifierSet
+from packaging.requirements import Requirement
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -24,23 +24,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the doctor's report; ``remedy`` is None when all is well."""
+    """One line of the doctor's report.
+
+    Attributes:
+        subject: What was looked at.
+        state: How it is.
+        remedy: What to do about it; None when all is well.
+    """
 
     subject: str
-    found: str
+    state: str
     remedy: str | None = None
 
 
-# Distribution, versions that work together, needed by the base install?
-PACKAGES = (
-    ("torch", ">=2.11,<2.14", True),
-    ("transformers", ">=5.16.1,<5.20", True),
-    ("torchvision", ">=0.26,<0.29", True),
-    ("qwen-vl-utils", ">=0.0.14", True),
-    ("math-verify", "==0.9.0", True),
-    ("decord", ">=0.6", True),
-    ("ray", ">=2.50", False),
-)
+OPTIONAL_EXTRA = "ray"
+"""The extra whose packages are looked at too; vLLM, which has two, has a check of its own."""
 
 
 def run_doctor() -> bool:
@@ -49,7 +47,7 @@ def run_doctor() -> bool:
     well = True
     for check in checks():
         mark = "[green]ok[/]" if check.remedy is None else "[red]!![/]"
-        line = f"{mark}  {check.subject:<16} {check.found}"
+        line = f"{mark}  {check.subject:<16} {check.state}"
         console.print(line if check.remedy is None else f"{line} -> {check.remedy}", soft_wrap=True)
         well &= check.remedy is None
     return well
@@ -59,21 +57,36 @@ def checks() -> Iterator[Check]:
     """All checks, cheapest first."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("python", version, None if sys.version_info >= (3, 11) else "use Python 3.11+")
-    for name, wanted, required in PACKAGES:
-        yield _package(name, wanted, required)
+    try:
+        yield from packages(importlib.metadata.requires("mmr1") or [])
+    except importlib.metadata.PackageNotFoundError:
+        yield Check("mmr1", "its metadata are missing", "pip install -e . in its checkout")
     yield _vllm()
     yield from map(_guarded, (_torchvision, _decoders, _device, _memory, _disk, _training))
 
 
-def _package(name: str, wanted: str, required: bool) -> Check:
+def packages(declared: Iterable[str]) -> Iterator[Check]:
+    """The packages that the base install and :data:`OPTIONAL_EXTRA` ask for.
+
+    Args:
+        declared: Requirements as the metadata of a distribution state them.
+    """
+    for requirement in map(Requirement, declared):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield _package(requirement, required=True)
+        elif requirement.marker.evaluate({"extra": OPTIONAL_EXTRA}):
+            yield _package(requirement, required=False)
+
+
+def _package(requirement: Requirement, required: bool) -> Check:
+    name, versions = requirement.name, requirement.specifier
     try:
-        found = importlib.metadata.version(name)
+        installed = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        remedy = f"pip install '{name}{wanted}'" if required else None
+        remedy = f"pip install '{name}{versions}'" if required else None
         return Check(name, "not installed" + ("" if required else " (optional)"), remedy)
-    public = found.split("+")[0]
-    fits = SpecifierSet(wanted).contains(public, prereleases=True)
-    return Check(name, found, None if fits else f"mmr1 works with {name}{wanted}")
+    fits = versions.contains(installed.split("+")[0], prereleases=True)
+    return Check(name, installed, None if fits else f"mmr1 works with {name}{versions}")
 
 
 def _vllm() -> Check:
@@ -86,7 +99,7 @@ def _vllm() -> Check:
 
 
 def _guarded(check: Callable[[], Check]) -> Check:
-    """A check that breaks is itself a finding."""
+    """A check that breaks is reported like any other."""
     try:
         return check()
     except Exception as error:
@@ -127,10 +140,10 @@ def _decoders() -> Check:
     import decord
     from PIL import features
 
-    found = f"decord {decord.__version__}, PyAV {av.__version__}, Pillow's codecs"
+    versions = f"decord {decord.__version__}, PyAV {av.__version__}, Pillow's codecs"
     missing = [codec for codec in ("jpg", "webp", "zlib") if not features.check(codec)]
     remedy = f"reinstall pillow: it lacks {', '.join(missing)}" if missing else None
-    return Check("decoders", found, remedy)
+    return Check("decoders", versions, remedy)
 
 
 def _training() -> Check:
@@ -167,8 +180,8 @@ def _training() -> Check:
         scorer = build_packed_model(config, model, family, media, 1.0)
         stats = sft_step(scorer, Optimizer(model, OptimizerConfig(), 1), groups)
     took = time.perf_counter() - begin
-    found = f"{stats['tokens/completion']:.0f} tokens generated, one update, {took:.1f} s"
-    return Check("training", found)
+    outcome = f"{stats['tokens/completion']:.0f} tokens generated, one update, {took:.1f} s"
+    return Check("training", outcome)
 
 
 def run_estimate(config: Config, memory_gib: float | None, load: Load | None) -> bool:
@@ -179,20 +192,20 @@ def run_estimate(config: Config, memory_gib: float | None, load: Load | None) ->
 
     load = load or measured_load(config)
     memory = _device_bytes() if memory_gib is None else memory_gib * GIB
-    found = estimate(config, load, memory)
+    needs = estimate(config, load, memory)
     console = Console(highlight=False)
     table = Table("", "part", "GiB", title=f"{config.model.path}, a device of each kind")
     table.columns[2].justify = "right"
-    for row in rows(found, memory):
+    for row in rows(needs, memory):
         table.add_row(*row)
     console.print(table)
     console.print(
         f"prompt {load.prompt} tokens ({load.vision} of them vision), completion "
-        f"{load.completion}; {found.sync_bytes / GIB:.2f} GiB of weights to each engine a step"
+        f"{load.completion}; {needs.sync_bytes / GIB:.2f} GiB of weights to each engine a step"
     )
-    for line in found.advice:
+    for line in needs.advice:
         console.print(f"it will not fit -> {line}", soft_wrap=True)
-    return not found.advice
+    return not needs.advice
 
 
 def measured_load(config: Config, samples: int = 500) -> Load:

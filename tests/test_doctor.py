@@ -21,11 +21,11 @@ def test_this_environment_is_fit(mmr1):
 
 
 def test_what_is_amiss_has_a_remedy_and_a_bad_exit_code(mmr1, monkeypatch):
-    monkeypatch.setattr(doctor, "PACKAGES", (("torch", "<2", True), ("no-such-thing", ">=1", True)))
-
     def broken() -> doctor.Check:
         raise OSError("libcudart.so.13: cannot open")
 
+    check = doctor.packages
+    monkeypatch.setattr(doctor, "packages", lambda _: check(["torch<2", "no-such-thing>=1"]))
     monkeypatch.setattr(doctor, "_training", broken)
     code, out, _ = mmr1("doctor")
     assert code == 1
@@ -35,10 +35,24 @@ def test_what_is_amiss_has_a_remedy_and_a_bad_exit_code(mmr1, monkeypatch):
     assert "failed -> OSError: libcudart.so.13: cannot open" in out
 
 
+def test_packages_are_those_that_the_project_asks_for():
+    declared = [
+        "torch>=2",
+        "no-such-thing>=1",
+        'no-such-ray>=1; extra == "ray"',
+        'no-such-tool; extra == "dev"',
+        'no-such-shim; python_version < "3"',
+    ]
+    torch, missing, optional = doctor.packages(declared)
+    assert (torch.subject, torch.remedy) == ("torch", None)
+    assert missing.remedy == "pip install 'no-such-thing>=1'"
+    assert (optional.state, optional.remedy) == ("not installed (optional)", None)
+
+
 @pytest.mark.parametrize(("free", "remedy"), [(8, None), (1, "close other programs")])
 def test_memory(monkeypatch, free, remedy):
     memory = type("Memory", (), {"available": free * 1024**3})
     monkeypatch.setattr(doctor.psutil, "virtual_memory", memory)
-    found = doctor._memory()
-    assert found.found == f"{free:.1f} GiB available"
-    assert (found.remedy or "None").endswith(str(remedy))
+    check = doctor._memory()
+    assert check.state == f"{free:.1f} GiB available"
+    assert (check.remedy or "None").endswith(str(remedy))

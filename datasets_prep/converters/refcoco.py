@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from datasets_prep.converters.base import Converter
+from mmr1.boxes import check_inside, pixels
 from mmr1.data.forms import Place, Row, assemble, with_size
 from mmr1.types import Sample
-from mmr1.vision.boxes import check_inside, pixels
 from mmr1.vision.images import image_size
 
 
@@ -29,12 +29,12 @@ def convert(row: Row, place: Place) -> Iterator[Sample]:
 
 
 def _sentences(row: Row) -> list[str]:
-    found: Any = next(
+    value: Any = next(
         (row[k] for k in ("sentences", "sentence", "expression", "caption", "sent") if row.get(k)),
         [],
     )
-    found = [found] if isinstance(found, str) else found
-    return [s["raw"] if isinstance(s, dict) and "raw" in s else _sent(s) for s in found]
+    sentences = [value] if isinstance(value, str) else value
+    return [s["raw"] if isinstance(s, dict) and "raw" in s else _sent(s) for s in sentences]
 
 
 def _sent(sentence: Any) -> str:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mmr1.boxes import check_inside, pixels
 from mmr1.data.media_values import media_refs
 from mmr1.data.placeholders import fill, prepend
 from mmr1.data.record import decode, parse_json
 from mmr1.registry import suggest
 from mmr1.types import MediaRef, Message, Sample, TextPart
-from mmr1.vision.boxes import check_inside, pixels
 
 Row = Mapping[str, Any]
 Turns = list[tuple[str, str]]
@@ -133,8 +133,8 @@ def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
 
 def inside_answer(text: Any) -> Any:
     """The content of the last ``<answer>`` tag; anything that carries no tag as it is."""
-    found = _ANSWER.findall(text) if isinstance(text, str) else []
-    return found[-1].strip() if found else text
+    answers = _ANSWER.findall(text) if isinstance(text, str) else []
+    return answers[-1].strip() if answers else text
 
 
 def tagged_answer(text: Any) -> str:

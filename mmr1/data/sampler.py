@@ -57,11 +57,6 @@ class Sampler:
         """How many samples were drawn so far."""
         return sum(self._drawn.values())
 
-    @property
-    def epoch(self) -> float:
-        """How often the smallest-walked source has been walked through."""
-        return min(drawn / len(self._sources[name]) for name, drawn in self._drawn.items())
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the order depends on, as JSON values."""
         return {"seed": self._seed, "drawn": dict(self._drawn), "sources": self._identity()}

@@ -31,7 +31,7 @@ def load_samples(
             cannot be used than allowed. Names the file and the row.
     """
     config = config or DataConfig()
-    quarantine = quarantine or Quarantine(None, config.max_bad_fraction)
+    quarantine = quarantine or Quarantine(config.max_bad_fraction)
     template = load_template(config.prompt_template) if config.prompt_template else None
     samples: list[Sample] = []
     total = 0

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mmr1.boxes import Box, Size, is_box, to_original
 from mmr1.rewards.builtin import reward_of_task
 from mmr1.rewards.extract import extract_answer
-from mmr1.rewards.grounding.answer_boxes import Box, Size, is_box, read_boxes, to_original
+from mmr1.rewards.grounding.answer_boxes import read_boxes
 from mmr1.rewards.grounding.iou import gold_boxes
 from mmr1.rewards.item import BadGoldError
 
@@ -50,10 +51,10 @@ class BoxReader:
         answer = extract_answer(text, self.options.get("extract", "auto"))
         boxes = read_boxes(answer or "") or []
         try:
-            found = [to_original(box, space, original, seen) for box in boxes[:DRAWN]]
+            predicted = [to_original(box, space, original, seen) for box in boxes[:DRAWN]]
         except ValueError:  # a size that the conversion needs was not kept by this run
             return []
-        return [box for box in found if is_box(box)]
+        return [box for box in predicted if is_box(box)]
 
 
 def box_reader(config: Mapping[str, Any]) -> BoxReader:

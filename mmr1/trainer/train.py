@@ -79,7 +79,7 @@ def check_inputs(config: Config, scorer: CompositeReward, *, train: bool) -> Inp
     """
     check_engine(config)
     set_up_torch(config.seed, config.trainer.threads)
-    quarantine = Quarantine(None, config.data.max_bad_fraction)
+    quarantine = Quarantine(config.data.max_bad_fraction)
     sources, weights = load_mixture(config.data, quarantine) if train else ({}, {})
     with_eval = config.data.eval is not None or not train
     held_out = load_held_out(config) if with_eval else []

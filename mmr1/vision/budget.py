@@ -1,7 +1,11 @@
 """Pixel and token budgets: what an image or a video will cost, known from its size alone.
 
-The arithmetic is that of Qwen2-VL's processors (``smart_resize``) and of qwen-vl-utils' frame
-sampling, so that filtering by length never decodes a dataset.
+The arithmetic is that of ``smart_resize`` in transformers and of qwen-vl-utils' frame sampling
+(``smart_nframes``), so that filtering by length never decodes a dataset. It is written out here
+for three reasons. Importing either library loads torch: 3 s and 380 MB against 0.1 s and 36 MB for
+reading a header. ``smart_resize`` of qwen-vl-utils 0.0.14 gives long strips a side of 0 pixels and
+differs from the processor's for sides under 14 pixels. And a size must stay as it is when it is
+fitted twice, which neither holds. Property tests hold this module equal to both.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ class PixelBudget:
         return self.patch * self.merge
 
     def of(self, options: Mapping[str, Any]) -> PixelBudget:
-        """This budget with the wishes of one medium."""
+        """This budget with what ``options`` of one medium ask for instead."""
         return PixelBudget(
             int(options.get("min_pixels", self.min_pixels)),
             int(options.get("max_pixels", self.max_pixels)),
@@ -67,7 +71,7 @@ class VideoBudget:
     temporal: int = 2
 
     def of(self, options: Mapping[str, Any]) -> VideoBudget:
-        """This budget with the wishes of one medium."""
+        """This budget with what ``options`` of one medium ask for instead."""
         return VideoBudget(
             float(options.get("fps", self.fps)),
             int(options.get("min_frames", self.min_frames)),
@@ -104,11 +108,11 @@ def image_budget(processor: Any) -> PixelBudget:
     )
 
 
-def video_budget(processor: Any, **wishes: Any) -> VideoBudget:
+def video_budget(processor: Any, **options: Any) -> VideoBudget:
     """The budget of a transformers video processor (or of the one inside a whole processor)."""
     processor = getattr(processor, "video_processor", processor)
     frame = image_budget(processor)
-    return VideoBudget(frame=frame, temporal=processor.temporal_patch_size).of(wishes)
+    return VideoBudget(frame=frame, temporal=processor.temporal_patch_size).of(options)
 
 
 def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
@@ -121,11 +125,11 @@ def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
         ValueError: The longer side exceeds :data:`MAX_ASPECT_RATIO` times the shorter one, or no
             size within the budget has nearly this aspect ratio.
     """
-    fitted = _fit_once(width, height, budget)
+    fitted = _smart_resize(width, height, budget)
     if fitted[0] * fitted[1] > budget.max_pixels:  # a strip whose short side had to be raised
         longest = budget.max_pixels // budget.factor**2 * budget.factor
         fitted = (min(fitted[0], longest), min(fitted[1], longest))
-    if fitted[0] * fitted[1] > budget.max_pixels or _fit_once(*fitted, budget) != fitted:
+    if fitted[0] * fitted[1] > budget.max_pixels or _smart_resize(*fitted, budget) != fitted:
         raise ValueError(
             f"{width}x{height} pixels cannot be brought to {budget.min_pixels}-{budget.max_pixels} "
             "pixels in whole patches; widen the budget or crop the image"
@@ -133,7 +137,8 @@ def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
     return fitted
 
 
-def _fit_once(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
+def _smart_resize(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
+    """``(width, height)`` as ``smart_resize`` of transformers has it."""
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         raise ValueError(
             f"{width}x{height} pixels: one side is more than {MAX_ASPECT_RATIO} times the other, "
@@ -167,7 +172,7 @@ def frame_indices(
     Args:
         frames: Frames of the whole video.
         fps: Its frame rate.
-        budget: With the wishes of the video applied.
+        budget: With the options of the video applied (:meth:`VideoBudget.of`).
         options: ``start`` and ``end`` in seconds, ``nframes`` for a fixed number.
 
     Raises:
@@ -181,11 +186,11 @@ def frame_indices(
     else:
         lowest = math.ceil(budget.min_frames / step) * step
         highest = math.floor(min(budget.max_frames, available) / step) * step
-        wanted = min(max(available / fps * budget.fps, lowest), highest, available)
-        count = math.floor(wanted / step) * step
+        exact = min(max(available / fps * budget.fps, lowest), highest, available)
+        count = math.floor(exact / step) * step
     if not step <= count <= available:
         raise ValueError(
-            f"{count} frames wanted of the {available} there are; between {step} and that many "
+            f"{count} frames asked for of the {available} there are; between {step} and that many "
             "can be had (set nframes, fps, start and end accordingly)"
         )
     # Halfway cases round to the even neighbour, as torch.linspace(...).round() does.
@@ -210,7 +215,7 @@ def fit_frame(width: int, height: int, count: int, budget: VideoBudget) -> tuple
     frame = PixelBudget(
         budget.frame.min_pixels, math.floor(largest), budget.frame.patch, budget.frame.merge
     )
-    return _fit_once(width, height, frame)
+    return _smart_resize(width, height, frame)
 
 
 def video_grid(width: int, height: int, count: int, budget: VideoBudget) -> tuple[int, int, int]:

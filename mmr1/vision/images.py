@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from PIL import Image, TiffImagePlugin, WebPImagePlugin  # the last two register their formats
-from PIL.Image import Transpose
+
+# The last two register their formats.
+from PIL import Image, ImageOps, TiffImagePlugin, WebPImagePlugin
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, fit_size
@@ -21,15 +22,6 @@ MAX_PIXELS = 80_000_000
 FORMATS = ("PNG", "JPEG", WebPImagePlugin.WebPImageFile.format, "BMP", "GIF", "TIFF", "PPM")
 
 _ORIENTATION = 0x0112
-_UPRIGHT = {
-    2: Transpose.FLIP_LEFT_RIGHT,
-    3: Transpose.ROTATE_180,
-    4: Transpose.FLIP_TOP_BOTTOM,
-    5: Transpose.TRANSPOSE,
-    6: Transpose.ROTATE_270,
-    7: Transpose.TRANSVERSE,
-    8: Transpose.ROTATE_90,
-}
 _QUARTER_TURNS = frozenset({5, 6, 7, 8})
 
 
@@ -40,7 +32,7 @@ def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
 
     Args:
         ref: The image.
-        budget: Resize to this budget (and to the wishes in ``ref.options``) the way qwen-vl-utils
+        budget: Resize to this budget (and to the budgets in ``ref.options``) the way qwen-vl-utils
             does; every engine's own processor then leaves the pixels as they are.
 
     Raises:
@@ -48,10 +40,9 @@ def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
             :data:`MAX_PIXELS`, or its size is not the one that the record states.
     """
     with _opened(ref) as image:
-        turn = _UPRIGHT.get(_orientation(image))
-        pixels = to_rgb(image)
-        if turn is not None:
-            pixels = pixels.transpose(turn)
+        # Asked of the header first, as for the size: see _orientation.
+        upright = ImageOps.exif_transpose(image) if _orientation(image) != 1 else image
+        pixels = to_rgb(upright)
     if ref.size is not None and pixels.size != tuple(ref.size):
         raise ValueError(
             f"{ref}: the record states {ref.size[0]}x{ref.size[1]} pixels, the image has "
@@ -106,16 +97,16 @@ def _webp_head(ref: MediaRef) -> WebpHead | None:
     """The head of a WebP image, or None for other formats and unreadable files."""
     try:
         if ref.data is not None:
-            found = webp_head(ref.data[:HEAD])
+            head = webp_head(ref.data[:HEAD])
         else:
             assert ref.path is not None
             with ref.path.open("rb") as file:
-                found = webp_head(file.read(HEAD))
+                head = webp_head(file.read(HEAD))
     except OSError:
         return None  # opening it properly will say what is wrong
-    if found is not None and found.size[0] * found.size[1] > MAX_PIXELS:
-        raise ValueError(f"{ref}: {_too_large(found.size)}")
-    return found
+    if head is not None and head.size[0] * head.size[1] > MAX_PIXELS:
+        raise ValueError(f"{ref}: {_too_large(head.size)}")
+    return head
 
 
 def _too_large(size: tuple[int, int]) -> str:

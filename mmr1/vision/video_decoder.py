@@ -95,12 +95,12 @@ def _by_decord(path: str, indices: list[int], header: VideoHeader) -> Frames:
 
 
 def _by_pyav(path: str, indices: list[int], header: VideoHeader) -> Frames:
-    wanted = set(indices)
+    sampled = set(indices)
     decoded = -1
     with av.open(path) as container:
         stream = container.streams.video[0]
         for decoded, frame in enumerate(container.decode(stream)):
-            if decoded in wanted:
+            if decoded in sampled:
                 if frame.is_corrupt:
                     raise ValueError(f"frame {decoded} is damaged")
                 yield frame.to_ndarray(format="rgb24")

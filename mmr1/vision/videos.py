@@ -45,7 +45,7 @@ def load_video(
 
     Raises:
         ValueError: Names the file: it cannot be decoded within the deadline, holds fewer frames
-            than its header declares or than are wanted, or has damaged frames. Nothing is ever
+            than its header declares or than are asked for, or has damaged frames. Nothing is ever
             put in their place.
     """
     request = {"task": "decode", "options": dict(ref.options)}
@@ -91,13 +91,13 @@ def probe_video(ref: MediaRef, deadline_s: float = DEADLINE_S) -> VideoHeader:
 def sampled_grid(ref: MediaRef, budget: VideoBudget) -> tuple[int, int, int]:
     """``(t, h, w)`` in patches of a video, without decoding it."""
     header = probe_video(ref)
-    wishes = budget.of(ref.options)
+    budget = budget.of(ref.options)
     try:
         if ref.path is not None and ref.path.name.endswith(".frames.json"):
             count = header.frames + (-header.frames) % budget.temporal
         else:
-            count = len(frame_indices(header.frames, header.fps, wishes, ref.options))
-        return video_grid(header.width, header.height, count, wishes)
+            count = len(frame_indices(header.frames, header.fps, budget, ref.options))
+        return video_grid(header.width, header.height, count, budget)
     except ValueError as error:
         raise ValueError(f"{ref}: {error}") from error
 

@@ -51,7 +51,7 @@ def main() -> None:
         samples,
         lambda sample: prompt_length(family, render_prompt(family, sample)),
         counted // len(refs),
-        Quarantine(None, 1.0),
+        Quarantine(1.0),
     )
     filter_s = time.perf_counter() - begin
     rows = [

@@ -290,7 +290,7 @@ def test_sources_that_are_none(root: Path) -> None:
         load_samples(root / "empty.json")
 
 
-def test_bad_rows_stop_the_run_or_go_to_quarantine(root: Path, tmp_path: Path) -> None:
+def test_bad_rows_stop_the_run_or_go_to_quarantine(root: Path) -> None:
     from mmr1.data.quarantine import Quarantine
 
     lines = [json.dumps({"problem": f"{i}?", "answer": "1"}) for i in range(8)]
@@ -300,12 +300,12 @@ def test_bad_rows_stop_the_run_or_go_to_quarantine(root: Path, tmp_path: Path) -
     with pytest.raises(ValueError, match=r"r\.jsonl:9: media file 'images/none\.png'"):
         load_samples(path)
     config = DataConfig(max_bad_fraction=0.2)
-    quarantine = Quarantine(tmp_path / "run/quarantine.jsonl", 0.2)
+    quarantine = Quarantine(0.2)
     assert len(load_samples(path, config, quarantine)) == 8
-    named = [json.loads(line) for line in quarantine.path.read_text().splitlines()]
-    assert [entry["row"] for entry in named] == [f"{path}:9", f"{path}:10"]
-    assert "none.png" in named[0]["reason"]
-    assert "not valid JSON" in named[1]["reason"]
+    dropped = quarantine.dropped
+    assert [entry["row"] for entry in dropped] == [f"{path}:9", f"{path}:10"]
+    assert "none.png" in dropped[0]["reason"]
+    assert "not valid JSON" in dropped[1]["reason"]
     with pytest.raises(ValueError, match=r"2 of 10 rows cannot be used.*none\.png"):
         load_samples(path, DataConfig(max_bad_fraction=0.1))
 

@@ -14,12 +14,12 @@ from datasets_prep.conversion import convert
 from datasets_prep.converters.base import CONVERTERS, Changed
 from datasets_prep.finish import check_gold
 from datasets_prep.leakage import find_leaks, normalised, picture_hash
+from mmr1.boxes import convert as convert_box
+from mmr1.boxes import pixels
 from mmr1.data.forms import Place
 from mmr1.data.sources import load_samples
 from mmr1.rewards.grounding.iou import iou
 from mmr1.types import MediaRef, Message, Sample, TextPart
-from mmr1.vision.boxes import convert as convert_box
-from mmr1.vision.boxes import pixels
 from mmr1.vision.budget import PixelBudget, fit_size
 from mmr1.vision.images import load_image
 from tests.vision.media import SHARED, encoded, noise, write_video

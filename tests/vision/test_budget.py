@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from qwen_vl_utils import vision_process
 from transformers import Qwen2VLImageProcessor, Qwen2VLVideoProcessor
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import (
@@ -82,6 +83,36 @@ def test_fitting_holds_the_budget_and_is_final(
     assert budget.min_pixels <= fitted[0] * fitted[1] <= budget.max_pixels
 
 
+log_sides = st.floats(0, math.log(5000)).map(lambda log: round(math.exp(log)))
+"""Sides from 1 to 5,000 pixels, small ones as often as large ones."""
+
+
+@settings(max_examples=500)
+@given(log_sides, log_sides, st.integers(4, 1500), st.integers(1, 20))
+def test_fitting_is_smart_resize_where_that_keeps_the_budget(
+    width: int, height: int, least: int, spread: int
+) -> None:
+    """Of transformers; of qwen-vl-utils unless a side is half a patch or less, or gets 0."""
+    assume(max(width, height) <= 200 * min(width, height))
+    budget = PixelBudget(least * 784, least * spread * 784)
+    rows, columns = smart_resize(height, width, 28, budget.min_pixels, budget.max_pixels)
+    by_qwen = vision_process.smart_resize(height, width, 28, budget.min_pixels, budget.max_pixels)
+    if min(width, height) > 14 and 0 not in by_qwen:
+        assert by_qwen == (rows, columns)
+    again = smart_resize(rows, columns, 28, budget.min_pixels, budget.max_pixels)
+    if rows * columns > budget.max_pixels or again != (rows, columns):
+        return  # not within the budget, or not final: fit_size corrects or refuses it
+    assert fit_size(width, height, budget) == (columns, rows)
+
+
+def test_where_qwen_vl_utils_gives_no_pixels() -> None:
+    """A strip whose short side is rounded down; why its function is not called."""
+    budget = PixelBudget(6 * 784, 54 * 784)
+    assert vision_process.smart_resize(3245, 42, 28, 6 * 784, 54 * 784) == (1792, 0)
+    assert fit_frame(42, 3245, 2, VideoBudget(frame=budget)) == (28, 1792)
+
+
+@settings(max_examples=500)
 @given(
     st.integers(2, 5000),
     st.floats(1, 120),
@@ -97,7 +128,7 @@ def test_frame_sampling_is_that_of_qwen_vl_utils(
         count = vision_process.smart_nframes(asked, total_frames=total, video_fps=rate)
         expected = torch.linspace(0, total - 1, count).round().long().tolist()
     except ValueError:
-        with pytest.raises(ValueError, match="frames wanted"):
+        with pytest.raises(ValueError, match="frames asked for"):
             frame_indices(total, rate, VideoBudget().of(asked), {})
         return
     indices = frame_indices(total, rate, VideoBudget().of(asked), {})
@@ -106,6 +137,20 @@ def test_frame_sampling_is_that_of_qwen_vl_utils(
     assert max(abs(a - b) for a, b in zip(indices, expected, strict=True)) <= 1
 
 
+@given(st.integers(2, 5000), st.integers(-3, 6000), st.floats(1, 120))
+def test_a_fixed_number_of_frames_is_that_of_qwen_vl_utils(
+    total: int, asked: int, rate: float
+) -> None:
+    try:
+        count = vision_process.smart_nframes({"nframes": asked}, total, rate)
+    except ValueError:
+        with pytest.raises(ValueError, match="frames asked for"):
+            frame_indices(total, rate, VideoBudget(), {"nframes": asked})
+        return
+    assert len(frame_indices(total, rate, VideoBudget(), {"nframes": asked})) == count
+
+
+@settings(max_examples=500)
 @given(st.integers(2, 3000), st.floats(1, 60), st.floats(-5, 400), st.floats(-5, 400))
 def test_start_and_end_are_those_of_qwen_vl_utils(
     total: int, rate: float, start: float, end: float
@@ -121,6 +166,7 @@ def test_start_and_end_are_those_of_qwen_vl_utils(
     assert frame_indices(total, rate, VideoBudget(), wishes) == [first, last]
 
 
+@settings(max_examples=500)
 @given(st.integers(28, 2000), st.integers(28, 2000), st.integers(1, 384).map(lambda n: 2 * n))
 def test_frame_size_is_that_of_qwen_vl_utils(width: int, height: int, count: int) -> None:
     factor, low, high = 28, 128 * 784, 768 * 784

@@ -1,4 +1,4 @@
-"""Boxes read out of text, brought to original pixels once, and compared."""
+"""Boxes read out of text, and their overlap."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
-Box = tuple[float, float, float, float]
-Size = tuple[float, float]
-Space = Literal["original", "resized", "0-1000", "0-1"]
+from mmr1.boxes import Box, is_box
 
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
 _FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -44,10 +42,10 @@ def boxes_of(value: Any) -> Iterator[Box]:
         ValueError: It is something else.
     """
     if isinstance(value, Mapping):
-        found = next((value[key] for key in _KEYS if key in value), None)
-        if found is None:
+        inner = next((value[key] for key in _KEYS if key in value), None)
+        if inner is None:
             raise ValueError("an object without a box")
-        yield from boxes_of(found)
+        yield from boxes_of(inner)
     elif isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) == 4 and all(_is_number(v) for v in value):
             yield _box(value)
@@ -74,40 +72,6 @@ def _finite(number: float) -> float:
         return float(number)
     except OverflowError:
         return math.inf
-
-
-def is_box(box: Box) -> bool:
-    """Finite, and with an area."""
-    return all(map(math.isfinite, box)) and box[0] < box[2] and box[1] < box[3]
-
-
-def to_original(box: Box, space: Space, original: Size | None, seen: Size | None) -> Box:
-    """A predicted box in original pixels.
-
-    Args:
-        box: ``(x1, y1, x2, y2)`` in the prediction's space.
-        space: ``original`` pixels, ``resized`` pixels that the model saw, ``0-1000`` or ``0-1``.
-        original: ``(width, height)`` of the file's image.
-        seen: ``(width, height)`` that the model saw; for ``resized`` only.
-
-    Raises:
-        ValueError: The space is unknown or a size it needs is missing.
-
-    >>> to_original((10, 10, 20, 20), "resized", (200, 100), (100, 100))
-    (20.0, 10.0, 40.0, 20.0)
-    """
-    if space not in get_args(Space):
-        raise ValueError(f"space={space!r}: known are {', '.join(get_args(Space))}")
-    if space == "original":
-        return box
-    if original is None:
-        raise ValueError(f"space={space} needs the original image size")
-    if space == "resized" and seen is None:
-        raise ValueError("space=resized needs the size that the model saw (media_sizes)")
-    unit = {"0-1000": (1000.0, 1000.0), "0-1": (1.0, 1.0)}.get(space) or seen
-    assert unit is not None
-    across, down = original[0] / unit[0], original[1] / unit[1]
-    return box[0] * across, box[1] * down, box[2] * across, box[3] * down
 
 
 def iou_of(a: Box, b: Box) -> float:

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mmr1.boxes import Box, Size, SpaceName, is_box, to_original
 from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.grounding.answer_boxes import (
-    Box,
-    Size,
-    Space,
-    boxes_of,
-    iou_of,
-    is_box,
-    read_boxes,
-    to_original,
-)
+from mmr1.rewards.grounding.answer_boxes import boxes_of, iou_of, read_boxes
 from mmr1.rewards.item import BadGoldError, Job, no_answer
 from mmr1.types import Reward
 
@@ -26,7 +18,7 @@ def iou(
     completion: str,
     answer: Any,
     *,
-    space: Space = "original",
+    space: SpaceName = "original",
     threshold: float | None = None,
     original_sizes: Sequence[Size | None] = (),
     media_sizes: Sequence[Size] = (),
@@ -47,7 +39,7 @@ def iou(
         answer: One gold box or a list of them, ``(x1, y1, x2, y2)`` in original pixels.
         space: The answer's space: ``original``, ``resized`` (pixels that the model saw),
             ``0-1000`` or ``0-1``.
-        threshold: Pay 1 at or above this mean IoU and 0 below, instead of the IoU itself.
+        threshold: The reward is 1 at or above this mean IoU and 0 below, instead of the IoU.
         original_sizes: ``(width, height)`` of each file's image.
         media_sizes: ``(width, height)`` that the model saw of each.
         image_size: The original size, where the record has it by this name.
@@ -62,12 +54,15 @@ def iou(
     text = extract_answer(completion, extract)
     if text is None:
         return no_answer()
-    original = image_size or _at(original_sizes, image)
-    seen = resized_size or _at(media_sizes, image)
-    found = [to_original(box, space, original, seen) for box in read_boxes(text) or []]
-    if len(found) * len(gold) > CHEAP_PAIRS:
-        return Job("mmr1.rewards.grounding.iou:paid", (tuple(found), tuple(gold), threshold))
-    return paid(found, gold, threshold)
+    original_size = image_size or _at(original_sizes, image)
+    seen_size = resized_size or _at(media_sizes, image)
+    predicted = [
+        to_original(box, space, original_size, seen_size) for box in read_boxes(text) or []
+    ]
+    if len(predicted) * len(gold) > CHEAP_PAIRS:
+        arguments = (tuple(predicted), tuple(gold), threshold)
+        return Job("mmr1.rewards.grounding.iou:iou_reward", arguments)
+    return iou_reward(predicted, gold, threshold)
 
 
 def iou_gold(answer: Any) -> None:
@@ -89,28 +84,28 @@ def gold_boxes(answer: Any) -> list[Box]:
     return boxes
 
 
-def paid(found: Sequence[Box], gold: Sequence[Box], threshold: float | None) -> float:
-    """The mean matched IoU, or whether it reaches the threshold."""
-    mean = matched_iou(found, gold)
+def iou_reward(predicted: Sequence[Box], gold: Sequence[Box], threshold: float | None) -> float:
+    """The mean matched IoU; with a threshold 1 where it reaches it and 0 below."""
+    mean = matched_iou(predicted, gold)
     return mean if threshold is None else float(mean >= threshold)
 
 
-def matched_iou(found: Sequence[Box], gold: Sequence[Box]) -> float:
-    """Sum of IoU over the best matching, over max(len(found), len(gold)); 1 for none and none.
+def matched_iou(predicted: Sequence[Box], gold: Sequence[Box]) -> float:
+    """Sum of IoU over the best matching, over the larger number of boxes; 1 for none and none.
 
     The assignment is the Hungarian one (Kuhn 1955) of scipy.
     """
-    larger = max(len(found), len(gold))
+    larger = max(len(predicted), len(gold))
     if larger == 0:
         return 1.0
-    if min(len(found), len(gold)) == 0:
+    if min(len(predicted), len(gold)) == 0:
         return 0.0
-    if min(len(found), len(gold)) == 1:
-        return max(iou_of(a, b) for a in found for b in gold) / larger
+    if min(len(predicted), len(gold)) == 1:
+        return max(iou_of(a, b) for a in predicted for b in gold) / larger
     import numpy as np
     from scipy.optimize import linear_sum_assignment
 
-    overlaps = np.array([[iou_of(a, b) for b in gold] for a in found])
+    overlaps = np.array([[iou_of(a, b) for b in gold] for a in predicted])
     rows, columns = linear_sum_assignment(overlaps, maximize=True)
     return float(overlaps[rows, columns].sum()) / larger
 

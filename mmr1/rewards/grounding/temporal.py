@@ -33,7 +33,7 @@ def tiou(
         completion: The whole completion.
         answer: The gold segment: ``[start, end]`` in seconds, ``{"start", "end"}`` or text.
         duration: Length of the video in seconds, where the record has it.
-        threshold: Pay 1 at or above this IoU and 0 below, instead of the IoU itself.
+        threshold: The reward is 1 at or above this IoU and 0 below, instead of the IoU.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 
     >>> tiou("<answer>from 0:05 to 0:15</answer>", [0, 10])
@@ -43,11 +43,11 @@ def tiou(
     text = extract_answer(completion, extract)
     if text is None:
         return no_answer()
-    found = read_segment(text)
-    if found is None:
+    predicted = read_segment(text)
+    if predicted is None:
         return 0.0
     end = float("inf") if duration is None else float(duration)
-    overlap = segment_iou(_clamp(found, end), _clamp(gold, end))
+    overlap = segment_iou(_clamp(predicted, end), _clamp(gold, end))
     return overlap if threshold is None else float(overlap >= threshold)
 
 
@@ -130,7 +130,7 @@ def temporal_contrast(
         accuracy: This completion's accuracy, from the part named by ``of``.
         group_accuracy: Mean accuracy of its group.
         shuffled_accuracy: Mean accuracy of the same prompt with shuffled frames.
-        bonus: What is paid.
+        bonus: The reward of such an answer.
         correct_above: A completion is right above this accuracy.
 
     >>> temporal_contrast(1.0, 0.75, 0.5), temporal_contrast(0.0, 0.75, 0.5)

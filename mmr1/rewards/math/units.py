@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+# Not by pint: docs/decisions.md says why.
 # name(s) -> (dimension, how many base units). Symbols are case-sensitive, words are not.
 _SYMBOLS: dict[str, tuple[str, str]] = {
     "mm": ("length", "1/1000"),
@@ -194,19 +195,19 @@ def _single(name: str) -> Unit | None:
     exponent = int(power) if power else 1
     if prefix:
         exponent = 2 if prefix.startswith("sq") else 3
-    known = _known(word)
-    if known is None:
+    unit = _listed(word)
+    if unit is None:
         return Unit(_singular(word.lower())) if len(word) > 1 and exponent == 1 else None
     if exponent == 1:
-        return known
-    dimension, factor = f"{known.dimension}{exponent}", known.factor**exponent
+        return unit
+    dimension, factor = f"{unit.dimension}{exponent}", unit.factor**exponent
     if dimension in _CUBIC:
         dimension, scale = _CUBIC[dimension]
         factor *= scale
     return Unit(dimension, factor)
 
 
-def _known(word: str) -> Unit | None:
+def _listed(word: str) -> Unit | None:
     lower = word.lower()
     if lower in ("degree", "degrees", "deg"):
         return DEGREE

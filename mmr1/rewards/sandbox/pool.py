@@ -153,9 +153,6 @@ class Pool:
         """The workers' process ids."""
         return [worker.pid for worker in self._state.workers]
 
-    def clear_cache(self) -> None:
-        self._cache.clear()
-
     def _remember(self, job: Job, rewards: list[Reward]) -> None:
         self._cache[job] = rewards
         if len(self._cache) > self._cache_size:

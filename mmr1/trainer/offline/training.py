@@ -82,7 +82,7 @@ def read_records(config: Config, check: Callable[[Sample], object], *, resume: b
     check_directory(config, resume=resume)
     check_trackers(config.trainer.trackers)
     set_up_torch(config.seed, config.trainer.threads)
-    quarantine = Quarantine(None, config.data.max_bad_fraction)
+    quarantine = Quarantine(config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)
     for sample in chain.from_iterable(sources.values()):
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console

@@ -10,22 +10,23 @@ OUTPUT/run.lock               held by the process that writes here
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml, load_config
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
-    verify_checkpoint,
     checkpoints,
     latest_valid_checkpoint,
     step_of,
+    verify_checkpoint,
 )
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache, PreparedMedia
@@ -81,14 +82,14 @@ def finished(config: Config) -> Path | None:
 def changed_keys(before: Config, now: Config) -> list[str]:
     """The keys outside ``FREE_SECTIONS`` whose values differ, as ``section.key``."""
     old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
-    found = []
+    changed = []
     for section in (s for s in new if s not in FREE_SECTIONS and old[s] != new[s]):
         if isinstance(new[section], dict):
             keys = [k for k in new[section] if old[section].get(k) != new[section][k]]
-            found += [f"{section}.{key}" for key in keys]
+            changed += [f"{section}.{key}" for key in keys]
         else:
-            found.append(section)
-    return found
+            changed.append(section)
+    return changed
 
 
 class RunDirectory:
@@ -121,7 +122,7 @@ class RunDirectory:
     def close(self) -> None:
         """Wait for a checkpoint that is being written; let others write here."""
         self.checkpoints.close()
-        self._lock.close()
+        self._lock.release()
 
     def _rewind(self, step: int) -> None:
         """Take out what was logged of later steps: they will be done again."""
@@ -230,14 +231,14 @@ def _step_of_line(line: str) -> float:
         return float("inf")
 
 
-def _lock(path: Path) -> TextIO:
-    """Hold the file until the process ends, however it ends."""
-    file = path.open("a")
+def _lock(path: Path) -> FileLock:
+    """Hold the file until it is released or the process ends, however it ends."""
+    lock = FileLock(path, timeout=0, thread_local=False)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        lock.acquire()
+    except Timeout as error:
         raise ValueError(
             f"another process is writing into '{path.parent}'; wait for it, stop it, or name "
             "another trainer.output_dir"
         ) from error
-    return file
+    return lock

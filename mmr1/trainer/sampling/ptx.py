@@ -39,7 +39,7 @@ def build_demonstrations(
     """
     if config.data.ptx is None:
         return None
-    quarantine = Quarantine(None, config.data.max_bad_fraction)
+    quarantine = Quarantine(config.data.max_bad_fraction)
     samples = load_samples(config.data.ptx, config.data, quarantine)
     for sample in samples:
         try:

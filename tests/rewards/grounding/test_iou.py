@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mmr1.boxes import Box, to_original
 from mmr1.config import RewardFunctionConfig, RewardsConfig
 from mmr1.rewards import BadGoldError, Job, build_composite_reward
-from mmr1.rewards.grounding.answer_boxes import Box, iou_of, read_boxes, to_original
+from mmr1.rewards.grounding.answer_boxes import iou_of, read_boxes
 from mmr1.rewards.grounding.iou import gold_boxes, iou, matched_iou
 from mmr1.rewards.grounding.temporal import segment_iou, tiou
 from tests.rewards.helpers import item, think
