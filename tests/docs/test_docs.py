@@ -32,14 +32,14 @@ def blocks(path: Path, language: str) -> list[str]:
 
 def commands() -> list[tuple[str, str]]:
     """Every line of code of the pages that calls one of our commands, with the page's name."""
-    found = []
+    calls = []
     for path in [*PAGES, REPOSITORY / "README.md"]:
         indented = re.findall(r"^ {4}(.+)$", path.read_text().replace("\\\n", " "), re.M)
         fenced = [line for block in blocks(path, "bash") for line in block.splitlines()]
-        found += [
+        calls += [
             (path.name, line) for line in indented + fenced if re.match(r"mmr1(-data)? ", line)
         ]
-    return found
+    return calls
 
 
 def source() -> str:
@@ -65,14 +65,6 @@ def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
         if not target.startswith("http"):
             assert (DOCS / target).exists(), target
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_files_that_are_named_are_there(path):
-    for name in re.findall(
-        r"`((?:mmr1|scripts|tests|docs|datasets_prep)/[\w./-]+)`", path.read_text()
-    ):
-        assert (REPOSITORY / name).exists(), name
 
 
 def test_the_messages_of_the_fault_table_are_ours():
