@@ -4,9 +4,9 @@
     mmr1 rm rm.yaml model.path=runs/rm/checkpoints/step_000200 \\
         'data.train={data/round_1.jsonl: 0.9, data/round_0.jsonl: 0.1}'   # 10% replay
 
-A ranking holds one completion per reward value of a group, the best first. Groups whose rewards are all
-equal are skipped. The rewards should come from a verifier, not from the reward model itself. OUTPUT must
-be in the folder of the records or above it, because media paths are relative to it.
+A ranking holds one completion per reward value of a group, the best first. Groups whose rewards are
+all equal are skipped. The rewards should come from a verifier, not from the reward model itself.
+OUTPUT must be in the folder of the records or above it, because media paths are relative to it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python scripts/recipes/sample_rows.py NAME CONVERTER FOLDER
 
-The images are simple: dots to count, a rectangle to find, a moving square. The keys are those of the
-real dataset.
+The images are simple: dots to count, a rectangle to find, a moving square. The keys are those of
+the real dataset.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     scripts/quickstart.sh seed=1 algorithm.name=rloo
     scripts/quickstart.sh rollout.engine=hf --control
 
-Overrides apply to the RL stage, ``seed`` to every stage. ``--control`` also continues SFT for as long
-as RL took, which shows how much of the gain is due to compute.
+Overrides apply to the RL stage, ``seed`` to every stage. ``--control`` also continues SFT for as
+long as RL took, which shows how much of the gain is due to compute.
 """
 
 from __future__ import annotations
