@@ -115,17 +115,17 @@ def stats(
 
     samples = load_all(path)
     budget = PixelBudget(min_tokens * 28 * 28, max_tokens * 28 * 28)
-    found = figures.collect(samples, budget, VideoBudget())
-    print_table(str(path), ("", ""), figures.rows(found, len(samples)))
+    distributions = figures.collect(samples, budget, VideoBudget())
+    print_table(str(path), ("", ""), figures.rows(distributions, len(samples)))
     if png is not None:
-        figures.draw(found, png)
-        typer.echo(f"drawn: {png}")
+        figures.draw(distributions, png)
+        typer.echo(f"written: {png}")
 
 
 @app.command()
 def split(
     path: Records,
-    parts: Annotated[list[str], typer.Argument(help="Names and shares, e.g. train=0.9 eval=0.1")],
+    splits: Annotated[list[str], typer.Argument(help="Names and shares, e.g. train=0.9 eval=0.1")],
     output: Output,
     seed: Seed = 0,
 ) -> None:
@@ -133,7 +133,7 @@ def split(
     from datasets_prep.record_files import load_all
     from datasets_prep.select import save, shares, split
 
-    for name, samples in split(load_all(path), shares(parts), seed).items():
+    for name, samples in split(load_all(path), shares(splits), seed).items():
         save(output / f"{name}.jsonl", samples)
         typer.echo(f"{output / name}.jsonl: {len(samples):,} records")
 
@@ -149,8 +149,8 @@ def mix(
     from datasets_prep.record_files import load_all
     from datasets_prep.select import mix, save, shares
 
-    wanted = shares(sources)
-    samples = mix({name: load_all(Path(name)) for name in wanted}, wanted, count, seed)
+    weights = shares(sources)
+    samples = mix({name: load_all(Path(name)) for name in weights}, weights, count, seed)
     save(output, samples)
     typer.echo(f"{output}: {len(samples):,} records")
 

@@ -61,11 +61,11 @@ def _read_yaml(path: Path) -> Any:
 def _explain(error: ValidationError, source: str) -> Iterable[str]:
     """One line per problem: the file, the key, what is wrong and how to fix it."""
     for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
+        key = ".".join(str(name) for name in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            known = _sibling_keys(problem["loc"])
-            near = suggest(str(problem["loc"][-1]), known)
-            hint = near or f"; known here: {', '.join(known)}"
+            valid = _sibling_keys(problem["loc"])
+            near = suggest(str(problem["loc"][-1]), valid)
+            hint = near or f"; valid keys here: {', '.join(valid)}"
             yield f"{source}: unknown key '{key}'{hint}"
         elif problem["type"] == "missing":
             yield f"{source}: '{key}' is missing; set it in the file or as {key}=..."
@@ -79,8 +79,8 @@ def _explain(error: ValidationError, source: str) -> Iterable[str]:
 def _sibling_keys(location: tuple[int | str, ...]) -> list[str]:
     """The valid keys of the section that holds the unknown key."""
     section: Any = Config
-    for part in location[:-1]:
-        field = getattr(section, "model_fields", {}).get(part)
+    for name in location[:-1]:
+        field = getattr(section, "model_fields", {}).get(name)
         if field is None:  # an entry of a mapping, such as rewards.functions.NAME
             continue
         section = _section_of(field.annotation)

@@ -1,4 +1,4 @@
-"""Measure the pool that verifies answers: a batch with hanging answers, and a long run.
+"""Measure the process pool that verifies answers: a batch with hanging answers, and a long run.
 
 python scripts/bench/rewards.py hangs            64 items of which 8 hang
 python scripts/bench/rewards.py steady [STEPS]   STEPS steps of 128 completions, 1% of them hang
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> None:
         print(f"memory moved by {max(settled) - min(settled):.1f} MiB; {left} processes left")
     else:
         seconds, good, hung = hangs()
-        print(f"{seconds:.2f} s: {good} good verdicts, {hung} time-outs")
+        print(f"{seconds:.2f} s: {good} answers verified, {hung} time-outs")
 
 
 if __name__ == "__main__":
