@@ -1,6 +1,6 @@
 """``mmr1-data``: prepare datasets.
 
-Every command imports what it needs when it runs, so that ``--help`` is instant.
+Each command imports what it needs when it runs, so ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ app = typer.Typer(
 
 Records = Annotated[Path, typer.Argument(help="A record file, or a folder of them")]
 Output = Annotated[Path, typer.Option(help="Folder to write, new or empty")]
-Seed = Annotated[int, typer.Option(help="Picks everything that is drawn")]
+Seed = Annotated[int, typer.Option(help="Random seed")]
 
 
 @app.command("list")
@@ -32,15 +32,15 @@ def list_() -> None:
 
     for verb, registry in (("convert", CONVERTERS), ("make", GENERATORS)):
         rows = [(name, registry.load(name).description) for name in sorted(registry.names())]
-        print_table(f"mmr1-data {verb}", ("name", "what it is"), rows)
+        print_table(f"mmr1-data {verb}", ("name", "description"), rows)
 
 
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="Dataset to convert or make, or a record file")],
-    count: Annotated[int, typer.Option(help="Records of a file to show")] = 1,
+    count: Annotated[int, typer.Option(help="Number of records to show")] = 1,
 ) -> None:
-    """Show what is known of a dataset, or the first records of a file."""
+    """Show the description of a dataset, or the first records of a file."""
     from datasets_prep.show import describe
 
     for line in describe(name, count):
@@ -53,7 +53,7 @@ def make(
     output: Output,
     seed: Seed = 0,
 ) -> None:
-    """Make a generated or bundled dataset."""
+    """Generate a dataset."""
     from datasets_prep.make import make
 
     manifest = make(name, output, seed)
@@ -67,12 +67,13 @@ def convert(
     source: Annotated[Path, typer.Option("--input", help="The dataset's file or folder")],
     output: Annotated[Path, typer.Option(help="Folder to write; an unfinished one is resumed")],
     media_root: Annotated[
-        Path | None, typer.Option(help="Folder of the media paths, if not that of the rows")
+        Path | None,
+        typer.Option(help="Folder that media paths are relative to; default: that of the rows"),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; one per core by default")] = None,
-    embed: Annotated[bool, typer.Option(help="Put the media into the records")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes; default: one per core")] = None,
+    embed: Annotated[bool, typer.Option(help="Embed the media in the records")] = False,
     parquet: Annotated[
-        bool, typer.Option(help="Write records.parquet too, media embedded")
+        bool, typer.Option(help="Also write records.parquet, with embedded media")
     ] = False,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Host that media may be downloaded from; repeatable")
@@ -102,9 +103,9 @@ def validate(path: Records) -> None:
 @app.command()
 def stats(
     path: Records,
-    png: Annotated[Path | None, typer.Option(help="Draw the distributions here")] = None,
-    min_tokens: Annotated[int, typer.Option(help="Least vision tokens of an image")] = 4,
-    max_tokens: Annotated[int, typer.Option(help="Most vision tokens of an image")] = 1280,
+    png: Annotated[Path | None, typer.Option(help="Plot the distributions to this file")] = None,
+    min_tokens: Annotated[int, typer.Option(help="Minimum vision tokens per image")] = 4,
+    max_tokens: Annotated[int, typer.Option(help="Maximum vision tokens per image")] = 1280,
 ) -> None:
     """Count tasks, sizes, vision tokens and answers."""
     from datasets_prep import stats as figures
@@ -114,42 +115,42 @@ def stats(
 
     samples = load_all(path)
     budget = PixelBudget(min_tokens * 28 * 28, max_tokens * 28 * 28)
-    found = figures.collect(samples, budget, VideoBudget())
-    print_table(str(path), ("", ""), figures.rows(found, len(samples)))
+    distributions = figures.collect(samples, budget, VideoBudget())
+    print_table(str(path), ("", ""), figures.rows(distributions, len(samples)))
     if png is not None:
-        figures.draw(found, png)
-        typer.echo(f"drawn: {png}")
+        figures.draw(distributions, png)
+        typer.echo(f"written: {png}")
 
 
 @app.command()
 def split(
     path: Records,
-    parts: Annotated[list[str], typer.Argument(help="Name and share, as in train=0.9 eval=0.1")],
+    splits: Annotated[list[str], typer.Argument(help="Names and shares, e.g. train=0.9 eval=0.1")],
     output: Output,
     seed: Seed = 0,
 ) -> None:
-    """Split into parts; samples of one picture stay together."""
+    """Split a dataset; samples with the same image stay together."""
     from datasets_prep.record_files import load_all
     from datasets_prep.select import save, shares, split
 
-    for name, samples in split(load_all(path), shares(parts), seed).items():
+    for name, samples in split(load_all(path), shares(splits), seed).items():
         save(output / f"{name}.jsonl", samples)
         typer.echo(f"{output / name}.jsonl: {len(samples):,} records")
 
 
 @app.command()
 def mix(
-    sources: Annotated[list[str], typer.Argument(help="Record file and share, as in a.jsonl=0.7")],
+    sources: Annotated[list[str], typer.Argument(help="Record files and shares, e.g. a.jsonl=0.7")],
     output: Annotated[Path, typer.Option(help="Record file to write")],
-    count: Annotated[int, typer.Option(help="Records in all")],
+    count: Annotated[int, typer.Option(help="Total number of records")],
     seed: Seed = 0,
 ) -> None:
-    """Draw a mixture of datasets, without repeats."""
+    """Mix datasets, without repeats."""
     from datasets_prep.record_files import load_all
     from datasets_prep.select import mix, save, shares
 
-    wanted = shares(sources)
-    samples = mix({name: load_all(Path(name)) for name in wanted}, wanted, count, seed)
+    weights = shares(sources)
+    samples = mix({name: load_all(Path(name)) for name in weights}, weights, count, seed)
     save(output, samples)
     typer.echo(f"{output}: {len(samples):,} records")
 
@@ -159,7 +160,7 @@ def leakage(
     first: Annotated[Path, typer.Argument(help="Training records")],
     second: Annotated[Path, typer.Argument(help="Test records")],
 ) -> None:
-    """Find test samples whose picture or question stands in the training data."""
+    """List test samples whose image or question is in the training data."""
     from datasets_prep.leakage import find_leaks
     from datasets_prep.record_files import load_all
     from datasets_prep.tables import print_table
@@ -169,7 +170,7 @@ def leakage(
     if matches:
         rows = [(m.second, m.first, m.by) for m in matches]
         print_table("leaks", (str(second), str(first), "by"), rows)
-    typer.echo(f"{len(matches):,} of {len(tests):,} samples of {second} stand in {first}")
+    typer.echo(f"{len(matches):,} of {len(tests):,} samples of {second} are in {first}")
 
 
 @app.command("filter")
@@ -177,15 +178,17 @@ def filter_(
     path: Records,
     output: Annotated[Path, typer.Option(help="Record file to write")],
     rule: Annotated[
-        str | None, typer.Option(help="As in: task == 'math' and width > 28 and images == 1")
+        str | None, typer.Option(help="E.g. task == 'math' and width > 28 and images == 1")
     ] = None,
-    server: Annotated[str | None, typer.Option(help="OpenAI interface of a model, …/v1")] = None,
-    model: Annotated[str, typer.Option(help="Name that the server knows")] = "",
-    samples: Annotated[int, typer.Option(help="Answers per record")] = 8,
-    low: Annotated[float, typer.Option(help="Least share of right answers")] = 0.1,
-    high: Annotated[float, typer.Option(help="Greatest share of right answers")] = 0.9,
+    server: Annotated[
+        str | None, typer.Option(help="URL of an OpenAI-compatible server, …/v1")
+    ] = None,
+    model: Annotated[str, typer.Option(help="Model name on the server")] = "",
+    samples: Annotated[int, typer.Option(help="Completions per record")] = 8,
+    low: Annotated[float, typer.Option(help="Minimum pass rate")] = 0.1,
+    high: Annotated[float, typer.Option(help="Maximum pass rate")] = 0.9,
 ) -> None:
-    """Keep the records that fit a rule, or that a model gets right now and then."""
+    """Keep the records that satisfy a rule, or whose pass rate is within bounds."""
     from datasets_prep import select
     from datasets_prep.pass_rate import Server, keep_band
     from datasets_prep.record_files import load_all
@@ -203,18 +206,18 @@ def filter_(
 
 @app.command()
 def frames(
-    folder: Annotated[Path, typer.Argument(help="Folder of images, one a frame, in name order")],
-    fps: Annotated[float, typer.Option(help="Frames per second they were taken at")],
-    every: Annotated[int, typer.Option(help="Keep every so many")] = 1,
+    folder: Annotated[Path, typer.Argument(help="Folder with one image per frame, in name order")],
+    fps: Annotated[float, typer.Option(help="Frame rate of the images")],
+    every: Annotated[int, typer.Option(help="Keep every N-th frame")] = 1,
 ) -> None:
-    """Write FOLDER.frames.json, which stands for a folder of frames as a video."""
+    """Write FOLDER.frames.json, which makes a folder of frames a video."""
     from datasets_prep.frames import list_frames
 
     typer.echo(f"{list_frames(folder, fps, every)} written")
 
 
 def main() -> None:
-    """Run the CLI: exit code 0, or 2 with one line on stderr for what the user can mend."""
+    """Run the CLI: exit code 0, or 2 with one line on stderr for an error the user can fix."""
     try:
         app()
     except ValueError as error:

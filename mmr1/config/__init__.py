@@ -1,6 +1,6 @@
-"""The configuration: one pydantic model per section, and every default.
+"""The configuration: one pydantic model per section, with every default.
 
-``file.py`` reads a YAML file into the tree. Unknown keys are refused.
+``tree.py`` puts the sections together. ``file.py`` reads YAML files. Unknown keys are refused.
 """
 
 from mmr1.config.algorithm import AlgorithmConfig, CriticConfig

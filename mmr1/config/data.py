@@ -1,4 +1,4 @@
-"""Where the samples come from: ``data``."""
+"""The ``data`` section: which samples are read, and how they become prompts."""
 
 from __future__ import annotations
 
@@ -8,33 +8,45 @@ from mmr1.config.section import Fraction, Positive, Section
 
 
 class DataConfig(Section):
-    """Where the samples are and how they become prompts."""
+    """Which samples are read, and how they become prompts."""
 
     train: str | dict[str, float] | None = Field(
         None,
-        description="Training data: a file, a folder, a dataset name@split; or several: weight",
+        description="Training data: a file, a folder or dataset@split; or a mapping of several to "
+        "weights",
     )
-    eval: str | None = Field(None, description="Held-out data, named in the same way")
-    ptx: str | None = Field(None, description="Demonstrations for the PTX term (ptx_coef)")
+    eval: str | None = Field(None, description="Evaluation data: a file, a folder or dataset@split")
+    ptx: str | None = Field(
+        None, description="Demonstrations for the PTX loss; needs algorithm.ptx_coef"
+    )
     format: str | None = Field(
-        None, description="Row form (easyr1, verl, trl, ...); recognised by its keys if not set"
+        None,
+        description="Format of the rows (easyr1, verl, trl, ...); detected from their keys if not "
+        "set",
     )
     prompt_template: str | None = Field(
-        None, description="Prompt template by name (think_answer, boxed, ...) or a .jinja file"
+        None, description="Name of a prompt template (think_answer, boxed, ...), or a .jinja file"
     )
-    system_prompt: str | None = Field(None, description="Put before every conversation")
+    system_prompt: str | None = Field(
+        None, description="System message added before every conversation"
+    )
     media_root: str | None = Field(
         None,
-        description="Folder of the media paths; by default that of the record file",
+        description="Folder that media paths are relative to; default: the folder of the record "
+        "file",
     )
     max_bad_fraction: Fraction = Field(
-        0.0, description="Share of rows that may be unusable: dropped, counted and named"
+        0.0,
+        description="Share of rows that may be unusable; they are dropped and listed in "
+        "quarantine.jsonl. More than that stops the run",
     )
     media_workers: int | None = Field(
         None,
         ge=0,
-        description="Processes that decode and prepare images and videos; 0: this one does; "
-        "default: one for every four cores",
+        description="Processes that decode and preprocess media; 0: the trainer process does it; "
+        "default: one per four cores",
     )
     video_fps: float = Field(2.0, gt=0, description="Frames sampled per second of video")
-    video_max_frames: Positive = Field(768, description="Most frames sampled of one video")
+    video_max_frames: Positive = Field(
+        768, description="Maximum number of frames sampled from one video"
+    )

@@ -1,7 +1,7 @@
-"""Configuration files: read, checked, explained where they are wrong, and written.
+"""Read and write configuration files.
 
-A YAML file is read first, then ``key.path=value`` overrides, both through OmegaConf (so
-interpolations work); then pydantic checks the whole.
+OmegaConf reads the YAML file and the ``key.path=value`` overrides, so interpolations work. Pydantic
+then checks the values.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from mmr1.registry import suggest
 
 
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
-    """Read a YAML file, apply ``key.path=value`` overrides, check everything.
+    """Read a YAML file, apply ``key.path=value`` overrides and check every value.
 
     Raises:
-        ValueError: Names the file and the key, and the nearest right key for an unknown one.
+        ValueError: Something is wrong. The message names the file and the key, and for an unknown
+            key the most similar valid one.
     """
     tree = OmegaConf.create({})
     if path is not None:
@@ -58,13 +59,13 @@ def _read_yaml(path: Path) -> Any:
 
 
 def _explain(error: ValidationError, source: str) -> Iterable[str]:
-    """One line per problem: file, key, what is wrong, what would be right."""
+    """One line per problem: the file, the key, what is wrong and how to fix it."""
     for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"])
+        key = ".".join(str(name) for name in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            known = _sibling_keys(problem["loc"])
-            near = suggest(str(problem["loc"][-1]), known)
-            hint = near or f"; known here: {', '.join(known)}"
+            valid = _sibling_keys(problem["loc"])
+            near = suggest(str(problem["loc"][-1]), valid)
+            hint = near or f"; valid keys here: {', '.join(valid)}"
             yield f"{source}: unknown key '{key}'{hint}"
         elif problem["type"] == "missing":
             yield f"{source}: '{key}' is missing; set it in the file or as {key}=..."
@@ -76,10 +77,10 @@ def _explain(error: ValidationError, source: str) -> Iterable[str]:
 
 
 def _sibling_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys that may stand where an unknown one does."""
+    """The valid keys of the section that holds the unknown key."""
     section: Any = Config
-    for part in location[:-1]:
-        field = getattr(section, "model_fields", {}).get(part)
+    for name in location[:-1]:
+        field = getattr(section, "model_fields", {}).get(name)
         if field is None:  # an entry of a mapping, such as rewards.functions.NAME
             continue
         section = _section_of(field.annotation)

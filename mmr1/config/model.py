@@ -1,4 +1,4 @@
-"""The policy and what trains it: ``model`` and ``optimizer``."""
+"""The ``model`` and ``optimizer`` sections."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from mmr1.config.section import Dtype, Positive, Section
 
 
 class LoraConfig(Section):
-    """Low-rank adapters: they are trained, the model's own weights are not."""
+    """LoRA adapters. Only they are trained; the weights of the model are frozen."""
 
-    rank: Positive = 16
-    alpha: float = Field(32.0, gt=0, description="The adapters are scaled by alpha / rank")
-    dropout: float = Field(0.0, ge=0, lt=1, description="Of the adapters' input, in updates only")
+    rank: Positive = Field(16, description="Rank of the adapters (PEFT: r)")
+    alpha: float = Field(
+        32.0, gt=0, description="Adapters are scaled by alpha / rank (PEFT: lora_alpha)"
+    )
+    dropout: float = Field(
+        0.0, ge=0, lt=1, description="Dropout on the input of the adapters, during updates only"
+    )
     target_modules: Literal["all-linear"] | tuple[str, ...] = Field(
         "all-linear",
         min_length=1,
-        description="Last names of the adapted layers; a frozen vision tower has none",
+        description="Names of the adapted layers; a frozen vision tower gets no adapters",
     )
 
     @field_validator("target_modules")
@@ -36,27 +40,36 @@ class LoraConfig(Section):
 class ModelConfig(Section):
     """The policy."""
 
-    path: str = Field(description="A Hugging Face model directory or hub name")
-    dtype: Dtype = "bfloat16"
-    freeze_vision_tower: bool = Field(False, description="Keep the vision tower as it is")
-    gradient_checkpointing: bool = Field(
-        False, description="Compute activations again in the backward pass: less memory, 4/3 work"
+    path: str = Field(description="Model directory, or model name on the Hugging Face Hub")
+    dtype: Dtype = Field(
+        "bfloat16",
+        description="Data type of the weights; with bfloat16 the optimizer keeps a float32 copy",
     )
-    lora: LoraConfig | None = Field(None, description="Train adapters only; {} for the defaults")
+    freeze_vision_tower: bool = Field(False, description="Do not train the vision tower")
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Recompute activations in the backward pass: less memory, 4/3 of the work",
+    )
+    lora: LoraConfig | None = Field(
+        None, description="Train LoRA adapters instead of the weights; {} takes the defaults"
+    )
 
 
 class OptimizerConfig(Section):
     """AdamW."""
 
-    lr: float = Field(1e-6, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = Field(0.0, ge=0)
-    warmup_steps: int = Field(10, ge=0)
-    lr_scheduler_type: Literal["linear", "constant", "cosine"] = "linear"
-    max_grad_norm: float = Field(1.0, gt=0)
+    lr: float = Field(1e-6, gt=0, description="Learning rate after the warm-up")
+    betas: tuple[float, float] = Field((0.9, 0.999), description="Adam's beta1 and beta2")
+    weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay")
+    warmup_steps: int = Field(10, ge=0, description="Steps of linear warm-up")
+    lr_scheduler_type: Literal["linear", "constant", "cosine"] = Field(
+        "linear", description="Schedule after the warm-up; linear and cosine decay to 0"
+    )
+    max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this global norm")
     state_dtype: Dtype = Field(
-        "float32", description="How AdamW's moments are kept; bfloat16 is rounded at random"
+        "float32", description="Data type of the optimizer state; bfloat16 uses stochastic rounding"
     )
     offload: bool = Field(
-        False, description="Keep float32 weights and moments in main memory and step there"
+        False,
+        description="Keep float32 weights and optimizer state in CPU memory, and run AdamW there",
     )

@@ -1,4 +1,4 @@
-"""The reward: ``rewards``."""
+"""The ``rewards`` section."""
 
 from __future__ import annotations
 
@@ -11,29 +11,33 @@ from mmr1.config.section import Fraction, Positive, Section
 
 
 class RewardFunctionConfig(Section):
-    """One named, weighted part of the reward."""
+    """One reward function. Its value is a component of the reward."""
 
     use: str | None = Field(
         None,
-        description="Built-in name, file.py:function, dotted path or URL; default: the name",
+        description="Built-in name, file.py:function, dotted path or URL; default: NAME",
     )
-    weight: float = Field(1.0, allow_inf_nan=False, description="0 logs the part only")
+    weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the sum; 0: log only")
     gate: float | None = Field(
         None,
         allow_inf_nan=False,
-        description="The parts after this one are 0 for a completion below this value",
+        description="If the value is below this, later functions are skipped and count as 0",
     )
     isolated: bool = Field(
-        True, description="Run a plugin in the sandbox: no network, no writing, limited memory"
+        True, description="Run a plugin in the sandbox: no network, no file writes, limited memory"
     )
     timeout_s: float | None = Field(
-        None, gt=0, description="Deadline of one call of a plugin or URL; else rewards.timeout_s"
+        None,
+        gt=0,
+        description="Seconds allowed for one call of a plugin or URL; default: rewards.timeout_s",
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Keyword options")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Keyword arguments of the function"
+    )
 
 
 class RewardsConfig(Section):
-    """The weighted sum of named parts, and the pool of processes that verifies answers."""
+    """The reward: a weighted sum of reward functions. Answers are verified in a process pool."""
 
     functions: dict[str, RewardFunctionConfig] = Field(
         default_factory=lambda: {
@@ -42,16 +46,17 @@ class RewardsConfig(Section):
         },
         min_length=1,
     )
-    workers: Positive = Field(2, description="Verifier processes")
-    timeout_s: float = Field(2.0, gt=0, description="Deadline of one verdict")
+    workers: Positive = Field(2, description="Processes that verify answers")
+    timeout_s: float = Field(2.0, gt=0, description="Seconds allowed to verify one answer")
     max_invalid_fraction: Fraction = Field(
-        0.2, description="The run stops when more of a step's completions have no valid reward"
+        0.2,
+        description="The run stops if a larger share of a step's completions has no valid reward",
     )
 
     @field_validator("functions", mode="before")
     @classmethod
     def _drop(cls, functions: Any) -> Any:
-        """``rewards.functions.NAME=null`` takes a function of the file out."""
+        """``rewards.functions.NAME=null`` removes a function that the file has."""
         if not isinstance(functions, Mapping):
             return functions
         return {name: function for name, function in functions.items() if function is not None}

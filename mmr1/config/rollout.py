@@ -1,4 +1,4 @@
-"""How completions are sampled: ``rollout`` and ``eval``."""
+"""The ``rollout`` and ``eval`` sections."""
 
 from __future__ import annotations
 
@@ -10,89 +10,113 @@ from mmr1.config.section import Dtype, Fraction, Positive, Section
 
 
 class SamplingConfig(Section):
-    """How completions are sampled."""
+    """Sampling parameters."""
 
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0, description="0 keeps the whole vocabulary")
-    min_p: Fraction = Field(0.0, description="Least probability, as a share of the highest")
-    stop: tuple[str, ...] = Field((), description="Texts that end a completion; they stay in it")
-    max_tokens: Positive = 1024
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0: greedy decoding")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; 1: off")
+    top_k: int = Field(0, ge=0, description="Sample from the k most probable tokens; 0: off")
+    min_p: Fraction = Field(
+        0.0, description="Minimum probability relative to the most probable token; 0: off"
+    )
+    stop: tuple[str, ...] = Field((), description="Stop strings; they stay in the completion")
+    max_tokens: Positive = Field(
+        1024, description="Maximum completion length in tokens (TRL: max_completion_length)"
+    )
 
     def greedy(self) -> SamplingConfig:
-        """The same limits, the most probable token at every step."""
+        """The same limits, with greedy decoding."""
         return self.model_copy(update={"temperature": 0.0, "top_p": 1.0, "top_k": 0})
 
 
 class EvalConfig(Section):
-    """Evaluation on ``data.eval`` (``mmr1 eval``, and at the end of ``mmr1 train``)."""
+    """Evaluation (``mmr1 eval``, and at the end of ``mmr1 train``)."""
 
-    n: int = Field(1, ge=0, description="Sampled completions per prompt, beside the greedy")
-    temperature: float = Field(1.0, gt=0, description="Of the sampled completions")
-    batch_size: Positive = Field(128, description="Prompts given to the engine at once")
-    limit: Positive | None = Field(None, description="Only the first records")
+    n: int = Field(1, ge=0, description="Sampled completions per prompt, besides the greedy one")
+    temperature: float = Field(1.0, gt=0, description="Temperature of the sampled completions")
+    batch_size: Positive = Field(128, description="Prompts per engine call")
+    limit: Positive | None = Field(
+        None, description="Evaluate the first records only; default: all"
+    )
     accuracy_function: str | None = Field(
-        None, description="Reward part whose 1.0 means right; default: the first but 'format'"
+        None,
+        description="Reward function that decides what is right; default: the first one not named "
+        "format",
     )
     accuracy_thresholds: list[float] = Field(
         [1.0],
-        description="Values of that part from which an answer is right; the first makes the "
-        "accuracy. Empty: its mean does",
+        description="An answer is right from this value of accuracy_function on. The first "
+        "threshold "
+        "gives the accuracy. Empty: the mean value is the accuracy",
     )
     group_by: str | None = Field(
-        None, description="Record key to break results down by; else the task"
+        None, description="Record key to group results by; default: the task"
     )
     prompt: Literal["reason", "direct"] | None = Field(
-        None, description="Ask for reasoning, or for the answer alone; else data.prompt_template"
+        None,
+        description="Prompt for reasoning, or for the answer only; default: data.prompt_template",
     )
     models: dict[str, str] = Field(
-        default_factory=dict, description="Names and paths of several models; else model.path"
+        default_factory=dict, description="Models to evaluate, as name: path; default: model.path"
     )
     data: dict[str, str] = Field(
         default_factory=dict,
-        description="Names and records of several datasets, a benchmark's name brings its scoring; "
-        "else data.eval",
+        description="Datasets to evaluate on, as name: records. A benchmark's name selects its "
+        "prompt "
+        "and scoring. Default: data.eval",
     )
     output_dir: str | None = Field(
-        None, description="Folder for results and completions; an interrupted one is continued"
+        None,
+        description="Folder for results and completions. An interrupted evaluation resumes from it",
     )
 
 
 class RolloutConfig(Section):
-    """The engine that samples completions during training."""
+    """The rollout engine, which samples completions."""
 
-    engine: Literal["vllm", "hf"] = "vllm"
+    engine: Literal["vllm", "hf"] = Field("vllm", description="vLLM, or transformers (hf)")
     dtype: Dtype | None = Field(
-        None, description="Of vLLM's weights and arithmetic; default: model.dtype"
+        None, description="Data type of vLLM's weights and computation; default: model.dtype"
     )
-    n: Positive = Field(8, description="Group size: completions per prompt")
-    batch_size: Positive = Field(16, description="Prompts per step")
+    n: Positive = Field(8, description="Group size: completions per prompt (TRL: num_generations)")
+    batch_size: Positive = Field(16, description="Prompts per step (EasyR1: rollout_batch_size)")
     sampling: SamplingConfig = SamplingConfig()
-    max_model_len: Positive = Field(4096, description="Longest prompt and completion together")
-    gpu_memory_utilization: Fraction = 0.5
-    tensor_parallel_size: Positive = 1
+    max_model_len: Positive = Field(
+        4096, description="Maximum tokens of prompt and completion together"
+    )
+    gpu_memory_utilization: Fraction = Field(
+        0.5, description="Share of the GPU memory that vLLM may use"
+    )
+    tensor_parallel_size: Positive = Field(1, description="GPUs per vLLM engine")
     max_vision_tokens: Positive = Field(
         65536,
-        description="Of prompts that vLLM works on at a time (19 KB of patches each); others wait",
+        description="Maximum vision tokens of the prompts that vLLM processes at a time, about 19 "
+        "KB "
+        "of patches each. Other prompts wait",
     )
-    cpu_kv_cache_gib: Positive = 1
+    cpu_kv_cache_gib: Positive = Field(1, description="vLLM's KV cache on a CPU, in GiB")
     timeout_s: float = Field(
-        3600, gt=0, description="An engine that takes longer for one batch is taken to hang"
+        3600, gt=0, description="Seconds allowed for one batch; a slower engine counts as hung"
     )
     max_off_policy_steps: int = Field(
-        0, ge=0, description="Steps that rollouts run ahead of the update; their bound of staleness"
+        0,
+        ge=0,
+        description="0: synchronous rollouts. k: asynchronous rollouts, sampled with weights that "
+        "are "
+        "at most k updates old",
     )
     deterministic: bool = Field(
         False,
-        description="The same step samples the same tokens: vLLM gets all prompts together and, on "
-        "a GPU, its batch-invariant kernels",
+        description="The same seed samples the same tokens. vLLM waits for all prompts of the "
+        "step, "
+        "and on a GPU uses its batch-invariant kernels",
     )
     max_restarts: int = Field(
-        3, ge=0, description="How often in a run an engine that died or hung is replaced"
+        3, ge=0, description="Restarts of a crashed or hung engine, in one run"
     )
     parity_tolerance: float | None = Field(
         None,
         gt=0,
-        description="Log-prob gap allowed at start-up: in float32 of any token, default 1e-4; "
-        "where engine or trainer is bf16 on average, default 0.1",
+        description="Maximum log-prob gap between engine and trainer at start-up, in nats. "
+        "Float32: "
+        "of each token, default 1e-4. Bfloat16: mean per prompt, default 0.1",
     )

@@ -1,4 +1,4 @@
-"""What the sections of the configuration have in common."""
+"""The base class of all sections, and the field types they share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ Positive = Annotated[int, Field(gt=0)]
 
 
 class Section(BaseModel):
-    """Shared strictness: unknown keys are errors, values are not changed after loading."""
+    """A section: unknown keys are errors, and values are frozen after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,4 @@
-"""How long, where and on what a run trains, and the sections of SFT, DPO and reward models."""
+"""The ``trainer``, ``resources``, ``sft``, ``dpo`` and ``rm`` sections."""
 
 from __future__ import annotations
 
@@ -12,54 +12,76 @@ Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
 
 
 class TrainerConfig(Section):
-    """How long, where to, how often."""
+    """Length, output, checkpoints and logging of a run."""
 
-    max_steps: Positive = 100
-    output_dir: str = "runs/run"
-    save_steps: int = Field(0, ge=0, description="Checkpoint interval in steps; 0: the last only")
-    save_total_limit: int = Field(2, ge=2, description="How many of the last to keep")
+    max_steps: Positive = Field(100, description="Training steps, those before a resume included")
+    output_dir: str = Field("runs/run", description="Folder of the run")
+    save_steps: int = Field(
+        0, ge=0, description="Steps between checkpoints; 0: only after the last step"
+    )
+    save_total_limit: int = Field(2, ge=2, description="Number of recent checkpoints to keep")
     metric_for_best_model: str | None = Field(
-        None, description="Also keep the checkpoint where this metric was highest: reward/mean, ..."
+        None,
+        description="Also keep the checkpoint with the highest value of this metric, e.g. "
+        "reward/mean",
     )
     async_save: bool = Field(
-        False, description="Write checkpoints beside the training, from a copy in memory"
+        False, description="Write checkpoints in the background, from a copy in memory"
     )
     grace_period_s: float = Field(
-        120.0, gt=0, description="Seconds that SIGTERM or Ctrl-C leaves a step to end and be saved"
+        120.0,
+        gt=0,
+        description="Seconds to finish and save the current step after SIGTERM or Ctrl-C",
     )
-    log_completions_steps: Positive = 10
-    logging_steps: Positive = Field(10, description="Steps between lines when not on a terminal")
+    log_completions_steps: Positive = Field(
+        10, description="Steps between logged completions (rollouts/ and trackers)"
+    )
+    logging_steps: Positive = Field(
+        10, description="Steps between progress lines when the output is not a terminal"
+    )
     trackers: list[Tracker] = Field(
-        default_factory=list, description="Experiment trackers beside metrics.jsonl, any number"
+        default_factory=list,
+        description="Experiment trackers, in addition to metrics.jsonl (TRL: report_to)",
     )
-    project_name: str = Field("mmr1", description="Project that trackers file the run under")
-    threads: Positive | None = Field(None, description="CPU threads of trainer and engine each")
+    project_name: str = Field("mmr1", description="Project name in the trackers")
+    threads: Positive | None = Field(
+        None, description="CPU threads of the trainer, and of the engine; default: PyTorch's"
+    )
     micro_batch_tokens: Positive = Field(
-        16384, description="Cost of one forward and backward: tokens, and vision tokens once more"
+        16384,
+        description="Maximum cost of a micro-batch: its tokens, plus its vision tokens times "
+        "vision_token_cost",
     )
     vision_token_cost: float = Field(
-        1.0, ge=0, description="Of a vision token in the tower; 1.0 for 3B, 0.42 for 7B"
+        1.0,
+        ge=0,
+        description="Cost of a vision token in the vision tower, relative to the language model: "
+        "1.0 for Qwen2.5-VL-3B, 0.42 for 7B",
     )
 
 
 class ResourcesConfig(Section):
-    """How many processes train and generate; more than one of either run on Ray."""
+    """Numbers of processes. More than one rank or engine run on Ray."""
 
-    ranks: Positive = Field(1, description="Trainer processes that the model is sharded over")
+    ranks: Positive = Field(1, description="Trainer processes; FSDP2 shards the model over them")
     fsdp_size: Positive | None = Field(
         None,
-        description="Ranks that share one copy of the model, those of a machine if it fits there "
-        "(hybrid sharding); default: all ranks",
+        description="Ranks that share one copy of the model; fewer than ranks: hybrid sharding. "
+        "Default: all ranks",
     )
-    engines: Positive = Field(1, description="Rollout engines that share the prompts of a step")
+    engines: Positive = Field(
+        1, description="Rollout engines; the prompts of a step are divided among them"
+    )
     address: str | None = Field(
-        None, description="Ray cluster to join, 'auto' for that of this machine; else a local one"
+        None,
+        description="Address of a Ray cluster; auto: the cluster of this machine; default: start "
+        "a local one",
     )
     start_timeout_s: float = Field(
-        300, gt=0, description="Time that the cluster has to make room for all workers"
+        300, gt=0, description="Seconds to wait until the cluster has resources for all workers"
     )
     collective_timeout_s: float = Field(
-        1800, gt=0, description="Time after which a rank that waits for others gives up"
+        1800, gt=0, description="Seconds after which a collective operation counts as hung"
     )
 
     @model_validator(mode="after")
@@ -78,24 +100,32 @@ class ResourcesConfig(Section):
 class SftConfig(Section):
     """Supervised fine-tuning on demonstrations (``mmr1 sft``)."""
 
-    batch_size: Positive = 32
+    batch_size: Positive = Field(32, description="Demonstrations per step")
 
 
 class DpoConfig(Section):
-    """Direct preference optimisation (``mmr1 dpo``), on given pairs or on one's own."""
+    """Direct preference optimisation, offline or iterative (``mmr1 dpo``)."""
 
-    beta: float = Field(0.1, gt=0, description="Strength of the implied KL term")
+    beta: float = Field(
+        0.1, gt=0, description="β of the DPO loss; larger keeps the policy closer to the reference"
+    )
     nll_coef: float = Field(
-        0.0, ge=0, description="Of the chosen answer's mean negative log-likelihood"
+        0.0, ge=0, description="Coefficient of the chosen answer's mean negative log-likelihood"
     )
     batch_size: Positive = Field(32, description="Pairs per step")
     rounds: int = Field(
-        0, ge=0, description="Times to sample and judge pairs of one's own; 0 reads them"
+        0,
+        ge=0,
+        description="0: train on the pairs in data.train. k: iterative DPO with k rounds of "
+        "sampling, "
+        "scoring and training",
     )
     prompts_per_round: Positive = Field(
-        128, description="Prompts sampled in a round, rollout.n times each"
+        128, description="Prompts per round; each gets rollout.n completions"
     )
-    pairs_per_prompt: Positive = Field(4, description="At most; a round's pairs of one prompt")
+    pairs_per_prompt: Positive = Field(
+        4, description="Maximum number of pairs per prompt in a round"
+    )
 
 
 class RewardModelConfig(Section):

@@ -1,10 +1,10 @@
-"""The whole configuration tree, and the checks that look at several sections."""
+"""The whole configuration, and the checks that involve several sections."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from mmr1.config.algorithm import ALGORITHMS, GROUP_BASELINE, AlgorithmConfig
 from mmr1.config.data import DataConfig
@@ -22,13 +22,12 @@ from mmr1.config.trainer import (
 
 
 class Config(Section):
-    """The whole tree, for every command alike.
+    """The whole configuration. All commands share it, and each reads the sections it needs.
 
-    A command reads the sections it needs, so the configuration that a run saved can be given to
-    ``mmr1 eval`` as it is.
+    The ``config.yaml`` of a training run therefore works with ``mmr1 eval`` unchanged.
     """
 
-    seed: int = 0
+    seed: int = Field(0, description="Seed of everything that is random")
     model: ModelConfig
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -80,7 +79,8 @@ class Config(Section):
             raise ValueError(
                 f"rollout.max_off_policy_steps={self.rollout.max_off_policy_steps} and "
                 "rollout.engine=hf: that engine samples "
-                "from the very model that is being updated; set rollout.engine=vllm or ahead=0"
+                "from the very model that is being updated; set rollout.engine=vllm or "
+                "rollout.max_off_policy_steps=0"
             )
         if self.rollout.engine == "hf" and self.rollout_dtype != self.model.dtype:
             raise ValueError(
@@ -94,17 +94,17 @@ class Config(Section):
 
     @property
     def rollout_dtype(self) -> Dtype:
-        """``rollout.dtype``, which is ``model.dtype`` where it is not set."""
+        """``rollout.dtype``; ``model.dtype`` if it is not set."""
         return self.rollout.dtype or self.model.dtype
 
     @property
     def max_prompt_tokens(self) -> int:
-        """Tokens a prompt may have: the engine's window less the longest completion."""
+        """Maximum prompt length: ``rollout.max_model_len`` minus the maximum completion length."""
         return self.rollout.max_model_len - self.rollout.sampling.max_tokens
 
     @property
     def uses_bf16(self) -> bool:
-        """The engine's log-probs or the trainer's are computed in half precision."""
+        """True if the engine or the trainer computes log-probs in bfloat16."""
         return "bfloat16" in (self.model.dtype, self.rollout_dtype)
 
     @property
@@ -115,9 +115,9 @@ class Config(Section):
     @property
     def resolved_rollout_is(self) -> Literal["none", "token", "sequence"]:
         """``algorithm.rollout_is`` with ``auto`` resolved."""
-        wanted = self.algorithm.rollout_is
-        if wanted != "auto":
-            return wanted
+        level = self.algorithm.rollout_is
+        if level != "auto":
+            return level
         is_off_policy = self.rollout.max_off_policy_steps or self.rollout_dtype != self.model.dtype
         return "token" if is_off_policy else "none"
 
@@ -143,8 +143,9 @@ class Config(Section):
             raise ValueError(
                 f"resources.fsdp_size={sharded} of {whole} ranks and "
                 "optimizer.state_dtype=bfloat16: "
-                "copies of the model would be rounded differently; set moments=float32, or leave "
-                "resources.fsdp_size out"
+                "copies of the model would be rounded differently; set "
+                "optimizer.state_dtype=float32, "
+                "or leave resources.fsdp_size out"
             )
         if self.trainer.async_save:
             raise ValueError(
@@ -153,17 +154,18 @@ class Config(Section):
             )
 
     def _match_contrast(self) -> None:
-        """T-GRPO's rollout and its reward part go together."""
-        parts = self.rewards.functions.items()
-        pays = [name for name, part in parts if (part.use or name) == "temporal_contrast"]
+        """T-GRPO and the reward function ``temporal_contrast`` need each other."""
+        functions = self.rewards.functions.items()
+        contrasts = [name for name, f in functions if (f.use or name) == "temporal_contrast"]
         name = self.algorithm.name
-        if name == "t_grpo" and not pays:
+        if name == "t_grpo" and not contrasts:
             raise ValueError(
-                "algorithm.name=t_grpo compares with shuffled frames and no reward part pays for "
-                "it; add rewards.functions.temporal_contrast with options.of naming an accuracy"
+                "algorithm.name=t_grpo compares with shuffled frames and no reward function uses "
+                "them; add rewards.functions.temporal_contrast with options.of naming an accuracy"
             )
-        if pays and name in ALGORITHMS.builtin and name != "t_grpo":
+        if contrasts and name in ALGORITHMS.builtin and name != "t_grpo":
             raise ValueError(
-                f"rewards.functions.{pays[0]} compares with completions for shuffled frames and "
+                f"rewards.functions.{contrasts[0]} compares with completions for shuffled frames "
+                f"and "
                 f"algorithm.name={name} samples none; set algorithm.name=t_grpo"
             )

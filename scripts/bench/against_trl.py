@@ -1,12 +1,12 @@
-"""A whole GRPO step, rollout included, against TRL's GRPOTrainer on the same work.
+"""A GRPO step, rollout included, against TRL's GRPOTrainer on the same work.
 
     python -m venv trl && trl/bin/pip install trl==1.16.0 datasets accelerate pillow \
         torch==2.13.0 "transformers<5.20" && trl/bin/pip install --no-deps torchvision==0.28.0
     python scripts/bench/against_trl.py --trl-python trl/bin/python
 
-21M parameters, 8 prompts with one 280x280 picture, 8 completions of up to 64 tokens each, one
-thread a process. Counted are CPU seconds of all processes of a run, engine and verifiers included:
-wall seconds depend on what else the machine does.
+21M parameters, 8 prompts with one 280x280 image, 8 completions of up to 64 tokens each, one thread
+per process. Times are CPU seconds over all processes of a run, including the rollout engine and the
+reward workers, because wall seconds depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -36,14 +36,20 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     parser = common.parser(__doc__)
-    parser.add_argument("--trl-python", required=True, help="interpreter of TRL's environment")
+    parser.add_argument(
+        "--trl-python", required=True, help="Python interpreter of TRL's environment"
+    )
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--n", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--bf16", action="store_true", help="both sides; TRL by autocast")
-    parser.add_argument("--steps", type=int, default=4, help="the first is not counted")
+    parser.add_argument(
+        "--steps", type=int, default=4, help="number of steps; the first is not counted"
+    )
     parser.add_argument("--engines", nargs="+", default=["vllm", "vllm-bf16", "hf"])
-    parser.add_argument("--micro-batch-tokens", type=int, default=3000, help="of our side")
+    parser.add_argument(
+        "--micro-batch-tokens", type=int, default=3000, help="trainer.micro_batch_tokens of mmr1"
+    )
     args = parser.parse_args()
     work = args.output / "against_trl"
     work.mkdir(parents=True, exist_ok=True)
@@ -63,7 +69,7 @@ def main() -> None:
 
 
 def _inputs(work: Path) -> tuple[Path, Path]:
-    """The model, and pictures of shapes to be counted."""
+    """The model, and images with shapes to count."""
     model, data = work / "model", work / "data"
     if not model.exists():
         new_model(model, "20m")
@@ -94,7 +100,7 @@ def _trl(
     args: Any, work: Path, model: Path, records: Path, checkpointing: bool
 ) -> dict[str, object]:
     rows = [json.loads(line) for line in records.read_text().splitlines()]
-    given = [
+    prompts = [
         {
             "question": row["messages"][0]["content"].removeprefix("<image>"),
             "image": str((work / row["images"][0]).resolve()),
@@ -102,7 +108,7 @@ def _trl(
         }
         for row in rows
     ]
-    (work / "trl.json").write_text(json.dumps(given))
+    (work / "trl.json").write_text(json.dumps(prompts))
     options = {name: getattr(args, name) for name in ("prompts", "n", "tokens", "steps")}
     options |= {"checkpointing": checkpointing, "bf16": args.bf16}
     command = [args.trl_python, HERE / "trl_step.py", model, work / "trl.json"]
@@ -115,20 +121,20 @@ def _trl(
     )
     if done.returncode:
         sys.exit(f"TRL failed:\n{done.stderr[-2000:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    measured = json.loads(done.stdout.splitlines()[-1])
     return {
         "run": "TRL" + (", checkpointing" if checkpointing else ""),
-        "CPU s": statistics.median(found["cpu"][1:]),
-        "wall s": statistics.median(found["wall"][1:]),
+        "CPU s": statistics.median(measured["cpu"][1:]),
+        "wall s": statistics.median(measured["wall"][1:]),
         "rollout s": None,
         "update s": None,
-        "tokens": statistics.median(found["tokens"]),
-        "peak MiB": found["peak_mib"],
+        "tokens": statistics.median(measured["tokens"]),
+        "peak MiB": measured["peak_mib"],
     }
 
 
 def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[str, object]:
-    """With the engine of that name; ``-bf16`` makes it sample in bfloat16, whatever the policy."""
+    """Steps of mmr1 with this engine; the suffix ``-bf16`` makes it sample in bfloat16."""
     out = work / f"{name}-{time.strftime('%H%M%S')}"
     engine, _, rounded = name.partition("-")
     config = Config.model_validate(
@@ -177,7 +183,7 @@ def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[
 
 
 def _watch(process: subprocess.Popen[bytes], metrics: Path) -> tuple[list[float], float]:
-    """CPU seconds of all the run's processes when each step ended; the trainer's peak memory."""
+    """CPU seconds of all processes at the end of each step, and the trainer's peak memory."""
     marks: list[float] = []
     peak = 0.0
     family = psutil.Process(process.pid)

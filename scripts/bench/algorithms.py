@@ -1,11 +1,11 @@
-"""Trains every algorithm on the quickstart's digits and prints what each gained.
+"""Train every algorithm on the quickstart's digits and print its rewards.
 
-    scripts/quickstart.sh                      # once: the data and the supervised checkpoint
+    scripts/quickstart.sh                      # once: makes the data and the SFT checkpoint
     python scripts/bench/algorithms.py         # every algorithm, three seeds
     python scripts/bench/algorithms.py --names grpo rloo --steps 100 --seeds 0
 
-Each run is its own process, so that its peak memory is its own. A run that is already under
-``--output`` is not repeated. The reward is the mean over the first and the last tenth of a run.
+Each run is a separate process, because peak memory is measured per process. A run that exists under
+``--output`` is not repeated. Rewards are means over the first and the last tenth of a run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mmr1.report.curves import read_metrics
 RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
 VIDEO = Path("runs/bench/video")
 NEEDS = {
-    # The quickstart's scans in pairs, one after the other: which digit comes first?
+    # Videos of two scans: which digit comes first?
     "t_grpo": [
         "trainer.max_steps=40",
         f"model.path={VIDEO}/sft/checkpoints/step_000120",
@@ -38,9 +38,9 @@ NEEDS = {
         "temporal_contrast: {options: {of: math}}}",
     ],
     "process_grpo": ["algorithm.step_rewards=scripts/bench/digit_steps.py:judge"],
-    # Its greedy baseline is far above what is sampled at first: everything is pushed down for long.
+    # At first the greedy baseline is far above the sampled rewards: most advantages are negative.
     "remax": ["trainer.max_steps=150"],
-    # λ < 1 leans on the critic, so the policy waits for it: without, it was led astray at first.
+    # λ < 1 relies on the critic, so the critic is warmed up before the policy trains.
     "ppo": [
         *("algorithm.critic.lr=1e-3", "algorithm.critic.ppo_epochs=4"),
         *("algorithm.critic.cliprange_value=null", "algorithm.critic.lam=0.8"),
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def make_videos() -> None:
-    """The videos and their supervised checkpoint, unless they are there."""
+    """Make the videos and their SFT checkpoint, unless they exist."""
     data, sft = VIDEO / "data", VIDEO / "sft"
     make = ("-m", "datasets_prep", "make", "video", "--output", data)
     demonstrations = f"data.train={data}/order-sft.jsonl"
@@ -98,8 +98,8 @@ def measure(args: argparse.Namespace, name: str, seed: int) -> dict[str, float]:
         if "critic/explained_variance" in metrics:
             measured["explained_variance"] = fmean(metrics["critic/explained_variance"][-tenth:])
         result.write_text(json.dumps(measured) + "\n")
-    found: dict[str, float] = json.loads(result.read_text())
-    return found
+    figures: dict[str, float] = json.loads(result.read_text())
+    return figures
 
 
 def train(args: argparse.Namespace, name: str, seed: int, folder: Path) -> float:

@@ -1,10 +1,10 @@
-"""How a step would scale over GPUs, by a model: nothing here is measured on a GPU.
+"""How a step would scale over GPUs: a calculation, nothing here is measured on a GPU.
 
     python scripts/bench/cluster.py            # 3B, 7B, 32B and 72B on 8 to 1,024 GPUs
 
-Work is counted from shapes (within 2.5 % of what ``step.py`` counts for 3B and 7B), bytes as
-``mmr1 doctor --estimate`` does. The machine is a node of 8 GPUs with the figures below. Compute
-and the gathering of weights overlap; the rollout does not overlap with the update.
+FLOPs are counted from shapes, within 2.5 % of ``step.py`` for 3B and 7B. Bytes are counted as in
+``mmr1 doctor --estimate``. A node has 8 GPUs with the figures below. Computation and all-gather
+overlap; rollouts are synchronous.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PROMPTS_PER_GPU, GROUP, IMAGE, TEXT, RESPONSE = 8, 8, 1024, 100, 512
 
 @dataclass(frozen=True)
 class Machine:
-    """Vendor figures of an H100 SXM node, and the shares of them that are assumed to be reached."""
+    """Vendor figures of an H100 SXM node, and the shares of them assumed to be reached."""
 
     flops: float = 989e12
     utilisation: float = 0.35
     memory_bandwidth: float = 3.35e12
     bandwidth_reached: float = 0.6
-    inside_node: float = 450e9  # bytes a second and GPU, NVLink, one direction
+    inside_node: float = 450e9  # bytes per second and GPU, NVLink, one direction
     between_nodes: float = 50e9  # 400 Gbit/s a GPU
     gpus_per_node: int = 8
 
@@ -57,7 +57,7 @@ MODELS = (
     Model("32B", 33.5e9, 5120, 27648, 64, 40, 8, 2),
     Model("72B", 73.4e9, 8192, 29568, 80, 64, 8, 4),
 )
-VISION_FLOPS = 5.5e9  # of a merged vision token, forward; the tower is the same in all
+VISION_FLOPS = 5.5e9  # of a merged vision token, forward; all sizes have the same vision tower
 VOCABULARY = 151_936
 
 
@@ -94,21 +94,22 @@ def row(model: Model, gpus: int, machine: Machine) -> dict[str, object]:
 
 
 def step_seconds(model: Model, gpus: int, machine: Machine) -> dict[str, float]:
-    """Rollout, update and weight transfer of one step; every GPU has the same share."""
+    """Seconds of rollout, update and weight sync of one step; all GPUs have equal shares."""
     compute = update_flops(model) * PROMPTS_PER_GPU / (machine.flops * machine.utilisation)
     link = machine.inside_node if gpus <= machine.gpus_per_node else machine.between_nodes
-    # A prompt's group is a micro-batch. Each gathers bf16 weights twice and scatters float32 sums.
+    # A group is a micro-batch. Each all-gathers bf16 weights twice and reduce-scatters float32
+    # gradients.
     gathered = PROMPTS_PER_GPU * (2 + 2 + 4) * model.parameters * (1 - 1 / gpus) / link
     return {
         "rollout": rollout_seconds(model, machine),
         "update": max(compute, gathered),
-        # One rank sends the whole weights on; a tree over the engines takes one link's time.
+        # One rank sends all weights; a tree broadcast to the engines takes the time of one link.
         "sync": 2 * model.parameters / link,
     }
 
 
 def update_flops(model: Model) -> float:
-    """Forward and backward of one group with its prompt and image computed once."""
+    """FLOPs of forward and backward of one group, with prefix sharing."""
     prompt, completions = IMAGE + TEXT, GROUP * RESPONSE
     head = model.hidden // model.heads
     layer = 2 * model.hidden * (2 * model.hidden + 2 * model.kv_heads * head)
@@ -119,7 +120,7 @@ def update_flops(model: Model) -> float:
 
 
 def rollout_seconds(model: Model, machine: Machine) -> float:
-    """Decoding is bound by memory: each token step reads the weights and every sequence's cache."""
+    """Decoding is memory-bound: each token step reads the weights and all KV caches."""
     sequences = PROMPTS_PER_GPU * GROUP * model.engine_gpus
     cache = sequences * (IMAGE + TEXT + RESPONSE / 2) * model.kv_bytes
     read = (2 * model.parameters + cache) / model.engine_gpus

@@ -1,4 +1,4 @@
-"""What the benchmarks share: models and groups of a given shape, FLOP counts, timing, output."""
+"""Shared by the benchmarks: random models and groups, FLOP counts, timing, output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mmr1.vision.families.qwen2_5_vl import Family, expand_placeholders, load_fa
 from mmr1.vision.families.qwen2_5_vl import prompt_positions as rope_positions
 from mmr1.vision.prepare import PreparedMedia
 
-# Published shapes of Qwen2.5-VL: the language model's, the vision tower is the same in both.
+# Published shapes of Qwen2.5-VL's language model. The vision tower is the same in both.
 SHAPES: dict[str, dict[str, int]] = {
     "3b": {
         "hidden_size": 2048,
@@ -50,7 +50,7 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_key_value_heads": 4,
     },
 }
-# transformers' defaults are those of another tower.
+# The defaults in transformers belong to another vision tower.
 TOWER = {"hidden_size": 1280, "intermediate_size": 3420, "depth": 32, "num_heads": 16}
 
 
@@ -65,7 +65,7 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def new_model(shape: str, device: str) -> tuple[Any, Family]:
-    """A random model: float32 on the CPU, bf16 on CUDA. The processor is the small models'."""
+    """A random model: float32 on the CPU, bf16 on CUDA. The processor is that of ``model new``."""
     folder = Path(tempfile.mkdtemp(prefix="mmr1-bench-")) / "model"
     tiny.new_model(folder, "tiny" if shape in SHAPES else shape)
     if shape not in SHAPES:
@@ -119,7 +119,7 @@ def _group(
 
 
 def flops(run: Callable[[], object]) -> int:
-    """What torch's counter sees, taught the CPU's attention and the in-place ``addmm_``."""
+    """FLOPs by torch's counter, extended by the CPU's attention and the in-place ``addmm_``."""
     aten = torch.ops.aten
 
     def forward(query, key, value, *args, out_val=None, **kwargs):
@@ -142,13 +142,13 @@ def flops(run: Callable[[], object]) -> int:
 
 
 def step_flops(config: Any, prompt: int, image: int, n: int, response: int, shared: bool) -> float:
-    """FLOPs of forward and backward of one group, counted from the shapes alone.
+    """FLOPs of forward and backward of one group, counted from the shapes.
 
     Args:
         prompt: Prompt tokens, vision tokens included.
         image: Side of the square image in patches.
-        shared: The bound: prompt and image once, and a completion's last token, from which
-            nothing is predicted, not at all. Otherwise all of it for every completion.
+        shared: Count the bound: prompt and image once, and without the last token of a completion,
+            which predicts nothing. Otherwise count everything for every completion.
     """
     text, vision = config.text_config, config.vision_config
     h, v = text.hidden_size, vision.hidden_size
@@ -177,7 +177,7 @@ def step_flops(config: Any, prompt: int, image: int, n: int, response: int, shar
 
 
 def seconds(run: Callable[[], object], device: str) -> float:
-    """CPU seconds on the CPU, which other processes do not disturb; wall seconds on CUDA."""
+    """CPU seconds on the CPU, which do not depend on other processes; wall seconds on CUDA."""
     if device == "cpu":
         start = time.process_time()
         run()
@@ -192,7 +192,7 @@ def seconds(run: Callable[[], object], device: str) -> float:
 def interleaved(
     runs: dict[str, Callable[[], object]], repeats: int, device: str = "cpu"
 ) -> dict[str, float]:
-    """The least of ``repeats`` for each, taking turns after a first round that is not counted."""
+    """The minimum of ``repeats`` interleaved rounds for each run, after a warm-up round."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for round_ in range(repeats + 1):
         for name, run in runs.items():
@@ -203,13 +203,13 @@ def interleaved(
 
 
 def peak_rss_mib() -> float:
-    """Of this program alone; getrusage counts the process that started it, before exec, too."""
+    """Peak memory of this program; getrusage would include its parent process before exec."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 def in_new_process(script: str, arguments: Sequence[object]) -> dict[str, Any]:
-    """Peaks are per process: run the script again with these arguments, read its last line."""
+    """Run the script again with these arguments, because peaks are per process."""
     command = [sys.executable, script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,7 +1,7 @@
-"""Step rewards for the quickstart's digits: half for a step's form, half for its truth.
+"""Step rewards for the quickstart's digits: 0.5 for the form of a step, 0.5 if it is right.
 
-Both steps are paid alike. Steps are normalised over the group together, so a step that is paid less
-than the others has a negative advantage however it went, and is unlearnt.
+Both steps have the same maximum. All steps of a group are normalised together, so a step with a
+lower maximum would always have a negative advantage.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ END = "</think>"
 
 
 def judge(completion: str, sample: Any) -> list[tuple[int, float]]:
-    """The thought by its end and the digit it names, the rest by the answer it gives."""
+    """End and reward of both steps: the thought by the digit it names, the rest by its answer."""
     thought, closed, rest = completion.partition(END)
-    given = re.fullmatch(r"\s*<answer>(\d)</answer>\s*", rest)
-    answer = (len(completion), graded(given is not None, given and given[1] == sample.answer))
+    digit = re.fullmatch(r"\s*<answer>(\d)</answer>\s*", rest)
+    answer = (len(completion), graded(digit is not None, digit and digit[1] == sample.answer))
     if not closed:
         return [answer]
     named = WORDS[int(sample.answer)] in thought.split("is ")[-1]

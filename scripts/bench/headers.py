@@ -1,8 +1,8 @@
-"""How fast vision tokens are counted from headers, and overlong prompts left out by them.
+"""Speed of counting vision tokens from image headers, and of dropping overlong prompts.
 
     python scripts/bench/headers.py
 
-Photographs in JPEG of odd sizes, a file each; one process, one thread. Nothing is decoded.
+JPEG photographs of various sizes, one file each; one process, one thread. Nothing is decoded.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def photographs(folder: Path, count: int) -> list[Path]:
-    """Files of random sizes up to 2000 pixels a side."""
+    """JPEG files of random sizes, up to 2000 pixels per side."""
     rng = random.Random(0)
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
     paths = []

@@ -4,7 +4,7 @@
 
 The experiment of J. Schulman's "Approximating KL Divergence" (2020): samples of q = N(0, 1), the
 estimators of KL(q, p) with p = N(0.1, 1) and p = N(1, 1), whose exact values are 0.005 and 0.5.
-Prints the table and draws what each estimator gives as the number of samples grows.
+Prints the table and plots each estimate against the number of samples.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def estimate(mean: float, samples: int, seed: int) -> tuple[float, Estimates]:
-    """The exact KL, and what each estimator gives for each sample, ``[samples]``."""
+    """The exact KL, and each estimator's value for each sample, ``[samples]``."""
     torch.manual_seed(seed)
     q = Normal(torch.tensor(0.0, dtype=torch.float64), 1.0)
     p = Normal(torch.tensor(mean, dtype=torch.float64), 1.0)
@@ -61,7 +61,7 @@ def estimate(mean: float, samples: int, seed: int) -> tuple[float, Estimates]:
 
 
 def draw(panel: plt.Axes, mean: float, exact: float, estimates: Estimates) -> None:
-    """The running mean of each estimator, and a standard error on both sides."""
+    """Plot the running mean of each estimator, with one standard error on both sides."""
     first = min(1000, len(next(iter(estimates.values()))))
     count = torch.arange(1, first + 1)
     for name, values in estimates.items():

@@ -1,8 +1,8 @@
-"""Peak memory of a step: packed and unshared, whole and in micro-batches, with checkpointing.
+"""Peak memory of a step: packed and unshared, with micro-batches and gradient checkpointing.
 
     python scripts/bench/memory.py
 
-Each case is a process of its own; what is shown is the growth of its peak over the loaded model.
+Each case is a separate process. The figure is its peak above the loaded model.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The two parts that replace PyTorch's own: the log-prob head and the packed attention.
+"""The log-prob head and the packed attention, against plain PyTorch.
 
     python scripts/bench/parts.py
 
-Head: 2,048 tokens over Qwen2.5-VL's vocabulary against ``log_softmax`` of the whole logits.
-Attention: 8 segments in 4,096 tokens against a dense mask. Forward and backward, peak memory of a
-process of its own.
+Head: 2,048 tokens over Qwen2.5-VL's vocabulary, against ``log_softmax`` of all logits. Attention: 8
+segments in 4,096 tokens, against a dense mask. Forward and backward; peak memory is measured in a
+separate process.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""DPO, iterative DPO and a reward model on the quickstart's digits: what each gains, held out.
+"""DPO, iterative DPO and a reward model on the quickstart's digits: held-out accuracy.
 
-    scripts/quickstart.sh                        # once: the data and the supervised checkpoint
+    scripts/quickstart.sh                        # once: makes the data and the SFT checkpoint
     python scripts/bench/preferences.py          # all three, three seeds
     python scripts/bench/preferences.py --names rm --seeds 1
 
-The pairs of DPO and of the reward model prefer the right digit to a wrong one, both in the
-demonstrations' own form: a training scan has a pair with each of the nine wrong digits, a held-out
-scan with one of them. Every run begins as the supervised checkpoint. A run that is already under
-``--output`` is not repeated.
+The pairs for DPO and the reward model prefer the right digit to a wrong one, both in the format of
+the demonstrations. A training scan has nine pairs, one per wrong digit; a held-out scan has one
+pair. Every run starts from the SFT checkpoint. A run that exists under ``--output`` is not
+repeated.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
 DATA = Path("runs/quickstart/data")
 START = Path("runs/quickstart/sft/checkpoints/step_000120")
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-# A reward model has to compare scan and answer before its loss leaves ln 2, which takes tens of
-# steps at the recipe's learning rate; 400 steps at 1e-3 did not leave it.
+# The loss of the reward model stays at ln 2 until it compares scan and answer. That takes tens of
+# steps at the recipe's learning rate, and more than 400 steps at 1e-3.
 RUNS = {
     "dpo": ("dpo", "trainer.max_steps=150", "dpo.nll_coef=1", "data.eval=null"),
     "iterative": (
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def train(name: str, seed: int, folder: Path, engine: str) -> float:
-    """One run; the wall seconds of its steps."""
+    """Train one run, unless it exists; returns the wall seconds of its steps."""
     done = folder / "done"
     if not done.is_file():
         pairs = {split: write_pairs(seed, split, folder) for split in ("rl", "eval")}
@@ -77,7 +77,7 @@ def train(name: str, seed: int, folder: Path, engine: str) -> float:
 
 
 def held_out(name: str, folder: Path) -> list[str]:
-    """Greedy and sampled accuracy of a policy, or a reward model's share of pairs."""
+    """Greedy and sampled accuracy of a policy, or the ranking accuracy of a reward model."""
     if name != "rm":
         return [*accuracies(newest(folder / "run"), folder / "eval"), ""]
     result = json.loads((folder / "run/eval/result.json").read_text())
@@ -89,7 +89,7 @@ def newest(folder: Path) -> Path:
 
 
 def accuracies(model: Path, output: Path) -> list[str]:
-    """Of the greedy and of a sampled completion of each held-out scan."""
+    """Greedy and sampled accuracy on the held-out scans."""
     result = output / "result.json"
     if not result.is_file():
         where = (f"model.path={model}", f"eval.output_dir={output}", "rollout.engine=hf")
@@ -99,7 +99,7 @@ def accuracies(model: Path, output: Path) -> list[str]:
 
 
 def write_pairs(seed: int, split: str, folder: Path) -> Path:
-    """The records of a split, each once for every wrong digit; of the held-out ones, for one."""
+    """Pairs of a split: of a training scan one per wrong digit, of a held-out scan one."""
     rng = random.Random(f"{seed} {split}")
     rows = []
     for row in map(json.loads, (DATA / f"{split}.jsonl").open()):

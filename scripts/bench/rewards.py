@@ -1,7 +1,7 @@
-"""Measures the verifier pool: a batch in which some answers hang, and a long run with poison.
+"""Measure the process pool that verifies answers: a batch with hanging answers, and a long run.
 
 python scripts/bench/rewards.py hangs            64 items of which 8 hang
-python scripts/bench/rewards.py steady [STEPS]   STEPS steps of 128 completions, 1% poison
+python scripts/bench/rewards.py steady [STEPS]   STEPS steps of 128 completions, 1% of them hang
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from mmr1.types import Sample, Status
 
 
 def hangs(workers: int = 2, limit_s: float = 1.0) -> tuple[float, int, int]:
-    """Seconds, good verdicts and time-outs of 64 items of which 8 hang."""
+    """Seconds, verified answers and time-outs of 64 items of which 8 hang."""
     jobs = [_verify(rf"\sqrt{{{n * n * 2}}}", rf"{n}\sqrt{{2}}") for n in range(2, 58)]
     for n in range(8):
         jobs.insert(n * 7, _verify(rf"\sqrt{{{n + 60}}}", r"9^{9^{9^9}}"))
     with Pool(workers, limit_s) as pool:
         pool.start()
         start = time.perf_counter()
-        found = [rewards[0] for rewards in pool.run(jobs)]
+        scores = [rewards[0] for rewards in pool.run(jobs)]
         seconds = time.perf_counter() - start
         assert pool.run([_verify(r"\sqrt{12}", r"2\sqrt{3}")])[0][0].value == 1.0
-    good = sum(reward.value == 1.0 for reward in found)
-    return seconds, good, sum(reward.status is Status.TIMEOUT for reward in found)
+    good = sum(reward.value == 1.0 for reward in scores)
+    return seconds, good, sum(reward.status is Status.TIMEOUT for reward in scores)
 
 
 def steady(steps: int, limit_s: float = 0.25) -> tuple[list[float], int]:
-    """Resident MiB of this process and the verifier's, sampled; and processes left at the end."""
+    """Resident MiB of this process and the workers over time, and the processes left at the end."""
     random, me, memory = Random(0), psutil.Process(), []
     config = RewardsConfig(
         functions={"format": RewardFunctionConfig(), "math": RewardFunctionConfig()},
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> None:
         print(f"memory moved by {max(settled) - min(settled):.1f} MiB; {left} processes left")
     else:
         seconds, good, hung = hangs()
-        print(f"{seconds:.2f} s: {good} good verdicts, {hung} time-outs")
+        print(f"{seconds:.2f} s: {good} answers verified, {hung} time-outs")
 
 
 if __name__ == "__main__":

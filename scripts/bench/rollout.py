@@ -1,14 +1,14 @@
-"""Rollouts of one step: our engines against transformers' ``generate`` and against naive vLLM.
+"""Rollouts of one step: mmr1's engines against transformers' ``generate`` and plain vLLM.
 
     python scripts/bench/rollout.py
 
-21M parameters, 8 prompts with one 280x280 picture each, 8 completions of 64 tokens, one thread a
-process. ``generate`` and the naive vLLM get 64 separate prompts, each with its picture; ours get 8
-requests for 8 completions. CPU seconds, the least of the repeats after one that is not counted.
+21M parameters, 8 prompts with one 280x280 image each, 8 completions of 64 tokens, one thread per
+process. ``generate`` and plain vLLM get 64 separate prompts, each with its image. mmr1's engines
+get 8 requests for 8 completions. CPU seconds: the minimum of the repeats, after a warm-up.
 
-Then a mixed batch of 64 prompts, text, photographs of 12 megapixels and videos in lockstep, one
-completion each, in wall seconds: its media prepared before the engine is asked, and while it
-samples what is ready; and the media of an epoch prepared the first and the second time.
+Then a mixed batch of 64 prompts with one completion each: text, 12-megapixel photographs and
+videos, alternating. Wall seconds with media preprocessed before sampling, and during it. Last, the
+media of an epoch alone, the first and the second time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
     prompts = [_prompt(family, folder, i, args.pixels) for i in range(args.prompts)]
     media = MediaCache(partial(prepare_media, family))
     sampling = SamplingConfig(max_tokens=TOKENS)
-    # What a policy would sample seldom ends early, but a random model may: forbid the end.
+    # A random model may end early, so the end-of-sequence token is forbidden.
     endless = dataclasses.replace(family, stop_ids=())
 
     grouped = [Request(p, args.n, i) for i, p in enumerate(prompts)]
@@ -75,7 +75,7 @@ def main() -> None:
         }
     )
     engine = build_engine(config, family, media, folder / "engine.log", None)
-    # Every step comes with new weights, so nothing is left of the step before.
+    # Every step has new weights, so the caches of the previous step are dropped.
     renew = partial(engine.load_weights, model.state_dict(), 1)
     for name, requests in (("vLLM, a prompt a completion", apart), ("mmr1, vLLM engine", grouped)):
         run = partial(engine.generate, requests, sampling)
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def _prompt(family: Family, folder: Path, seed: int, pixels: int) -> Any:
-    """A random picture and a question."""
+    """A random image and a question."""
     path = folder / f"{seed}.png"
     noise = np.random.default_rng(seed).integers(0, 255, (pixels, pixels, 3), np.uint8)
     Image.fromarray(noise).save(path)
@@ -104,11 +104,11 @@ def _prompt(family: Family, folder: Path, seed: int, pixels: int) -> Any:
 def _mixed(
     config: Config, family: Family, folder: Path, sampling: SamplingConfig
 ) -> list[dict[str, Any]]:
-    """Wall seconds of a step of 64 prompts of all kinds, its media prepared before or meanwhile."""
+    """Wall seconds of the mixed batch, with media preprocessed before or during sampling."""
     samples = [_sample(folder, i) for i in range(64)]
     refs = [m for sample in samples for m in sample.media]
     requests = [Request(render_prompt(family, s), 1, i) for i, s in enumerate(samples)]
-    found = []
+    measured = []
     for name, at_once in (("media first", True), ("media meanwhile", False)):
         rollout = config.rollout.model_copy(update={"deterministic": at_once})
         own = config.model_copy(update={"rollout": rollout})
@@ -117,19 +117,19 @@ def _mixed(
         engine.generate(requests[:1], sampling)
         begin = time.perf_counter()
         engine.generate(requests, sampling)
-        found.append({"run": f"mixed batch, {name}", "wall s": time.perf_counter() - begin})
+        measured.append({"run": f"mixed batch, {name}", "wall s": time.perf_counter() - begin})
         engine.close()
     media = MediaCache(partial(prepare_media, family))
     for epoch in ("first", "second"):
         begin = time.perf_counter()
         for ref in refs:
             media[ref]
-        found.append({"run": f"media, {epoch} epoch", "wall s": time.perf_counter() - begin})
-    return found
+        measured.append({"run": f"media, {epoch} epoch", "wall s": time.perf_counter() - begin})
+    return measured
 
 
 def _sample(folder: Path, number: int) -> Sample:
-    """In turn text, a large photograph, a video."""
+    """Text, a large photograph or a video, alternating."""
     text = TextPart("What is there to see?")
     rng = np.random.default_rng(number)
     if number % 3 == 0:
@@ -149,16 +149,16 @@ def _sample(folder: Path, number: int) -> Sample:
 def _row(
     name: str, repeats: int, run: Callable[[], Any], before: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    found: list[tuple[float, float]] = []
+    measured: list[tuple[float, float]] = []
     tokens = None
     for _ in range(repeats + 1):
         before()
         cpu, begin = _cpu(), time.perf_counter()
         groups = run()
-        found.append((_cpu() - cpu, time.perf_counter() - begin))
+        measured.append((_cpu() - cpu, time.perf_counter() - begin))
         if groups is not None:
             tokens = sum(len(c.token_ids) for g in groups for c in g.completions)
-    least = min(found[1:])
+    least = min(measured[1:])
     return {"run": name, "CPU s": least[0], "wall s": least[1], "tokens": tokens}
 
 
@@ -171,7 +171,7 @@ def _cpu() -> float:
 
 @torch.no_grad()
 def _generate(model: Any, family: Family, prompts: list[Any], n: int) -> None:
-    """As trainers without vLLM do it: every row with its own copy of prompt and picture."""
+    """Plain ``generate``: every row has its own copy of prompt and image."""
     rows = prompts * n
     images = [[Image.open(p.media[0].path).convert("RGB")] for p in rows]
     batch = family.processor(

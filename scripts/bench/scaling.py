@@ -1,8 +1,8 @@
-"""Time and peak memory of a step over the number of groups, at a fixed token budget.
+"""Time and peak memory of a step by number of groups, at a fixed micro-batch budget.
 
     python scripts/bench/scaling.py
 
-Time should be a straight line and memory a constant. Each point is a process of its own.
+Time should be linear and memory constant. Each point is a separate process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A reward that tells a random model's completions apart: every group is to be learnt from."""
+"""A reward that differs between the completions of a random model: every group has a signal."""
 
 
 def reward(completion: str, answer: object = None, **sample: object) -> float:

@@ -1,10 +1,10 @@
-"""One training step (forward and backward) against the same work without sharing.
+"""A training step (forward and backward) against the same work without prefix sharing.
 
     python scripts/bench/step.py                          # 21M parameters, one CPU thread
     python scripts/bench/step.py --device cuda --shape 7b --response 512 --pixels 896 --prompts 4
 
-For each group size: FLOPs by torch's counter beside the bound counted from the shapes, and the
-time beside the ratio that the bound allows.
+For each group size: FLOPs by torch's counter and the bound counted from the shapes, and the time
+ratio with the ratio of the bound.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--response", type=int, default=64)
     parser.add_argument("--pixels", type=int, default=280)
-    parser.add_argument("--bf16", action="store_true", help="autocast, on the CPU")
+    parser.add_argument("--bf16", action="store_true", help="bf16 autocast on the CPU")
     parser.add_argument("--checkpointing", action="store_true")
-    parser.add_argument("--peak-tflops", type=float, help="of the device, for its utilisation")
+    parser.add_argument(
+        "--peak-tflops", type=float, help="peak TFLOP/s of the device, for utilisation"
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     model, family = common.new_model(args.shape, args.device)

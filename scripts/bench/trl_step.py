@@ -1,4 +1,4 @@
-"""The peer's side of ``against_trl.py``: GRPOTrainer steps, in an environment that holds TRL.
+"""TRL's side of ``against_trl.py``: GRPOTrainer steps, in an environment with TRL.
 
     TRL_PYTHON scripts/bench/trl_step.py MODEL DATA.json OPTIONS.json
 
@@ -46,7 +46,7 @@ class StepClock(TrainerCallback):
 
 
 def main(model: str, data: str, options: str) -> None:
-    wanted = json.loads(options)
+    settings = json.loads(options)
     torch.set_num_threads(1)
     rows = json.loads(Path(data).read_text())
     dataset = Dataset.from_dict(
@@ -62,22 +62,22 @@ def main(model: str, data: str, options: str) -> None:
         tokens.append(sum(map(len, completion_ids)))
         return [reward(completion[0]["content"]) for completion in completions]
 
-    n, prompts = wanted["n"], wanted["prompts"]
+    n, prompts = settings["n"], settings["prompts"]
     suppressed = [processor.tokenizer.convert_tokens_to_ids(name) for name in FORBIDDEN]
     config = GRPOConfig(
         output_dir=tempfile.mkdtemp(),
         use_cpu=True,
-        bf16=wanted["bf16"],
+        bf16=settings["bf16"],
         report_to=[],
         save_strategy="no",
         per_device_train_batch_size=n,
         gradient_accumulation_steps=prompts,
         num_generations=n,
-        max_completion_length=wanted["tokens"],
-        max_steps=wanted["steps"],
+        max_completion_length=settings["tokens"],
+        max_steps=settings["steps"],
         beta=0.0,
         learning_rate=1e-6,
-        gradient_checkpointing=wanted["checkpointing"],
+        gradient_checkpointing=settings["checkpointing"],
         generation_kwargs={"suppress_tokens": suppressed},
         model_init_kwargs={"dtype": "float32", "attn_implementation": "sdpa"},
         disable_tqdm=True,

@@ -1,7 +1,7 @@
-"""Write docs/configuration.md from the configuration tree, where every default lives.
+"""Write docs/configuration.md from the configuration models in ``mmr1/config``.
 
 python scripts/dev/config_reference.py            write it
-python scripts/dev/config_reference.py --check    exit with 1 when it is not what it should be
+python scripts/dev/config_reference.py --check    exit with 1 if the file is out of date
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mmr1.config.section import Section
 PAGE = Path(__file__).parents[2] / "docs/configuration.md"
 HEAD = """# Configuration
 
-Every key of the YAML files, with its default; written by
-`scripts/dev/config_reference.py`. Any key can be set on the command line as `section.key=value`.
-Unknown keys are refused. `--dry-run` prints the resolved whole.
+All keys of the YAML files, with their types and defaults. Set any key on the command line as
+`section.key=value`. Unknown keys are errors. `--dry-run` prints the resolved configuration.
+`scripts/dev/config_reference.py` writes this page.
 """
 
 
@@ -33,31 +33,31 @@ def page() -> str:
 
 
 def _section(section: type[Section], path: str) -> Iterator[str]:
-    """A table of a section's own keys, then the sections in it."""
+    """A table of a section's own keys, then its subsections."""
     if path:
         yield f"## `{path}`\n"
         if text := (section.__doc__ or "").strip():
             yield f"{text.splitlines()[0]}\n"
     fields = section.model_fields
-    inner = {name: found for name, field in fields.items() if (found := _inner(field.annotation))}
+    inner = {name: held for name, field in fields.items() if (held := _inner(field.annotation))}
     own = {name: field for name, field in fields.items() if name not in inner}
     if own:
-        yield "| key | values | default | |"
+        yield "| key | type | default | description |"
         yield "|---|---|---|---|"
         yield from (_row(name, field) for name, field in own.items())
         yield ""
-    for name, found in inner.items():
+    for name, subsection in inner.items():
         mapped = get_origin(fields[name].annotation) is dict
         key = f"{name}.NAME" if mapped else name
-        yield from _section(found, f"{path}.{key}" if path else key)
+        yield from _section(subsection, f"{path}.{key}" if path else key)
 
 
 def _inner(annotation: Any) -> type[Section] | None:
     """The section that an annotation holds, itself or as the values of a mapping."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
-    found = (_inner(argument) for argument in get_args(annotation))
-    return next((section for section in found if section is not None), None)
+    sections = (_inner(argument) for argument in get_args(annotation))
+    return next((section for section in sections if section is not None), None)
 
 
 def _row(name: str, field: FieldInfo) -> str:
@@ -77,7 +77,7 @@ def _values(annotation: Any) -> str:
         return f"list of {_values(arguments[0])}"
     if origin is dict:
         return f"{_values(arguments[0])}: {_values(arguments[1])}"
-    names = {str: "text", int: "integer", float: "number", bool: "yes or no", Any: "anything"}
+    names = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "any"}
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 

@@ -1,10 +1,10 @@
-"""How many GPUs of 80 GiB each stage of each recipe takes, by ``mmr1 doctor --estimate``'s count.
+"""How many 80 GiB GPUs each stage of each recipe needs, as ``mmr1 doctor --estimate`` counts.
 
     python scripts/dev/recipe_gpus.py MODEL_3B MODEL_7B
 
-One GPU is shared by trainer and engine; with more, the trainer is sharded over all but one, which
-is the engine's. Prompts are taken to be heavy ones: 1,280 tokens with a picture, 4,096 with a
-video, 256 without; completions as long as they may be.
+A single GPU is shared by trainer and engine. With more, one is the engine's and the trainer is
+sharded over the others. Prompts are assumed to be long: 1,280 tokens with an image, 4,096 with a
+video, 256 with text only. Completions have the maximum length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VIDEO, TEXT = ("video_r1", "open_r1_video"), ("text_math/rl", "lmm_r1/text")
 
 
 def gpus(path: Path, model: str) -> str:
-    """The fewest GPUs that a stage fits on, and what the trainer needs of each of its own."""
+    """The smallest number of GPUs for a stage, and the trainer's memory on each of its own."""
     stage = f"{path.parent.name}/{path.stem}"
     kind = "video" if stage.startswith(VIDEO) else "text" if stage in TEXT else "image"
     for number in (1, 2, 4, 8):

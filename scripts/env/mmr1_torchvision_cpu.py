@@ -1,9 +1,9 @@
-"""Lets torchvision's CUDA wheel be imported beside a CPU build of torch.
+"""Make torchvision's CUDA wheel importable with a CPU build of torch.
 
-The wheel registers meta kernels for ``torchvision::nms`` and ``torchvision::qnms``, whose schemas
-live in a library that cannot be loaded without CUDA; the import then dies with "operator
-torchvision::nms does not exist". Nothing in mmr1 calls either operator, so declaring the schemas
-first is enough. ``scripts/setup_env.sh`` copies this file into site-packages with a ``.pth`` line
+The wheel registers meta kernels for ``torchvision::nms`` and ``torchvision::qnms``. Their schemas
+are in a library that cannot be loaded without CUDA, so the import fails with "operator
+torchvision::nms does not exist". mmr1 calls neither operator, so it is enough to declare the
+schemas first. ``scripts/setup_env.sh`` copies this file into site-packages with a ``.pth`` line
 that imports it, because vLLM inspects models in subprocesses of its own.
 
 Start-up cost: one finder on ``sys.meta_path``; torch is not imported here.
@@ -29,7 +29,7 @@ def _declare_schemas():
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _declare_schemas.library = library  # the schemas live as long as this object
+    _declare_schemas.library = library  # the schemas exist as long as this object
 
 
 sys.meta_path.insert(0, _BeforeTorchvision())

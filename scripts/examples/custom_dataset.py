@@ -1,4 +1,4 @@
-"""A dataset of one's own: images and answers from anywhere, written as records and checked.
+"""Make your own dataset: write images and answers as records, and check them.
 
 python scripts/examples/custom_dataset.py my_dataset
 """
@@ -17,7 +17,7 @@ from mmr1.types import MediaRef, Message, Sample, TextPart
 
 
 def samples(folder: Path, count: int) -> Iterator[Sample]:
-    """Pictures that are bright on one side: which one? Put your own files and answers here."""
+    """Images that are bright on one side: which one? Use your own files and answers here."""
     chance = np.random.default_rng(0)
     for number in range(count):
         side = ("left", "right")[number % 2]

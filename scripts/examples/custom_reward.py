@@ -1,8 +1,8 @@
-"""A reward of one's own, tried on a few completions before a run is spent on it.
+"""Write your own reward function, and try it on a few completions.
 
     python scripts/examples/custom_reward.py
 
-In a run it is named in the YAML: ``rewards: {functions: {near: {use: path/to/file.py:near}}}``.
+To use it in a run: ``rewards: {functions: {near: {use: path/to/file.py:near}}}`` in the YAML file.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from mmr1.types import Message, Sample, TextPart
 
 
 def near(completion: str, answer: str, scale: float = 10.0) -> float:
-    """1 for the right number, less the farther away; 0 where there is none.
+    """1 for the right number, less with distance; 0 without a number.
 
-    It may ask for any column of the record by name, and for options such as ``scale``.
+    Parameters can be columns of the record, and options such as ``scale``.
     """
-    said = extract_answer(completion)
+    text = extract_answer(completion)
     try:
-        distance = abs(float(said or "") - float(answer))
+        distance = abs(float(text or "") - float(answer))
     except ValueError:
         return 0.0
     return max(0.0, 1.0 - distance / scale)

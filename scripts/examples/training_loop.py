@@ -1,8 +1,8 @@
-"""The training loop in one's own hands: a few steps of GRPO on a CPU, without the command line.
+"""Write your own training loop: a few steps of GRPO on a CPU.
 
     python scripts/examples/training_loop.py RECORDS.jsonl [MODEL]
 
-Without MODEL a model of 0.7M random parameters is made, which learns nothing in three steps.
+Without MODEL, a random model of 0.7M parameters is created. It learns nothing in three steps.
 """
 
 from __future__ import annotations

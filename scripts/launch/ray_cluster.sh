@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# A Ray cluster by hand. On the first machine:   scripts/launch/ray_cluster.sh head
-# On every other:                                scripts/launch/ray_cluster.sh join HEAD_ADDRESS
-# Then, on the first, the run:                   scripts/launch/ray_cluster.sh run CONFIG.yaml [key=value ...]
-# Afterwards, everywhere:                        scripts/launch/ray_cluster.sh stop
+# Starts a Ray cluster by hand. First machine:   scripts/launch/ray_cluster.sh head
+# Every other machine:                           scripts/launch/ray_cluster.sh join HEAD_ADDRESS
+# The run, on the first machine:                 scripts/launch/ray_cluster.sh run CONFIG.yaml [key=value ...]
+# At the end, on every machine:                  scripts/launch/ray_cluster.sh stop
 #
-# All machines see the same files (model, data, trainer.output_dir) under the same paths.
+# All machines must see the model, the data and trainer.output_dir under the same paths.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 port="${RAY_PORT:-6379}"

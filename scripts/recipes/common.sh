@@ -1,10 +1,10 @@
-# What the recipes share; sourced by RECIPE/run.sh:
+# Shared by the recipes; RECIPE/run.sh sources it:
 #
 #   scripts/recipes/RECIPE/run.sh [--smoke] [--7b] [key=value ...]
 #
-# key=value goes to every stage. DATA names the folder the datasets were downloaded to (data/).
-# --7b takes Qwen2.5-VL-7B instead of 3B, on four trainer ranks instead of two. --smoke runs the same stages in small, on the CPU: rows
-# in the datasets' own forms drawn here, a model of 0.7M parameters, two steps each.
+# key=value overrides apply to every stage. DATA is the folder of the downloaded datasets (default: data).
+# --7b uses Qwen2.5-VL-7B instead of 3B, on four trainer ranks instead of two. --smoke is a small test on
+# the CPU: generated rows in each dataset's format, a model of 0.7M parameters, two steps per stage.
 set -euo pipefail
 recipe="$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -36,11 +36,11 @@ if [[ -n "$smoke" ]]; then
         rollout.sampling.max_tokens=16 rewards.timeout_s=20 sft.batch_size=2
         trainer.max_steps=2 trainer.threads=1 trainer.logging_steps=1 trainer.log_completions_steps=1
         data.video_max_frames=8 resources.ranks=1 resources.engines=1
-        algorithm.dynamic_sampling=false  # a model that knows nothing gives no signal
+        algorithm.dynamic_sampling=false  # a random model gives no signal
     )
 fi
 
-# convert NAME CONVERTER INPUT: records of a downloaded dataset, in $out/data/NAME/records.jsonl.
+# convert NAME CONVERTER INPUT: converts a downloaded dataset into $out/data/NAME/records.jsonl.
 convert() {
     local input="${DATA:-data}/$3"
     if [[ -n "$smoke" ]]; then
@@ -50,7 +50,7 @@ convert() {
     "$python" -m datasets_prep convert "$2" --input "$input" --output "$out/data/$1" --workers "${WORKERS:-1}"
 }
 
-# stage COMMAND NAME [key=value ...]: mmr1 COMMAND with NAME.yaml, into $out/NAME.
+# stage COMMAND NAME [key=value ...]: runs mmr1 COMMAND with NAME.yaml; the output goes to $out/NAME.
 stage() {
     local command="$1" name="$2"
     shift 2

@@ -1,8 +1,8 @@
-"""How many supervised steps take as long as an RL run did?
+"""How many SFT steps take as long as an RL run?
 
     python scripts/recipes/control_steps.py runs/quickstart/sft runs/quickstart/rl
 
-A control that goes on for so many shows which of RL's gain is just that of more compute.
+A control with that many steps shows how much of RL's gain is due to compute.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from mmr1.report.curves import read_metrics
 
 
 def control_steps(sft: Path, rl: Path) -> int:
-    """As many times RL's number of steps as one of its steps outlasts a supervised one.
+    """RL's number of steps, times the ratio of the median step times of RL and SFT.
 
-    Medians of both runs' metrics: first steps are slow, and other work on the machine may hold up
-    some steps of one run and not of the other.
+    Medians, because first steps are slow and other work on the machine delays some steps.
     """
     spent, each = (read_metrics(run / "metrics.jsonl")["time/step"] for run in (rl, sft))
     return max(1, round(len(spent) * median(spent) / median(each)))

@@ -1,12 +1,12 @@
-"""Rankings for a reward model out of what a run sampled: iterative GRPO's retraining (2402.03300).
+"""Make rankings for a reward model from a run's rollouts, for iterative GRPO (arXiv 2402.03300).
 
     python scripts/recipes/rollout_rankings.py runs/grpo data/round_1.jsonl [--since 100]
     mmr1 rm rm.yaml model.path=runs/rm/checkpoints/step_000200 \\
         'data.train={data/round_1.jsonl: 0.9, data/round_0.jsonl: 0.1}'   # 10% replay
 
-Of every group one completion per reward, the best first; groups of equal rewards say nothing. The
-rewards should come from a verifier, or the model is taught its own opinion. OUTPUT must lie in the
-folder of the records or above it, for media are named relative to it.
+A ranking holds one completion per reward value of a group, the best first. Groups whose rewards are
+all equal are skipped. The rewards should come from a verifier, not from the reward model itself.
+OUTPUT must be in the folder of the records or above it, because media paths are relative to it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="output directory of a run")
     parser.add_argument("output", type=Path, help="JSON Lines file to write")
-    parser.add_argument("--since", type=int, default=1, help="first step to take")
+    parser.add_argument("--since", type=int, default=1, help="first step to use")
     args = parser.parse_args(arguments)
     # Without the template: a run that reads the new records applies its own.
     data = load_config(args.run / "config.yaml").data.model_copy(update={"prompt_template": None})
     sources, _ = load_mixture(data)
     samples = {sample.id: sample for source in sources.values() for sample in source}
-    found = list(rankings(args.run, args.since, samples))
-    write_records(args.output, found)
-    print(f"{args.output}: {len(found)} rankings")
+    records = list(rankings(args.run, args.since, samples))
+    write_records(args.output, records)
+    print(f"{args.output}: {len(records)} rankings")
 
 
 def rankings(run: Path, since: int, samples: dict[str, Sample]) -> Iterator[Sample]:
-    """The sample of every group whose rewards differ, with its completions as ``ranking``."""
+    """The sample of each group whose rewards differ, with its completions as ``ranking``."""
     for path in sorted((run / "rollouts").glob("step_*.jsonl")):
         for row in map(json.loads, path.read_text().splitlines()):
             best_first = ranked(row["completions"])
@@ -51,7 +51,7 @@ def rankings(run: Path, since: int, samples: dict[str, Sample]) -> Iterator[Samp
 
 
 def ranked(completions: list[dict[str, Any]]) -> list[str]:
-    """One text for each reward, the highest first; no text twice."""
+    """One text per reward value, the highest reward first; no text twice."""
     by_reward: dict[float, str] = {}
     for completion in completions:
         text, reward = completion["text"], completion["reward"]

@@ -1,9 +1,9 @@
-"""A few rows of a dataset in its own form, drawn here, for the recipes' ``--smoke``.
+"""Generate a few rows in the format of a dataset, for ``--smoke`` of the recipes.
 
     python scripts/recipes/sample_rows.py NAME CONVERTER FOLDER
 
-The pictures are simple (dots to count, a rectangle to find, a square that moves); what matters is
-that every key stands where the real dataset has it.
+The images are simple: dots to count, a rectangle to find, a moving square. The keys are those of
+the real dataset.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 def dots(folder: Path, number: int) -> tuple[str, int]:
-    """A picture with 1 to 4 dots: its name and their number."""
+    """An image with 1 to 4 dots: its file name and their number."""
     count = 1 + number % 4
     image = Image.new("RGB", (SIDE, SIDE), (20, 20, 40))
     for index in range(count):
@@ -38,7 +38,7 @@ def dots(folder: Path, number: int) -> tuple[str, int]:
 
 
 def rectangle(folder: Path, number: int) -> tuple[str, list[int]]:
-    """A picture with one rectangle: its name and the box."""
+    """An image with one rectangle: its file name and the box."""
     box = [5 + number, 10, 30 + number, 40]
     image = Image.new("RGB", (SIDE, SIDE), (20, 20, 40))
     ImageDraw.Draw(image).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), fill=(80, 200, 120))
@@ -48,7 +48,7 @@ def rectangle(folder: Path, number: int) -> tuple[str, list[int]]:
 
 
 def video(folder: Path, number: int) -> tuple[str, str]:
-    """A square that moves: the name of the file and the letter of its direction."""
+    """A video of a moving square: its file name and the letter of the direction."""
     directions = ["left", "right", "up", "down"]
     frames, fps = moving_square(np.random.default_rng(number), directions[number % 4])
     name = f"video-{number}.mp4"
@@ -147,7 +147,7 @@ def text(folder: Path, number: int) -> Row:
     return {"problem": f"What is {number} + 2?", "answer": str(number + 2)}
 
 
-# By the name a recipe gives the dataset, or else by its converter.
+# By the name that a recipe gives the dataset, otherwise by its converter.
 MAKERS: dict[str, Callable[[Path, int], Row]] = {
     "clevr_70k": r1_v,
     "geoqa_8k": r1_v,

@@ -23,6 +23,11 @@ from tests.paths import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+LINKING = [
+    *PAGES,
+    *REPOSITORY.glob("*.md"),
+    *REPOSITORY.glob("scripts/recipes/*/README.md"),
+]
 APPS = {"mmr1": app, "mmr1-data": data_app}
 
 
@@ -30,16 +35,22 @@ def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.S)
 
 
+def anchors(page: Path) -> set[str]:
+    """The ids that Markdown renderers give the headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\s-]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
 def commands() -> list[tuple[str, str]]:
     """Every line of code of the pages that calls one of our commands, with the page's name."""
-    found = []
+    calls = []
     for path in [*PAGES, REPOSITORY / "README.md"]:
         indented = re.findall(r"^ {4}(.+)$", path.read_text().replace("\\\n", " "), re.M)
         fenced = [line for block in blocks(path, "bash") for line in block.splitlines()]
-        found += [
+        calls += [
             (path.name, line) for line in indented + fenced if re.match(r"mmr1(-data)? ", line)
         ]
-    return found
+    return calls
 
 
 def source() -> str:
@@ -60,19 +71,13 @@ def test_every_command_is_one(page, line):
         load_config(None, ["model.path=some-model", *overrides])
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", path.read_text()):
         if not target.startswith("http"):
-            assert (DOCS / target).exists(), target
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_files_that_are_named_are_there(path):
-    for name in re.findall(
-        r"`((?:mmr1|scripts|tests|docs|datasets_prep)/[\w./-]+)`", path.read_text()
-    ):
-        assert (REPOSITORY / name).exists(), name
+            page = path.parent / target if target else path
+            assert page.exists(), target
+            assert not anchor or anchor in anchors(page), f"{target}#{anchor}"
 
 
 def test_the_messages_of_the_fault_table_are_ours():

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# EasyR1: Geometry3K with GRPO, DAPO, RLOO or GSPO; ALGORITHM names one (default: grpo).
+# EasyR1: Geometry3K with GRPO, DAPO, RLOO or GSPO. ALGORITHM selects one or several (default: grpo).
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert train geometry3k_hub geometry3k/train

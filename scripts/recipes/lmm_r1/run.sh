@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# LMM-R1: reasoning from text first, then carried over to pictures.
+# LMM-R1: RL on text, then on images.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert text lmm_r1 verifiable_text

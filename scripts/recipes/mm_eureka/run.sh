@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# MM-Eureka: RLOO on school mathematics, groups without signal left out.
+# MM-Eureka: RLOO with dynamic sampling on school mathematics.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert train mm_eureka MM-Eureka-Dataset

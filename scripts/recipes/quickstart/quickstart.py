@@ -1,11 +1,11 @@
-"""The main job on a CPU: cold start, RL, evaluation, in one go. ``quickstart.sh`` calls this.
+"""SFT, RL and evaluation on a CPU. ``quickstart.sh`` calls this.
 
     scripts/quickstart.sh                            GRPO, vLLM rollouts, seed 0
     scripts/quickstart.sh seed=1 algorithm.name=rloo
     scripts/quickstart.sh rollout.engine=hf --control
 
-Overrides go to the RL stage (``seed`` to every stage). ``--control`` also continues the supervised
-training for as long as RL took, so that RL's gain is not just that of more compute.
+Overrides apply to the RL stage, ``seed`` to every stage. ``--control`` also continues SFT for as
+long as RL took, which shows how much of the gain is due to compute.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
 
     def evaluation(name: str, model: Path) -> None:
         output = RUN / "eval" / name
-        # For a thousand short completions it is not worth starting vLLM in a new process.
+        # For a thousand short completions, starting vLLM takes longer than sampling.
         where = (f"model.path={model}", f"eval.output_dir={output}", "rollout.engine=hf")
         run("eval", RECIPE / "rl.yaml", *where)
         results[name] = read_result(output)
@@ -100,7 +100,7 @@ class stage:  # noqa: N801 (reads as a verb)
 
 
 def run(command: str, *arguments: object) -> None:
-    """``mmr1 COMMAND ...``; a failure ends the quickstart with the same exit code."""
+    """Run ``mmr1 COMMAND ...``; a failure ends the quickstart with the same exit code."""
     console.print("$ mmr1", command, *arguments)
     call("-m", "mmr1.cli", command, *arguments)
 
@@ -112,7 +112,7 @@ def call(*arguments: object) -> None:
 
 
 def set_aside_old_run() -> None:
-    """Nothing is written over: an earlier quickstart moves to a name with its time."""
+    """Rename the folder of an earlier quickstart, so that nothing is overwritten."""
     if RUN.exists():
         made = datetime.fromtimestamp(RUN.stat().st_mtime)
         kept = RUN.with_name(f"quickstart-{made:%Y%m%d-%H%M%S}")
@@ -125,7 +125,7 @@ def last_checkpoint(run_name: str) -> Path:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """Accuracy and format rate of both decodings, and how often thought and answer agree."""
+    """Accuracy, format rate and agreement of thought and answer, greedy and sampled."""
     result = json.loads((folder / "result.json").read_text())
     rows = [json.loads(line) for line in (folder / "completions.jsonl").open()]
     agrees = import_file(RECIPE / "thought.py").agrees

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# R1-Onevision: learn formal reasoning from demonstrations, then RL.
+# R1-Onevision: SFT on formal reasoning, then RL.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert demonstrations r1_onevision R1-Onevision

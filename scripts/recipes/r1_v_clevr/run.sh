@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# R1-V: learn to count on CLEVR, be tested on SuperCLEVR.
+# R1-V: RL on CLEVR counting, evaluation on SuperCLEVR.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert train clevr_70k clevr_cogen_a_train

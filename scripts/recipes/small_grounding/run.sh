@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Where is the box? Demonstrations, GRPO on the IoU, and the demonstrations for as long as GRPO took.
+# Where is the box? SFT, GRPO on the IoU, and a control: SFT for as long as GRPO took.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source scripts/recipes/small_task.sh
 

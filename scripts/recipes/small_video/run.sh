@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Which way does it move? Demonstrations, GRPO, and the demonstrations for as long as GRPO took.
+# Which way does it move? SFT, GRPO, and a control: SFT for as long as GRPO took.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 source scripts/recipes/small_task.sh
 

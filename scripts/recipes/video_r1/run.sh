@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Video-R1: cold start on chains of thought, then RL on images and videos mixed.
+# Video-R1: SFT on chains of thought, then RL, on images and videos.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert cot video_r1 Video-R1-COT-165k

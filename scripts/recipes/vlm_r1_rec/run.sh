@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# VLM-R1: referring expressions, the IoU as reward.
+# VLM-R1: referring expressions, with IoU as the reward.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
 convert train vlm_r1_rec_train rec_train

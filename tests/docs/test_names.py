@@ -1,0 +1,124 @@
+"""Every file, configuration key and metric that the documentation names exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from mmr1.config import Config
+from mmr1.config.section import Section
+from tests.paths import REPOSITORY
+
+FOLDERS = ("mmr1", "datasets_prep", "scripts", "tests", "docs")
+PAGES = sorted(
+    [
+        *REPOSITORY.glob("*.md"),
+        *REPOSITORY.glob("docs/*.md"),
+        *REPOSITORY.glob("scripts/recipes/*/README.md"),
+    ]
+)
+FILES = [p for folder in FOLDERS for p in (REPOSITORY / folder).rglob("*") if p.is_file()]
+FILES += [p for p in REPOSITORY.iterdir() if p.is_file()]
+PATHS = {f"/{path.relative_to(REPOSITORY)}" for path in FILES}
+# Code and settings; data and run files (.jsonl, .png, ...) are the reader's own.
+SOURCE_FILE = re.compile(r"[\w./-]+\.(?:py|sh|sbatch|yaml|yml|toml|js|md)")
+IN_REPOSITORY = re.compile(rf"(?:\./)?(?:{'|'.join(FOLDERS)})/[\w./-]*")
+KEY = re.compile(r"([a-z_]+(?:\.\w+)+)(?:=.*)?")
+OWN = {"run.yaml"}  # what the reader writes
+DATA_FILE = re.compile(r".*\.(?:png|json|jsonl|html|parquet)")
+METRIC = re.compile(r"(?:reward|rollout|completion|sampling|critic|tokens|dpo|rm)/[a-z_/]+")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+def quoted(page: Path) -> Iterator[str]:
+    """What stands between single backticks, code blocks left out."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    yield from re.findall(r"`([^`\n]+)`", text)
+
+
+def file_exists(name: str, page: Path) -> bool:
+    """From the repository's root, from the page's folder, or as the end of one path."""
+    name = name.removeprefix("./")
+    if any((folder / name).exists() for folder in (REPOSITORY, page.parent)):
+        return True
+    return any(path.endswith(f"/{name}") for path in PATHS)
+
+
+def section_of(annotation: object) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    inner = (section_of(argument) for argument in get_args(annotation))
+    return next((section for section in inner if section is not None), None)
+
+
+def key_exists(key: str) -> bool:
+    """A key of the configuration; any name will do in a mapping such as ``rewards.functions``."""
+    section: type[Section] | None = Config
+    in_mapping = False
+    for name in key.split("."):
+        if in_mapping:
+            in_mapping = False
+            continue
+        if section is None or name not in section.model_fields:
+            return False
+        annotation = section.model_fields[name].annotation
+        section = section_of(annotation)
+        mapping = re.search(r"\bdict\[", str(annotation)) is not None
+        if mapping and section is None:
+            return True
+        in_mapping = mapping
+    return True
+
+
+def is_function(name: str) -> bool:
+    """``module.function``, such as ``dpo.dpo_step``."""
+    module, _, function = name.rpartition(".")
+    sources = [path for path in FILES if path.name == f"{module}.py"]
+    return any(f"def {function}(" in path.read_text() for path in sources)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_files_exist(page):
+    names = [n for n in quoted(page) if SOURCE_FILE.fullmatch(n) or IN_REPOSITORY.fullmatch(n)]
+    missing = [n for n in names if n not in OWN and not file_exists(n, page)]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "migration.md"], ids=name_of
+)
+def test_keys_exist(page):
+    """The tables of ``migration.md`` name other projects' keys; ``test_migrate.py`` checks ours."""
+    texts = [t for t in quoted(page) if not (SOURCE_FILE.fullmatch(t) or DATA_FILE.fullmatch(t))]
+    keys = [match[1] for text in texts if (match := KEY.fullmatch(text))]
+    ours = [key for key in keys if key.split(".")[0] in Config.model_fields]
+    assert not [key for key in ours if not key_exists(key) and not is_function(key)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_metrics_exist(page):
+    metrics = {text for text in quoted(page) if METRIC.fullmatch(text)}
+    code = "\n".join(
+        path.read_text() for path in FILES if path.suffix == ".py" and "mmr1" in path.parts
+    )
+    assert not [name for name in metrics if f'"{name}"' not in code and f"``{name}``" not in code]
+
+
+def test_the_patterns_match():
+    """None of these tests passes because it looks at nothing."""
+    texts = [text for page in PAGES for text in quoted(page)]
+    assert sum(SOURCE_FILE.fullmatch(text) is not None for text in texts) > 50
+    assert sum(KEY.fullmatch(text) is not None for text in texts) > 150
+    assert sum(METRIC.fullmatch(text) is not None for text in texts) > 10
+    assert not file_exists("trainer/run.py", REPOSITORY / "README.md")
+    assert not key_exists("rollout.ahead")
+    assert not key_exists("rewards.functions.format.wieght")
+    assert key_exists("rewards.functions.NAME.weight")
+    assert key_exists("eval.models.before")
