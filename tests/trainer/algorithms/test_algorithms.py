@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mmr1.config import AlgorithmConfig, Config
-from mmr1.config.algorithm import ALGORITHMS
+from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
@@ -20,7 +20,7 @@ from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredG
 from tests.paths import REPOSITORY
 
 DOCS = REPOSITORY / "docs/algorithms.md"
-NAMES = sorted(ALGORITHMS.builtin)
+NAMES = sorted(algorithm_specs())
 
 
 def completion(length: int, text: str = "") -> Completion:
