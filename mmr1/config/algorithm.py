@@ -48,8 +48,8 @@ class AlgorithmConfig(Section):
     """The advantage and the loss."""
 
     name: str = Field("grpo", description="A name of docs/algorithms.md, or file.py:build")
-    clip_ratio_low: float = Field(0.2, ge=0, description="Ratios are clipped below 1 - this")
-    clip_ratio_high: float = Field(0.2, ge=0, description="Ratios are clipped above 1 + this")
+    clip_ratio_low: float = Field(0.2, ge=0, description="The ratio is clipped below at 1 - this")
+    clip_ratio_high: float = Field(0.2, ge=0, description="The ratio is clipped above at 1 + this")
     clip_ratio_dual: float | None = Field(
         None, gt=1, description="Bound of the ratio where the advantage is negative, e.g. 3"
     )
@@ -120,7 +120,7 @@ class AlgorithmConfig(Section):
         False, description="Replace groups whose rewards are all equal before the update"
     )
     oversample: float = Field(
-        1.0, ge=1, description="First draw of prompts, as a multiple of rollout.batch_size"
+        1.0, ge=1, description="Prompts per draw, as a multiple of the groups that are missing"
     )
     max_num_gen_batches: Positive = Field(
         10,
