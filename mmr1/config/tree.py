@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from mmr1.config.algorithm import ALGORITHMS, GROUP_BASELINE, AlgorithmConfig
+from mmr1.config.algorithm import AlgorithmConfig
+from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.config.data import DataConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
@@ -32,7 +33,8 @@ class Config(Section):
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
     rewards: RewardsConfig = RewardsConfig()
-    algorithm: AlgorithmConfig = AlgorithmConfig()
+    # Made when a configuration is, not on import: the algorithms' files import this package.
+    algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
     sft: SftConfig = SftConfig()
     dpo: DpoConfig = DpoConfig()
     rm: RewardModelConfig = RewardModelConfig()
@@ -44,7 +46,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _make_sense(self) -> Config:
         algorithm, n = self.algorithm, self.rollout.n
-        if n < 2 and (algorithm.name in GROUP_BASELINE or algorithm.dynamic_sampling):
+        compares_group = algorithm.spec is not None and algorithm.spec.compares_group
+        if n < 2 and (compares_group or algorithm.dynamic_sampling):
             raise ValueError(
                 f"rollout.n={n} and algorithm.name={algorithm.name}: a group of one has no "
                 "baseline and no signal; set rollout.n to 2 or more"
@@ -54,7 +57,7 @@ class Config(Section):
                 f"data.ptx={self.data.ptx} and algorithm.ptx_coef={algorithm.ptx_coef:g}: the PTX "
                 "term needs demonstrations and a coefficient; set both, or neither"
             )
-        self._match_contrast()
+        self._match_reward_function()
         if self.dpo.rounds and n < 2:
             raise ValueError(
                 f"rollout.n={n} and dpo.rounds={self.dpo.rounds}: a pair needs two completions of "
@@ -153,19 +156,23 @@ class Config(Section):
                 "leave it out"
             )
 
-    def _match_contrast(self) -> None:
-        """T-GRPO and the reward function ``temporal_contrast`` need each other."""
+    def _match_reward_function(self) -> None:
+        """A reward function that only one algorithm can compute, and that algorithm, need both."""
+        spec = self.algorithm.spec
+        if spec is None:  # an algorithm of the user's own may need any reward function
+            return
         functions = self.rewards.functions.items()
-        contrasts = [name for name, f in functions if (f.use or name) == "temporal_contrast"]
-        name = self.algorithm.name
-        if name == "t_grpo" and not contrasts:
+        keys = {function.use or key: key for key, function in functions}
+        if spec.reward_function is not None and spec.reward_function not in keys:
             raise ValueError(
-                "algorithm.name=t_grpo compares with shuffled frames and no reward function uses "
-                "them; add rewards.functions.temporal_contrast with options.of naming an accuracy"
+                f"algorithm.name={spec.name} needs the reward function {spec.reward_function}, "
+                f"which is not in rewards.functions; add rewards.functions.{spec.reward_function}"
+                ", or choose another algorithm"
             )
-        if contrasts and name in ALGORITHMS.builtin and name != "t_grpo":
-            raise ValueError(
-                f"rewards.functions.{contrasts[0]} compares with completions for shuffled frames "
-                f"and "
-                f"algorithm.name={name} samples none; set algorithm.name=t_grpo"
-            )
+        for other in algorithm_specs().values():
+            if other.reward_function in keys and other.reward_function != spec.reward_function:
+                raise ValueError(
+                    f"rewards.functions.{keys[other.reward_function]} can only be computed with "
+                    f"algorithm.name={other.name}, and it is {spec.name}; set "
+                    f"algorithm.name={other.name}, or leave the reward function out"
+                )

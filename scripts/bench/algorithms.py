@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from mmr1.config.algorithm import ALGORITHMS
+from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.report.curves import read_metrics
 
 RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
@@ -47,7 +47,7 @@ NEEDS = {
         *("algorithm.critic.warmup_steps=15", "trainer.max_steps=75"),
     ],
 }
-NAMES = list(ALGORITHMS.builtin)
+NAMES = list(algorithm_specs())
 
 
 def main() -> None:

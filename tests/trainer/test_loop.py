@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, ModelConfig
-from mmr1.config.algorithm import ALGORITHMS
+from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.hf import HfEngine
@@ -119,7 +119,7 @@ WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        *((name, {}) for name in (*sorted(ALGORITHMS.builtin), "median.py:build")),
+        *((name, {}) for name in (*sorted(algorithm_specs()), "median.py:build")),
         *((name, MORE) for name in ("rloo", "gspo", "cispo", "reinforce_pp")),
         ("rloo", {"ppo_epochs": 2, "importance_sampling": "per_decision"}),
         # Ratios of whole responses leave the usual clip after one such step: wide ones here.

@@ -1,9 +1,12 @@
-"""Algorithms by name. Each is one file: an advantage and a loss, composed."""
+"""Algorithms: ``catalog/`` has one file for each, the other files what they are composed of.
+
+Importing this package imports no torch, because the configuration reads the catalog.
+"""
 
 from __future__ import annotations
 
 from mmr1.config import AlgorithmConfig
-from mmr1.config.algorithm import ALGORITHMS
+from mmr1.config.algorithm_spec import algorithm_names
 from mmr1.trainer.algorithms.algorithm import Algorithm
 
 
@@ -11,9 +14,11 @@ def build_algorithm(config: AlgorithmConfig) -> Algorithm:
     """The algorithm that ``algorithm.name`` names: built in, an entry point or ``file.py:build``.
 
     Raises:
-        ValueError: The name is unknown.
+        ValueError: The name is unknown, or what it names does not return an ``Algorithm``.
     """
-    algorithm = ALGORITHMS.load(config.name)(config)
+    spec = config.spec
+    build = algorithm_names().load(config.name) if spec is None else spec.build
+    algorithm = build(config)
     if not isinstance(algorithm, Algorithm):
         raise ValueError(
             f"algorithm.name '{config.name}' returned {type(algorithm).__name__}; "
@@ -22,4 +27,4 @@ def build_algorithm(config: AlgorithmConfig) -> Algorithm:
     return algorithm
 
 
-__all__ = ["ALGORITHMS", "Algorithm", "build_algorithm"]
+__all__ = ["Algorithm", "build_algorithm"]

@@ -1,8 +1,8 @@
 """Advantages: how much better a completion, or a token of it, was than its baseline.
 
-Pure functions. Outcome advantages take rewards ``[G, n]`` (G prompts, group size n) and a mask
-``valid`` of the same shape; a completion without a valid reward is outside every baseline and gets
-advantage 0. Token advantages take ``[B, R]`` (B = G * n sequences in group order, R the longest
+Pure functions. Advantages per completion take rewards ``[G, n]`` (G prompts, group size n) and a
+mask ``valid`` of the same shape. A completion without a valid reward counts in no baseline and gets
+advantage 0. Advantages per token take ``[B, R]`` (B = G * n sequences in group order, R the longest
 completion) and a mask of the tokens that count.
 """
 
@@ -51,8 +51,8 @@ def rloo(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 def gpg(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """Advantage of GPG (arXiv 2504.02546): ``A_i = alpha (r_i - mean(r))``, ``[G, n]``.
 
-    ``alpha = G / (G - M)``, M the groups whose rewards are all equal: it makes up for the share of
-    the batch that has no gradient. The paper's normaliser ``F_norm`` is 1.
+    ``alpha = G / (G - M)``, M the number of groups whose rewards are all equal and which therefore
+    have no gradient. The paper's normaliser ``F_norm`` is 1.
     """
     signal = has_signal(rewards, valid)
     return dr_grpo(rewards, valid) * len(rewards) / signal.sum().clamp(min=1)

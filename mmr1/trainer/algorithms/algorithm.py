@@ -1,13 +1,15 @@
-"""What an algorithm is made of."""
+"""An algorithm: an advantage and a loss, and what each may use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:  # the configuration imports this package and must stay without torch
+    import torch
 
-from mmr1.trainer.algorithms.losses import LossAggMode
+    from mmr1.trainer.algorithms.losses import LossAggMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,15 +17,17 @@ class AdvantageInputs:
     """What an advantage may use: G groups of n completions, B = G * n in group order.
 
     Attributes:
-        rewards: ``[G, n]``, 0 where there is no valid one. With ``use_kl_loss: false`` and an
-            algorithm
-            that gives each completion one advantage, less the completion's whole KL penalty.
+        rewards: ``[G, n]``, 0 where there is no valid one. The KL penalty is not in them;
+            ``terms.penalised`` subtracts it.
         valid: ``[G, n]`` bool.
         mask: ``[B, R]`` bool, the tokens that count.
-        kl_penalty: ``[B, R]``, coefficient included; 0 unless ``use_kl_loss: false``.
-        greedy, greedy_valid: ``[G, 1]``, of the greedy completion; None unless asked for.
-        step_rewards, step_ends: ``[B, R]``, at the last token of each step; None without steps.
-        values: ``[B, R]``, the critic's, of the state before each token; None without a critic.
+        kl_penalty: ``[B, R]``, the coefficient included; 0 unless ``use_kl_loss: false``.
+        greedy, greedy_valid: ``[G, 1]``, the reward of the greedy completion and whether it is
+            valid; None unless ``Algorithm.greedy_baseline``.
+        step_rewards, step_ends: ``[B, R]``, the reward at the last token of each step and where
+            those tokens are; None without ``algorithm.step_rewards``.
+        values: ``[B, R]``, the critic's value of the state before each token; None without a
+            critic.
     """
 
     rewards: torch.Tensor
@@ -43,13 +47,13 @@ class LossInputs:
 
     Attributes:
         logprobs: Under the policy, differentiable.
-        old_logprobs: Under the policy that the update started from, detached.
+        old_logprobs: Under the policy before the rollout's first update, detached.
         advantages: 0 outside the mask.
-        entropy: Of the policy's distribution at each token, differentiable.
+        entropy: Entropy of the policy's distribution at each token, differentiable.
         mask: Bool, the tokens that count.
         ref_logprobs: Under the reference policy, or None when KL is off.
-        kl_coef, entropy_coef: Their coefficients in this step.
-        full_kl: KL over the vocabulary to the reference, differentiable; None unless
+        kl_coef, entropy_coef: Coefficients of the KL term and the entropy bonus in this step.
+        full_kl: KL to the reference over the whole vocabulary, differentiable; None unless
             ``kl_estimator: full``.
     """
 
@@ -69,21 +73,20 @@ class Algorithm:
     """An advantage and a loss.
 
     Attributes:
-        advantages: ``AdvantageInputs -> [B, R]``; see ``per_completion`` for those that give a
-            completion
-            one advantage.
+        advantages: ``AdvantageInputs -> [B, R]``. ``terms.per_completion`` makes one of an
+            advantage ``[G, n]``.
         token_loss: ``LossInputs -> [B, R]``, to be minimised.
         loss_agg_mode: How token losses are added up; see ``losses.token_weights``.
-        needs_signal: False when a token of advantage 0 still has a gradient (a KL or entropy
-            term); True lets the update leave such sequences out.
+        needs_signal: True when a token of advantage 0 has no gradient, so that the update can skip
+            such sequences. False with a KL term or an entropy bonus in the loss.
         metrics: Extra tensors ``[B, R]`` to log as token means, by metric name. Entropy and KL are
             logged for every algorithm.
-        returns: ``AdvantageInputs -> [B, R]``, what the critic of ``algorithm.critic`` learns; None
-            for
-            the algorithms that have none.
+        returns: ``AdvantageInputs -> [B, R]``, the targets of the critic of ``algorithm.critic``;
+            None without a critic.
         greedy_baseline: The advantage needs the reward of each prompt's greedy completion.
-        shuffled_frames: The reward compares with completions for shuffled frames of the videos.
-        state: Numbers that go from step to step, such as a moving average; saved with checkpoints.
+        shuffled_frames: A reward function compares with completions for videos whose frames are
+            shuffled.
+        state: Numbers kept from step to step, such as a moving average; saved in checkpoints.
     """
 
     advantages: Callable[[AdvantageInputs], torch.Tensor]

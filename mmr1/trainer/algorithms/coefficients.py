@@ -8,7 +8,7 @@ from mmr1.types import StepStats
 
 
 class Coefficients:
-    """Both coefficients; the process that runs the loop holds them, the updates are told them."""
+    """Both coefficients. The loop's process holds them and passes them to each update."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self._config = config
@@ -16,10 +16,10 @@ class Coefficients:
         self.entropy = config.entropy_coef
 
     def adapt(self, stats: StepStats) -> None:
-        """Move each towards its target, if it has one, by the step's measured values.
+        """Adapt each coefficient that has a target to the step's measured KL or entropy.
 
-        Notes in ``stats`` what they were during the step. A step without an update of the policy
-        measured nothing and moves nothing.
+        Adds to ``stats`` the coefficients that the step used. A step that did not update the
+        policy has neither measurement and changes nothing.
         """
         config = self._config
         stats |= {"kl_coef": self.kl, "entropy_coef": self.entropy}

@@ -1,4 +1,4 @@
-"""The entropy bonus tuned to a target entropy."""
+"""Adapts the coefficient of the entropy bonus to a target entropy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def adapted_coefficient(coefficient: float, entropy: float, target: float, rate: float) -> float:
-    """The entropy coefficient for the next step: larger while the policy is surer than wanted.
+    """The entropy coefficient for the next step: larger while the entropy is below the target.
 
     The temperature update of soft actor-critic (arXiv 1812.05905, equation 18) for the mean
     entropy per token, in nats: a gradient step on the logarithm, so that it stays positive.

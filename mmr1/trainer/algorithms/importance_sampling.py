@@ -1,9 +1,9 @@
-"""What makes up for an engine that does not sample from quite the policy that learns.
+"""Truncated importance sampling: corrects for an engine that samples from another policy.
 
-Its kernels round otherwise, and with rollouts ahead of the update its weights are older. Each
-token's loss is weighted by how much more probable the trainer holds it than the engine did,
-truncated from above ("truncated importance sampling", Yao et al. 2025, *Your Efficient RL Framework
-Secretly Brings You Off-Policy RL Training*; the truncation is that of Ionides 2008).
+The engine's kernels round differently, and its weights are older when rollouts run ahead of the
+update. So each token's loss is multiplied by the trainer's probability of the token over the
+engine's, truncated from above (Yao et al. 2025, *Your Efficient RL Framework Secretly Brings You
+Off-Policy RL Training*; the truncation is that of Ionides 2008).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Correction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 def unit_weights(
     logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """The engine is taken to sample from the policy itself."""
+    """1 for every token: the engine samples from the policy itself. ``[B, R]``."""
     return torch.ones_like(logprobs)
 
 

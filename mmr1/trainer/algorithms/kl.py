@@ -1,4 +1,4 @@
-"""Estimators of the KL divergence between the policy and its reference, and its coefficient.
+"""Estimators of the KL divergence between policy and reference, and the adaptive coefficient.
 
 The sampled estimators are pure functions of log-probs ``[...]`` of the same tokens, drawn from the
 policy, under both; see J. Schulman, "Approximating KL Divergence" (2020). With
@@ -14,7 +14,7 @@ import torch
 
 
 def k1(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
-    """``-d``: unbiased, often negative, of high variance. The reward's penalty in InstructGPT.
+    """``-d``: unbiased, often negative, of high variance. InstructGPT's penalty in the reward.
 
     In a loss its gradient is 0 in expectation; use k2 or k3 there.
     """
@@ -71,7 +71,7 @@ def full(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
 def adapted_coefficient(coefficient: float, kl: float, target: float, rate: float) -> float:
     """The KL coefficient for the next step (arXiv 1909.08593, section 2.2).
 
-    ``beta * (1 + rate * clip(kl / target - 1, -0.2, 0.2))``: larger when the policy strayed far.
+    ``beta * (1 + rate * clip(kl / target - 1, -0.2, 0.2))``: larger when the KL is too large.
 
     >>> round(adapted_coefficient(0.1, kl=0.05, target=0.01, rate=0.1), 6)
     0.102

@@ -63,11 +63,11 @@ def policy_gradient(logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.T
 def importance_weights(
     logprobs: torch.Tensor, old_logprobs: torch.Tensor, mask: torch.Tensor, form: Importance
 ) -> torch.Tensor:
-    """Weights that make a policy gradient on old tokens off-policy, detached: ``[B, R]``.
+    """Weights that correct a policy gradient for the policy that sampled, detached: ``[B, R]``.
 
-    - ``token``: ``rho_t``, first order: right for the action, blind to how the state was reached.
+    - ``token``: ``rho_t``; corrects for the token and not for the tokens before it.
     - ``per_decision``: ``prod of rho_s, s <= t`` (Precup et al. 2000).
-    - ``sequence``: the product over the whole response; unbiased, of the highest variance.
+    - ``sequence``: the product over the whole completion; unbiased, of the highest variance.
     """
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0).detach()
     if form == "token":
@@ -102,8 +102,9 @@ def sapo(
 ) -> torch.Tensor:
     """SAPO (arXiv 2511.20347), negated: ``[B, R]``.
 
-    ``-(4 / tau) sigmoid(tau (rho - 1)) A``: a smooth gate in the place of the clip, its temperature
-    larger (stricter) for negative advantages. At ``rho = 1`` the gradient is the policy gradient.
+    ``-(4 / tau) sigmoid(tau (rho - 1)) A``: a smooth gate instead of the clip. A larger temperature
+    is stricter; negative advantages have the larger one. At ``rho = 1`` the gradient is the policy
+    gradient.
     """
     tau = torch.where(advantages > 0, tau_positive, tau_negative)
     ratio = (logprobs - old_logprobs).exp()
@@ -115,7 +116,7 @@ def value_loss(
 ) -> torch.Tensor:
     """Squared error of the critic, halved: ``[B, R]``.
 
-    With ``clip``, PPO's pessimistic form: the larger error of the value and of the value kept
+    With ``clip``, the larger of two errors: that of the value, and that of the value clipped to
     within ``clip`` of the old one.
     """
     error = (values - returns).square()
@@ -132,7 +133,7 @@ def clip_fraction_mask(
     clip_ratio_low: float,
     clip_ratio_high: float,
 ) -> torch.Tensor:
-    """True where :func:`ppo_clip` has cut the gradient off: ``[B, R]`` bool."""
+    """True where :func:`ppo_clip` removes the gradient: ``[B, R]`` bool."""
     ratio = (logprobs - old_logprobs).exp()
     return ((ratio > 1 + clip_ratio_high) & (advantages > 0)) | (
         (ratio < 1 - clip_ratio_low) & (advantages < 0)

@@ -1,4 +1,4 @@
-"""Pieces that algorithms are composed of."""
+"""The parts of which algorithms are composed: losses with their terms, advantages per token."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from mmr1.trainer.algorithms.kl import ESTIMATORS
 def per_completion(
     advantage: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> Callable[[AdvantageInputs], torch.Tensor]:
-    """An advantage ``(rewards, valid) -> [G, n]`` as one of tokens: the same for all of them.
+    """Gives each token of a completion the advantage ``(rewards, valid) -> [G, n]`` of the whole.
 
-    A KL penalty in the reward is taken off before, summed over the completion.
+    With ``use_kl_loss: false`` each reward is first reduced by the completion's KL penalty.
     """
 
     def advantages(x: AdvantageInputs) -> torch.Tensor:
-        found = advantage(penalised(x), x.valid).flatten()  # [B]
-        return found[:, None] * x.mask
+        return advantage(penalised(x), x.valid).flatten()[:, None] * x.mask
 
     return advantages
 
@@ -36,10 +35,7 @@ def penalised(x: AdvantageInputs) -> torch.Tensor:
 def clipped_algorithm(
     advantages: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
 ) -> Algorithm:
-    """These advantages under PPO's clipped loss: what most of the family differ in is the former.
-
-    The rest of a paper's choices are values of the configuration, filled in when it is read.
-    """
+    """These advantages with PPO's clipped loss."""
     return Algorithm(
         advantages=advantages,
         token_loss=partial(clipped_surrogate, config=config),
@@ -49,8 +45,20 @@ def clipped_algorithm(
     )
 
 
+def policy_gradient_algorithm(
+    advantages: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
+) -> Algorithm:
+    """These advantages with the policy-gradient loss."""
+    return Algorithm(
+        advantages=advantages,
+        token_loss=partial(policy_gradient, config=config),
+        loss_agg_mode=config.loss_agg_mode,
+        needs_signal=needs_signal(config),
+    )
+
+
 def clipped_surrogate(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
-    """PPO's clipped loss ``[B, R]``; of tokens or of responses, dual-clipped where asked for."""
+    """PPO's clipped loss ``[B, R]``, with the configured ratio and dual clip."""
     new, old = ratio_logprobs(x, config)
     loss = losses.ppo_clip(new, old, x.advantages, config.clip_ratio_low, config.clip_ratio_high)
     if config.clip_ratio_dual is not None:
@@ -59,14 +67,14 @@ def clipped_surrogate(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
 
 
 def clip_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
-    """The share of tokens whose gradient the clip cut off."""
+    """``clip_fraction``: 1 at the tokens whose gradient the clip removed, else 0; ``[B, R]``."""
     clip = (config.clip_ratio_low, config.clip_ratio_high)
     clipped = losses.clip_fraction_mask(*ratio_logprobs(x, config), x.advantages, *clip)
     return {"clip_fraction": clipped.float()}
 
 
 def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """New and old log-probs ``[B, R]`` whose difference is the ratio's logarithm."""
+    """New and old log-probs, ``[B, R]`` each; their difference is the logarithm of the ratio."""
     if config.importance_sampling_level == "token":
         return x.logprobs, x.old_logprobs
     mean = config.importance_sampling_level == "sequence"
@@ -77,7 +85,10 @@ def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor
 
 
 def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
-    """``-A log p``; after a rollout's first update with the clip or weights of ``importance``."""
+    """``-A log p``, ``[B, R]``; ``importance_sampling`` clips or weights it.
+
+    With one update per rollout all ratios are 1, and the clipped loss has the same gradient.
+    """
     form = config.importance_sampling
     if config.ppo_epochs > 1 and form == "clip":
         return clipped_surrogate(x, config)
@@ -105,5 +116,5 @@ def _kl(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
 
 
 def needs_signal(config: AlgorithmConfig) -> bool:
-    """Is the advantage the only source of a gradient?"""
+    """Does only the advantage give a gradient? False with a KL term or an entropy bonus."""
     return config.entropy_coef == 0 and (config.kl_coef == 0 or not config.use_kl_loss)

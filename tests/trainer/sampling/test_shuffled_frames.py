@@ -101,7 +101,7 @@ def test_a_whole_run(clip, tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.name=t_grpo"], "no reward function uses them"),
+        (["algorithm.name=t_grpo"], "needs the reward function temporal_contrast"),
         (["rewards.functions={temporal_contrast: {}}"], "set algorithm.name=t_grpo"),
         (["algorithm.name=t_grpo", "rollout.n=1"], "set rollout.n to 2"),
     ],
