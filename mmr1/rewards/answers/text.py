@@ -1,4 +1,4 @@
-"""Text against text: equal, nearly equal (OCR), or alike (ROUGE)."""
+"""Text against text: exact match, edit distance (OCR) and ROUGE."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def ocr(
     for text in (prediction, gold):
         folded = _folded(text, ignore_case, ignore_punctuation)
         sides.append(tuple(folded.replace(" ", "")) if by_character else tuple(folded.split()))
-    found, wanted = sides
-    if abs(len(found) - len(wanted)) >= len(wanted):
-        return float(found == wanted)  # every word of the difference is an error
-    if len(found) * len(wanted) > CHEAP_CELLS:
-        return Job("mmr1.rewards.answers.text:error_rate_reward", (found, wanted))
-    return error_rate_reward(found, wanted)
+    predicted, expected = sides
+    if abs(len(predicted) - len(expected)) >= len(expected):
+        return float(predicted == expected)  # every word of the difference is an error
+    if len(predicted) * len(expected) > CHEAP_CELLS:
+        return Job("mmr1.rewards.answers.text:error_rate_reward", (predicted, expected))
+    return error_rate_reward(predicted, expected)
 
 
-def error_rate_reward(found: tuple[str, ...], wanted: tuple[str, ...]) -> float:
-    """1 - edit distance / len(wanted), at least 0."""
-    return max(0.0, 1.0 - Levenshtein.distance(found, wanted) / len(wanted))
+def error_rate_reward(predicted: tuple[str, ...], expected: tuple[str, ...]) -> float:
+    """1 - edit distance / len(expected), at least 0."""
+    return max(0.0, 1.0 - Levenshtein.distance(predicted, expected) / len(expected))
 
 
 def rouge(
@@ -106,28 +106,29 @@ def rouge(
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    found = tuple(_ROUGE_TOKEN.findall(prediction.casefold()))
-    wanted = tuple(_ROUGE_TOKEN.findall(gold.casefold()))
-    if len(found) * len(wanted) > CHEAP_CELLS:
-        return Job("mmr1.rewards.answers.text:rouge_f1", (found, wanted, str(kind)))
-    return rouge_f1(found, wanted, str(kind))
+    predicted = tuple(_ROUGE_TOKEN.findall(prediction.casefold()))
+    expected = tuple(_ROUGE_TOKEN.findall(gold.casefold()))
+    if len(predicted) * len(expected) > CHEAP_CELLS:
+        return Job("mmr1.rewards.answers.text:rouge_f1", (predicted, expected, str(kind)))
+    return rouge_f1(predicted, expected, str(kind))
 
 
-def rouge_f1(found: tuple[str, ...], wanted: tuple[str, ...], kind: str) -> float:
+def rouge_f1(predicted: tuple[str, ...], expected: tuple[str, ...], kind: str) -> float:
     """The F1 of two token sequences."""
     if kind == "mean":
-        return sum(rouge_f1(found, wanted, k) for k in ("1", "2", "L")) / 3
+        return sum(rouge_f1(predicted, expected, k) for k in ("1", "2", "L")) / 3
     if kind == "L":
-        return _f1(LCSseq.similarity(found, wanted), len(found), len(wanted))
+        return _f1(LCSseq.similarity(predicted, expected), len(predicted), len(expected))
     size = int(kind)
     grams = [
-        Counter(zip(*(tokens[i:] for i in range(size)), strict=False)) for tokens in (found, wanted)
+        Counter(zip(*(tokens[i:] for i in range(size)), strict=False))
+        for tokens in (predicted, expected)
     ]
     return _f1((grams[0] & grams[1]).total(), grams[0].total(), grams[1].total())
 
 
-def _f1(common: int, found: int, wanted: int) -> float:
-    return 2 * common / (found + wanted) if common else 0.0
+def _f1(common: int, predicted: int, expected: int) -> float:
+    return 2 * common / (predicted + expected) if common else 0.0
 
 
 def text_gold(answer: Any) -> None:

@@ -37,7 +37,10 @@ class DamagedCheckpointError(RuntimeError):
 
 
 def write_checkpoint(
-    folder: Path, step: int, write_files: WriteCheckpoint, metrics: Mapping[str, float] | None = None
+    folder: Path,
+    step: int,
+    write_files: WriteCheckpoint,
+    metrics: Mapping[str, float] | None = None,
 ) -> Path:
     """Write ``folder/step_N`` whole or not at all; ``metrics`` go into its manifest.
 
@@ -81,7 +84,9 @@ def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
     return manifest
 
 
-def latest_valid_checkpoint(folder: Path, warn: Callable[[str], None] = lambda line: None) -> Path | None:
+def latest_valid_checkpoint(
+    folder: Path, warn: Callable[[str], None] = lambda line: None
+) -> Path | None:
     """The latest checkpoint that is whole; ``warn`` is told of each newer one that is not.
 
     Damaged ones are set aside as ``step_N.damaged`` and unfinished ones are removed, so that the

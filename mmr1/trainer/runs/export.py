@@ -10,9 +10,9 @@ import jinja2
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.trainer.runs.checkpoint import MANIFEST, MANIFEST_DIGEST, verify_checkpoint
 from mmr1.trainer.models.lora import ADAPTER_FOLDER
 from mmr1.trainer.models.state import TRAINING
+from mmr1.trainer.runs.checkpoint import MANIFEST, MANIFEST_DIGEST, verify_checkpoint
 
 CARD = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
     """\

@@ -22,10 +22,10 @@ from mmr1.config.file import dump_yaml, load_config
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
-    verify_checkpoint,
     checkpoints,
     latest_valid_checkpoint,
     step_of,
+    verify_checkpoint,
 )
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache, PreparedMedia

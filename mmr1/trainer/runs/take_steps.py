@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mmr1.config import TrainerConfig
-from mmr1.trainer.runs.checkpoint import Checkpoints, next_due, step_of
 from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.runs.checkpoint import Checkpoints, next_due, step_of
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.stopping import StoppedError, StopSignal
 

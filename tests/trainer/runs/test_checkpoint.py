@@ -18,10 +18,10 @@ from mmr1.trainer.runs.checkpoint import (
     CheckpointError,
     Checkpoints,
     DamagedCheckpointError,
-    verify_checkpoint,
     checkpoints,
     latest_valid_checkpoint,
     prune,
+    verify_checkpoint,
     write_checkpoint,
 )
 

@@ -25,7 +25,9 @@ STEPS = [
 
 
 def config(*trackers: str) -> Config:
-    return Config(model={"path": "x"}, trainer={"trackers": list(trackers), "project_name": "tests"})
+    return Config(
+        model={"path": "x"}, trainer={"trackers": list(trackers), "project_name": "tests"}
+    )
 
 
 def plug(monkeypatch: pytest.MonkeyPatch, start) -> None:
