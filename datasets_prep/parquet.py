@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mmr1.data.record import dump, encode, load_samples
+from mmr1.data.record import dump, encode, read_records
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
 SCHEMA = pa.schema({"id": pa.string(), "record": pa.string()})
@@ -20,7 +20,7 @@ def write_parquet(records: Path, path: Path) -> None:
     """Write the records of a JSON Lines file as parquet, in one step."""
     temporary = path.with_name(f".{path.name}.tmp")
     with pq.ParquetWriter(temporary, SCHEMA) as writer:
-        for batch in _batches(load_samples(records)):
+        for batch in _batches(read_records(records)):
             writer.write_table(pa.Table.from_pylist(batch, SCHEMA))
     temporary.replace(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.types import Sample
 
 _NOT_RECORDS = {"quarantine.jsonl"}
@@ -25,5 +25,5 @@ def record_files(path: Path) -> list[Path]:
 
 
 def load_all(path: Path) -> list[Sample]:
-    """The samples of a file or of all files of a folder. Raises ValueError as `load_samples`."""
-    return [sample for file in record_files(path) for sample in load_samples(file)]
+    """The samples of a file or of all files of a folder. Raises ValueError as `read_records`."""
+    return [sample for file in record_files(path) for sample in read_records(file)]

@@ -1,4 +1,4 @@
-"""``mmr1 doctor``: is this environment fit to train? Each line is ok or says what to do."""
+"""``mmr1 doctor``: checks whether this environment can train. Each line is ok or has a remedy."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the doctor's report; ``remedy`` is None when all is well."""
+    """One line of the doctor's report; ``remedy`` is None if nothing is wrong."""
 
     subject: str
-    found: str
+    finding: str
     remedy: str | None = None
 
 
-# Distribution, versions that work together, needed by the base install?
+# Distribution, versions that work together, and whether the base install needs it.
 PACKAGES = (
     ("torch", ">=2.11,<2.14", True),
     ("transformers", ">=5.16.1,<5.20", True),
@@ -44,36 +44,36 @@ PACKAGES = (
 
 
 def run_doctor() -> bool:
-    """Print every check; True when nothing needs a remedy."""
+    """Print every check; True if none has a remedy."""
     console = Console()
-    well = True
+    fit = True
     for check in checks():
         mark = "[green]ok[/]" if check.remedy is None else "[red]!![/]"
-        line = f"{mark}  {check.subject:<16} {check.found}"
+        line = f"{mark}  {check.subject:<16} {check.finding}"
         console.print(line if check.remedy is None else f"{line} -> {check.remedy}", soft_wrap=True)
-        well &= check.remedy is None
-    return well
+        fit &= check.remedy is None
+    return fit
 
 
 def checks() -> Iterator[Check]:
-    """All checks, cheapest first."""
+    """All checks, the cheapest first."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("python", version, None if sys.version_info >= (3, 11) else "use Python 3.11+")
-    for name, wanted, required in PACKAGES:
-        yield _package(name, wanted, required)
+    for name, versions, required in PACKAGES:
+        yield _package(name, versions, required)
     yield _vllm()
     yield from map(_guarded, (_torchvision, _decoders, _device, _memory, _disk, _training))
 
 
-def _package(name: str, wanted: str, required: bool) -> Check:
+def _package(name: str, versions: str, required: bool) -> Check:
     try:
-        found = importlib.metadata.version(name)
+        version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        remedy = f"pip install '{name}{wanted}'" if required else None
+        remedy = f"pip install '{name}{versions}'" if required else None
         return Check(name, "not installed" + ("" if required else " (optional)"), remedy)
-    public = found.split("+")[0]
-    fits = SpecifierSet(wanted).contains(public, prereleases=True)
-    return Check(name, found, None if fits else f"mmr1 works with {name}{wanted}")
+    public = version.split("+")[0]
+    fits = SpecifierSet(versions).contains(public, prereleases=True)
+    return Check(name, version, None if fits else f"mmr1 works with {name}{versions}")
 
 
 def _vllm() -> Check:
@@ -86,7 +86,7 @@ def _vllm() -> Check:
 
 
 def _guarded(check: Callable[[], Check]) -> Check:
-    """A check that breaks is itself a finding."""
+    """The result of a check; an exception becomes its finding."""
     try:
         return check()
     except Exception as error:
@@ -127,14 +127,14 @@ def _decoders() -> Check:
     import decord
     from PIL import features
 
-    found = f"decord {decord.__version__}, PyAV {av.__version__}, Pillow's codecs"
+    finding = f"decord {decord.__version__}, PyAV {av.__version__}, Pillow's codecs"
     missing = [codec for codec in ("jpg", "webp", "zlib") if not features.check(codec)]
     remedy = f"reinstall pillow: it lacks {', '.join(missing)}" if missing else None
-    return Check("decoders", found, remedy)
+    return Check("decoders", finding, remedy)
 
 
 def _training() -> Check:
-    """A small model generates from a picture and takes one optimizer step."""
+    """A small model answers a question about an image and takes one optimizer step."""
     from PIL import Image
 
     from mmr1.config import Config, OptimizerConfig, SamplingConfig
@@ -148,7 +148,7 @@ def _training() -> Check:
     from mmr1.vision.build import family_of, media_cache
     from mmr1.vision.families.tiny import new_model
 
-    begin = time.perf_counter()
+    start = time.perf_counter()
     with TemporaryDirectory() as folder:
         new_model(Path(folder) / "model")
         Image.new("RGB", (56, 56), "red").save(Path(folder) / "red.png")
@@ -160,46 +160,46 @@ def _training() -> Check:
         )
         model, family = load_model(config.model), family_of(config)
         media = media_cache(family, config)
-        parts = (MediaRef("image", Path(folder) / "red.png"), TextPart("Which colour?"))
-        prompt = renderer(family, config)(Sample("red", (Message("user", parts),)))
+        content = (MediaRef("image", Path(folder) / "red.png"), TextPart("Which colour?"))
+        prompt = renderer(family, config)(Sample("red", (Message("user", content),)))
         sampling = SamplingConfig(max_tokens=8)
         groups = HfEngine(model, family, media).generate([Request(prompt, 4, 0)], sampling)
-        scorer = build_packed_model(config, model, family, media, 1.0)
-        stats = sft_step(scorer, Optimizer(model, OptimizerConfig(), 1), groups)
-    took = time.perf_counter() - begin
-    found = f"{stats['tokens/completion']:.0f} tokens generated, one update, {took:.1f} s"
-    return Check("training", found)
+        packed = build_packed_model(config, model, family, media, 1.0)
+        stats = sft_step(packed, Optimizer(model, OptimizerConfig(), 1), groups)
+    seconds = time.perf_counter() - start
+    finding = f"{stats['tokens/completion']:.0f} tokens generated, one update, {seconds:.1f} s"
+    return Check("training", finding)
 
 
 def run_estimate(config: Config, memory_gib: float | None, load: Load | None) -> bool:
-    """Print what a run needs of each device, and what to change; True when nothing need be."""
+    """Print the memory that a run needs of each device, and advice; True if it fits."""
     from rich.table import Table
 
     from mmr1.estimate import GIB, estimate, rows
 
     load = load or measured_load(config)
     memory = _device_bytes() if memory_gib is None else memory_gib * GIB
-    found = estimate(config, load, memory)
+    result = estimate(config, load, memory)
     console = Console(highlight=False)
-    table = Table("", "part", "GiB", title=f"{config.model.path}, a device of each kind")
+    table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
     table.columns[2].justify = "right"
-    for row in rows(found, memory):
+    for row in rows(result, memory):
         table.add_row(*row)
     console.print(table)
     console.print(
         f"prompt {load.prompt} tokens ({load.vision} of them vision), completion "
-        f"{load.completion}; {found.sync_bytes / GIB:.2f} GiB of weights to each engine a step"
+        f"{load.completion}; {result.sync_bytes / GIB:.2f} GiB of weights to each engine a step"
     )
-    for line in found.advice:
+    for line in result.advice:
         console.print(f"it will not fit -> {line}", soft_wrap=True)
-    return not found.advice
+    return not result.advice
 
 
 def measured_load(config: Config, samples: int = 500) -> Load:
-    """The 95th percentile of the training prompts, from the headers of their media.
+    """The 95th percentile of the training prompts' tokens, from the headers of their media.
 
     Raises:
-        ValueError: There are no data to look at.
+        ValueError: ``data.train`` is not set.
     """
     import numpy as np
 

@@ -39,6 +39,6 @@ def test_what_is_amiss_has_a_remedy_and_a_bad_exit_code(mmr1, monkeypatch):
 def test_memory(monkeypatch, free, remedy):
     memory = type("Memory", (), {"available": free * 1024**3})
     monkeypatch.setattr(doctor.psutil, "virtual_memory", memory)
-    found = doctor._memory()
-    assert found.found == f"{free:.1f} GiB available"
-    assert (found.remedy or "None").endswith(str(remedy))
+    check = doctor._memory()
+    assert check.finding == f"{free:.1f} GiB available"
+    assert (check.remedy or "None").endswith(str(remedy))

@@ -41,7 +41,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
             sampled, version = rollout.sampled, components.policy.version
             with clock("update"):
                 batch = build_experience(
-                    sampled.kept,
+                    sampled.groups,
                     components.algorithm,
                     algorithm,
                     components.policy,
@@ -60,10 +60,10 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                 rollouts.load_weights(components.policy)
                 if components.reference and is_due(number, algorithm.ref_model_sync_steps):
                     components.reference.refresh()
-            stats |= {**sampled.stats, "rollout/staleness": staleness(sampled.kept, version)}
+            stats |= {**sampled.stats, "rollout/staleness": staleness(sampled.groups, version)}
             seconds = {**rollout.seconds, **clock.seconds()}
-            line = step_stats(number, sampled.everything, stats, seconds, components.media)
-            yield Step(number, line, sampled.kept, first_advantages(batch))
+            line = step_stats(number, sampled.all_groups, stats, seconds, components.media)
+            yield Step(number, line, sampled.groups, first_advantages(batch))
 
 
 def roll_out(config: Config, components: TrainerComponents, number: int) -> Rollout:

@@ -213,7 +213,9 @@ def test_video_and_picture_of_one_question(root: Path) -> None:
 
 
 def test_an_unknown_or_forced_form(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"a row with the keys colour has none of the known forms"):
+    with pytest.raises(
+        ValueError, match=r"a row with the keys colour has none of the known formats"
+    ):
         read_row({"colour": "red"}, Place(root, "s", 0))
     with pytest.raises(ValueError, match=r"unknown data\.format 'easyrl' \(did you mean 'easyr1'"):
         read_row(ROWS["easyr1"][0], Place(root, "s", 0), "easyrl")

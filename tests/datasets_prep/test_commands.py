@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from datasets_prep.data_cli import app, main
 from datasets_prep.frames import list_frames
 from datasets_prep.select import rule
-from mmr1.data.record import load_samples, write_records
+from mmr1.data.record import read_records, write_records
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import load_image
 from tests.vision.media import encoded, noise
@@ -73,7 +73,7 @@ def test_stats_counts_and_draws(folder: Path) -> None:
 
 def test_split_keeps_the_questions_of_a_picture_together(folder: Path) -> None:
     run("split", folder / "records.jsonl", "train=0.7", "eval=0.3", "--output", folder / "parts")
-    parts = {p: load_samples(folder / f"parts/{p}.jsonl") for p in ("train", "eval")}
+    parts = {p: read_records(folder / f"parts/{p}.jsonl") for p in ("train", "eval")}
     assert {p: len(s) for p, s in parts.items()} == {"train": 21, "eval": 9}
     digests = {p: {s.media[0].digest() for s in samples} for p, samples in parts.items()}
     assert not digests["train"] & digests["eval"]
@@ -89,7 +89,7 @@ def test_mix_draws_by_share_without_repeats(folder: Path, tmp_path: Path) -> Non
     run("make", "digits", "--output", tmp_path / "digits")
     sources = [f"{folder / 'records.jsonl'}=1", f"{tmp_path / 'digits/eval.jsonl'}=2"]
     run("mix", *sources, "--count", 60, "--output", tmp_path / "mixed/m.jsonl")
-    mixed = load_samples(tmp_path / "mixed/m.jsonl")
+    mixed = read_records(tmp_path / "mixed/m.jsonl")
     assert len({s.id for s in mixed}) == 60
     assert sum(s.source == "set" for s in mixed) == 20
     assert all(m.path.is_relative_to(tmp_path / "mixed") for s in mixed for m in s.media)
@@ -107,7 +107,7 @@ def test_leakage_is_told(folder: Path) -> None:
 def test_filter_by_rule(folder: Path) -> None:
     wish = "meta.level >= 3 and width > 42 and images == 1 and task == 'math'"
     run("filter", folder, "--rule", wish, "--output", folder / "kept/k.jsonl")
-    kept = load_samples(folder / "kept/k.jsonl")
+    kept = read_records(folder / "kept/k.jsonl")
     assert [s.id for s in kept] == [f"s{i}" for i in range(9, 30) if i % 5 >= 3]
     with pytest.raises(ValueError, match="the rule 'width >'"):
         rule("width >")
@@ -146,7 +146,7 @@ def test_filter_by_pass_rate(folder: Path, served: tuple[str, list[dict]]) -> No
     address, asked = served
     run("filter", folder, "--server", address, "--model", "m", "--samples", 4,
         "--output", folder / "kept/k.jsonl")  # fmt: skip
-    kept = load_samples(folder / "kept/k.jsonl")
+    kept = read_records(folder / "kept/k.jsonl")
     assert [s.id for s in kept] == [f"s{i}" for i in range(30) if i % 2]
     assert {s.meta["pass_rate"] for s in kept} == {0.5}
     assert len(asked) == 30

@@ -12,7 +12,7 @@ from datasets_prep.finish import check_gold
 from datasets_prep.generators import GENERATORS, counting, digit_sums, grounding, video
 from datasets_prep.make import make
 from datasets_prep.validate import validate
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.rewards.extract import extract_answer
 from mmr1.types import Sample
 from mmr1.vision.budget import PixelBudget, VideoBudget
@@ -37,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def samples(folder: Path) -> list[Sample]:
-    return [s for path in sorted(folder.glob("*.jsonl")) for s in load_samples(path)]
+    return [s for path in sorted(folder.glob("*.jsonl")) for s in read_records(path)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -111,7 +111,7 @@ def test_videos_show_what_the_answer_says(made: Path) -> None:
 def test_held_out_scans_appear_nowhere_else(made: Path) -> None:
     def pictures(part: str) -> set[bytes]:
         budget = VideoBudget(frame=PixelBudget(4 * 784, 256 * 784))
-        loaded = load_samples(made / f"video/order-{part}.jsonl")
+        loaded = read_records(made / f"video/order-{part}.jsonl")
         clips = [load_video(s.media[0], budget)[0] for s in loaded]
         return {clip[i].numpy().tobytes() for clip in clips for i in (0, 2)}
 

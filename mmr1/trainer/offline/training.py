@@ -1,4 +1,4 @@
-"""What training on answers that are already written has in common: SFT, DPO, reward models."""
+"""The training loop that SFT, DPO and reward models share: no rollouts, answers from the data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from mmr1.vision.prepare import MediaCache
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The training records of a run, checked, and what turns them into prompts."""
+    """The checked training records of a run, and the function that renders them."""
 
     sources: dict[str, list[Sample]]
     shares: dict[str, float]
@@ -47,23 +47,27 @@ class Records:
     render: Callable[[Sample], Prompt]
 
     def sampler(self, seed: int) -> Sampler:
-        """A fresh walk through the records, the same for the same seed."""
+        """A new sampler at its start; equal seeds give equal orders."""
         return Sampler(self.sources, seed, self.shares)
 
-    def met(self, seed: int, count: int) -> list[Sample]:
-        """The distinct samples among its first ``count``; two sources may share ids."""
+    def distinct_samples(self, seed: int, count: int) -> list[Sample]:
+        """The distinct samples among the sampler's first ``count``.
+
+        By identity, because two sources may share ids.
+        """
         return list({id(sample): sample for sample in self.sampler(seed).next(count)}.values())
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineTask:
-    """What an offline run trains.
+    """One kind of offline training.
 
     Attributes:
-        optimizer: Of the trained model.
+        optimizer: The optimizer of the trained model.
         batch_size: Samples per step.
-        step: Learns from one batch; gives what to log.
-        snapshot: ``step number -> what writes model and optimizer as they are now``.
+        step: Learns from one batch; returns the metrics.
+        snapshot: Maps the step's number to a function that writes model and optimizer as they
+            are now.
     """
 
     optimizer: Optimizer
@@ -72,7 +76,9 @@ class OfflineTask:
     snapshot: Callable[[int], WriteCheckpoint]
 
 
-def read_records(config: Config, check: Callable[[Sample], object], *, resume: bool) -> Records:
+def load_training_records(
+    config: Config, check: Callable[[Sample], object], *, resume: bool
+) -> Records:
     """Read ``data.train``; ``check`` raises ValueError for a sample that cannot be used.
 
     Raises:
@@ -93,8 +99,8 @@ def read_records(config: Config, check: Callable[[Sample], object], *, resume: b
     return Records(sources, shares, quarantine.dropped, family, media_cache(family, config), render)
 
 
-def run_offline(config: Config, records: Records, learner: OfflineTask) -> Path:
-    """Train up to step ``trainer.max_steps``, from the newest checkpoint on if there is one.
+def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
+    """Train up to step ``trainer.max_steps``, from the latest checkpoint if there is one.
 
     Returns:
         The last checkpoint's directory.
@@ -106,12 +112,12 @@ def run_offline(config: Config, records: Records, learner: OfflineTask) -> Path:
         directory.log_dropped(records.dropped)
         display = Display(config.trainer, directory)
         sampler = records.sampler(config.seed)
-        carried: dict[str, HasState] = {"optimizer": learner.optimizer, "sampler": sampler}
-        done = 0
-        if before := directory.last_checkpoint(warn=display.say):
-            load_snapshot(before, learner.optimizer)
-            done = load_progress(before, carried)
-            display.say(f"continuing after step {done}")
+        stateful: dict[str, HasState] = {"optimizer": task.optimizer, "sampler": sampler}
+        steps_done = 0
+        if checkpoint_before := directory.last_checkpoint(warn=display.say):
+            load_snapshot(checkpoint_before, task.optimizer)
+            steps_done = load_progress(checkpoint_before, stateful)
+            display.say(f"continuing after step {steps_done}")
 
         def keep(step: Step) -> None:
             directory.log(step.stats)
@@ -119,7 +125,7 @@ def run_offline(config: Config, records: Records, learner: OfflineTask) -> Path:
             display.show(step.stats)
 
         def snapshot(step: int) -> WriteCheckpoint:
-            write, state = learner.snapshot(step), progress(step, carried)
+            write, state = task.snapshot(step), progress(step, stateful)
 
             def write_files(folder: Path) -> None:
                 write(folder)
@@ -128,20 +134,20 @@ def run_offline(config: Config, records: Records, learner: OfflineTask) -> Path:
             return write_files
 
         with display:
-            steps = _steps(config, learner, sampler, records.media, done)
+            steps = _steps(config, task, sampler, records.media, steps_done)
             checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
         display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
 
 def _steps(
-    config: Config, learner: OfflineTask, sampler: Sampler, media: MediaCache, done: int
+    config: Config, task: OfflineTask, sampler: Sampler, media: MediaCache, done: int
 ) -> Iterator[Step]:
     for number in range(done + 1, config.trainer.max_steps + 1):
         start = time.perf_counter()
-        samples = sampler.next(learner.batch_size)
-        for batch in (samples, sampler.peek(learner.batch_size)):
+        samples = sampler.next(task.batch_size)
+        for batch in (samples, sampler.peek(task.batch_size)):
             media.prefetch(m for sample in batch for m in sample.media)
-        stats = learner.step(samples)
+        stats = task.step(samples)
         seconds = time.perf_counter() - start
         yield Step(number, {"step": number, **stats, "time/step": seconds})

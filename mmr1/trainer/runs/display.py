@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmr1.config import TrainerConfig
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.types import StepStats
 
-# Metric names and how the bar calls them, in the order of importance; the reward's parts come
+# Metrics and their names in the bar, the most important first. The components of the reward come
 # after its mean.
 SHOWN = {
     "reward/no_signal": "no signal",
@@ -29,12 +29,12 @@ class Display:
     """Shows the steps of one run."""
 
     def __init__(
-        self, config: TrainerConfig, directory: RunDirectory, parts: Iterable[str] = ()
+        self, config: TrainerConfig, directory: RunDirectory, functions: Iterable[str] = ()
     ) -> None:
-        """``parts``: the names of the reward's parts."""
+        """``functions``: the names of the reward functions."""
         self._console = Console()
         self._config = config
-        rewards = {f"reward/{part}": part for part in parts}
+        rewards = {f"reward/{name}": name for name in functions}
         self._shown = {"reward/mean": "reward", **rewards, **SHOWN}
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -57,7 +57,7 @@ class Display:
         self._progress.stop()
 
     def say(self, line: str) -> None:
-        """One plain line."""
+        """Print one plain line."""
         self._console.print(line, highlight=False, soft_wrap=True)
 
     def show(self, stats: StepStats) -> None:

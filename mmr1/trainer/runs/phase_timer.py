@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class PhaseTimer:
-    """Wall seconds of the phases of a step, those of a phase added up, and of the whole."""
+    """Wall seconds of each phase of a step, added up, and of the whole step."""
 
     phases: dict[str, float] = field(default_factory=dict)
     start: float = field(default_factory=time.perf_counter)

@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import dump_yaml
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.rollout.engine import Request
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
-from mmr1.trainer.distributed.ray_policy import part_of
+from mmr1.trainer.distributed.ray_policy import select_groups
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.train import run_training
@@ -201,10 +201,10 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tiny_model, mixed, re
     assert_close(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_a_part_of_the_experience_keeps_its_rows():
+def test_a_select_groups_the_experience_keeps_its_rows():
     groups = [scored([2, 3], [1.0, 0.0]), scored([1, 2], [0.0, 0.5]), scored([3, 1], [1.0, 0.25])]
     batch = experience_of(groups, AlgorithmConfig())
-    part = part_of(batch, [2, 0])
+    part = select_groups(batch, [2, 0])
     assert part.groups == (groups[2], groups[0])
     rows = [4, 5, 0, 1]
     assert torch.equal(part.advantages, batch.advantages[rows])
@@ -289,7 +289,7 @@ def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
 ):
     two = config(tiny_model, mixed, reward, tmp_path, resources={"ranks": 2})
     family = load_family(str(tiny_model))
-    samples = load_samples(mixed)[:4]
+    samples = read_records(mixed)[:4]
     with on_ray(two) as cluster:
         requests = [Request(render_prompt(family, s), 3, i) for i, s in enumerate(samples)]
         groups = cluster.engines.generate(requests, two.rollout.sampling)
