@@ -1,6 +1,6 @@
 """``mmr1-data``: prepare datasets.
 
-Every command imports what it needs when it runs, so that ``--help`` is instant.
+Every command imports its modules when it runs, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ app = typer.Typer(
 
 Records = Annotated[Path, typer.Argument(help="A record file, or a folder of them")]
 Output = Annotated[Path, typer.Option(help="Folder to write, new or empty")]
-Seed = Annotated[int, typer.Option(help="Picks everything that is drawn")]
+Seed = Annotated[int, typer.Option(help="Seed of everything that is random")]
 
 
 @app.command("list")
 def list_() -> None:
     """List the datasets that can be converted or made."""
-    from datasets_prep.converters.base import CONVERTERS
+    from datasets_prep.converters import CONVERTERS
     from datasets_prep.generators import GENERATORS
     from datasets_prep.tables import print_table
 
@@ -40,7 +40,7 @@ def show(
     name: Annotated[str, typer.Argument(help="Dataset to convert or make, or a record file")],
     count: Annotated[int, typer.Option(help="Records of a file to show")] = 1,
 ) -> None:
-    """Show what is known of a dataset, or the first records of a file."""
+    """Show the facts of a dataset, or the first records of a file."""
     from datasets_prep.show import describe
 
     for line in describe(name, count):
@@ -96,7 +96,7 @@ def validate(path: Records) -> None:
         typer.echo(f"{where}: {what}", err=True)
     if problems:
         raise ValueError(f"{path}: {len(problems)} problem(s) in {total:,} records")
-    typer.echo(f"{path}: {total:,} records are sound")
+    typer.echo(f"{path}: {total:,} records are valid")
 
 
 @app.command()
@@ -114,25 +114,25 @@ def stats(
 
     samples = load_all(path)
     budget = PixelBudget(min_tokens * 28 * 28, max_tokens * 28 * 28)
-    found = figures.collect(samples, budget, VideoBudget())
-    print_table(str(path), ("", ""), figures.rows(found, len(samples)))
+    dataset_stats = figures.collect(samples, budget, VideoBudget())
+    print_table(str(path), ("", ""), figures.rows(dataset_stats, len(samples)))
     if png is not None:
-        figures.draw(found, png)
+        figures.draw(dataset_stats, png)
         typer.echo(f"drawn: {png}")
 
 
 @app.command()
 def split(
     path: Records,
-    parts: Annotated[list[str], typer.Argument(help="Name and share, as in train=0.9 eval=0.1")],
+    splits: Annotated[list[str], typer.Argument(help="Name and share, as in train=0.9 eval=0.1")],
     output: Output,
     seed: Seed = 0,
 ) -> None:
-    """Split into parts; samples of one picture stay together."""
+    """Split by share; samples with the same image stay together."""
     from datasets_prep.record_files import load_all
     from datasets_prep.select import save, shares, split
 
-    for name, samples in split(load_all(path), shares(parts), seed).items():
+    for name, samples in split(load_all(path), shares(splits), seed).items():
         save(output / f"{name}.jsonl", samples)
         typer.echo(f"{output / name}.jsonl: {len(samples):,} records")
 
@@ -144,12 +144,14 @@ def mix(
     count: Annotated[int, typer.Option(help="Records in all")],
     seed: Seed = 0,
 ) -> None:
-    """Draw a mixture of datasets, without repeats."""
+    """Sample a mixture of datasets, without repeats."""
     from datasets_prep.record_files import load_all
     from datasets_prep.select import mix, save, shares
 
-    wanted = shares(sources)
-    samples = mix({name: load_all(Path(name)) for name in wanted}, wanted, count, seed)
+    shares_by_source = shares(sources)
+    samples = mix(
+        {name: load_all(Path(name)) for name in shares_by_source}, shares_by_source, count, seed
+    )
     save(output, samples)
     typer.echo(f"{output}: {len(samples):,} records")
 
@@ -159,7 +161,7 @@ def leakage(
     first: Annotated[Path, typer.Argument(help="Training records")],
     second: Annotated[Path, typer.Argument(help="Test records")],
 ) -> None:
-    """Find test samples whose picture or question stands in the training data."""
+    """Find test samples whose image or question is in the training data."""
     from datasets_prep.leakage import find_leaks
     from datasets_prep.record_files import load_all
     from datasets_prep.tables import print_table
@@ -169,7 +171,7 @@ def leakage(
     if matches:
         rows = [(m.second, m.first, m.by) for m in matches]
         print_table("leaks", (str(second), str(first), "by"), rows)
-    typer.echo(f"{len(matches):,} of {len(tests):,} samples of {second} stand in {first}")
+    typer.echo(f"{len(matches):,} of {len(tests):,} samples of {second} are in {first}")
 
 
 @app.command("filter")
@@ -185,36 +187,36 @@ def filter_(
     low: Annotated[float, typer.Option(help="Least share of right answers")] = 0.1,
     high: Annotated[float, typer.Option(help="Greatest share of right answers")] = 0.9,
 ) -> None:
-    """Keep the records that fit a rule, or that a model gets right now and then."""
+    """Keep the records that fit a rule, or that a model answers right at some rate."""
     from datasets_prep import select
     from datasets_prep.pass_rate import Server, keep_band
     from datasets_prep.record_files import load_all
 
     if rule is None and server is None:
         raise ValueError("nothing to filter by: give --rule, --server or both")
-    kept = all_samples = load_all(path)
+    selected = all_samples = load_all(path)
     if rule is not None:
-        kept = [sample for sample in kept if select.rule(rule)(sample)]
+        selected = [sample for sample in selected if select.rule(rule)(sample)]
     if server is not None:
-        kept = keep_band(kept, Server(server, model), samples, low, high)
-    select.save(output, kept)
-    typer.echo(f"{output}: {len(kept):,} of {len(all_samples):,} records")
+        selected = keep_band(selected, Server(server, model), samples, low, high)
+    select.save(output, selected)
+    typer.echo(f"{output}: {len(selected):,} of {len(all_samples):,} records")
 
 
 @app.command()
 def frames(
     folder: Annotated[Path, typer.Argument(help="Folder of images, one a frame, in name order")],
-    fps: Annotated[float, typer.Option(help="Frames per second they were taken at")],
-    every: Annotated[int, typer.Option(help="Keep every so many")] = 1,
+    fps: Annotated[float, typer.Option(help="Frames per second of the folder")],
+    every: Annotated[int, typer.Option(help="Keep every n-th frame")] = 1,
 ) -> None:
-    """Write FOLDER.frames.json, which stands for a folder of frames as a video."""
+    """Write FOLDER.frames.json, which makes a folder of frames usable as a video."""
     from datasets_prep.frames import list_frames
 
     typer.echo(f"{list_frames(folder, fps, every)} written")
 
 
 def main() -> None:
-    """Run the CLI: exit code 0, or 2 with one line on stderr for what the user can mend."""
+    """Run the CLI: exit code 0, or 2 with one line on stderr for errors that the user can fix."""
     try:
         app()
     except ValueError as error:

@@ -29,12 +29,12 @@ def convert(row: Row, place: Place) -> Iterator[Sample]:
 
 
 def _sentences(row: Row) -> list[str]:
-    found: Any = next(
+    sentences: Any = next(
         (row[k] for k in ("sentences", "sentence", "expression", "caption", "sent") if row.get(k)),
         [],
     )
-    found = [found] if isinstance(found, str) else found
-    return [s["raw"] if isinstance(s, dict) and "raw" in s else _sent(s) for s in found]
+    sentences = [sentences] if isinstance(sentences, str) else sentences
+    return [s["raw"] if isinstance(s, dict) and "raw" in s else _sent(s) for s in sentences]
 
 
 def _sent(sentence: Any) -> str:

@@ -49,17 +49,19 @@ def _json_lines(path: Path) -> Iterator[Located]:
 def _json(path: Path) -> Iterator[Located]:
     """An array of rows, an object of rows by id, or one row."""
     try:
-        whole = parse_json(path.read_text(encoding="utf-8-sig"))
+        content = parse_json(path.read_text(encoding="utf-8-sig"))
     except (ValueError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    if isinstance(whole, list):
-        for number, row in enumerate(whole):
+    if isinstance(content, list):
+        for number, row in enumerate(content):
             yield f"{path}[{number}]", row
-    elif isinstance(whole, dict) and whole and all(isinstance(v, dict) for v in whole.values()):
-        for name, row in whole.items():
+    elif (
+        isinstance(content, dict) and content and all(isinstance(v, dict) for v in content.values())
+    ):
+        for name, row in content.items():
             yield f"{path}[{name!r}]", {"id": name, **row}
     else:
-        yield str(path), whole
+        yield str(path), content
 
 
 def _parquet(path: Path) -> Iterator[Located]:

@@ -123,11 +123,11 @@ def keep_fitting(
 
 
 def _check_ids(spec: str | Path, samples: list[Sample]) -> None:
-    seen: set[str] = set()
+    ids: set[str] = set()
     for sample in samples:
-        if sample.id in seen:
+        if sample.id in ids:
             raise ValueError(f"{spec}: the id '{sample.id}' appears twice; ids must be unique")
-        seen.add(sample.id)
+        ids.add(sample.id)
 
 
 def load_held_out(config: Config) -> list[Sample]:

@@ -76,11 +76,11 @@ def _group(
     if reader.applies(row) and reader.image < len(row["media"]):
         medium = row["media"][reader.image]
         original = _original_size(picture(medium["digest"]))
-        seen = tuple(medium["seen"]) if medium.get("seen") else None
+        seen_size = tuple(medium["seen"]) if medium.get("seen") else None
         group["image"] = reader.image
         group["gold"] = reader.gold(row)
         for completion in group["completions"]:
-            completion["boxes"] = reader.predicted(completion["text"], original, seen)
+            completion["boxes"] = reader.predicted(completion["text"], original, seen_size)
     return group
 
 

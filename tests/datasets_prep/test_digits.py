@@ -38,8 +38,8 @@ def test_thought_and_answer_name_the_scanned_digit(digits: Path) -> None:
     for sample in read_records(digits / "sft.jsonl"):
         index = int(sample.id.removeprefix("digits-"))
         digit = int(labels[index])
-        said = f"<think>The digit is {WORDS[digit]}.</think><answer>{digit}</answer>"
-        assert sample.messages[-1].text == said
+        demonstration = f"<think>The digit is {WORDS[digit]}.</think><answer>{digit}</answer>"
+        assert sample.messages[-1].text == demonstration
         assert sample.answer == str(digit)
         centres = [
             [load_image(sample.media[0]).getpixel((7 * x + 3, 7 * y + 3))[0] for x in range(8)]

@@ -71,8 +71,10 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], name
     """
     parameters = inspect.signature(function).parameters
     for parameter in parameters.values():
-        needed = parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
-        if needed and parameter.name not in options:
+        is_required = (
+            parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+        )
+        if is_required and parameter.name not in options:
             raise ValueError(f"reward function '{name}' needs the option '{parameter.name}'")
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
@@ -96,8 +98,12 @@ def bind(
     """
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    parameters_read = [(p.name, p.default is p.empty) for p in named if p.name not in options]
+    named_parameters = [
+        p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    parameters_read = [
+        (p.name, p.default is p.empty) for p in named_parameters if p.name not in options
+    ]
 
     def arguments(item: RewardItem) -> dict[str, Any]:
         values = all_columns(item) if takes_all else {}

@@ -144,7 +144,7 @@ def _from_value(value: Any) -> Reward:
 def _trl(function: Callable[..., Any], options: Mapping[str, Any], conversational: bool) -> Dialect:
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    named = {
+    is_required = {
         p.name: p.default is p.empty
         for p in parameters
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in options
@@ -159,10 +159,10 @@ def _trl(function: Callable[..., Any], options: Mapping[str, Any], conversationa
             for alias in ("solution", "problem", "problem_type"):
                 columns.setdefault(alias, [column(item, alias) for item in items])
             del columns["prompt"], columns["completion"]
-        for name, required in named.items():
+        for name, required in is_required.items():
             if name not in ("prompts", "completions"):
                 _add_column(columns, name, items, required)
-        if takes_all or "prompts" in named:
+        if takes_all or "prompts" in is_required:
             columns["prompts"] = [_messages(i) if conversational else i.prompt for i in items]
         columns["completions"] = [_reply(i) if conversational else i.completion for i in items]
         return (), columns
@@ -190,7 +190,7 @@ def _reply(item: RewardItem) -> list[dict[str, str]]:
 
 def _speaks_of_content(function: Callable[..., Any]) -> bool:
     """Does the function, or a helper in its module, use the key ``"content"``?"""
-    seen: set[str] = set()
+    seen_names: set[str] = set()
     waiting = [inspect.unwrap(function)]
     while waiting:
         current = waiting.pop()
@@ -199,8 +199,8 @@ def _speaks_of_content(function: Callable[..., Any]) -> bool:
             continue
         if "content" in _constants(code):
             return True
-        for name in _names(code) - seen:
-            seen.add(name)
+        for name in _names(code) - seen_names:
+            seen_names.add(name)
             helper = getattr(current, "__globals__", {}).get(name)
             if getattr(helper, "__module__", None) == current.__module__:
                 waiting.append(helper)

@@ -19,8 +19,8 @@ def get(calls: Sequence[Any]) -> list[Any]:
     pending = list(calls)
     try:
         while pending:
-            done, pending = ray.wait(pending)
-            ray.get(done)
+            finished, pending = ray.wait(pending)
+            ray.get(finished)
         return ray.get(list(calls))
     except ray.exceptions.RayTaskError as error:
         cause = error.cause

@@ -141,9 +141,9 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
 
 
 def _steps(
-    config: Config, task: OfflineTask, sampler: Sampler, media: MediaCache, done: int
+    config: Config, task: OfflineTask, sampler: Sampler, media: MediaCache, steps_done: int
 ) -> Iterator[Step]:
-    for number in range(done + 1, config.trainer.max_steps + 1):
+    for number in range(steps_done + 1, config.trainer.max_steps + 1):
         start = time.perf_counter()
         samples = sampler.next(task.batch_size)
         for batch in (samples, sampler.peek(task.batch_size)):

@@ -67,8 +67,8 @@ class Display:
         )
         step = int(stats["step"])
         self._progress.update(self._task, completed=step, numbers=numbers)
-        due = step % self._config.logging_steps == 0 or step in (1, self._config.max_steps)
-        if not self._console.is_terminal and due:
+        is_due = step % self._config.logging_steps == 0 or step in (1, self._config.max_steps)
+        if not self._console.is_terminal and is_due:
             self.say(f"step {step:>5}/{self._config.max_steps}  {numbers}")
 
 

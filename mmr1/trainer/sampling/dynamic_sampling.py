@@ -75,10 +75,10 @@ def has_signal(scored: ScoredGroup) -> bool:
 
 def _no_signal(groups: list[ScoredGroup], batches: int) -> str:
     values = sorted({r.value for s in groups for r in s.rewards if r.value is not None})
-    shown = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
+    value_list = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
     return (
         f"{batches} batches ({len(groups)} prompts) gave no group whose rewards differ (rewards: "
-        f"{shown}), so there is nothing to learn: the data are too easy or too hard for the model, "
-        "or the reward cannot tell its answers apart. Look at the rewards (mmr1 reward), choose "
-        "other data, begin with supervised training, or raise rollout.n or the temperature"
+        f"{value_list}), so there is nothing to learn: the data are too easy or too hard for the "
+        "model, or the reward cannot tell its answers apart. Look at the rewards (mmr1 reward), "
+        "choose other data, begin with supervised training, or raise rollout.n or the temperature"
     )

@@ -57,14 +57,14 @@ class RewardModelReward:
         backbone = build_packed_model(
             model_config, scalar.backbone, self._family, media, 1.0, FeatureCache()
         )
-        self._scorer = PackedScalarModel(scalar, backbone, read="at")
+        self._model = PackedScalarModel(scalar, backbone, read="at")
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
         """The model's value at each completion's last token."""
         if not items:
             return []
         runs = [list(run) for _, run in groupby(items, key=lambda item: item.group)]
-        rewards = rewards_of(self._scorer, [self._group(run) for run in runs])
+        rewards = rewards_of(self._model, [self._group(run) for run in runs])
         return [Reward(value) for value in rewards.tolist()]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:

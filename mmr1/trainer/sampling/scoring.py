@@ -20,9 +20,9 @@ def check_gold(composite_reward: CompositeReward, samples: Sequence[Sample]) -> 
     unreadable = composite_reward.check_gold(samples)
     if unreadable:
         sample, message = unreadable[0]
-        others = f" ({len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
+        more = f" ({len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
         raise ValueError(
-            f"sample '{sample.id}': the answer {sample.answer!r} cannot be used: {message}{others}"
+            f"sample '{sample.id}': the answer {sample.answer!r} cannot be used: {message}{more}"
             "; mend or drop these rows, or choose another reward function"
         )
 

@@ -302,13 +302,13 @@ def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, pa
     assert logged[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert logged[-1]["rm/accuracy"] == 1
 
-    part = reward_models(rm_config(reward_model, digits, Path("x")))["rm"]
+    reward_function = reward_models(rm_config(reward_model, digits, Path("x")))["rm"]
     rows = [json.loads(line) for line in pair_file.read_text().splitlines()]
     samples = [decode(row, digits) for row in rows]
     groups = [
         group_of_responses(parts[0], render_prompt(parts[0], s), ranking_of(s)) for s in samples
     ]
-    rewards = rewards_of(part._scorer, groups)
+    rewards = rewards_of(reward_function._model, groups)
     assert rewards.mean().abs() < 1e-4
     assert (rewards.view(-1, 2)[:, 0] > rewards.view(-1, 2)[:, 1]).all()
 
@@ -343,14 +343,14 @@ def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("{}", r"rewards.functions.rm.options.path is needed"),
+        ("{}", r"takes one option, rewards.functions.rm.options.path"),
         ("{path: nowhere}", "'nowhere' is no reward model .*see mmr1 rm"),
     ],
 )
 def test_what_is_no_reward_model_is_refused(options, message, tiny_model, digits, tmp_path):
-    part = f"rewards.functions={{rm: {{use: reward_model, options: {options}}}}}"
+    override = f"rewards.functions={{rm: {{use: reward_model, options: {options}}}}}"
     with pytest.raises(ValueError, match=message):
-        run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", part))
+        run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", override))
     assert not (tmp_path / "out").exists()
 
 
@@ -418,9 +418,9 @@ def test_what_a_run_sampled_becomes_rankings(tiny_model, digits, tmp_path):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (run / f"rollouts/step_{step:06d}.jsonl").write_text(text)
     script.main([str(run), str(data / "round_1.jsonl"), "--since", "2"])
-    (found,) = read_records(data / "round_1.jsonl")
-    assert (found.id, ranking_of(found)) == (f"{ids[0]}-2", ("b", "e", "a"))
-    assert found.media[0].path.is_file()
+    (record,) = read_records(data / "round_1.jsonl")
+    assert (record.id, ranking_of(record)) == (f"{ids[0]}-2", ("b", "e", "a"))
+    assert record.media[0].path.is_file()
 
 
 def test_two_sources_may_share_ids():
