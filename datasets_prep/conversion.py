@@ -4,7 +4,7 @@ The rows are divided into numbered chunks. The result of each chunk is a file un
 conversion that was interrupted skips the chunks that have such a file. At the end the files are
 joined in order. So the output has the same bytes for any number of workers and interruptions.
 
-What a converter is stands in ``datasets_prep/converters/base.py``.
+``datasets_prep/converters/base.py`` defines what a converter is.
 """
 
 from __future__ import annotations

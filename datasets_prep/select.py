@@ -107,7 +107,7 @@ def rule(expression: str) -> Callable[[Sample], bool]:
     ``videos``, ``width`` and ``height`` (of the first image) and ``meta``.
 
     Raises:
-        ValueError: The expression is not sound, or fails on a sample.
+        ValueError: The expression is not valid, or fails on a sample.
     """
     environment = ImmutableSandboxedEnvironment()
     try:
@@ -115,13 +115,13 @@ def rule(expression: str) -> Callable[[Sample], bool]:
     except TemplateError as error:
         raise ValueError(f"the rule '{expression}': {error}") from error
 
-    def keep(sample: Sample) -> bool:
+    def matches(sample: Sample) -> bool:
         try:
             return bool(holds(**_variables(sample)))
         except (TemplateError, TypeError) as error:
             raise ValueError(f"the rule '{expression}' fails on {sample.id}: {error}") from error
 
-    return keep
+    return matches
 
 
 def _variables(sample: Sample) -> dict[str, object]:

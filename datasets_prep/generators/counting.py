@@ -14,7 +14,7 @@ from mmr1.types import MediaRef, Sample
 
 SIZES = {"sft": 200, "rl": 1500, "eval": 400}
 CELL = 28
-"""Pixels; one solid stands in each cell, so that every vision token sees at most one."""
+"""Pixels of a cell's side. A cell holds one solid and is one vision token."""
 GRID = 3
 SHAPES = ("sphere", "cube", "cylinder")
 COLOURS = {

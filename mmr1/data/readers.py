@@ -76,7 +76,7 @@ def _parquet(path: Path) -> Iterator[Located]:
                 yield f"{path}[{number}]", row
                 number += 1
     except pa.ArrowException as error:
-        raise ValueError(f"{path}: not a sound parquet file: {error}") from error
+        raise ValueError(f"{path}: not a valid parquet file: {error}") from error
 
 
 def _hub(spec: str) -> Iterator[Located]:

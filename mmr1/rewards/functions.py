@@ -83,7 +83,7 @@ class BuiltinReward:
 class AutoReward:
     """The built-in that fits each sample's task type.
 
-    A built-in's options stand under its name: ``{"iou": {"space": "resized"}}``. A sample whose
+    A built-in's options are given under its name: ``{"iou": {"space": "resized"}}``. A sample whose
     task is unknown or missing is an error at load, and has no valid reward.
     """
 

@@ -282,7 +282,7 @@ def test_sources_that_are_none(root: Path) -> None:
         with pytest.raises(ValueError, match=message):
             load_samples(root / spec if "jsonl" in spec else f"./{spec}")
     (root / "bad.parquet").write_bytes(b"PAR1 nothing PAR1")
-    with pytest.raises(ValueError, match=r"bad\.parquet: not a sound parquet file"):
+    with pytest.raises(ValueError, match=r"bad\.parquet: not a valid parquet file"):
         load_samples(root / "bad.parquet")
     (root / "bad.json").write_text("{]")
     with pytest.raises(ValueError, match=r"bad\.json: not valid JSON"):

@@ -64,7 +64,7 @@ class RemoteReward:
         return [reward for of_share in rewards for reward in of_share]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        """Only the server knows what its golds are."""
+        """Nothing is checked: only the server knows what its golds are."""
         return [None] * len(items)
 
     def close(self) -> None:

@@ -143,7 +143,7 @@ class PluginReward:
         return probes + [single[0] for single in self._call([[i] for i in items[_PROBES:]])]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        """Only the function knows what its golds are."""
+        """Nothing is checked: only the function knows what its golds are."""
         return [None] * len(items)
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class PluginReward:
 
 
 def _interrupt(thread: threading.Thread) -> None:
-    """End a thread that loops in Python, which would slow this process down; C code goes on."""
+    """End a thread that loops in Python, which would slow this process down; C code continues."""
     exception = ctypes.py_object(SystemExit)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
 

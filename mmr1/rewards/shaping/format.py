@@ -16,8 +16,8 @@ _TAG = re.compile(r"</?(?:think|answer)>")
 def _sections(completion: str, names: tuple[str, ...]) -> list[str] | None:
     """The contents of exactly these sections, in this order, or None.
 
-    Every tag of the four must be there once and no other; only whitespace may stand around the
-    sections. One pass, so that a megabyte of tags costs a megabyte's time.
+    Each of their tags must occur exactly once, and no other tag. Only whitespace may surround the
+    sections. It is a single pass, so the time is linear in the length.
     """
     expected_tags = [tag for name in names for tag in (f"<{name}>", f"</{name}>")]
     position, contents = 0, []

@@ -36,7 +36,7 @@ def steps(completion: str, key_steps: Sequence[KeyStep]) -> float:
     """Share of the key steps that the thinking reaches, in their order.
 
     A key step is a formula, number or phrase that a right derivation passes, or a list of ways to
-    write it; it must stand in the thinking after the key step before it. Soft key-step matching
+    write it. It counts only after the key step before it. Soft key-step matching
     is after Zhang et al. 2025, R1-VL, https://arxiv.org/abs/2503.12937.
 
     Args:

@@ -40,7 +40,7 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     """Train for ``trainer.max_steps`` batches of ``dpo.batch_size`` pairs.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     records = load_training_records(config, partial(ranking_of, pairs_only=True), resume=resume)
@@ -72,7 +72,7 @@ def _pairs(config: Config, records: Records, packed: PackedModel) -> dict[int, P
 
 
 def with_reference_logprobs(packed: PackedModel, groups: Sequence[RolloutGroup]) -> list[Pair]:
-    """Pairs whose reference is the model as it is now; so no reference model is held in memory."""
+    """Pairs with the log-probs of the current model, so that no reference model is needed."""
     sums = _sums(packed.logprobs(groups)).tolist()
     return [
         Pair(group, tuple(logprob_pair)) for group, logprob_pair in zip(groups, sums, strict=True)
@@ -118,13 +118,14 @@ def dpo_step(
             totals[name] += float(values.detach().float().sum()) / len(pairs)
     check_finite(totals["loss"])
     lr = optimizer.lr
-    return {**totals, "grad_norm": optimizer.step(), "lr": lr, "tokens/completion": _total(lengths)}
+    return {
+        **totals,
+        "grad_norm": optimizer.step(),
+        "lr": lr,
+        "tokens/completion": float(lengths.sum()),
+    }
 
 
 def _sums(logprobs: torch.Tensor) -> torch.Tensor:
     """Log-probs of tokens ``[2 P, R]``, 0 in padding, summed to ``[P, 2]`` for completions."""
     return logprobs.sum(-1).view(-1, 2)
-
-
-def _total(lengths: torch.Tensor) -> float:
-    return float(lengths.sum())

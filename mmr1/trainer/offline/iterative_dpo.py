@@ -46,7 +46,7 @@ def run_iterative_dpo(config: Config) -> Path:
     """``dpo.rounds`` rounds, ``trainer.max_steps`` steps in all.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
         NoPairsError: No prompt of a round had both a right and a wrong completion.
     """
     check_directory(config, resume=False)
@@ -76,7 +76,7 @@ def _train(
     with closing(engine):
         display.say(parity_summary(config, inputs, engine, packed))
 
-        def keep(step: Step) -> None:
+        def record(step: Step) -> None:
             directory.log(step.stats)
             display.show(step.stats)
             if step.scored:
@@ -88,7 +88,7 @@ def _train(
 
         with display:
             steps = rounds(config, inputs, engine, reward_manager, packed, optimizer)
-            checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
+            checkpoint = run_steps(config.trainer, steps, record, snapshot, directory.checkpoints)
         if inputs.held_out:
             result = evaluate(config, engine, inputs.render, reward_manager, inputs.held_out)
             write_evaluation(directory.path / "eval", result)

@@ -37,7 +37,7 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     their pairs that are ranked right.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     records = load_training_records(config, ranking_of, resume=resume)

@@ -22,7 +22,7 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
     """Fine-tune for ``trainer.max_steps`` batches of ``sft.batch_size`` demonstrations.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     records = load_training_records(config, assistant_text, resume=resume)

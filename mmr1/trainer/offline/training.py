@@ -82,7 +82,7 @@ def load_training_records(
     """Read ``data.train``; ``check`` raises ValueError for a sample that cannot be used.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
     """
     check_directory(config, resume=resume)
     check_trackers(config.trainer.trackers)
@@ -119,7 +119,7 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
             steps_done = load_progress(checkpoint_before, stateful)
             display.say(f"continuing after step {steps_done}")
 
-        def keep(step: Step) -> None:
+        def record(step: Step) -> None:
             directory.log(step.stats)
             trackers.log(step.stats)
             display.show(step.stats)
@@ -135,7 +135,7 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
 
         with display:
             steps = _steps(config, task, sampler, records.media, steps_done)
-            checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
+            checkpoint = run_steps(config.trainer, steps, record, snapshot, directory.checkpoints)
         display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 

@@ -61,7 +61,7 @@ def write_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
             f"{target} could not be written ({error}). Older checkpoints are untouched: free some "
-            "space or mend the disk, then continue with --resume"
+            "space or repair the disk, then continue with --resume"
         ) from error
     return target
 

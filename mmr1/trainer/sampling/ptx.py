@@ -26,7 +26,7 @@ class Demonstrations:
     def of_step(self, number: int) -> tuple[RolloutGroup, ...]:
         """The demonstrations of step ``number`` (from 1); call it with rising numbers."""
         skipped = (number - 1) * self._size - self._sampler.position
-        assert skipped >= 0, "a step was asked for again"
+        assert skipped >= 0, "steps must rise"
         self._sampler.next(skipped)
         return tuple(self._make_group(sample) for sample in self._sampler.next(self._size))
 
@@ -37,7 +37,7 @@ def build_demonstrations(
     """The demonstrations of ``data.ptx``, or None.
 
     Raises:
-        ValueError: The data are not sound, or a record has no answer to learn from.
+        ValueError: The data cannot be used, or a record has no demonstration.
     """
     if config.data.ptx is None:
         return None

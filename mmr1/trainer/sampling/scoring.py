@@ -23,7 +23,7 @@ def check_gold(composite_reward: CompositeReward, samples: Sequence[Sample]) -> 
         more = f" ({len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
         raise ValueError(
             f"sample '{sample.id}': the answer {sample.answer!r} cannot be used: {message}{more}"
-            "; mend or drop these rows, or choose another reward function"
+            "; fix or drop these rows, or choose another reward function"
         )
 
 

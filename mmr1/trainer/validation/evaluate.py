@@ -61,7 +61,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of one evaluation: ``modes`` are ``greedy`` and, if asked for, ``sampled``."""
+    """The result of one evaluation: ``modes`` are ``greedy`` and, with ``eval.n``, ``sampled``."""
 
     prompts: int
     modes: dict[str, Mode]
