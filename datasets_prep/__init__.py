@@ -1,1 +1,1 @@
-"""The dataset preparation CLI: one converter per file."""
+"""``mmr1-data``: prepare datasets as canonical records."""

@@ -1,8 +1,10 @@
-"""Convert a dataset: in parallel, resumable, byte-identical however often it was interrupted.
+"""Run a converter over a dataset: in parallel, and resumable.
 
-Rows are worked off in numbered chunks. Each finished chunk is a file under ``.parts``; a run that
-finds such files of the same plan goes on from there. Joining them in order makes the output, so
-neither the number of workers nor an interruption can show in it.
+The rows are divided into numbered chunks. The result of each chunk is a file under ``.parts``. A
+conversion that was interrupted skips the chunks that have such a file. At the end the files are
+joined in order. So the output has the same bytes for any number of workers and interruptions.
+
+``datasets_prep/converters/base.py`` defines what a converter is.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from datasets_prep.converters.base import CONVERTERS, Changed, Converter
+from datasets_prep.converters import CONVERTERS
+from datasets_prep.converters.base import Changed, Converter
 from datasets_prep.download import fetch_media
 from datasets_prep.finish import finish
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
@@ -38,12 +41,12 @@ RECORDS = "records.jsonl"
 QUARANTINE = "quarantine.jsonl"
 
 Numbered = tuple[int, str, str, Any]
-"""Number of a row in the dataset, where it stands, its media root, and the row."""
+"""A row's number in the dataset, its location for messages, its media root, and the row."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What decides the output; a run may go on where another one of the same plan stopped."""
+    """Everything that the output depends on. Only a conversion with an equal plan is resumed."""
 
     name: str
     files: tuple[Path, ...]
@@ -52,8 +55,8 @@ class Plan:
     embed: bool
     hosts: tuple[str, ...] = ()
 
-    def facts(self, source: Path) -> dict[str, Any]:
-        """The plan as JSON values, free of places, the inputs by content."""
+    def describe(self, source: Path) -> dict[str, Any]:
+        """The plan as JSON values: no absolute paths, and the inputs by their hashes."""
         root = source.parent if source.is_file() else source
         return {
             "converter": self.name,
@@ -76,51 +79,51 @@ def convert(
     """Convert ``source`` with the converter ``name`` into ``output``; returns the manifest.
 
     Args:
-        name: Converter.
-        source: File or folder.
+        name: The converter.
+        source: The dataset's file or folder.
         output: Folder for records, media, ``quarantine.jsonl`` and ``manifest.json``.
-        media_root: What media paths are relative to; by default the folder of their rows.
+        media_root: Folder that media paths are relative to; by default that of the rows.
         workers: Processes; one per core by default.
-        embed: Put the media into the records instead of beside them.
-        hosts: Media may be downloaded from these hosts; from none by default.
-        parquet: Write ``records.parquet`` too, media embedded.
+        embed: Put the media into the records instead of files beside them.
+        hosts: Hosts from which media may be downloaded.
+        parquet: Also write ``records.parquet``, with the media embedded.
 
     Raises:
-        ValueError: No such converter or input, the output holds something else, or no row at all
-            could be used (the manifest and ``quarantine.jsonl`` then say why).
+        ValueError: There is no such converter or input, the output folder holds something else, or
+            no row could be used (``quarantine.jsonl`` has the reasons).
     """
     converter: Converter = CONVERTERS.load(name)
     if not source.exists():
         raise ValueError(f"{source} does not exist; name the dataset's file or folder")
     plan = Plan(name, tuple(converter.find(source)), output, media_root, embed, hosts)
-    facts = plan.facts(source)
-    if (done := _start(output, facts)) is not None:
-        return done
-    _work(converter, plan, workers or os.cpu_count() or 1)
-    return _join(converter, plan, facts, parquet)
+    plan_facts = plan.describe(source)
+    if (manifest := _start(output, plan_facts)) is not None:
+        return manifest
+    _convert_chunks(converter, plan, workers or os.cpu_count() or 1)
+    return _join(converter, plan, plan_facts, parquet)
 
 
-def _start(output: Path, facts: dict[str, Any]) -> dict[str, Any] | None:
-    """Make or re-enter the output folder; the manifest where everything is done already."""
-    parts = output / ".parts"
-    if (parts / "plan.json").is_file():
-        if json.loads((parts / "plan.json").read_text()) != facts:
+def _start(output: Path, plan_facts: dict[str, Any]) -> dict[str, Any] | None:
+    """Prepare the output folder; returns the manifest if the conversion is already finished."""
+    outcome_files = output / ".parts"
+    if (outcome_files / "plan.json").is_file():
+        if json.loads((outcome_files / "plan.json").read_text()) != plan_facts:
             raise ValueError(
                 f"{output} holds an unfinished conversion of something else; remove it"
             )
         return None
-    if (manifest := read_manifest(output)) is not None and manifest.get("plan") == facts:
+    if (manifest := read_manifest(output)) is not None and manifest.get("plan") == plan_facts:
         return manifest
     if output.exists() and any(output.iterdir()):
         raise ValueError(f"{output} holds something else; remove it or name another --output")
-    parts.mkdir(parents=True, exist_ok=True)
-    with atomic(parts / "plan.json") as file:
-        json.dump(facts, file)
+    outcome_files.mkdir(parents=True, exist_ok=True)
+    with atomic(outcome_files / "plan.json") as file:
+        json.dump(plan_facts, file)
     return None
 
 
 def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:
-    """Every row of every input file, numbered through."""
+    """The rows of all input files, numbered consecutively."""
     number = 0
     for path in plan.files:
         root = str(plan.media_root or path.parent)
@@ -129,53 +132,57 @@ def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:
             number += 1
 
 
-def _work(converter: Converter, plan: Plan, workers: int) -> None:
-    """Have every chunk done that is not done yet."""
+def _convert_chunks(converter: Converter, plan: Plan, workers: int) -> None:
+    """Convert every chunk that has no outcome file yet."""
     with Progress(f"converting {plan.name}", "rows") as progress:
         if workers == 1:
-            for part, block in _open_chunks(converter, plan, progress):
-                progress.advance(_convert_chunk(plan, part, block))
+            for outcome_file, block in _unfinished_chunks(converter, plan, progress):
+                progress.advance(_convert_chunk(plan, outcome_file, block))
         else:
-            _work_in_parallel(converter, plan, workers, progress)
+            _convert_in_parallel(converter, plan, workers, progress)
 
 
-def _work_in_parallel(converter: Converter, plan: Plan, workers: int, progress: Progress) -> None:
-    """The same in processes, a bounded number of chunks under way at a time."""
-    under_way: set[Future[int]] = set()
+def _convert_in_parallel(
+    converter: Converter, plan: Plan, workers: int, progress: Progress
+) -> None:
+    """Convert the chunks in worker processes, with a bounded number of them pending."""
+    pending: set[Future[int]] = set()
     # Spawned, not forked: nothing of this process (threads, open files) leaks into the workers.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (os.getpid(),)) as pool:
-        for part, block in _open_chunks(converter, plan, progress):
-            under_way.add(pool.submit(_convert_chunk, plan, part, block))
-            while len(under_way) >= 2 * workers:
-                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                progress.advance(sum(future.result() for future in done))
-        for future in under_way:
+    with ProcessPoolExecutor(
+        workers, get_context("spawn"), _end_with_parent, (os.getpid(),)
+    ) as pool:
+        for outcome_file, block in _unfinished_chunks(converter, plan, progress):
+            pending.add(pool.submit(_convert_chunk, plan, outcome_file, block))
+            while len(pending) >= 2 * workers:
+                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
+                progress.advance(sum(future.result() for future in finished))
+        for future in pending:
             progress.advance(future.result())
 
 
-def _open_chunks(
+def _unfinished_chunks(
     converter: Converter, plan: Plan, progress: Progress
 ) -> Iterator[tuple[Path, list[Numbered]]]:
-    """The chunks that no run has finished, each with the file its outcome goes to."""
+    """The chunks without an outcome file, each with the path of that file."""
     rows = numbered_rows(converter, plan)
     for chunk in count():
         if not (block := list(islice(rows, CHUNK))):
             return
-        part = plan.output / ".parts" / f"{chunk:06d}.json"
-        if part.is_file():
+        outcome_file = plan.output / ".parts" / f"{chunk:06d}.json"
+        if outcome_file.is_file():
             progress.advance(len(block))
         else:
-            yield part, block
+            yield outcome_file, block
 
 
-def _begin(parent: int) -> None:
-    """Leave Ctrl-C to the parent, and end with it."""
+def _end_with_parent(parent: int) -> None:
+    """Leave Ctrl-C to the parent, and make the worker end when the parent is killed (Linux)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with(parent)
 
 
-def _convert_chunk(plan: Plan, part: Path, rows: list[Numbered]) -> int:
-    """Convert some rows and write what became of them; returns their number."""
+def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
+    """Convert the rows of a chunk and write the outcome file; returns the number of rows."""
     converter: Converter = CONVERTERS.load(plan.name)
     lines: list[str] = []
     dropped: list[dict[str, str]] = []
@@ -186,27 +193,27 @@ def _convert_chunk(plan: Plan, part: Path, rows: list[Numbered]) -> int:
                 raise row
             row = fetch_media(row, plan.hosts)
             place = Place(Path(root), plan.name, number)
-            for result in _converted(converter, row, place):
+            for result in _samples_of(converter, row, place):
                 if isinstance(result, Changed):
                     changed[result.change] += 1
                     result = result.sample
                 lines.append(finish(result, plan.output, plan.embed))
         except ValueError as error:
             dropped.append({"row": where, "reason": str(error)})
-    with atomic(part) as file:
+    with atomic(outcome_file) as file:
         outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
         json.dump(outcome, file, ensure_ascii=False)
     return len(rows)
 
 
-def _converted(converter: Converter, row: Any, place: Place) -> Iterator[Sample | Changed]:
-    """The samples of a row, from the second on with a number behind the row's id."""
+def _samples_of(converter: Converter, row: Any, place: Place) -> Iterator[Sample | Changed]:
+    """The samples of a row; from the second on their ids end in a number."""
     if not isinstance(row, dict):
         raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
     try:
         results = list(converter.convert(row, place))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"not of the form of '{converter.name}': {error!r}") from error
+        raise ValueError(f"not a row of '{converter.name}': {error!r}") from error
     for number, result in enumerate(results):
         sample = result.sample if isinstance(result, Changed) else result
         if number:
@@ -217,15 +224,17 @@ def _converted(converter: Converter, row: Any, place: Place) -> Iterator[Sample 
         yield Changed(sample, result.change) if isinstance(result, Changed) else sample
 
 
-def _join(converter: Converter, plan: Plan, facts: dict[str, Any], parquet: bool) -> dict[str, Any]:
-    """The chunks in order to the records, the quarantine and the manifest."""
-    parts = sorted((plan.output / ".parts").glob("[0-9]*.json"))
+def _join(
+    converter: Converter, plan: Plan, plan_facts: dict[str, Any], parquet: bool
+) -> dict[str, Any]:
+    """Join the outcomes in order into the records, the quarantine and the manifest."""
+    outcome_files = sorted((plan.output / ".parts").glob("[0-9]*.json"))
     counts = {"rows": 0, "records": 0, "dropped": 0}
     changed: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     with atomic(plan.output / RECORDS) as records, atomic(plan.output / QUARANTINE) as quarantine:
-        for part in parts:
-            outcome = json.loads(part.read_text(encoding="utf-8"))
+        for outcome_file in outcome_files:
+            outcome = json.loads(outcome_file.read_text(encoding="utf-8"))
             records.writelines(line + "\n" for line in outcome["lines"])
             quarantine.writelines(dump(entry) + "\n" for entry in outcome["dropped"])
             counts["rows"] += outcome["rows"]
@@ -242,7 +251,7 @@ def _join(converter: Converter, plan: Plan, facts: dict[str, Any], parquet: bool
         "counts": counts,
         "changed": dict(changed.most_common()),
         "dropped": dict(reasons.most_common()),
-        "plan": facts,
+        "plan": plan_facts,
     }
     write_manifest(plan.output, description, skip=".parts")
     shutil.rmtree(plan.output / ".parts")
@@ -258,7 +267,7 @@ def _join(converter: Converter, plan: Plan, facts: dict[str, Any], parquet: bool
 
 
 def reason_class(reason: str) -> str:
-    """A reason without the names and numbers of the row, for counting.
+    """A reason without the row's names and numbers, so that equal reasons can be counted.
 
     >>> reason_class("media file './a/1.png' does not exist under /data; unpack it")
     "media file '…' does not exist under …"

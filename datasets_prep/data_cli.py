@@ -26,7 +26,7 @@ Seed = Annotated[int, typer.Option(help="Random seed")]
 @app.command("list")
 def list_() -> None:
     """List the datasets that can be converted or made."""
-    from datasets_prep.converters.base import CONVERTERS
+    from datasets_prep.converters import CONVERTERS
     from datasets_prep.generators import GENERATORS
     from datasets_prep.tables import print_table
 
@@ -97,7 +97,7 @@ def validate(path: Records) -> None:
         typer.echo(f"{where}: {what}", err=True)
     if problems:
         raise ValueError(f"{path}: {len(problems)} problem(s) in {total:,} records")
-    typer.echo(f"{path}: {total:,} records are sound")
+    typer.echo(f"{path}: {total:,} records are valid")
 
 
 @app.command()
@@ -195,13 +195,13 @@ def filter_(
 
     if rule is None and server is None:
         raise ValueError("nothing to filter by: give --rule, --server or both")
-    kept = all_samples = load_all(path)
+    selected = all_samples = load_all(path)
     if rule is not None:
-        kept = [sample for sample in kept if select.rule(rule)(sample)]
+        selected = [sample for sample in selected if select.rule(rule)(sample)]
     if server is not None:
-        kept = keep_band(kept, Server(server, model), samples, low, high)
-    select.save(output, kept)
-    typer.echo(f"{output}: {len(kept):,} of {len(all_samples):,} records")
+        selected = keep_band(selected, Server(server, model), samples, low, high)
+    select.save(output, selected)
+    typer.echo(f"{output}: {len(selected):,} of {len(all_samples):,} records")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Media on other machines: only from hosts that the user names."""
+"""Download remote media, only from hosts that the user allows."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class _StayOnHost(urllib.request.HTTPRedirectHandler):
 
 def check_host(address: str, hosts: tuple[str, ...]) -> None:
     """Raise ValueError unless the address is http(s) on one of the hosts."""
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or parts.hostname not in hosts:
+    url = urlsplit(address)
+    if url.scheme not in ("http", "https") or url.hostname not in hosts:
         raise ValueError(
-            f"remote media '{address}': allow the host with --allow-host {parts.hostname}"
+            f"remote media '{address}': allow the host with --allow-host {url.hostname}"
         )
 
 
 def fetch_media(value: Any, hosts: tuple[str, ...]) -> Any:
-    """The row with every http(s) address in its media columns replaced by the bytes behind it."""
+    """The row with each http(s) address in its media columns replaced by the downloaded bytes."""
     if not isinstance(value, dict):
         return value
     columns = ("image", "images", "video", "videos", "image_path", "image_urls", "path")
@@ -57,11 +57,11 @@ def _fetched(value: Any, hosts: tuple[str, ...]) -> Any:
 
 
 def download(address: str, hosts: tuple[str, ...]) -> bytes:
-    """The bytes behind an address.
+    """The bytes at an address.
 
     Raises:
-        ValueError: Its host, or one it redirects to, is not allowed; it cannot be had; or it is
-            larger than :data:`MAX_BYTES`.
+        ValueError: Its host, or that of a redirect, is not allowed; the download fails; or it has
+            more than :data:`MAX_BYTES`.
     """
     check_host(address, hosts)
     opener = urllib.request.build_opener(_StayOnHost(hosts))
@@ -69,7 +69,7 @@ def download(address: str, hosts: tuple[str, ...]) -> bytes:
         with opener.open(address, timeout=TIMEOUT_S) as response:
             data = response.read(MAX_BYTES + 1)
     except (urllib.error.URLError, OSError) as error:
-        raise ValueError(f"remote media '{address}' cannot be had: {error}") from error
+        raise ValueError(f"remote media '{address}' cannot be downloaded: {error}") from error
     if len(data) > MAX_BYTES:
         raise ValueError(f"remote media '{address}' is larger than {MAX_BYTES:,} bytes")
     return bytes(data)

@@ -1,4 +1,4 @@
-"""The last check of a converted sample: media decode and lie beside it, the gold is readable."""
+"""The last step of a conversion: check media and gold answer of a sample, and store its media."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GOLD_SECONDS = 5
 
 
 def finish(sample: Sample, folder: Path, embed: bool = False) -> str:
-    """The record line of a sample whose media are now in ``folder / "media"`` (or embedded).
+    """The record line of a sample; its media are copied to ``folder / "media"`` or embedded.
 
     Raises:
         ValueError: A medium does not decode, or the gold answer cannot be read by the reward of
@@ -31,11 +31,13 @@ def finish(sample: Sample, folder: Path, embed: bool = False) -> str:
     """
     check_gold(sample)
 
-    def kept(message: Message) -> Message:
-        parts = (p if isinstance(p, TextPart) else _keep(p, folder, embed) for p in message.parts)
-        return Message(message.role, tuple(parts))
+    def with_stored_media(message: Message) -> Message:
+        content = (
+            p if isinstance(p, TextPart) else _store(p, folder, embed) for p in message.parts
+        )
+        return Message(message.role, tuple(content))
 
-    messages = tuple(kept(message) for message in sample.messages)
+    messages = tuple(with_stored_media(message) for message in sample.messages)
     final = Sample(
         sample.id, messages, sample.answer, sample.task, sample.source, dict(sample.meta)
     )
@@ -43,10 +45,10 @@ def finish(sample: Sample, folder: Path, embed: bool = False) -> str:
 
 
 def check_media(ref: MediaRef) -> tuple[int, int]:
-    """``(width, height)`` of a medium that decodes: an image whole, of a video its packets.
+    """``(width, height)`` of a medium. Images are decoded; of videos the packets are read.
 
     Raises:
-        ValueError: It does not.
+        ValueError: It cannot be decoded.
     """
     if ref.kind == "image":
         return load_image(ref).size
@@ -54,7 +56,7 @@ def check_media(ref: MediaRef) -> tuple[int, int]:
     return header.width, header.height
 
 
-def _keep(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
+def _store(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
     size = check_media(ref)
     if embed:
         return MediaRef(ref.kind, None, ref.read(), size, ref.options)
@@ -71,22 +73,22 @@ def _keep(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
 def _suffix(kind: str, data: bytes) -> str:
     if kind == "video":
         return ".mp4"
-    known = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"RIFF": ".webp", b"GIF8": ".gif"}
-    return next((suffix for magic, suffix in known.items() if data.startswith(magic)), ".img")
+    suffixes = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"RIFF": ".webp", b"GIF8": ".gif"}
+    return next((suffix for magic, suffix in suffixes.items() if data.startswith(magic)), ".img")
 
 
 def _copy_frames(path: Path, folder: Path) -> Path:
-    """A list of frames with its frames, in a folder of its own."""
+    """Copy a frame list and its frames into a folder of their own."""
     text = path.read_bytes()
-    home = folder / "media" / f"{hashlib.sha256(text).hexdigest()[:32]}"
+    target = folder / "media" / f"{hashlib.sha256(text).hexdigest()[:32]}"
     for frame in json.loads(text)["frames"]:
-        write_bytes(home / frame["path"], resolve_media(path.parent, frame["path"]).read_bytes())
-    write_bytes(home / path.name, text)
-    return home / path.name
+        write_bytes(target / frame["path"], resolve_media(path.parent, frame["path"]).read_bytes())
+    write_bytes(target / path.name, text)
+    return target / path.name
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a content-named file once, whole or not at all, whoever else is writing it."""
+    """Write a file named by its content, atomically, so that several workers may write it."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,10 +98,10 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def check_gold(sample: Sample) -> None:
-    """Let the reward of the sample's task read its gold answer, under a deadline.
+    """Check that the reward function of the sample's task can read its gold answer in time.
 
     Raises:
-        ValueError: It cannot: every completion would be scored against nothing.
+        ValueError: It cannot, so no completion could be scored.
     """
     reward = reward_of_task(sample.task)
     check = gold_check(reward) if reward is not None else None
@@ -116,10 +118,10 @@ def check_gold(sample: Sample) -> None:
 
 @contextmanager
 def _deadline(seconds: int) -> Iterator[None]:
-    """Interrupt the main thread's pure-Python work after so many seconds."""
+    """Interrupt pure-Python work in the main thread after this many seconds."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise ValueError(f"the gold answer is not understood within {seconds} s")
+        raise ValueError(f"the gold answer cannot be read within {seconds} s")
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.alarm(seconds)

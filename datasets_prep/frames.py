@@ -1,4 +1,4 @@
-"""Folders of frames as videos."""
+"""Frame lists: make a folder of frames usable as a video."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 
 
 def list_frames(folder: Path, fps: float, every: int = 1) -> Path:
-    """Write ``folder.frames.json`` beside the folder, every so many frames; returns its path.
+    """Write ``folder.frames.json`` beside the folder, with every ``every``-th frame; returns it.
 
     Raises:
-        ValueError: The folder holds no images, or the rate is not above 0.
+        ValueError: The folder holds no images, or ``fps`` or ``every`` is not above 0.
     """
     files = sorted(p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES)[::every]
     if not files or fps <= 0 or every <= 0:

@@ -1,4 +1,4 @@
-"""Does a test set stand in the training data? By picture and by question, approximately."""
+"""Find test samples in the training data, by perceptual image hash and by question."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mmr1.types import Sample
 from mmr1.vision.images import load_image
 
 MAX_DISTANCE = 4
-"""Of 64 bits; the same picture re-encoded or scaled differs in fewer."""
+"""Bits of 64; a re-encoded or scaled copy of an image differs in fewer."""
 MIN_WORDS = 5
-"""Shorter questions (``How many?``) are common property."""
+"""Shorter questions (``How many?``) occur in many datasets and are no evidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +32,27 @@ class Match:
 
 
 def find_leaks(first: Sequence[Sample], second: Sequence[Sample]) -> list[Match]:
-    """Every sample of ``second`` that has a match in ``first``, with the first such match."""
+    """Each sample of ``second`` that matches one of ``first``, with the first match."""
     pictures, questions = _by_hash(first), _by_question(first)
     matches = []
     for sample in second:
-        found = _same_picture(sample, pictures)
-        asked = normalised(sample.question)
-        same = questions.get(asked) if len(asked.split()) >= MIN_WORDS else None
-        if found is not None or same is not None:
+        same_picture = _same_picture(sample, pictures)
+        question = normalised(sample.question)
+        same_question = questions.get(question) if len(question.split()) >= MIN_WORDS else None
+        if same_picture is not None or same_question is not None:
             by = " and ".join(
-                n for n, hit in (("picture", found), ("question", same)) if hit is not None
+                n
+                for n, hit in (("picture", same_picture), ("question", same_question))
+                if hit is not None
             )
-            matches.append(Match(found or same or "", sample.id, by))
+            matches.append(Match(same_picture or same_question or "", sample.id, by))
     return matches
 
 
 def picture_hash(image: Image.Image) -> int | None:
     """Perceptual hash of 64 bits: signs of the low frequencies against their median.
 
-    None for a picture without structure (all of one colour), which resembles all others of its
-    kind.
+    None for an image of a single colour, because all of these have the same hash.
     """
     grey = np.asarray(image.convert("L").resize((32, 32), Image.Resampling.LANCZOS), float)
     if grey.std() < 2:
@@ -62,7 +63,7 @@ def picture_hash(image: Image.Image) -> int | None:
 
 
 def normalised(question: str) -> str:
-    """The words of a question: case, punctuation, spacing, accents and tags aside."""
+    """The words of a question, without case, punctuation, accents and tags."""
     text = unicodedata.normalize("NFKD", TAG.sub(" ", question)).casefold()
     return " ".join(re.findall(r"[^\W_]+", text))
 
@@ -73,7 +74,7 @@ def _hashes(sample: Sample) -> list[int]:
 
 
 def _bands(value: int) -> list[tuple[int, int]]:
-    """Five pieces of the hash: two that differ in at most four bits share a whole piece."""
+    """Five pieces of the hash. Hashes that differ in at most four bits have a piece in common."""
     return [(i, (value >> (13 * i)) & 0x1FFF) for i in range(5)]
 
 
@@ -91,8 +92,8 @@ def _same_picture(
 ) -> str | None:
     for value in _hashes(sample):
         for band in _bands(value):
-            for other, name in index.get(band, []):
-                if (value ^ other).bit_count() <= MAX_DISTANCE:
+            for indexed, name in index.get(band, []):
+                if (value ^ indexed).bit_count() <= MAX_DISTANCE:
                     return name
     return None
 

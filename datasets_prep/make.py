@@ -1,4 +1,4 @@
-"""Make a generated dataset: whole, or not at all."""
+"""Run a generator, and write its dataset atomically."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mmr1.data.record import write_records
 
 
 def make(name: str, output: Path, seed: int) -> dict[str, Any]:
-    """Build the dataset ``name`` in ``output``; returns its manifest.
+    """Make the dataset ``name`` in ``output``; returns its manifest.
 
-    A folder that already holds the same dataset, unaltered, is left as it is.
+    Nothing is done if the folder already holds the same dataset.
 
     Raises:
         ValueError: No such dataset, or the folder holds something else.
@@ -48,7 +48,7 @@ def make(name: str, output: Path, seed: int) -> dict[str, Any]:
 
 
 def _existing(output: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of what is there. Raises ValueError unless it is just what was asked for."""
+    """The manifest of an existing folder. Raises ValueError unless it is this very dataset."""
     manifest = read_manifest(output) if output.is_dir() else None
     if manifest is None or any(manifest.get(key) != value for key, value in facts.items()):
         raise ValueError(f"{output} holds something else; remove it or name another --output")

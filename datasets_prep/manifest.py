@@ -1,4 +1,4 @@
-"""``manifest.json``: what a prepared dataset is, where it is from, what was dropped and why."""
+"""``manifest.json``: a dataset's source, licence, counts, dropped rows and content hashes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def media_hash(hashes: Mapping[str, str]) -> str:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any], skip: str = "") -> None:
-    """Add the content hashes to the facts and write them; files under ``skip`` do not count."""
+    """Write the facts with the content hashes; files under ``skip`` are left out."""
     hashes = content_hashes(folder, skip)
     records = {n: h for n, h in hashes.items() if n.endswith((".jsonl", ".parquet"))}
     media = {n: h for n, h in hashes.items() if n not in records}
@@ -52,6 +52,6 @@ def write_manifest(folder: Path, facts: Mapping[str, Any], skip: str = "") -> No
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a folder, or None where there is none."""
+    """The manifest of a folder, or None."""
     path = folder / NAME
     return json.loads(path.read_text()) if path.is_file() else None

@@ -1,4 +1,4 @@
-"""Moments in videos: one wording and one check for every temporal-grounding dataset."""
+"""Samples of temporal grounding: one question and one check for all of these datasets."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def moment(
     sentence: str,
     span: Sequence[float],
     duration: float,
-    cut: tuple[float, float] | None = None,
+    segment: tuple[float, float] | None = None,
 ) -> Iterator[Sample | Changed]:
     """The sample of one described moment.
 
     Args:
         row: For ``meta``.
-        place: Of the row.
+        place: The row's place.
         video: Path of the video.
         sentence: What happens in the moment.
         span: Its start and end in seconds.
-        duration: Of the video (of the cut, where there is one) in seconds.
-        cut: Start and end of the part of the video that is meant, where it is not the whole.
+        duration: Seconds of the video, or of the segment.
+        segment: Start and end in seconds of the segment that the row is about; None for all.
 
     Raises:
-        ValueError: The moment does not begin before it ends, or begins after the video.
+        ValueError: The moment ends before it begins, or begins after the end of the video.
     """
     start, end = (float(t) for t in span)
     if start >= end:
@@ -53,18 +53,18 @@ def moment(
         untagged=True,
         meta={"duration": duration, "sentence": sentence},
     )
-    if cut is not None and not _is_cut_already(sample.media[0], duration):
-        sample = _cut(sample, cut)
+    if segment is not None and not _file_is_segment(sample.media[0], duration):
+        sample = _select_segment(sample, segment)
     yield Changed(sample, "end clipped to the video's duration") if clipped < end else sample
 
 
-def _is_cut_already(video: MediaRef, duration: float) -> bool:
+def _file_is_segment(video: MediaRef, duration: float) -> bool:
     header = probe_video(video)
     return abs(header.frames / header.fps - duration) < 1.0
 
 
-def _cut(sample: Sample, cut: tuple[float, float]) -> Sample:
-    options = {"start": cut[0], "end": cut[1]}
+def _select_segment(sample: Sample, segment: tuple[float, float]) -> Sample:
+    options = {"start": segment[0], "end": segment[1]}
 
     def marked(message: Message) -> Message:
         return Message(
@@ -80,7 +80,7 @@ def _cut(sample: Sample, cut: tuple[float, float]) -> Sample:
 
 
 def video_file(root: Path, name: str) -> str:
-    """The path below the root of the video with this name, whatever its folder and suffix.
+    """The path, relative to the root, of the video with this name in any of the usual places.
 
     Raises:
         ValueError: There is none.

@@ -1,4 +1,4 @@
-"""Canonical records as parquet: the same rows, media embedded as bytes."""
+"""Canonical records as parquet, with the media embedded."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mmr1.data.record import dump, encode, load_samples
+from mmr1.data.record import dump, encode, read_records
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
 SCHEMA = pa.schema({"id": pa.string(), "record": pa.string()})
-"""The record as JSON in one column: answers and meta have no common type."""
+"""The record is one column of JSON, because answers and meta have no common type."""
 
 
 def write_parquet(records: Path, path: Path) -> None:
-    """Write the records of a JSON Lines file as parquet, in one step."""
+    """Write the records of a JSON Lines file as parquet, atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     with pq.ParquetWriter(temporary, SCHEMA) as writer:
-        for batch in _batches(load_samples(records)):
+        for batch in _batches(read_records(records)):
             writer.write_table(pa.Table.from_pylist(batch, SCHEMA))
     temporary.replace(path)
 
@@ -34,10 +34,10 @@ def _batches(samples: list[Sample], size: int = 256) -> Iterator[list[dict[str, 
 
 
 def _embedded(sample: Sample) -> Sample:
-    def inside(part: TextPart | MediaRef) -> TextPart | MediaRef:
+    def embed(part: TextPart | MediaRef) -> TextPart | MediaRef:
         if isinstance(part, TextPart):
             return part
         return MediaRef(part.kind, None, part.read(), part.size, part.options)
 
-    messages = tuple(Message(m.role, tuple(map(inside, m.parts))) for m in sample.messages)
+    messages = tuple(Message(m.role, tuple(map(embed, m.parts))) for m in sample.messages)
     return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)

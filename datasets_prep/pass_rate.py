@@ -1,7 +1,7 @@
-"""Difficulty by trial: sample answers from a served model and see how many are right.
+"""Pass rates: sample answers from a served model and count the right ones.
 
-The model is asked over the OpenAI chat interface, as ``vllm serve`` offers it, so that this package
-needs no engine of its own.
+The model is served over the OpenAI chat API, for example by ``vllm serve``, so that this package
+needs no rollout engine.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where to sample.
+    """An OpenAI-compatible server to sample from.
 
     Attributes:
-        url: Up to and with ``/v1``.
-        model: Name the server knows.
-        temperature: Of the sampling.
+        url: Base URL, up to and including ``/v1``.
+        model: The model's name on the server.
+        temperature: Sampling temperature.
         max_tokens: Length limit of one answer.
-        timeout_s: Of one request.
+        timeout_s: Seconds for one request.
     """
 
     url: str
@@ -45,7 +45,7 @@ class Server:
         """``count`` sampled answers.
 
         Raises:
-            ValueError: The server does not answer, or not as it should.
+            ValueError: The server does not answer, or its answer cannot be read.
         """
         body = {
             "model": self.model,
@@ -65,7 +65,7 @@ class Server:
                     choices = json.load(response)["choices"]
                 return [choice["message"]["content"] for choice in choices]
             except (OSError, KeyError, ValueError) as error:
-                # A busy server resets connections; what it answers, however wrong, is final.
+                # Retry only connection errors, which a busy server causes; a wrong answer is final.
                 if isinstance(error, OSError) and attempt < ATTEMPTS:
                     time.sleep(0.5 * attempt)
                     continue
@@ -80,7 +80,7 @@ def prompt_of(sample: Sample) -> Sequence[Any]:
 
 
 def chat_message(role: str, parts: Sequence[TextPart | MediaRef]) -> dict[str, Any]:
-    """A message as the interface wants it, media as data addresses."""
+    """A message of the chat API, with media as data URLs."""
     content: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -95,7 +95,7 @@ def chat_message(role: str, parts: Sequence[TextPart | MediaRef]) -> dict[str, A
 def pass_rates(
     samples: Sequence[Sample], server: Server, count: int, parallel: int = 16
 ) -> list[float]:
-    """The share of right answers of each sample, of ``count`` that are sampled.
+    """Each sample's mean reward over ``count`` sampled answers.
 
     Raises:
         ValueError: The server fails, or a sample's reward cannot be computed.
@@ -105,8 +105,8 @@ def pass_rates(
         Progress("sampling answers", "samples", len(samples)) as progress,
     ):
         answers = []
-        for found in pool.map(lambda sample: server.answers(sample, count), samples):
-            answers.append(found)
+        for texts in pool.map(lambda sample: server.answers(sample, count), samples):
+            answers.append(texts)
             progress.advance(1)
     return _graded(samples, answers)
 
@@ -118,8 +118,8 @@ def _graded(samples: Sequence[Sample], answers: Sequence[Sequence[str]]) -> list
         for number, (sample, texts) in enumerate(zip(samples, answers, strict=True))
         for text in texts
     ]
-    with build_composite_reward(config) as scorer:
-        rewards = scorer.score(items)
+    with build_composite_reward(config) as composite_reward:
+        rewards = composite_reward.score(items)
     rates: list[list[float]] = [[] for _ in samples]
     for item, reward in zip(items, rewards, strict=True):
         if reward.value is None:
@@ -131,7 +131,7 @@ def _graded(samples: Sequence[Sample], answers: Sequence[Sequence[str]]) -> list
 def keep_band(
     samples: Sequence[Sample], server: Server, count: int, low: float, high: float
 ) -> list[Sample]:
-    """The samples whose pass rate lies from ``low`` to ``high``, with it in ``meta``."""
+    """The samples with a pass rate from ``low`` to ``high``, which is added to ``meta``."""
     rates = pass_rates(samples, server, count)
     return [
         Sample(s.id, s.messages, s.answer, s.task, s.source, {**s.meta, "pass_rate": rate})

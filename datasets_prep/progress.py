@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of long work: a bar on a terminal, a line every 10 s elsewhere."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ EVERY_S = 10.0
 
 
 class Progress:
-    """Counts what is done, on stderr.
+    """A counter of finished work, on stderr.
 
     Args:
-        what: Said before the count.
+        what: Printed before the count.
         unit: What is counted.
-        total: How many there will be, where that is known.
+        total: The final count, if known.
     """
 
     def __init__(self, what: str, unit: str, total: int | None = None) -> None:
         self._what, self._unit, self._total = what, unit, total
-        self._done, self._said = 0, time.monotonic()
+        self._done, self._last_print = 0, time.monotonic()
         self._bar: Bar | None = None
 
     def __enter__(self) -> Progress:
@@ -42,12 +42,12 @@ class Progress:
         return self
 
     def advance(self, count: int) -> None:
-        """So many more are done."""
+        """Add to the count."""
         self._done += count
         if self._bar is not None:
             self._bar.advance(self._task, count)
-        elif time.monotonic() - self._said > EVERY_S:
-            self._said = time.monotonic()
+        elif time.monotonic() - self._last_print > EVERY_S:
+            self._last_print = time.monotonic()
             of = f" of {self._total:,}" if self._total else ""
             print(f"{self._what}: {self._done:,}{of} {self._unit}", file=sys.stderr)
 

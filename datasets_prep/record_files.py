@@ -1,10 +1,10 @@
-"""The record files of a prepared dataset."""
+"""Find and read the record files of a prepared dataset."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.types import Sample
 
 _NOT_RECORDS = {"quarantine.jsonl"}
@@ -18,12 +18,12 @@ def record_files(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    found = sorted(p for p in path.glob("*.jsonl") if p.name not in _NOT_RECORDS)
-    if not found:
+    files = sorted(p for p in path.glob("*.jsonl") if p.name not in _NOT_RECORDS)
+    if not files:
         raise ValueError(f"{path} holds no record file (.jsonl)")
-    return found
+    return files
 
 
 def load_all(path: Path) -> list[Sample]:
-    """The samples of a file or of all files of a folder. Raises ValueError as `load_samples`."""
-    return [sample for file in record_files(path) for sample in load_samples(file)]
+    """The samples of a file or of all files of a folder. Raises what ``read_records`` raises."""
+    return [sample for file in record_files(path) for sample in read_records(file)]

@@ -18,45 +18,45 @@ from mmr1.vision.images import image_size
 
 
 def shares(words: Sequence[str]) -> dict[str, float]:
-    """``["train=0.9", "eval=0.1"]`` to a dictionary.
+    """``["train=0.9", "eval=0.1"]`` as a dictionary.
 
     Raises:
         ValueError: A word is not of that form.
     """
-    found: dict[str, float] = {}
+    parsed: dict[str, float] = {}
     for word in words:
         name, _, share = word.rpartition("=")
         try:
-            found[name] = float(share)
+            parsed[name] = float(share)
         except ValueError:
             name = ""
-        if not name or found[name] <= 0:
+        if not name or parsed[name] <= 0:
             raise ValueError(f"'{word}' is not of the form name=share, as in train=0.9")
-    return found
+    return parsed
 
 
 def split(
-    samples: Sequence[Sample], parts: Mapping[str, float], seed: int
+    samples: Sequence[Sample], shares: Mapping[str, float], seed: int
 ) -> dict[str, list[Sample]]:
-    """Parts of the given shares; samples that show the same picture stay in the same part.
+    """Splits with these shares; samples with the same image go into the same split.
 
     Raises:
         ValueError: The shares do not add up to 1.
     """
-    if abs(sum(parts.values()) - 1) > 1e-6 or min(parts.values()) <= 0:
-        raise ValueError(f"the shares {dict(parts)} do not add up to 1")
+    if abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) <= 0:
+        raise ValueError(f"the shares {dict(shares)} do not add up to 1")
     groups = _by_picture(samples)
     random.Random(seed).shuffle(groups)
-    result: dict[str, list[Sample]] = {name: [] for name in parts}
+    result: dict[str, list[Sample]] = {name: [] for name in shares}
     for group in groups:
         total = sum(map(len, result.values())) + len(group)
-        name = max(parts, key=lambda n: parts[n] * total - len(result[n]))
+        name = max(shares, key=lambda n: shares[n] * total - len(result[n]))
         result[name].extend(group)
     return result
 
 
 def _by_picture(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Groups of samples that are connected by media they share."""
+    """Groups of samples that share media, directly or through other samples."""
     group_of: dict[str, list[Sample]] = {}
     for sample in samples:
         keys = {m.digest() for m in sample.media} or {sample.id}
@@ -72,22 +72,24 @@ def _by_picture(samples: Sequence[Sample]) -> list[list[Sample]]:
 def mix(
     sources: Mapping[str, Sequence[Sample]], shares: Mapping[str, float], count: int, seed: int
 ) -> list[Sample]:
-    """``count`` samples drawn from several datasets by share, without repeats.
+    """``count`` samples from several datasets by share, without repeats.
 
     Raises:
         ValueError: A source is too small for its share.
     """
     total = sum(shares.values())
-    drawn, share = 0, 0.0
+    count_so_far, share = 0, 0.0
     mixed: list[Sample] = []
     for name, samples in sources.items():
-        # Rounded where a source ends, not source by source: so all of them make exactly ``count``.
+        # The cumulated share is rounded, so that the counts of all sources add up to ``count``.
         share += shares[name]
-        wanted = round(count * share / total) - drawn
-        drawn += wanted
-        if wanted > len(samples):
-            raise ValueError(f"{name} has {len(samples)} samples; its share needs {wanted}")
-        for sample in random.Random(f"{seed}/{name}").sample(list(samples), wanted):
+        count_of_source = round(count * share / total) - count_so_far
+        count_so_far += count_of_source
+        if count_of_source > len(samples):
+            raise ValueError(
+                f"{name} has {len(samples)} samples; its share needs {count_of_source}"
+            )
+        for sample in random.Random(f"{seed}/{name}").sample(list(samples), count_of_source):
             mixed.append(
                 Sample(
                     f"{Path(name).stem}/{sample.id}", sample.messages, sample.answer, sample.task,
@@ -99,11 +101,13 @@ def mix(
 
 
 def rule(expression: str) -> Callable[[Sample], bool]:
-    """A test of samples from an expression over ``task``, ``source``, ``answer``, ``question``,
-    ``images``, ``videos``, ``width``, ``height`` (of the first image) and ``meta``.
+    """A predicate on samples from a jinja expression.
+
+    Its variables are ``id``, ``task``, ``source``, ``answer``, ``question``, ``images``,
+    ``videos``, ``width`` and ``height`` (of the first image) and ``meta``.
 
     Raises:
-        ValueError: The expression is not sound, or fails on a sample.
+        ValueError: The expression is not valid, or fails on a sample.
     """
     environment = ImmutableSandboxedEnvironment()
     try:
@@ -111,13 +115,13 @@ def rule(expression: str) -> Callable[[Sample], bool]:
     except TemplateError as error:
         raise ValueError(f"the rule '{expression}': {error}") from error
 
-    def keep(sample: Sample) -> bool:
+    def matches(sample: Sample) -> bool:
         try:
             return bool(holds(**_variables(sample)))
         except (TemplateError, TypeError) as error:
             raise ValueError(f"the rule '{expression}' fails on {sample.id}: {error}") from error
 
-    return keep
+    return matches
 
 
 def _variables(sample: Sample) -> dict[str, object]:
@@ -138,10 +142,10 @@ def _variables(sample: Sample) -> dict[str, object]:
 
 
 def save(path: Path, samples: Sequence[Sample]) -> None:
-    """Write records; media that do not lie beside the new file are copied there, by content.
+    """Write records; media outside the folder of the new file are linked or copied into it.
 
     Raises:
-        ValueError: The file exists already, or is not named as records are.
+        ValueError: The file exists, or its name does not end in ``.jsonl``.
     """
     if path.suffix != ".jsonl":
         raise ValueError(f"{path}: records are JSON Lines; name the output {path.name}.jsonl")
@@ -151,7 +155,7 @@ def save(path: Path, samples: Sequence[Sample]) -> None:
 
 
 def _beside(sample: Sample, folder: Path) -> Sample:
-    def near(ref: MediaRef) -> MediaRef:
+    def stored(ref: MediaRef) -> MediaRef:
         home = folder.resolve()
         if ref.path is None or ref.path.resolve().is_relative_to(home):
             return ref
@@ -166,7 +170,7 @@ def _beside(sample: Sample, folder: Path) -> Sample:
         return MediaRef(ref.kind, path, None, ref.size, ref.options)
 
     messages = tuple(
-        Message(m.role, tuple(p if isinstance(p, TextPart) else near(p) for p in m.parts))
+        Message(m.role, tuple(p if isinstance(p, TextPart) else stored(p) for p in m.parts))
         for m in sample.messages
     )
     return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)

@@ -1,4 +1,4 @@
-"""What ``mmr1-data show`` says of a dataset or a file."""
+"""The output of ``mmr1-data show``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from datasets_prep.converters.base import CONVERTERS, Converter
+from datasets_prep.converters import CONVERTERS
+from datasets_prep.converters.base import Converter
 from datasets_prep.generators import GENERATORS, Generator
 from mmr1.config import DataConfig
 from mmr1.data.record import encode
@@ -20,7 +21,7 @@ def describe(name: str, count: int) -> Iterator[str]:
     """Lines about a converter or generator, or the first records of a file.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: There is no such file, converter or generator.
     """
     if Path(name).exists():
         yield from _records(name, count)
@@ -29,28 +30,28 @@ def describe(name: str, count: int) -> Iterator[str]:
     elif name in GENERATORS.names():
         yield from _facts(GENERATORS.load(name))
     else:
-        known = {**CONVERTERS.names(), **GENERATORS.names()}
+        names = {**CONVERTERS.names(), **GENERATORS.names()}
         raise ValueError(
-            f"'{name}' is no file and no dataset{suggest(name, known)}; 'mmr1-data list' names all"
+            f"'{name}' is no file and no dataset{suggest(name, names)}; 'mmr1-data list' names all"
         )
 
 
-def _facts(what: Converter | Generator) -> Iterator[str]:
-    yield f"{what.name}: {what.description}"
-    yield f"  source:  {what.source}"
-    yield f"  licence: {what.licence}"
-    if isinstance(what, Converter):
-        yield f"  files:   {', '.join(what.files)}"
-        yield f"  mmr1-data convert {what.name} --input FOLDER --output FOLDER"
+def _facts(dataset: Converter | Generator) -> Iterator[str]:
+    yield f"{dataset.name}: {dataset.description}"
+    yield f"  source:  {dataset.source}"
+    yield f"  licence: {dataset.licence}"
+    if isinstance(dataset, Converter):
+        yield f"  files:   {', '.join(dataset.files)}"
+        yield f"  mmr1-data convert {dataset.name} --input FOLDER --output FOLDER"
     else:
-        yield f"  mmr1-data make {what.name} --output FOLDER"
+        yield f"  mmr1-data make {dataset.name} --output FOLDER"
 
 
 def _records(name: str, count: int) -> Iterator[str]:
-    """Rows of any known form as the records that training would see."""
-    for where, found in islice(read_samples(name, DataConfig()), count):
+    """Rows of any known format as canonical records."""
+    for where, sample in islice(read_samples(name, DataConfig()), count):
         yield f"{where}:"
-        if isinstance(found, Sample):
-            yield json.dumps(encode(found, Path("/")), indent=2, ensure_ascii=False)
+        if isinstance(sample, Sample):
+            yield json.dumps(encode(sample, Path("/")), indent=2, ensure_ascii=False)
         else:
-            yield f"  cannot be used: {found}"
+            yield f"  cannot be used: {sample}"

@@ -1,4 +1,4 @@
-"""What is in a dataset: counts, sizes, vision tokens, answers; as numbers and as a picture."""
+"""Statistics of a dataset: counts, sizes, vision tokens and answers, as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmr1.vision.videos import sampled_grid
 
 @dataclass
 class Stats:
-    """Figures of a dataset, one entry a sample or a medium."""
+    """Statistics of a dataset, with one entry per sample or medium."""
 
     tasks: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
@@ -29,7 +29,7 @@ class Stats:
 
 
 def collect(samples: Sequence[Sample], budget: PixelBudget, video: VideoBudget) -> Stats:
-    """The figures of some samples; media are read by their headers only."""
+    """The statistics of the samples; of media only the headers are read."""
     stats = Stats()
     for sample in samples:
         stats.tasks[sample.task or "none"] += 1
@@ -43,7 +43,7 @@ def collect(samples: Sequence[Sample], budget: PixelBudget, video: VideoBudget) 
 
 
 def vision_tokens(sample: Sample, budget: PixelBudget, video: VideoBudget) -> int:
-    """Vision tokens of a sample's media, from their headers. Raises ValueError naming a file."""
+    """Vision tokens of a sample's media, from their headers. ValueError names a broken file."""
     total = 0
     for ref in sample.media:
         if ref.kind == "image":
@@ -57,8 +57,8 @@ def vision_tokens(sample: Sample, budget: PixelBudget, video: VideoBudget) -> in
 def media_class(media: Sequence[MediaRef]) -> str:
     """``text``, ``1 image``, ``2 images``, ``1 video``, ``1 image, 1 video``, …"""
     counts = Counter(ref.kind for ref in media)
-    named = [f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in sorted(counts.items())]
-    return ", ".join(named) or "text"
+    kinds = [f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in sorted(counts.items())]
+    return ", ".join(kinds) or "text"
 
 
 def answer_class(answer: object) -> str:
@@ -78,7 +78,7 @@ def answer_class(answer: object) -> str:
 
 
 def summary(values: Sequence[int]) -> str:
-    """Least, median, 95th percentile and greatest of some numbers."""
+    """Minimum, median, 95th percentile and maximum."""
     if not values:
         return "-"
     low, middle, high, top = np.percentile(values, [0, 50, 95, 100])
@@ -86,7 +86,7 @@ def summary(values: Sequence[int]) -> str:
 
 
 def rows(stats: Stats, total: int) -> list[tuple[str, str]]:
-    """The figures as lines of a table."""
+    """The statistics as rows of a table."""
 
     def counted(counter: Counter[str]) -> str:
         return ", ".join(f"{name}: {count:,}" for name, count in counter.most_common(8))
@@ -105,7 +105,7 @@ def rows(stats: Stats, total: int) -> list[tuple[str, str]]:
 
 
 def draw(stats: Stats, path: Path) -> None:
-    """Histograms of tokens and image sizes, bars of answers and media, as a PNG."""
+    """Plot vision tokens, image sizes, answers and media as a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 7), layout="constrained")

@@ -1,4 +1,4 @@
-"""Tables on the terminal; plain lines where the output is no terminal."""
+"""Tables for the terminal and for files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table whose numbers are aligned on the right."""
+    """Print a table; columns of numbers are aligned on the right."""
     console = Console()
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for number, column in enumerate(columns):
@@ -23,7 +23,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 
 def print_outcome(manifest: Mapping[str, Any]) -> None:
-    """What a conversion kept, changed and dropped."""
+    """Print how many rows a conversion kept, changed and dropped."""
     counts = manifest["counts"]
     rows = [("rows in", counts["rows"]), ("records out", counts["records"])]
     rows += [(f"changed: {change}", count) for change, count in manifest["changed"].items()]

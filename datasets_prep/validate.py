@@ -1,4 +1,4 @@
-"""Read a dataset with the eyes of a training run, and of its verifier, before it starts."""
+"""Check a dataset as a training run and its reward functions will read it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mmr1.data.record import decode, parse_json, read_lines
 from mmr1.types import Sample
 
 Problem = tuple[str, str]
-"""Where, and what."""
+"""``(location, what is wrong)``."""
 
 
 def validate(path: Path) -> tuple[int, list[Problem]]:
-    """The number of records, and everything that is wrong with them.
+    """The number of records, and all problems.
 
-    Checked are: form, ids, placeholders, that every medium decodes and has the stated size, that
-    every gold answer can be read by the reward of its task, and the hashes of the manifest.
+    Checks the schema, ids, placeholders, media (they decode and have the stated size), gold answers
+    (the reward function of the task can read them), and the hashes of the manifest.
     """
     total, problems = 0, list(_check_manifest(path)) if path.is_dir() else []
     for file in record_files(path):
@@ -51,7 +51,7 @@ def _problem(line: str, root: Path, ids: dict[str, int], number: int) -> str | N
 
 
 def check_sample(sample: Sample) -> None:
-    """Raise ValueError for media that do not decode, a wrong size, or an unreadable gold."""
+    """Raises ValueError for media that do not decode, a wrong size or an unreadable gold."""
     if not any(m.role == "user" for m in sample.messages):
         raise ValueError("no user message")
     for ref in sample.media:

@@ -1,4 +1,4 @@
-"""``mmr1 doctor``: is this environment fit to train? Each line is ok or says what to do."""
+"""``mmr1 doctor``: checks whether this environment can train. Each line is ok or has a remedy."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ OPTIONAL_EXTRA = "ray"
 
 
 def run_doctor() -> bool:
-    """Print every check; True when nothing needs a remedy."""
+    """Print every check; True if none has a remedy."""
     console = Console()
-    well = True
+    fit = True
     for check in checks():
         mark = "[green]ok[/]" if check.remedy is None else "[red]!![/]"
         line = f"{mark}  {check.subject:<16} {check.state}"
         console.print(line if check.remedy is None else f"{line} -> {check.remedy}", soft_wrap=True)
-        well &= check.remedy is None
-    return well
+        fit &= check.remedy is None
+    return fit
 
 
 def checks() -> Iterator[Check]:
-    """All checks, cheapest first."""
+    """All checks, the cheapest first."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("python", version, None if sys.version_info >= (3, 11) else "use Python 3.11+")
     try:
@@ -147,7 +147,7 @@ def _decoders() -> Check:
 
 
 def _training() -> Check:
-    """A small model generates from a picture and takes one optimizer step."""
+    """A small model answers a question about an image and takes one optimizer step."""
     from PIL import Image
 
     from mmr1.config import Config, OptimizerConfig, SamplingConfig
@@ -161,7 +161,7 @@ def _training() -> Check:
     from mmr1.vision.build import family_of, media_cache
     from mmr1.vision.families.tiny import new_model
 
-    begin = time.perf_counter()
+    start = time.perf_counter()
     with TemporaryDirectory() as folder:
         new_model(Path(folder) / "model")
         Image.new("RGB", (56, 56), "red").save(Path(folder) / "red.png")
@@ -173,19 +173,19 @@ def _training() -> Check:
         )
         model, family = load_model(config.model), family_of(config)
         media = media_cache(family, config)
-        parts = (MediaRef("image", Path(folder) / "red.png"), TextPart("Which colour?"))
-        prompt = renderer(family, config)(Sample("red", (Message("user", parts),)))
+        content = (MediaRef("image", Path(folder) / "red.png"), TextPart("Which colour?"))
+        prompt = renderer(family, config)(Sample("red", (Message("user", content),)))
         sampling = SamplingConfig(max_tokens=8)
         groups = HfEngine(model, family, media).generate([Request(prompt, 4, 0)], sampling)
         scorer = build_packed_model(config, model, family, media, 1.0)
         stats = sft_step(scorer, Optimizer(model, OptimizerConfig(), 1), groups)
-    took = time.perf_counter() - begin
+    took = time.perf_counter() - start
     outcome = f"{stats['tokens/completion']:.0f} tokens generated, one update, {took:.1f} s"
     return Check("training", outcome)
 
 
 def run_estimate(config: Config, memory_gib: float | None, load: Load | None) -> bool:
-    """Print what a run needs of each device, and what to change; True when nothing need be."""
+    """Print the memory that a run needs of each device, and advice; True if it fits."""
     from rich.table import Table
 
     from mmr1.estimate import GIB, estimate, rows
@@ -194,7 +194,7 @@ def run_estimate(config: Config, memory_gib: float | None, load: Load | None) ->
     memory = _device_bytes() if memory_gib is None else memory_gib * GIB
     needs = estimate(config, load, memory)
     console = Console(highlight=False)
-    table = Table("", "part", "GiB", title=f"{config.model.path}, a device of each kind")
+    table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
     table.columns[2].justify = "right"
     for row in rows(needs, memory):
         table.add_row(*row)
@@ -209,10 +209,10 @@ def run_estimate(config: Config, memory_gib: float | None, load: Load | None) ->
 
 
 def measured_load(config: Config, samples: int = 500) -> Load:
-    """The 95th percentile of the training prompts, from the headers of their media.
+    """The 95th percentile of the training prompts' tokens, from the headers of their media.
 
     Raises:
-        ValueError: There are no data to look at.
+        ValueError: ``data.train`` is not set.
     """
     import numpy as np
 

@@ -1,7 +1,7 @@
-"""What a run needs of a device's memory, from shapes alone: ``mmr1 doctor --estimate CONFIG``.
+"""``mmr1 doctor --estimate CONFIG``: the device memory that a run needs, from shapes alone.
 
-Bytes are counted as the trainer allocates them: see ``activation_elements`` for what a backward
-pass keeps. ``tests/test_estimate.py`` holds that count to what autograd really saved.
+Bytes are counted as the trainer allocates them; ``activation_elements`` counts what the backward
+pass keeps. ``tests/test_estimate.py`` compares that count with what autograd saved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Tokens of a prompt with its media, those of them that are vision, and of a completion."""
+    """Tokens of a prompt (vision included), its vision tokens, and tokens of a completion."""
 
     prompt: int
     vision: int
@@ -32,7 +32,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that takes memory."""
+    """One use of memory."""
 
     owner: str
     name: str
@@ -41,12 +41,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What trainer rank and rollout engine need, each on its device.
+    """Memory of a trainer rank and of a rollout engine, each on its device.
 
     Attributes:
-        items: The parts; ``owner`` is ``trainer`` or ``engine``.
+        items: The uses of memory; ``owner`` is ``trainer`` or ``engine``.
         sync_bytes: Weights that every step sends to each engine.
-        advice: What to change, most helpful first; empty when it fits or no memory was given.
+        advice: What to change, the most helpful first. Empty if it fits, or without ``memory``.
     """
 
     items: tuple[Item, ...]
@@ -61,23 +61,25 @@ def estimate(config: Config, load: Load, memory: float | None = None) -> Estimat
     """Count the bytes of a run.
 
     Args:
-        load: A typical heavy prompt and completion.
-        memory: Bytes of one device; None leaves the advice out.
+        load: A long prompt and completion.
+        memory: Bytes of one device; None for no advice.
 
     Raises:
         ValueError: The model's configuration cannot be read.
     """
     shapes = read_shapes(config)
     items = (*_trainer(config, shapes, load), *_engine(config, shapes, load))
-    found = Estimate(items, shapes.weights * WIDTHS[config.model.dtype], ())
+    without_advice = Estimate(items, shapes.weights * WIDTHS[config.model.dtype], ())
     if memory is None:
-        return found
-    return Estimate(items, found.sync_bytes, tuple(_advice(config, found, memory)))
+        return without_advice
+    return Estimate(
+        items, without_advice.sync_bytes, tuple(_advice(config, without_advice, memory))
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Sizes of a model: elements of all weights and of the trained ones, and its dimensions."""
+    """Numbers of elements of a model's weights, and its text and vision configurations."""
 
     weights: int
     trained: int
@@ -87,7 +89,7 @@ class Shapes:
 
 
 def read_shapes(config: Config) -> Shapes:
-    """Build the model without memory (torch's ``meta`` device) and count."""
+    """Build the model on torch's ``meta`` device, which takes no memory, and count."""
     try:
         hf = AutoConfig.from_pretrained(config.model.path)
     except (OSError, ValueError) as error:
@@ -109,7 +111,7 @@ def read_shapes(config: Config) -> Shapes:
 
 
 def activation_elements(shapes: Shapes) -> tuple[float, float]:
-    """Elements that the backward pass keeps of one token in the layers, and of one vision token.
+    """Elements kept for the backward pass: per token in all layers, and per vision token.
 
     Per layer: both norms keep their input, the normalised and the scaled value; rotary embedding
     keeps queries and keys before, swapped and after; attention its values, output and log-sum-exp;
@@ -185,28 +187,28 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     ]
 
 
-def _advice(config: Config, found: Estimate, memory: float) -> list[str]:
+def _advice(config: Config, result: Estimate, memory: float) -> list[str]:
     room = memory
     if not config.resources.distributed:  # one process: trainer and engine share the device
         room = memory * (1 - config.rollout.gpu_memory_utilization)
     advice = []
-    if found.total("trainer") > room:
-        advice += _lighter_trainer(config, found)
-    given = memory * config.rollout.gpu_memory_utilization
-    weights = next(i.bytes for i in found.items if (i.owner, i.name) == ("engine", "weights"))
-    if weights > 0.9 * given:
+    if result.total("trainer") > room:
+        advice += _lighter_trainer(config, result)
+    engine_memory = memory * config.rollout.gpu_memory_utilization
+    weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
+    if weights > 0.9 * engine_memory:
         advice.append(
             f"rollout.gpu_memory_utilization={config.rollout.gpu_memory_utilization:g} leaves the "
-            f"engine {given / GIB:.1f} GiB and its weights take {weights / GIB:.1f}: raise it, or "
-            "rollout.tensor_parallel_size"
+            f"engine {engine_memory / GIB:.1f} GiB and its weights take {weights / GIB:.1f}: "
+            "raise it, or rollout.tensor_parallel_size"
         )
     return advice
 
 
-def _lighter_trainer(config: Config, found: Estimate) -> list[str]:
-    by_name = {i.name: i.bytes for i in found.items if i.owner == "trainer"}
+def _lighter_trainer(config: Config, result: Estimate) -> list[str]:
+    by_name = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
     advice = []
-    if by_name["activations of a micro-batch"] > 0.2 * found.total("trainer"):
+    if by_name["activations of a micro-batch"] > 0.2 * result.total("trainer"):
         if not config.model.gradient_checkpointing:
             advice.append("model.gradient_checkpointing=true: activations of one layer at a time")
         half = config.trainer.micro_batch_tokens // 2
@@ -233,13 +235,13 @@ def _head_dim(text: Any) -> int:
     return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
 
 
-def rows(found: Estimate, memory: float | None) -> Sequence[tuple[str, str, str]]:
-    """``(owner, part, GiB)`` for a table, with a total of each owner."""
+def rows(result: Estimate, memory: float | None) -> Sequence[tuple[str, str, str]]:
+    """``(owner, item, GiB)`` for a table, with a total of each owner."""
     table = []
     for owner in ("trainer", "engine"):
-        parts = [i for i in found.items if i.owner == owner and i.bytes]
-        table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in parts]
-        table.append((owner, "total", f"{found.total(owner) / GIB:.2f}"))
+        items = [i for i in result.items if i.owner == owner and i.bytes]
+        table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
+        table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
     if memory is not None:
         table.append(("device", "memory", f"{memory / GIB:.2f}"))
     return table

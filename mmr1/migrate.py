@@ -1,4 +1,4 @@
-"""EasyR1's YAML into ours: every key is carried over, or named as left behind."""
+"""``mmr1 migrate``: EasyR1's YAML as ours. Keys without a counterpart are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmr1.config import Config
 
 Tree = dict[str, Any]
 
-# Theirs -> ours, where the value stays as it is.
+# Their key -> our key, where the value stays the same.
 RENAMED = {
     "data.train_files": "data.train",
     "data.val_files": "data.eval",
@@ -47,7 +47,7 @@ RENAMED = {
     "trainer.save_limit": "trainer.save_total_limit",
 }
 
-# Key -> theirs -> ours, where the value has another name.
+# Their key -> our key and the values' names, where these differ.
 TRANSLATED: dict[str, tuple[str, dict[str, str]]] = {
     "algorithm.adv_estimator": (
         "algorithm.name",
@@ -68,7 +68,7 @@ TRANSLATED: dict[str, tuple[str, dict[str, str]]] = {
     "worker.actor.loss_type": ("algorithm.name", {"gspo": "gspo", "cispo": "cispo"}),
 }
 
-# What mmr1 does without: how memory is used, how devices share the work, what is always done.
+# Keys that mmr1 does not need: memory and devices are handled in another way, or it always does it.
 UNNEEDED = (
     "data.shuffle", "data.filter_overlong_prompts", "data.filter_overlong_prompts_workers",
     "data.val_batch_size", "data.mini_rollout_batch_size", "worker.actor.padding_free",
@@ -94,11 +94,11 @@ USUAL_COLUMNS = {
 
 @dataclass(slots=True)
 class Migration:
-    """What became of a configuration.
+    """A migrated configuration.
 
     Attributes:
-        tree: Ours, with the keys that theirs set.
-        notes: What a person should look at.
+        tree: Our configuration, with the keys that theirs sets.
+        notes: What the user should check.
     """
 
     tree: Tree = field(default_factory=dict)
@@ -108,8 +108,8 @@ class Migration:
         """Set ``a.b.c``."""
         *sections, name = key.split(".")
         section = self.tree
-        for part in sections:
-            section = section.setdefault(part, {})
+        for name_of_section in sections:
+            section = section.setdefault(name_of_section, {})
         section[name] = value
 
 
@@ -117,7 +117,7 @@ def migrate(theirs: Mapping[str, Any]) -> Migration:
     """EasyR1's configuration as ours.
 
     Raises:
-        ValueError: It is none of EasyR1's, or a value of it makes no sense here.
+        ValueError: It is not a configuration of EasyR1, or one of its values is not valid here.
     """
     flat = _flat(theirs)
     if not any(key.startswith("worker.") for key in flat):
@@ -126,22 +126,22 @@ def migrate(theirs: Mapping[str, Any]) -> Migration:
             "tables for other projects"
         )
     flat = {key: value for key, value in flat.items() if value is not None}
-    found = Migration()
-    found.set("data.format", "easyr1")
-    found.set("optimizer.lr_scheduler_type", "constant")  # EasyR1's, unless it says otherwise
+    migration = Migration()
+    migration.set("data.format", "easyr1")
+    migration.set("optimizer.lr_scheduler_type", "constant")  # EasyR1's, unless it says otherwise
     for key, ours in RENAMED.items():
         if key in flat:
-            found.set(ours, flat.pop(key))
+            migration.set(ours, flat.pop(key))
     for key, (ours, names) in TRANSLATED.items():
         if key in flat and flat[key] != "default":
-            _translate(found, key, flat.pop(key), ours, names)
+            _translate(migration, key, flat.pop(key), ours, names)
     for special in (_kl, _lengths, _batches, _reward, _columns, _template, _logging, _steps):
-        special(flat, found)
+        special(flat, migration)
     for key, value in flat.items():
         if not any(key == name or key.startswith(f"{name}.") for name in UNNEEDED):
-            found.notes.append(f"{key}: {value!r} has no counterpart and is left behind")
-    _check(found)
-    return found
+            migration.notes.append(f"{key}: {value!r} has no counterpart and is left out")
+    _check(migration)
+    return migration
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
@@ -152,120 +152,124 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
     return flat
 
 
-def _translate(found: Migration, key: str, value: Any, ours: str, names: dict[str, str]) -> None:
+def _translate(
+    migration: Migration, key: str, value: Any, ours: str, names: dict[str, str]
+) -> None:
     if value in names:
-        found.set(ours, names[value])
+        migration.set(ours, names[value])
     else:
-        found.notes.append(f"{key}: {value!r} has no counterpart; {ours} keeps its default")
+        migration.notes.append(f"{key}: {value!r} has no counterpart; {ours} keeps its default")
 
 
-def _kl(flat: Tree, found: Migration) -> None:
+def _kl(flat: Tree, migration: Migration) -> None:
     if flat.pop("algorithm.disable_kl", False):
-        found.set("algorithm.kl_coef", 0.0)
+        migration.set("algorithm.kl_coef", 0.0)
     elif flat.pop("algorithm.use_kl_loss", True) is False:
-        found.set("algorithm.use_kl_loss", False)
+        migration.set("algorithm.use_kl_loss", False)
     flat.pop("algorithm.use_kl_loss", None)
 
 
-def _lengths(flat: Tree, found: Migration) -> None:
-    """Their two limits are one window and one limit here."""
+def _lengths(flat: Tree, migration: Migration) -> None:
+    """Prompt and completion limits become one window and one completion limit."""
     prompt = flat.pop("data.max_prompt_length", None)
-    completion = found.tree.get("rollout", {}).get("sampling", {}).get("max_tokens")
+    completion = migration.tree.get("rollout", {}).get("sampling", {}).get("max_tokens")
     if prompt and completion:
-        found.set("rollout.max_model_len", prompt + completion)
+        migration.set("rollout.max_model_len", prompt + completion)
     if (top_k := flat.pop("worker.rollout.top_k", -1)) > 0:
-        found.set("rollout.sampling.top_k", top_k)
+        migration.set("rollout.sampling.top_k", top_k)
 
 
-def _batches(flat: Tree, found: Migration) -> None:
-    """They sample many prompts and update on parts of them; here a step is one update."""
+def _batches(flat: Tree, migration: Migration) -> None:
+    """They split the sampled prompts into several updates; here a step is one update."""
     sampled = flat.pop("data.rollout_batch_size", None)
     updated = flat.pop("worker.actor.global_batch_size", None) or sampled
     if updated:
-        found.set("rollout.batch_size", updated)
-    parts = sampled // updated if sampled and updated else 1
-    if parts > 1:
-        found.notes.append(
-            f"{sampled} prompts were sampled for {parts} updates of {updated}; here each update "
-            f"samples its own {updated}, so a step of theirs is {parts} of ours"
+        migration.set("rollout.batch_size", updated)
+    updates = sampled // updated if sampled and updated else 1
+    if updates > 1:
+        migration.notes.append(
+            f"{sampled} prompts were sampled for {updates} updates of {updated}; here each update "
+            f"samples its own {updated}, so a step of theirs is {updates} of ours"
         )
     if steps := flat.pop("trainer.max_steps", None):
-        found.set("trainer.max_steps", steps * parts)
+        migration.set("trainer.max_steps", steps * updates)
     if epochs := flat.pop("worker.actor.ppo_epochs", None):
-        found.set("algorithm.ppo_epochs", epochs)
+        migration.set("algorithm.ppo_epochs", epochs)
 
 
-def _reward(flat: Tree, found: Migration) -> None:
+def _reward(flat: Tree, migration: Migration) -> None:
     spec = flat.pop("worker.reward.reward_function", None)
     spec = flat.pop("worker.reward.score_function", None) or spec
     options = flat.pop("worker.reward.reward_function_kwargs", None)
     if spec:
         use = spec if ":" in spec else f"{spec}:compute_score"
-        part = {"use": use, **({"options": options} if options else {})}
-        found.set("rewards.functions", {"easyr1": part})
+        function = {"use": use, **({"options": options} if options else {})}
+        migration.set("rewards.functions", {"easyr1": function})
 
 
-def _columns(flat: Tree, found: Migration) -> None:
+def _columns(flat: Tree, migration: Migration) -> None:
     for key, usual in USUAL_COLUMNS.items():
         if (name := flat.pop(key, usual)) != usual:
-            found.notes.append(f"{key}: rename the column '{name}' of the data to '{usual}'")
+            migration.notes.append(f"{key}: rename the column '{name}' of the data to '{usual}'")
 
 
-def _template(flat: Tree, found: Migration) -> None:
+def _template(flat: Tree, migration: Migration) -> None:
     if path := flat.pop("data.format_prompt", None):
-        found.set("data.prompt_template", path)
-        found.notes.append(f"data.prompt_template: in {path}, 'content' is called 'question' here")
+        migration.set("data.prompt_template", path)
+        migration.notes.append(
+            f"data.prompt_template: in {path}, 'content' is called 'question' here"
+        )
     for key in ("data.min_pixels", "data.max_pixels"):
         if value := flat.pop(key, None):
-            found.notes.append(
+            migration.notes.append(
                 f"{key}: {value} belongs into the model's processor, or the records' media options"
             )
 
 
-def _logging(flat: Tree, found: Migration) -> None:
+def _logging(flat: Tree, migration: Migration) -> None:
     loggers = flat.pop("trainer.logger", None) or []
     loggers = [loggers] if isinstance(loggers, str) else loggers
-    known = ("tensorboard", "wandb", "mlflow", "swanlab", "trackio")
-    if trackers := [name for name in loggers if name in known]:
-        found.set("trainer.trackers", trackers)
+    supported = ("tensorboard", "wandb", "mlflow", "swanlab", "trackio")
+    if trackers := [name for name in loggers if name in supported]:
+        migration.set("trainer.trackers", trackers)
     name = flat.get("trainer.experiment_name", "run")
-    found.set("trainer.output_dir", flat.pop("trainer.save_checkpoint_path", f"runs/{name}"))
-    trainer = found.tree["trainer"]
+    migration.set("trainer.output_dir", flat.pop("trainer.save_checkpoint_path", f"runs/{name}"))
+    trainer = migration.tree["trainer"]
     if trainer.get("save_steps", 0) < 0:
         trainer["save_steps"] = 0
     if trainer.get("save_total_limit", 2) < 2:
         del trainer["save_total_limit"]
 
 
-def _steps(flat: Tree, found: Migration) -> None:
+def _steps(flat: Tree, migration: Migration) -> None:
     epochs = flat.pop("trainer.total_epochs", None) or flat.pop("trainer.total_episodes", None)
     flat.pop("trainer.total_episodes", None)
-    steps = found.tree["trainer"].get("max_steps")
+    steps = migration.tree["trainer"].get("max_steps")
     if steps is None:
-        found.notes.append(
+        migration.notes.append(
             f"trainer.max_steps: set it to {epochs or 'EPOCHS'} x (rows of data.train) / "
             "rollout.batch_size; runs are counted in steps here"
         )
     ratio = flat.pop("worker.actor.optim.lr_warmup_ratio", None)
     if ratio is not None and steps:
-        found.set("optimizer.warmup_steps", round(ratio * steps))
+        migration.set("optimizer.warmup_steps", round(ratio * steps))
     elif ratio is not None:
-        found.set("optimizer.warmup_steps", 0)
+        migration.set("optimizer.warmup_steps", 0)
         if ratio:
-            found.notes.append(f"optimizer.warmup_steps: set it to {ratio} x trainer.max_steps")
+            migration.notes.append(f"optimizer.warmup_steps: set it to {ratio} x trainer.max_steps")
 
 
-def _check(found: Migration) -> None:
+def _check(migration: Migration) -> None:
     try:
-        Config.model_validate(found.tree)
+        Config.model_validate(migration.tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        raise ValueError(f"the migrated '{key}' makes no sense here: {first['msg']}") from error
+        raise ValueError(f"the migrated '{key}' is not valid here: {first['msg']}") from error
 
 
 def migrate_file(path: Path) -> str:
-    """The migrated YAML, its notes as comments on top.
+    """The migrated YAML, with the notes as comments at the top.
 
     Raises:
         ValueError: The file cannot be read or is no EasyR1 configuration.
@@ -277,8 +281,8 @@ def migrate_file(path: Path) -> str:
     if not isinstance(theirs, dict):
         raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
     try:
-        found = migrate(theirs)
+        migration = migrate(theirs)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    notes = "".join(f"# {note}\n" for note in [f"from {path}", *found.notes])
-    return notes + yaml.safe_dump(found.tree, sort_keys=False, allow_unicode=True)
+    notes = "".join(f"# {note}\n" for note in [f"from {path}", *migration.notes])
+    return notes + yaml.safe_dump(migration.tree, sort_keys=False, allow_unicode=True)

@@ -1,6 +1,6 @@
 """Names to objects: built-in names, dotted paths, ``path/to/file.py:function`` and entry points.
 
-A registry holds only strings, so that listing what there is imports nothing.
+A registry holds only strings, so that listing the names imports nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from types import ModuleType
 from typing import Any
 
 
-def suggest(name: str, known: Mapping[str, Any] | list[str]) -> str:
-    """``" (did you mean 'x'?)"`` for the nearest known name, or an empty string."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+def suggest(name: str, names: Mapping[str, Any] | list[str]) -> str:
+    """``" (did you mean 'x'?)"`` for the nearest of ``names``, or an empty string."""
+    near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f" (did you mean '{near[0]}'?)" if near else ""
 
 
@@ -42,7 +42,7 @@ def import_file(path: Path) -> ModuleType:
 
 
 class Registry:
-    """Lazy names of one kind of thing.
+    """Names of one kind of object, imported when loaded.
 
     >>> colours = Registry("colour", {"red": "colorsys:rgb_to_hsv"})
     >>> colours.load("red").__name__
@@ -59,9 +59,9 @@ class Registry:
         self.group = group
 
     def names(self) -> dict[str, str]:
-        """Every known name and the target it loads, entry points included."""
-        found = {e.name: e.value for e in entry_points(group=self.group)} if self.group else {}
-        return {**found, **self.builtin}
+        """Every name and the target it loads, entry points included."""
+        plugins = {e.name: e.value for e in entry_points(group=self.group)} if self.group else {}
+        return {**plugins, **self.builtin}
 
     def load(self, spec: str) -> Any:
         """The object behind a name, ``pkg.module:attr``, ``pkg.module.attr`` or ``file.py:attr``.
@@ -72,15 +72,15 @@ class Registry:
         return self._attribute(*self._target(spec))
 
     def check(self, spec: str) -> None:
-        """Refuse a name that cannot be one, without importing anything.
+        """Check a name without importing anything.
 
         Raises:
-            ValueError: It is neither known nor a path to an attribute.
+            ValueError: It is neither a registered name nor a path to an attribute.
         """
         self._target(spec)
 
     def _target(self, spec: str) -> tuple[str, str]:
-        """Module (or file) and attribute that a name stands for."""
+        """The module (or file) and the attribute behind a name."""
         names = self.names()
         target = names.get(spec, spec)
         module_name, separator, attribute = target.rpartition(":")
@@ -89,9 +89,9 @@ class Registry:
                 raise ValueError(f"{target}: name the function too, as in {target}:reward")
             module_name, _, attribute = target.rpartition(".")
         if not module_name:
-            known = ", ".join(sorted(names))
             raise ValueError(
-                f"unknown {self.kind} '{spec}'{suggest(spec, names)}; known: {known}; "
+                f"unknown {self.kind} '{spec}'{suggest(spec, names)}; "
+                f"known: {', '.join(sorted(names))}; "
                 "or name a file.py:function"
             )
         return module_name, attribute

@@ -36,8 +36,8 @@ class MediaRef:
         path: The file on disk, or None when the encoded bytes are in ``data``.
         data: The encoded bytes (PNG, JPEG, MP4, ...), or None when they are in ``path``.
         size: Original ``(width, height)`` in pixels where the record states it.
-        options: Video sampling wishes (``fps``, ``start``, ``end``, ``frames``, ...) and pixel
-            budgets of this one reference; empty for most.
+        options: Video sampling (``fps``, ``start``, ``end``, ``frames``, ...) and pixel budgets for
+            this reference alone; mostly empty.
     """
 
     kind: Literal["image", "video"]
@@ -54,9 +54,9 @@ class MediaRef:
         return self.path.read_bytes()
 
     def digest(self) -> str:
-        """SHA-256 of the encoded bytes and the options: the identity of the medium.
+        """SHA-256 of the encoded bytes and the options, which identifies the medium.
 
-        A file is read once per process; it is taken not to change while a run uses it.
+        A file is read once per process. It must not change during a run.
         """
         options = repr(sorted(self.options.items()))
         if self.path is not None:
@@ -81,7 +81,7 @@ ContentPart = TextPart | MediaRef
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation. ``role`` is ``system``, ``user`` or ``assistant``."""
+    """One message of a conversation. ``role`` is ``system``, ``user`` or ``assistant``."""
 
     role: str
     parts: tuple[ContentPart, ...]
@@ -102,7 +102,7 @@ class Sample:
         answer: The gold answer, as the rewards read it (text, number, box list, ...).
         task: Task type, e.g. ``math``, ``choice``, ``count``, ``iou``; picks the ``auto`` reward.
         source: Name of the dataset it came from.
-        meta: Every other column, kept for reward functions and reports.
+        meta: Every other column, for reward functions and reports.
     """
 
     id: str
@@ -127,7 +127,7 @@ class Sample:
 class Prompt:
     """A sample rendered for one model: its chat template applied, one placeholder per medium.
 
-    ``text`` and ``token_ids`` hold each placeholder once: the processor and vLLM expand it to as
+    ``text`` and ``token_ids`` contain each placeholder once. The processor and vLLM expand it to as
     many tokens as the medium has merged patches.
     """
 
@@ -142,15 +142,15 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One sampled answer.
+    """One sampled completion.
 
     Attributes:
-        token_ids: ``[R]`` int64, the end-of-sequence token included when it was sampled.
+        token_ids: ``[R]`` int64, with the end-of-sequence token if it was sampled.
         logprobs: ``[R]`` float32, log-probabilities of those tokens under the sampling
             distribution of the engine (temperature applied).
-        text: Decoded, special tokens left out.
-        truncated: True when the length limit cut it off.
-        policy_version: Number of weight updates the engine had received.
+        text: Decoded, without special tokens.
+        truncated: True if the length limit cut it off.
+        policy_version: Number of weight updates that the engine had received.
     """
 
     token_ids: np.ndarray
@@ -169,7 +169,7 @@ class RolloutGroup:
 
 
 class Status(StrEnum):
-    """What became of one reward. Only ``OK`` and ``NO_ANSWER`` carry a number."""
+    """The outcome of scoring a completion. Only ``OK`` and ``NO_ANSWER`` have a number."""
 
     OK = "ok"
     NO_ANSWER = "no_answer"
@@ -188,10 +188,10 @@ class Reward:
     """The reward of one completion.
 
     Attributes:
-        value: The number, or None when there is no valid reward. Never 0 because something broke.
-        status: Why ``value`` is what it is.
-        components: The unweighted value of each reward function; None where it is not valid.
-        error: What went wrong, in one line, when the status is not valid.
+        value: The number, or None without a valid reward. A failure is never 0.
+        status: The outcome of scoring.
+        components: The unweighted value of each reward function; None if it is not valid.
+        error: What went wrong, in one line, if the status is not valid.
     """
 
     value: float | None
@@ -212,9 +212,9 @@ class ScoredGroup:
     """A rollout group and the reward of each of its completions, in the same order.
 
     Attributes:
-        greedy: Reward of the prompt's greedy completion, where the algorithm compares with it.
-        steps: Of each completion ``(index of its last token, reward)`` of each step, where the
-            algorithm learns from steps.
+        greedy: Reward of the prompt's greedy completion, if it is the algorithm's baseline.
+        steps: For each completion ``(index of the last token, reward)`` of each of its steps, if
+            the algorithm learns from steps.
     """
 
     group: RolloutGroup
@@ -225,25 +225,25 @@ class ScoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """What one update learns from: sequences in rollout order, groups adjacent.
+    """The batch of one update: sequences in rollout order, so that groups are contiguous.
 
     With B sequences and R the longest completion:
 
     Attributes:
         groups: The scored groups, for their prompts and completions.
         completion_ids: ``[B, R]`` int64, padded on the right.
-        completion_mask: ``[B, R]`` bool, True where a token counts in the loss.
-        rollout_logprobs: ``[B, R]`` float32 from the engine that sampled.
+        completion_mask: ``[B, R]`` bool, True for tokens that count in the loss.
+        rollout_logprobs: ``[B, R]`` float32, from the rollout engine.
         advantages: ``[B, R]`` float32, 0 where the mask is False.
-        loss_weights: ``[B, R]`` float32, the share of each token in the loss. The denominators in
-            them are those of the whole batch, so a part of it has its part of the gradient.
-        old_logprobs: ``[B, R]`` of the policy before the update, or None when there is a single
-            update per rollout (then they equal the current ones, detached).
-        ref_logprobs: ``[B, R]`` of the reference policy, or None when KL is off.
-        values: ``[B, R]``, the critic's, of the state before each token; None without a critic.
-        returns: ``[B, R]``, what the critic is to learn; None without a critic.
-        demonstrations: Written answers for the PTX term; none without one.
-        kl_coef, entropy_coef, ptx_coef: Their coefficients in this step.
+        loss_weights: ``[B, R]`` float32, the weight of each token in the loss. They are normalised
+            over the whole batch, so the gradients of micro-batches add up to that of the batch.
+        old_logprobs: ``[B, R]`` of the policy before the update. None with a single update per
+            rollout; they then equal the current ones, detached.
+        ref_logprobs: ``[B, R]`` of the reference policy; None without a KL term.
+        values: ``[B, R]``, the critic's values of the states before the tokens; or None.
+        returns: ``[B, R]``, the critic's targets; None without a critic.
+        demonstrations: Demonstrations for the PTX term; empty without one.
+        kl_coef, entropy_coef, ptx_coef: Coefficients of these terms in this step.
     """
 
     groups: tuple[ScoredGroup, ...]
@@ -263,4 +263,4 @@ class Experience:
 
 
 StepStats = dict[str, float]
-"""One object of ``metrics.jsonl``: slash-separated names to numbers."""
+"""A line of ``metrics.jsonl``: slash-separated names of metrics to numbers."""

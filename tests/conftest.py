@@ -46,9 +46,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def digit_samples(digits: Path) -> list[Sample]:
-    from mmr1.data.record import load_samples
+    from mmr1.data.record import read_records
 
-    return load_samples(digits / "rl.jsonl")
+    return read_records(digits / "rl.jsonl")
 
 
 @pytest.fixture(scope="session")

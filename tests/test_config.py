@@ -39,7 +39,7 @@ def test_the_dump_reads_back_as_the_same_configuration(file):
 
 
 @pytest.mark.parametrize(
-    ("text", "override", "said"),
+    ("text", "override", "message"),
     [
         ("model: {path: a}\nrollot: {n: 4}", "", ["unknown key 'rollot'", "'rollout'"]),
         (
@@ -62,11 +62,11 @@ def test_the_dump_reads_back_as_the_same_configuration(file):
         ("model: {path: a}", "rollout.n", ["'rollout.n' is not of the form key.path=value"]),
     ],
 )
-def test_mistakes_are_named_with_their_file(file, text, override, said):
+def test_mistakes_are_named_with_their_file(file, text, override, message):
     path = file(text)
     with pytest.raises(ValueError, match=r".") as error:
         load_config(path, [override] if override else [])
-    for words in said:
+    for words in message:
         assert words in str(error.value)
     if not override:
         assert str(path) in str(error.value)

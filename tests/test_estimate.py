@@ -37,19 +37,19 @@ def twenty_m(tmp_path_factory):
 def kept_bytes(model, groups) -> int:
     """Bytes of distinct memory that autograd keeps for the backward pass, weights aside."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
     alive = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
+            saved[storage.data_ptr()] = storage.nbytes()
         alive.append(tensor)  # freed memory would be given out again, and counted once
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         packed_scores(model, groups, 1.0)
-    return sum(kept.values())
+    return sum(saved.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -99,29 +99,29 @@ def test_a_3b_model_has_the_published_size(three_b):
 
 def test_what_does_not_fit_gets_advice_that_helps(three_b):
     load, memory = Load(1100, 1024, 512), 80 * GIB
-    whole = config_for(three_b)
-    found = estimate(whole, load, memory)
-    assert found.total("trainer") > memory / 2
-    assert any("gradient_checkpointing" in line for line in found.advice)
+    full = config_for(three_b)
+    result = estimate(full, load, memory)
+    assert result.total("trainer") > memory / 2
+    assert any("gradient_checkpointing" in line for line in result.advice)
     lighter = config_for(
         three_b,
         model={"freeze_vision_tower": True, "gradient_checkpointing": True, "lora": {"rank": 64}},
         rollout={"gpu_memory_utilization": 0.3},
     )
     assert estimate(lighter, load, memory).advice == ()
-    assert estimate(whole, load).advice == ()  # nothing to compare with
+    assert estimate(full, load).advice == ()  # nothing to compare with
 
 
 def test_ranks_share_what_is_sharded(three_b):
     load = Load(1100, 1024, 512)
-    alone = estimate(config_for(three_b), load)
-    eight = estimate(config_for(three_b, resources={"ranks": 8}), load)
+    single = estimate(config_for(three_b), load)
+    sharded = estimate(config_for(three_b, resources={"ranks": 8}), load)
 
-    def part(found, name):
-        return next(i.bytes for i in found.items if (i.owner, i.name) == ("trainer", name))
+    def bytes_of(result, name):
+        return next(i.bytes for i in result.items if (i.owner, i.name) == ("trainer", name))
 
     for name in ("weights", "gradients", "AdamW moments"):
-        assert part(eight, name) == pytest.approx(part(alone, name) / 8)
+        assert bytes_of(sharded, name) == pytest.approx(bytes_of(single, name) / 8)
 
 
 def test_the_engine_has_a_precision_of_its_own(three_b):

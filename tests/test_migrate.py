@@ -71,29 +71,31 @@ def test_the_example(tmp_path: Path, mmr1):
     assert ours.trainer.save_steps == 0
     assert ours.rewards.functions["easyr1"].use == "./examples/math.py:compute_score"
     notes = [line for line in output.splitlines() if line.startswith("#")]
-    for said in ("'question' of the data to 'problem'", "data.max_pixels", "trainer.val_freq: 5"):
-        assert any(said in note for note in notes), said
+    for text in ("'question' of the data to 'problem'", "data.max_pixels", "trainer.val_freq: 5"):
+        assert any(text in note for note in notes), text
     assert not any("micro_batch" in note or "fsdp" in note for note in notes)
 
 
 def test_what_has_another_name():
-    found = migrate(changed(algorithm={"disable_kl": True, "adv_estimator": "reinforce_plus_plus"}))
-    assert found.tree["algorithm"]["name"] == "reinforce_pp"
-    assert found.tree["algorithm"]["kl_coef"] == 0.0
+    migration = migrate(
+        changed(algorithm={"disable_kl": True, "adv_estimator": "reinforce_plus_plus"})
+    )
+    assert migration.tree["algorithm"]["name"] == "reinforce_pp"
+    assert migration.tree["algorithm"]["kl_coef"] == 0.0
     assert (
         migrate(changed(algorithm={"use_kl_loss": False})).tree["algorithm"]["use_kl_loss"] is False
     )
-    found = migrate(changed(algorithm={"adv_estimator": "gae"}))
-    assert "name" not in found.tree["algorithm"]
-    assert any("'gae' has no counterpart" in note for note in found.notes)
+    migration = migrate(changed(algorithm={"adv_estimator": "gae"}))
+    assert "name" not in migration.tree["algorithm"]
+    assert any("'gae' has no counterpart" in note for note in migration.notes)
 
 
 def test_epochs_are_left_to_a_person():
     tree = changed(trainer={"total_epochs": 15})
     del tree["trainer"]["max_steps"]
-    found = migrate(tree)
-    assert any("15 x (rows of data.train)" in note for note in found.notes)
-    assert any("0.1 x trainer.max_steps" in note for note in found.notes)
+    migration = migrate(tree)
+    assert any("15 x (rows of data.train)" in note for note in migration.notes)
+    assert any("0.1 x trainer.max_steps" in note for note in migration.notes)
 
 
 def test_what_is_none_of_theirs_is_refused(tmp_path: Path, mmr1):
@@ -105,13 +107,13 @@ def test_what_is_none_of_theirs_is_refused(tmp_path: Path, mmr1):
 
 def ours_exists(key: str) -> bool:
     section: object = Config
-    for part in key.split("."):
+    for name in key.split("."):
         fields = getattr(section, "model_fields", None)
         if fields is None:
             return True  # below a mapping such as rewards.functions
-        if part not in fields:
+        if name not in fields:
             return False
-        section = fields[part].annotation
+        section = fields[name].annotation
     return True
 
 

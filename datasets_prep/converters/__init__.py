@@ -1,1 +1,28 @@
-"""One dataset a file: its facts, and how one of its rows becomes samples."""
+"""Converters of other projects' datasets, by name: a file each, or a row of ``row_formats.py``."""
+
+from __future__ import annotations
+
+import pkgutil
+
+from datasets_prep.converters import row_formats
+from datasets_prep.converters.base import Converter
+from mmr1.registry import Registry
+
+_NOT_CONVERTERS = ("base", "row_formats")
+
+CONVERTERS = Registry(
+    "dataset to convert",
+    {
+        **{
+            module.name: f"{__name__}.{module.name}:CONVERTER"
+            for module in pkgutil.iter_modules(__path__)
+            if module.name not in _NOT_CONVERTERS
+        },
+        **{
+            name: f"{row_formats.__name__}:{name}"
+            for name, value in vars(row_formats).items()
+            if isinstance(value, Converter)
+        },
+    },
+    group="mmr1.converters",
+)

@@ -1,22 +1,22 @@
-"""What a converter is, and the names of those there are."""
+"""The ``Converter``: facts about one dataset, and how to turn its rows into samples.
+
+``datasets_prep/conversion.py`` runs a converter over a whole dataset.
+"""
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets_prep import converters
 from mmr1.data.forms import Place, Row, read_row
 from mmr1.data.readers import Located, read_rows
-from mmr1.registry import Registry
 from mmr1.types import Sample
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A sample that is not quite what the row said, and in which way."""
+    """A sample that differs from its row, and how; the manifest counts these changes."""
 
     sample: Sample
     change: str
@@ -27,16 +27,16 @@ Convert = Callable[[Row, Place], Iterable[Sample | Changed]]
 
 @dataclass(frozen=True)
 class Converter:
-    """How to read one dataset.
+    """How to convert one dataset.
 
     Attributes:
-        name: What ``mmr1-data convert`` calls it.
+        name: Its name in ``mmr1-data convert``.
         description: One line for ``mmr1-data list``.
         source: Where the dataset comes from.
-        licence: What its source states, restrictions included.
-        files: Patterns of the annotation files below the input folder.
-        convert: One row to its samples; raises ValueError for a row that cannot be used.
-        rows: How an annotation file is read.
+        licence: As its source states it, with restrictions.
+        files: Glob patterns of the annotation files under the input folder.
+        convert: ``(row, place) -> samples``; raises ValueError for a row that cannot be used.
+        rows: Reads the rows of an annotation file.
     """
 
     name: str
@@ -55,26 +55,29 @@ class Converter:
         """
         if source.is_file():
             return [source]
-        found = sorted({p for pattern in self.files for p in source.glob(f"**/{pattern}")})
-        if not found:
+        files = sorted({p for pattern in self.files for p in source.glob(f"**/{pattern}")})
+        if not files:
             raise ValueError(
                 f"{source} holds none of the annotation files of '{self.name}' "
                 f"({', '.join(self.files)}); name the file itself with --input"
             )
-        return found
+        return files
 
 
 def of_form(form: str, task: str | None = None) -> Convert:
-    """A converter's ``convert`` for rows of a known form, with the task type of the dataset."""
+    """A ``convert`` function for rows of a format of ``mmr1.data.forms``.
+
+    ``task`` is the task type of the dataset; None leaves that of the row.
+    """
 
     def convert(row: Row, place: Place) -> Iterator[Sample]:
-        yield retasked(read_row(row, place, form), task)
+        yield with_task(read_row(row, place, form), task)
 
     return convert
 
 
-def retasked(sample: Sample, task: str | None, answer: object = None) -> Sample:
-    """The sample with another task type, and another answer where one is given."""
+def with_task(sample: Sample, task: str | None, answer: object = None) -> Sample:
+    """The sample with this task type and answer; None leaves what it has."""
     return Sample(
         sample.id,
         sample.messages,
@@ -86,12 +89,3 @@ def retasked(sample: Sample, task: str | None, answer: object = None) -> Sample:
 
 
 ROW_FILES = ("*.jsonl", "*.json", "*.parquet")
-
-CONVERTERS = Registry(
-    "dataset to convert",
-    {
-        module.name: f"{converters.__name__}.{module.name}:CONVERTER"
-        for module in pkgutil.iter_modules(converters.__path__)
-    },
-    group="mmr1.converters",
-)

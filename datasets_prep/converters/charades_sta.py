@@ -13,7 +13,7 @@ from mmr1.vision.videos import probe_video
 
 
 def rows(path: Path) -> Iterator[Located]:
-    """One row for every described moment, of ``VID start end##sentence`` or of the JSON form."""
+    """One row per moment, from ``VID start end##sentence`` lines or from the JSON format."""
     if path.suffix == ".txt":
         for number, line in read_lines(path):
             yield f"{path}:{number}", _line(line)
@@ -41,9 +41,9 @@ def _line(line: str) -> Row | ValueError:
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """The moment; without a stated duration that of the file."""
+    """The moment. If the row has no duration, it is read from the video file."""
     start, end = row["span"]
-    if start >= end:  # said before the file is looked for: the row is at fault, not the media
+    if start >= end:  # before the file is looked up, so that the error names the row, not the media
         raise ValueError(f"the moment ends ({end:g} s) before it begins ({start:g} s)")
     path = video_file(place.root, row["video"])
     duration = row["duration"]

@@ -1,4 +1,4 @@
-"""GeoQA test questions of G-LLaVA in letter-choice form, their answers in a second file."""
+"""GeoQA multiple-choice test questions of G-LLaVA, with their answers in a second file."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ def rows(path: Path) -> Iterator[Located]:
     """The questions, each with the answer of the same id from the answer file beside it."""
     answers = path.with_name(path.name.replace("question", "answer"))
     if answers == path or not answers.is_file():
-        raise ValueError(f"{path}: its answers ({answers.name}) are not beside it")
+        raise ValueError(f"{path}: its answers ({answers.name}) are not beside it; put them there")
     gold = {row["question_id"]: row["text"] for _, row in read_rows(answers)}
     for where, row in read_rows(path):
         if isinstance(row, ValueError):

@@ -1,4 +1,4 @@
-"""MATH-Vision: one picture a problem, however many numbered tags its text has."""
+"""MATH-Vision: one image per problem, though the text may have several numbered tags."""
 
 import re
 from collections.abc import Iterator
@@ -11,15 +11,15 @@ _TAG = re.compile(r"<image(\d+)>")
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """The picture stands at the first tag; further tags are named, for the picture shows all."""
+    """The image replaces the first tag; later tags become text, because the image shows all."""
     question = row["question"].replace("\\n<image", "\n<image")
     options = [_TAG.sub(r"picture \1", option) for option in row["options"]]
     tags = _TAG.findall(question)
     if len(tags) > 1:
         first = _TAG.search(question)
         assert first is not None
-        rest = _TAG.sub(r"(picture \1)", question[first.end() :])
-        question = question[: first.end()] + rest
+        later_text = _TAG.sub(r"(picture \1)", question[first.end() :])
+        question = question[: first.end()] + later_text
     answer = str(row["answer"]).strip()
     sample = assemble(
         row, place, [("user", with_options(question, options))], images=row["image"],

@@ -12,7 +12,7 @@ _OPTION = re.compile(r"^([A-Z])[:.](.*)$", re.MULTILINE)
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample]:
-    """The question, its options on lines of their own; text-only rows have no picture."""
+    """The question with each option on a line of its own; text-only rows have no image."""
     question, *listed = _CHOICES.split(row["question"], maxsplit=1)
     options = [text.strip() for _, text in _OPTION.findall("".join(listed))]
     choice = row["question_type"] == "multi-choice"

@@ -1,4 +1,4 @@
-"""MathVista: options whose TEXT is the answer, numbers with a precision, lists."""
+"""MathVista: multiple choice answered by the option's text, and numbers with a precision."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from mmr1.types import Sample
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample]:
-    """Of an option its letter; of a number the number, its unit named in the question."""
+    """The letter of an option, or a number whose unit and precision go into the question."""
     if row.get("answer") in (None, ""):
         raise ValueError("the answer is withheld (test split)")
     choices, answer = row.get("choices") or [], str(row["answer"])

@@ -1,4 +1,4 @@
-"""MM-Eureka: a stringified conversation, image paths with the prefix of its makers' machine."""
+"""MM-Eureka: a conversation as a JSON string, with absolute image paths of its authors' machine."""
 
 import re
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ _PREFIX = re.compile(r"(?:file:///?)?/?inspire/hdd/")
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """Either copy of the dataset: ``message``, or ``conversations`` with ``image_urls``.
+    """Both formats of the dataset: ``message``, or ``conversations`` with ``image_urls``.
 
-    The images are looked for by the ends of their paths, so that the zips may be unpacked
-    anywhere under the media root.
+    Images are found by the ends of their paths, so the zips may be unpacked anywhere under the
+    media root.
     """
     form = "lmm_r1" if "message" in row else "vlm_r1"
     moved = dict(row)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from datasets_prep.converters.base import Converter, retasked
+from datasets_prep.converters.base import Converter, with_task
 from mmr1.data.forms import Place, Row, read_row
 from mmr1.types import Sample
 
@@ -10,7 +10,7 @@ from mmr1.types import Sample
 def convert(row: Row, place: Place) -> Iterator[Sample]:
     """The letter without its full stop."""
     sample = read_row(row, place, "r1_v")
-    yield retasked(sample, "choice", str(sample.answer).rstrip(". "))
+    yield with_task(sample, "choice", str(sample.answer).rstrip(". "))
 
 
 CONVERTER = Converter(

@@ -1,4 +1,4 @@
-"""Time-R1's training rows: one moment each, some of them in a part of a video."""
+"""Time-R1's training rows: one moment each, in a video or in a segment of one."""
 
 from collections.abc import Iterator
 
@@ -9,9 +9,9 @@ from mmr1.types import Sample
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
-    """Times count from ``video_start`` where a part is meant."""
-    part = row.get("video_start"), row.get("video_end")
-    cut = None if part[0] is None or part[1] is None else (float(part[0]), float(part[1]))
+    """With ``video_start`` and ``video_end``, times count from the start of that segment."""
+    bounds = row.get("video_start"), row.get("video_end")
+    cut = None if bounds[0] is None or bounds[1] is None else (float(bounds[0]), float(bounds[1]))
     yield from moment(
         row, place, row["video"], row["sentence"], row["timestamp"], row["duration"], cut
     )

@@ -16,8 +16,8 @@ def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
     span = _SPAN.fullmatch(str(row["answer"]))
     if span is None:
         raise ValueError(f"the answer {row['answer']!r} is no 'start-end'")
-    part = row.get("start"), row.get("end")
-    cut = None if part[0] is None or part[1] is None else (float(part[0]), float(part[1]))
+    bounds = row.get("start"), row.get("end")
+    cut = None if bounds[0] is None or bounds[1] is None else (float(bounds[0]), float(bounds[1]))
     times = (float(span[1]), float(span[2]))
     yield from moment(row, place, row["path"], row["question"], times, row["duration"], cut)
 

@@ -1,4 +1,4 @@
-"""Datasets that are made rather than converted; one file each."""
+"""Generators: datasets that ``mmr1-data make`` creates; one file each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Generator:
     """How to make one dataset.
 
     Attributes:
-        name: What ``mmr1-data make`` calls it.
+        name: Its name in ``mmr1-data make``.
         description: One line for ``mmr1-data list``.
         source: Where its raw material comes from.
-        licence: Of that material.
-        build: ``(folder, seed)`` to the samples of each split, media written under the folder.
-            The same seed gives the same bytes.
+        licence: The licence of that material.
+        build: ``(folder, seed) -> samples of each split``. Writes the media under the folder; equal
+            seeds give equal bytes.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the generated datasets share: conversations, demonstrations, splits."""
+"""Helpers of the generators: messages, demonstrations, splits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def demonstrate(thought: str, answer: str) -> Message:
 def numbered_splits(
     sizes: Mapping[str, int], make: Callable[[str, int, bool], Sample]
 ) -> dict[str, list[Sample]]:
-    """Samples of every split by ``make(split, number, shown)``; ``sft`` ones are demonstrations."""
+    """Samples of every split, made by ``make(split, number, with_demonstration)``.
+
+    Those of splits whose names end in ``sft`` have demonstrations.
+    """
     return {
         split: [make(split, number, split.endswith("sft")) for number in range(size)]
         for split, size in sizes.items()

@@ -1,4 +1,4 @@
-"""Rendered solids in the manner of CLEVR: how many of one kind are there?"""
+"""Rendered solids, as in CLEVR: how many of one kind are there?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmr1.types import MediaRef, Sample
 
 SIZES = {"sft": 200, "rl": 1500, "eval": 400}
 CELL = 28
-"""Pixels; one solid stands in each cell, so that every vision token sees at most one."""
+"""Pixels of a cell's side. A cell holds one solid and is one vision token."""
 GRID = 3
 SHAPES = ("sphere", "cube", "cylinder")
 COLOURS = {
@@ -23,8 +23,8 @@ COLOURS = {
     "blue": (70, 110, 240),
     "gold": (230, 190, 60),
 }
-MOST = 4
-"""Of the kind that is asked for."""
+MAX_COUNT = 4
+"""Largest number of solids of the kind in the question."""
 
 
 def shade(shape: str, colour: Sequence[int], light: float) -> tuple[np.ndarray, np.ndarray]:
@@ -58,14 +58,14 @@ def render(solids: Mapping[int, tuple[str, str]], rng: np.random.Generator) -> I
 
 def arrange(rng: np.random.Generator) -> tuple[str, int, dict[int, tuple[str, str]]]:
     """A kind, how many there are of it (all counts equally often), and every solid's cell."""
-    asked = str(rng.choice(SHAPES))
-    count, others = int(rng.integers(0, MOST + 1)), int(rng.integers(1, 4))
-    rest = [s for s in SHAPES if s != asked]
-    shapes = [asked] * count + [str(rng.choice(rest)) for _ in range(others)]
+    kind = str(rng.choice(SHAPES))
+    count, other_count = int(rng.integers(0, MAX_COUNT + 1)), int(rng.integers(1, 4))
+    other_shapes = [s for s in SHAPES if s != kind]
+    shapes = [kind] * count + [str(rng.choice(other_shapes)) for _ in range(other_count)]
     cells = rng.permutation(GRID * GRID)[: len(shapes)]
     colours = rng.choice(sorted(COLOURS), len(shapes))
     solids = {int(c): (s, str(k)) for c, s, k in zip(cells, shapes, colours, strict=True)}
-    return asked, count, solids
+    return kind, count, solids
 
 
 def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
@@ -74,14 +74,14 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
     images = folder / "images"
     images.mkdir()
 
-    def make(split: str, number: int, shown: bool) -> Sample:
-        asked, count, solids = arrange(rng)
+    def make(split: str, number: int, with_demonstration: bool) -> Sample:
+        kind, count, solids = arrange(rng)
         path = images / f"{split}-{number:04d}.png"
         picture = render(solids, rng)
         picture.save(path)
-        question = f"How many {asked}s are there?"
+        question = f"How many {kind}s are there?"
         messages = [ask([MediaRef("image", path, size=picture.size)], question)]
-        if shown:
+        if with_demonstration:
             messages.append(demonstrate(f"I see {WORDS[count]}.", str(count)))
         scene = [{"cell": c, "shape": s, "colour": k} for c, (s, k) in sorted(solids.items())]
         name = f"counting-{split}-{number:04d}"

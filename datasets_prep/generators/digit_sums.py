@@ -26,7 +26,7 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
     images = folder / "images"
     images.mkdir()
 
-    def make(split: str, number: int, shown: bool) -> Sample:
+    def make(split: str, number: int, with_demonstration: bool) -> Sample:
         pair = [int(i) for i in rng.choice(pools[split], 2)]
         canvas = Image.new("RGB", (2 * SIDE, SIDE))
         for place, index in enumerate(pair):
@@ -35,7 +35,7 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
         canvas.save(path)
         left, right = (int(labels[i]) for i in pair)
         messages = [ask([MediaRef("image", path, size=canvas.size)], QUESTION)]
-        if shown:
+        if with_demonstration:
             thought = f"{WORDS[left]} and {WORDS[right]} make {left + right}."
             messages.append(demonstrate(thought, str(left + right)))
         name = f"digit-sums-{split}-{number:04d}"

@@ -43,9 +43,9 @@ def split_indices(labels: np.ndarray, seed: int) -> dict[str, list[int]]:
         for digit in range(10)
         for index in shuffled[labels[shuffled] == digit][:DEMONSTRATIONS_PER_DIGIT]
     }
-    rest = [int(index) for index in shuffled if int(index) not in demonstrations]
+    others = [int(index) for index in shuffled if int(index) not in demonstrations]
     in_order = [int(index) for index in shuffled if int(index) in demonstrations]
-    return {"sft": in_order, "rl": rest[HELD_OUT:], "eval": rest[:HELD_OUT]}
+    return {"sft": in_order, "rl": others[HELD_OUT:], "eval": others[:HELD_OUT]}
 
 
 def demonstration(digit: int) -> Message:
@@ -62,15 +62,15 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
     for index, scan in enumerate(scans):
         draw(scan).save(images / f"{index:04d}.png")
 
-    def sample(index: int, shown: bool) -> Sample:
+    def sample(index: int, with_demonstration: bool) -> Sample:
         image = MediaRef("image", images / f"{index:04d}.png", size=(SIDE, SIDE))
         question = Message("user", (image, TextPart(QUESTION)))
         digit = int(labels[index])
-        messages = (question, demonstration(digit)) if shown else (question,)
+        messages = (question, demonstration(digit)) if with_demonstration else (question,)
         return Sample(f"digits-{index:04d}", messages, str(digit), "math", "digits")
 
     return {
-        split: [sample(index, shown=split == "sft") for index in indices]
+        split: [sample(index, with_demonstration=split == "sft") for index in indices]
         for split, indices in split_indices(labels, seed).items()
     }
 

@@ -42,13 +42,13 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
     images.mkdir()
     enlarged = {"min_pixels": SHOWN**2, "max_pixels": SHOWN**2}
 
-    def make(split: str, number: int, shown: bool) -> Sample:
+    def make(split: str, number: int, with_demonstration: bool) -> Sample:
         box = random_box(rng)
         path = images / f"{split}-{number:04d}.png"
         draw(box, rng).save(path)
         image = MediaRef("image", path, size=(SIDE, SIDE), options=enlarged)
         messages = [ask([image], QUESTION)]
-        if shown:
+        if with_demonstration:
             x1, y1, x2, y2 = box
             messages.append(demonstrate(f"From {x1} {y1} to {x2} {y2}.", str(list(box))))
         name = f"grounding-{split}-{number:04d}"

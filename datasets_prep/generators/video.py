@@ -102,13 +102,13 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
         "span": span,
     }
 
-    def make(split: str, number: int, shown: bool) -> Sample:
+    def make(split: str, number: int, with_demonstration: bool) -> Sample:
         (frames, fps), question, thought, answer, task = makers[split.partition("-")[0]](split)
         path = videos / f"{split}-{number:04d}.mp4"
         write_mp4(path, frames, fps)
         clip = MediaRef("video", path, size=(SIDE, SIDE), options={"fps": float(fps)})
         messages: list[Message] = [ask([clip], question)]
-        if shown:
+        if with_demonstration:
             messages.append(demonstrate(thought, str(answer)))
         seconds = len(frames) / fps
         name = f"video-{split}-{number:04d}"

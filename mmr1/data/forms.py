@@ -1,4 +1,4 @@
-"""The row forms of other projects, recognised by their keys, each read into a ``Sample``."""
+"""Row formats of other projects. Each is recognised by its keys and read into a ``Sample``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROLES = {"human": "user", "gpt": "assistant", "observation": "user", "model": "
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a row stands: what its paths are relative to, its dataset, its number in it."""
+    """The location of a row: the root of its media paths, its dataset and its index there."""
 
     root: Path
     source: str
@@ -34,11 +34,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way to write a row.
+    """One row format.
 
     Attributes:
-        keys: A row of this form has all of them.
-        read: ``(row, place)`` to a sample; raises ValueError for a row that cannot be used.
+        keys: A row of this format has all of them.
+        read: ``(row, place) -> sample``; raises ValueError for a row that cannot be used.
     """
 
     keys: tuple[str, ...]
@@ -46,25 +46,25 @@ class Form:
 
 
 def recognise(row: Row) -> str:
-    """The name of the form of a row.
+    """The name of a row's format.
 
     Raises:
-        ValueError: It has the keys of none.
+        ValueError: No format has these keys.
     """
     for name, form in FORMS.items():
         if all(row.get(key) is not None for key in form.keys):
             return name
     raise ValueError(
-        f"a row with the keys {', '.join(sorted(row))} has none of the known forms "
+        f"a row with the keys {', '.join(sorted(row))} has none of the known formats "
         f"({', '.join(FORMS)}); convert it with mmr1-data, or set data.format"
     )
 
 
 def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
-    """A row to a sample; its form is recognised, or forced.
+    """A row as a sample. Its format is recognised by its keys unless ``form`` names it.
 
     Raises:
-        ValueError: The row cannot be used, and why.
+        ValueError: The row cannot be used.
     """
     if form is not None and form not in FORMS:
         raise ValueError(f"unknown data.format '{form}'{suggest(form, FORMS)}; {', '.join(FORMS)}")
@@ -87,27 +87,27 @@ def assemble(
     untagged: bool = False,
     meta: Mapping[str, Any] | None = None,
 ) -> Sample:
-    """Put the pieces of a row together.
+    """Build a sample from the values of a row.
 
     Args:
-        row: For the columns that go to ``meta``.
-        place: Gives the id and the media root.
-        turns: ``(role, text with tags)``.
-        images: Column value, in the order of the tags.
-        videos: The same.
+        row: Its unused columns go to ``meta``.
+        place: For the id and the media root.
+        turns: ``(role, text with tags)`` of each message.
+        images: The value of the image column, in the order of the tags.
+        videos: The value of the video column.
         answer: Gold answer.
         task: Task type.
         used: Columns that do not go to ``meta``.
-        untagged: Media come before the question where the text has no tag for them.
-        meta: More entries.
+        untagged: Put the media before the question if the text has no tags.
+        meta: More entries of ``meta``.
     """
-    pictures = media_refs("image", images, place.root)
-    films = media_refs("video", videos, place.root)
-    if untagged and (pictures or films):
-        turns = prepend(turns, len(pictures), len(films))
+    image_refs = media_refs("image", images, place.root)
+    video_refs = media_refs("video", videos, place.root)
+    if untagged and (image_refs or video_refs):
+        turns = prepend(turns, len(image_refs), len(video_refs))
     return Sample(
         id=f"{place.source}-{place.index:06d}",
-        messages=fill(turns, pictures, films),
+        messages=fill(turns, image_refs, video_refs),
         answer=answer,
         task=task,
         source=place.source,
@@ -116,8 +116,8 @@ def assemble(
 
 
 def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
-    """The columns that JSON can hold and that are not empty; ``id`` is kept as ``source_id``."""
-    kept: dict[str, Any] = {}
+    """The non-empty columns that JSON can represent; ``id`` becomes ``source_id``."""
+    columns: dict[str, Any] = {}
     for name, value in row.items():
         if name in used or name in ("image", "images", "video", "videos", "image_path"):
             continue
@@ -127,14 +127,14 @@ def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
             continue  # bytes, arrays and NaN have no place in a record
-        kept["source_id" if name == "id" else name] = value
-    return kept
+        columns["source_id" if name == "id" else name] = value
+    return columns
 
 
 def inside_answer(text: Any) -> Any:
-    """The content of the last ``<answer>`` tag; anything that carries no tag as it is."""
-    answers = _ANSWER.findall(text) if isinstance(text, str) else []
-    return answers[-1].strip() if answers else text
+    """The content of the last ``<answer>`` tag; a value without a tag is returned unchanged."""
+    contents = _ANSWER.findall(text) if isinstance(text, str) else []
+    return contents[-1].strip() if contents else text
 
 
 def tagged_answer(text: Any) -> str:
@@ -145,7 +145,7 @@ def tagged_answer(text: Any) -> str:
 
 
 def turns_of(messages: Any) -> Turns:
-    """Chat messages with string or part-list contents to ``(role, text with tags)``."""
+    """Chat messages, with a string or a list as content, as ``(role, text with tags)``."""
     if isinstance(messages, str):
         try:
             messages = json.loads(messages)
@@ -168,14 +168,14 @@ def _text_with_tags(content: Any) -> str:
     for item in content:
         kind = item.get("type")
         if kind not in ("text", "image", "video", "image_url"):
-            raise ValueError(f"a message part of type {kind!r}")
+            raise ValueError(f"content of type {kind!r}; it can be text, image, image_url or video")
         tag = "<video>" if kind == "video" else "<image>"
         pieces.append(str(item.get("text") or "") if kind == "text" else tag)
     return "".join(pieces)
 
 
 def part_media(messages: Any) -> list[Any]:
-    """The image values that stand inside part-list contents, in order."""
+    """The image values inside contents that are lists, in order."""
     messages = json.loads(messages) if isinstance(messages, str) else messages
     return [
         item.get("image") or (item.get("image_url") or {}).get("url")
@@ -262,10 +262,10 @@ def _r1_v_eval(row: Row, place: Place) -> Sample:
 def _vlm_r1(row: Row, place: Place) -> Sample:
     turns = turns_of(row["conversations"])
     images = row.get("image_urls") or row.get("image") or row.get("images")
-    said = turns[-1][1] if turns and turns[-1][0] == "assistant" else ""
-    # A long reply without the tag is a demonstration: nothing in it is the one gold answer.
-    short = said if 0 < len(said) <= 200 else None
-    answer = row.get("answer", inside_answer(said) if _ANSWER.search(said) else short)
+    reply = turns[-1][1] if turns and turns[-1][0] == "assistant" else ""
+    # A long reply without the tag is a demonstration and holds no gold answer.
+    short = reply if 0 < len(reply) <= 200 else None
+    answer = row.get("answer", inside_answer(reply) if _ANSWER.search(reply) else short)
     return assemble(
         row, place, turns, images=images, videos=row.get("video"), answer=answer,
         task=None if answer is None else "math",
@@ -324,7 +324,7 @@ def _video_r1(row: Row, place: Place) -> Sample:
     if row.get("process"):
         turns.append(("assistant", f"{row['process']}{row['solution']}"))
     media = {"images" if row["data_type"] == "image" else "videos": row["path"]}
-    if row.get("image_path"):  # a video question that shows a picture besides
+    if row.get("image_path"):  # a question about a video and an image
         media["images"] = row["image_path"]
         turns[0] = ("user", f"<video>{question}" if "<image" in question else question)
     answer: Any = tagged_answer(row["solution"])
@@ -364,7 +364,7 @@ def _sharegpt(row: Row, place: Place) -> Sample:
     )  # fmt: skip
 
 
-# The first form whose keys a row has: the particular ones stand before the general ones.
+# A row has the first format whose keys it has, so specific formats come before general ones.
 FORMS: dict[str, Form] = {
     "canonical_parquet": Form(("id", "record"), _canonical_parquet),
     "canonical": Form(("version",), _canonical),

@@ -1,4 +1,4 @@
-"""What datasets put in their image and video columns -> ``MediaRef``."""
+"""Values of a dataset's image and video columns -> ``MediaRef``."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def _decoded(text: str) -> bytes | None:
 
 
 def locate(root: Path, name: str) -> Path:
-    """The file a dataset means by ``name``, though it was written on another machine.
+    """The media file ``name`` of a dataset, which may be a path of another machine.
 
-    A relative name is taken as it is. Absolute ones (``/root/data//images/1.jpg``) carry a prefix
-    of their maker's machine: the longest tail of at least a folder and a file that exists under
-    the root is taken. A file name alone is not enough: it might be of another split.
+    A relative name is used as it is. An absolute one (``/root/data//images/1.jpg``) begins with
+    folders of the machine that wrote it. Of its endings that exist under the root, the longest is
+    used. An ending has at least one folder, because a bare file name could match another split.
 
     Raises:
         ValueError: No such file, or the name leads out of the root.

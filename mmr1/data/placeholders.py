@@ -1,4 +1,4 @@
-"""Where the media of a conversation stand: tags in text against the media of the row."""
+"""Replace ``<image>`` and ``<video>`` tags in a conversation by the media of the row."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from mmr1.types import ContentPart, MediaRef, Message, TextPart
 TAG = re.compile(r"<(image|video)(?: ?\d+)?>")
 """``<image>``, ``<image1>``, ``<image 1>`` and the same for videos, as datasets write them."""
 
-# A user's text that holds one of these would be counted as a medium by every engine.
+# Every engine would count one of these in a user's text as a medium.
 _RESERVED = re.compile(r"<\|(?:image_pad|video_pad|vision_start|vision_end|vision_pad)\|>")
 
 
 def check_text(text: str) -> str:
-    """The text itself. Raises ValueError when it holds one of the model's vision tokens."""
-    if found := _RESERVED.search(text):
-        raise ValueError(f"the text holds the model's own token {found[0]}; remove it")
+    """Returns the text. Raises ValueError if it contains one of the model's vision tokens."""
+    if token := _RESERVED.search(text):
+        raise ValueError(f"the text holds the model's own token {token[0]}; remove it")
     return text
 
 
 def split_tags(text: str) -> Iterator[str]:
-    """Alternately a piece of text and the kind of the tag that follows it, ending in text.
+    """Pieces of text and, between them, the kinds of the tags; begins and ends with text.
 
     >>> list(split_tags("<image>Which <video 1>?"))
     ['', 'image', 'Which ', 'video', '?']
@@ -35,12 +35,12 @@ def fill(
     images: Sequence[MediaRef] = (),
     videos: Sequence[MediaRef] = (),
 ) -> tuple[Message, ...]:
-    """Messages whose tags are replaced by the media, each kind in its own order.
+    """Messages with the tags replaced by the media, in order within each kind.
 
     Args:
         turns: ``(role, text with tags)`` pairs.
-        images: One for every image tag.
-        videos: One for every video tag.
+        images: One per image tag.
+        videos: One per video tag.
 
     Raises:
         ValueError: The number of tags of a kind is not the number of its media.
@@ -71,9 +71,9 @@ def check_counts(placeholders: Sequence[str], media: dict[str, list[MediaRef]]) 
 def prepend(
     turns: Sequence[tuple[str, str]], images: int, videos: int = 0
 ) -> list[tuple[str, str]]:
-    """Put tags before the first user turn when the conversation has none at all.
+    """Put tags before the first user turn of a conversation without any tags.
 
-    For datasets that by their own convention write no tag and show the media first.
+    For datasets that write no tags because the media always come first.
     """
     if any(TAG.search(text) for _, text in turns):
         return list(turns)

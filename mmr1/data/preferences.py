@@ -1,7 +1,8 @@
 """Preferences in a record: a chosen and a rejected answer, or a ranking of several.
 
-A record carries them in ``meta``: ``chosen`` and ``rejected``, or ``ranking``, a list with the best
-first. Each is a text, or chat messages of which the last is the answer (TRL's conversational form).
+A record has them in ``meta``: ``chosen`` and ``rejected``, or ``ranking``, a list with the best
+first. Each answer is a string, or chat messages whose last one is the answer (TRL's conversational
+format).
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ _HOW = "give it 'chosen' and 'rejected' (or 'ranking', best first)"
 
 
 def ranking_of(sample: Sample, pairs_only: bool = False) -> tuple[str, ...]:
-    """The answers of a sample, the best first: two of a pair, more of a ranking.
+    """The answers of a sample, the best first: two for a pair, more for a ranking.
 
     Raises:
-        ValueError: The sample has none, a single one, or one twice; or more than a pair where only
-            pairs can be used.
+        ValueError: The sample has fewer than two distinct answers, or more than two with
+            ``pairs_only``.
     """
     meta = sample.meta
     if "ranking" in meta:
-        given = meta["ranking"]
-        answers = [_text(sample, "ranking", a) for a in given] if isinstance(given, list) else []
+        ranking = meta["ranking"]
+        answers = (
+            [_text(sample, "ranking", a) for a in ranking] if isinstance(ranking, list) else []
+        )
     elif "chosen" in meta and "rejected" in meta:
         answers = [_text(sample, key, meta[key]) for key in ("chosen", "rejected")]
     else:

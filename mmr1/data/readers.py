@@ -9,11 +9,11 @@ from typing import Any
 from mmr1.data.record import parse_json, read_lines
 
 Located = tuple[str, Any]
-"""Where a row stands, for messages; and the row, or the ValueError that it could not be read."""
+"""The location of a row, for messages, and the row or the error of reading it."""
 
 
 def read_rows(spec: str | Path) -> Iterator[Located]:
-    """The rows of a file, a folder or a Hugging Face dataset.
+    """The raw rows of a file, a folder or a Hugging Face dataset, each with its location.
 
     Args:
         spec: A ``.jsonl``, ``.json`` or ``.parquet`` file; a folder saved by ``datasets``; or a
@@ -32,7 +32,7 @@ def read_rows(spec: str | Path) -> Iterator[Located]:
 
 
 def media_folder(spec: str | Path) -> Path:
-    """What the media paths of a dataset are relative to unless a root is given."""
+    """The folder that a dataset's media paths are relative to by default."""
     path = Path(str(spec).partition("@")[0])
     return path if path.is_dir() else path.parent
 
@@ -49,17 +49,19 @@ def _json_lines(path: Path) -> Iterator[Located]:
 def _json(path: Path) -> Iterator[Located]:
     """An array of rows, an object of rows by id, or one row."""
     try:
-        whole = parse_json(path.read_text(encoding="utf-8-sig"))
+        content = parse_json(path.read_text(encoding="utf-8-sig"))
     except (ValueError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    if isinstance(whole, list):
-        for number, row in enumerate(whole):
+    if isinstance(content, list):
+        for number, row in enumerate(content):
             yield f"{path}[{number}]", row
-    elif isinstance(whole, dict) and whole and all(isinstance(v, dict) for v in whole.values()):
-        for name, row in whole.items():
+    elif (
+        isinstance(content, dict) and content and all(isinstance(v, dict) for v in content.values())
+    ):
+        for name, row in content.items():
             yield f"{path}[{name!r}]", {"id": name, **row}
     else:
-        yield str(path), whole
+        yield str(path), content
 
 
 def _parquet(path: Path) -> Iterator[Located]:
@@ -74,35 +76,35 @@ def _parquet(path: Path) -> Iterator[Located]:
                 yield f"{path}[{number}]", row
                 number += 1
     except pa.ArrowException as error:
-        raise ValueError(f"{path}: not a sound parquet file: {error}") from error
+        raise ValueError(f"{path}: not a valid parquet file: {error}") from error
 
 
 def _hub(spec: str) -> Iterator[Located]:
-    """A dataset on disk or by name, its media left encoded."""
+    """A Hugging Face dataset on disk or by name, with its images still encoded."""
     import datasets
 
     name, _, split = spec.partition("@")
     split = split or "train"
     try:
         if (Path(name) / "state.json").is_file() or (Path(name) / "dataset_dict.json").is_file():
-            found: Any = datasets.load_from_disk(name)
-            found = found[split] if isinstance(found, datasets.DatasetDict) else found
+            dataset: Any = datasets.load_from_disk(name)
+            dataset = dataset[split] if isinstance(dataset, datasets.DatasetDict) else dataset
         else:
-            found = datasets.load_dataset(name, split=split)
+            dataset = datasets.load_dataset(name, split=split)
     except Exception as error:  # datasets raises its own, its loaders' and the network's errors
         reason = str(error).strip().splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
             f"'{spec}' is no file (.jsonl, .json, .parquet) and no dataset: {reason}"
         ) from error
-    for column, feature in found.features.items():
+    for column, feature in dataset.features.items():
         if (encoded := _undecoded(feature, datasets)) is not None:
-            found = found.cast_column(column, encoded)
-    for number, row in enumerate(found):
+            dataset = dataset.cast_column(column, encoded)
+    for number, row in enumerate(dataset):
         yield f"{spec}[{number}]", row
 
 
 def _undecoded(feature: Any, datasets: Any) -> Any:
-    """The same feature that hands over encoded images, or None where it holds none."""
+    """The same feature without image decoding, or None if it contains no images."""
     if isinstance(feature, datasets.Image):
         return datasets.Image(decode=False)
     inner = getattr(feature, "feature", None)

@@ -1,4 +1,4 @@
-"""Canonical records on disk <-> ``Sample``."""
+"""Canonical records: JSON Lines on disk <-> ``Sample``."""
 
 from __future__ import annotations
 
@@ -18,19 +18,32 @@ from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
 from mmr1.vision.paths import resolve_media
 
 
-def read_records(path: str | Path, media_root: str | Path | None = None) -> Iterator[Sample]:
-    """The samples of a canonical JSON Lines file, checked one by one.
+def read_records(path: str | Path, media_root: str | Path | None = None) -> list[Sample]:
+    """All samples of a canonical JSON Lines file.
 
     Args:
         path: The record file.
         media_root: Folder that media paths are relative to; the record file's own by default.
 
     Raises:
-        ValueError: The file is missing, or a row is malformed, names media that are not under
-            the root, or has another number of placeholders than media. Names file and line.
+        ValueError: The file is missing or empty, an id appears twice, or a row is malformed, names
+            media that are not under the root, or has another number of placeholders than media.
+            Names file and line.
     """
     path = Path(path)
     root = Path(media_root) if media_root is not None else path.parent
+    samples = list(_read_each(path, root))
+    if not samples:
+        raise ValueError(f"{path} holds no records; check the path or make the dataset again")
+    ids: set[str] = set()
+    for sample in samples:
+        if sample.id in ids:
+            raise ValueError(f"{path}: the id '{sample.id}' appears twice; ids must be unique")
+        ids.add(sample.id)
+    return samples
+
+
+def _read_each(path: Path, root: Path) -> Iterator[Sample]:
     for number, line in read_lines(path):
         try:
             yield decode(parse_json(line), root)
@@ -38,27 +51,10 @@ def read_records(path: str | Path, media_root: str | Path | None = None) -> Iter
             raise ValueError(f"{path}:{number}: {error}") from error
 
 
-def load_samples(path: str | Path, media_root: str | Path | None = None) -> list[Sample]:
-    """All samples of a canonical file; see :func:`read_records`.
-
-    Raises:
-        ValueError: As there; also when the file holds no record or an id twice.
-    """
-    samples = list(read_records(path, media_root))
-    if not samples:
-        raise ValueError(f"{path} holds no records; check the path or make the dataset again")
-    seen: set[str] = set()
-    for sample in samples:
-        if sample.id in seen:
-            raise ValueError(f"{path}: the id '{sample.id}' appears twice; ids must be unique")
-        seen.add(sample.id)
-    return samples
-
-
 def write_records(path: str | Path, samples: Iterable[Sample]) -> None:
-    """Write a canonical JSON Lines file in one step: whole, or not at all.
+    """Write a canonical JSON Lines file; it appears only once it is complete.
 
-    Media must lie under the folder of ``path`` (or be bytes: they are embedded).
+    Media files must lie under the folder of ``path``. Media given as bytes are embedded.
     """
     path = Path(path)
     with atomic(path) as file:
@@ -67,19 +63,19 @@ def write_records(path: str | Path, samples: Iterable[Sample]) -> None:
 
 
 def decode(row: Any, root: Path) -> Sample:
-    """A row to a sample. Raises ValueError for anything that is not a sound record."""
+    """A row as a sample. Raises ValueError for a row that is no valid record."""
     record = parse(row)
-    queue = {
+    listed = {
         "image": [media_ref("image", name, root) for name in record.images or ()],
         "video": [media_ref("video", name, root) for name in record.videos or ()],
     }
-    check_counts([kind for turn in record.messages for kind in _wanted(turn)], queue)
-    messages = tuple(Message(t.role, tuple(_parts(t, queue, root))) for t in record.messages)
+    check_counts([kind for turn in record.messages for kind in _media_from_lists(turn)], listed)
+    messages = tuple(Message(t.role, tuple(_parts(t, listed, root))) for t in record.messages)
     return Sample(record.id, messages, record.answer, record.task, record.source, record.meta)
 
 
-def _wanted(turn: Turn) -> list[str]:
-    """The kinds of media that this turn takes from the record's lists."""
+def _media_from_lists(turn: Turn) -> list[str]:
+    """The kinds of media that this message takes from the record's ``images`` and ``videos``."""
     if isinstance(turn.content, str):
         return TAG.findall(turn.content)
     for item in turn.content:
@@ -94,11 +90,11 @@ def _is_bare(item: MediaItem) -> bool:
     return item.path is None and item.data is None
 
 
-def _parts(turn: Turn, queue: dict[str, list[MediaRef]], root: Path) -> Iterator[ContentPart]:
+def _parts(turn: Turn, listed: dict[str, list[MediaRef]], root: Path) -> Iterator[ContentPart]:
     if isinstance(turn.content, str):
         for position, piece in enumerate(split_tags(turn.content)):
             if position % 2:
-                yield queue[piece].pop(0)
+                yield listed[piece].pop(0)
             elif piece:
                 yield TextPart(check_text(piece))
         return
@@ -106,7 +102,7 @@ def _parts(turn: Turn, queue: dict[str, list[MediaRef]], root: Path) -> Iterator
         if isinstance(item, TextItem):
             yield TextPart(check_text(item.text))
         else:
-            yield queue[item.type].pop(0) if _is_bare(item) else _medium(item, root)
+            yield listed[item.type].pop(0) if _is_bare(item) else _medium(item, root)
 
 
 def _medium(item: MediaItem, root: Path) -> MediaRef:
@@ -134,7 +130,7 @@ def _unbase64(text: str) -> bytes:
 
 
 def encode(sample: Sample, root: Path) -> dict[str, Any]:
-    """A sample to a row, media paths relative to ``root``.
+    """A sample as a row, with media paths relative to ``root``.
 
     Raises:
         ValueError: A media file lies outside the root.
@@ -187,7 +183,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def parse_json(text: str) -> Any:
-    """Strict JSON: NaN and infinities are refused, for no other reader accepts them."""
+    """Strict JSON: NaN and infinities raise ValueError, because other readers refuse them."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is not a JSON number")
@@ -199,7 +195,7 @@ def parse_json(text: str) -> Any:
 
 
 def dump(value: Any) -> str:
-    """One line of strict JSON. Raises ValueError for what JSON cannot hold."""
+    """One line of strict JSON. Raises ValueError for values that JSON cannot represent."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         text.encode()

@@ -1,4 +1,4 @@
-"""The canonical record as it lies on disk, schema version 1.
+"""The canonical record on disk, schema version 1.
 
 The JSON schema beside this file (``record.schema.json``) is generated from these models:
 ``python -m mmr1.data.schema > mmr1/data/record.schema.json``.
@@ -69,7 +69,7 @@ def parse(row: Any) -> Record:
     """Check one row.
 
     Raises:
-        ValueError: With the key at fault and what to write instead, in one line.
+        ValueError: One line that names the key and what to write instead.
     """
     if not isinstance(row, dict):
         raise ValueError(f"a record is a JSON object, not {type(row).__name__}")
@@ -82,15 +82,15 @@ def parse(row: Any) -> Record:
 
 
 def _explain(error: ValidationError) -> str:
-    """The first complaint as one line: where, what, and the nearest key for a misspelt one."""
+    """The first error as one line: the key, the problem, and the nearest key if it is misspelt."""
     first = error.errors(include_url=False)[0]
-    # pydantic puts the name of a tried union member into the path; the reader never wrote it.
-    tried = {"str", "text", "image", "video", "list[tagged-union[TextItem,MediaItem]]"}
-    path = [p for p in first["loc"] if isinstance(p, int) or p not in tried]
+    # pydantic puts the names of union members into the path; they are not keys of the row.
+    union_members = {"str", "text", "image", "video", "list[tagged-union[TextItem,MediaItem]]"}
+    path = [p for p in first["loc"] if isinstance(p, int) or p not in union_members]
     where = ".".join(str(p) for p in path) or "record"
     if first["type"] == "extra_forbidden":
-        known = ("text", "path", "data", *Record.model_fields, *Turn.model_fields)
-        return f"unknown key '{where}'{suggest(str(path[-1]), list(known))}; put it under 'meta'"
+        keys = ["text", "path", "data", *Record.model_fields, *Turn.model_fields]
+        return f"unknown key '{where}'{suggest(str(path[-1]), keys)}; put it under 'meta'"
     return f"'{where}': {first['msg']}"
 
 

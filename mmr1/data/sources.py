@@ -1,4 +1,4 @@
-"""From what a user names in ``data.train`` to samples ready for the sampler."""
+"""Load the datasets that ``data.train`` and ``data.eval`` name as samples."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ def load_samples(
     config: DataConfig | None = None,
     quarantine: Quarantine | None = None,
 ) -> list[Sample]:
-    """All samples of a dataset in any known form, its prompt template applied.
+    """All samples of a dataset, in any of the known row formats, with the prompt template applied.
 
     Args:
         spec: See :func:`mmr1.data.readers.read_rows`.
-        config: ``media_root``, ``format``, ``template`` and ``max_bad_fraction``.
-        quarantine: Where dropped rows go; by default none may be.
+        config: ``media_root``, ``format``, ``prompt_template`` and ``max_bad_fraction`` count.
+        quarantine: Collects dropped rows; by default as ``max_bad_fraction`` allows.
 
     Raises:
-        ValueError: The dataset is missing or empty, holds an id twice, or holds more rows that
-            cannot be used than allowed. Names the file and the row.
+        ValueError: The dataset is missing or empty, an id appears twice, or too many rows cannot be
+            used. Names the file and the row.
     """
     config = config or DataConfig()
     quarantine = quarantine or Quarantine(config.max_bad_fraction)
     template = load_template(config.prompt_template) if config.prompt_template else None
     samples: list[Sample] = []
     total = 0
-    for where, found in read_samples(spec, config):
+    for where, sample in read_samples(spec, config):
         total += 1
-        if isinstance(found, ValueError):
-            quarantine.drop(where, str(found))
+        if isinstance(sample, ValueError):
+            quarantine.drop(where, str(sample))
         else:
-            samples.append(apply_template(found, template) if template else found)
+            samples.append(apply_template(sample, template) if template else sample)
     if not total:
         raise ValueError(f"{spec} holds no records; check the path or make the dataset again")
     quarantine.check(total)
@@ -49,7 +49,7 @@ def load_samples(
 
 
 def read_samples(spec: str | Path, config: DataConfig) -> Iterator[tuple[str, Sample | ValueError]]:
-    """Every row as a sample, or as the reason why it is none, with where it stands."""
+    """Every row as a sample or as the error that makes it unusable, each with its location."""
     root = Path(config.media_root) if config.media_root else media_folder(spec)
     source = source_name(spec)
     for index, (where, row) in enumerate(read_rows(spec)):
@@ -69,7 +69,7 @@ def _sample(row: Any, place: Place, form: str | None) -> Sample:
 
 
 def source_name(spec: str | Path) -> str:
-    """A short name for the samples of a dataset: that of its file or folder."""
+    """The ``source`` of a dataset's samples: the name of its file or folder."""
     name, _, split = str(spec).partition("@")
     return f"{Path(name).stem}-{split}" if split else Path(name).stem
 
@@ -95,16 +95,16 @@ def keep_fitting(
     limit: int,
     quarantine: Quarantine,
 ) -> list[Sample]:
-    """The samples whose prompts, vision tokens included, are not longer than ``limit``.
+    """The samples whose prompts have at most ``limit`` tokens, vision tokens included.
 
     Args:
         samples: All of them.
-        prompt_tokens: Length of a sample's prompt; raises ValueError when its media have no
-            readable header.
+        prompt_tokens: Length of a sample's prompt; raises ValueError if the header of a medium
+            cannot be read.
         limit: In tokens.
-        quarantine: Names the others.
+        quarantine: Collects the samples that are left out.
     """
-    kept = []
+    fitting = []
     for sample in samples:
         try:
             length = prompt_tokens(sample)
@@ -112,29 +112,29 @@ def keep_fitting(
             quarantine.drop(sample.id, str(error))
             continue
         if length <= limit:
-            kept.append(sample)
+            fitting.append(sample)
         else:
             quarantine.drop(
                 sample.id,
                 f"its prompt has {length} tokens and rollout.max_model_len leaves room for {limit}",
             )
     quarantine.check(len(samples))
-    return kept
+    return fitting
 
 
 def _check_ids(spec: str | Path, samples: list[Sample]) -> None:
-    seen: set[str] = set()
+    ids: set[str] = set()
     for sample in samples:
-        if sample.id in seen:
+        if sample.id in ids:
             raise ValueError(f"{spec}: the id '{sample.id}' appears twice; ids must be unique")
-        seen.add(sample.id)
+        ids.add(sample.id)
 
 
 def load_held_out(config: Config) -> list[Sample]:
     """The samples of ``data.eval``, the first ``eval.limit`` of them.
 
     Raises:
-        ValueError: The key is not set, or the data are not sound.
+        ValueError: The key is not set, or the data cannot be used.
     """
     if config.data.eval is None:
         raise ValueError("data.eval is not set; name the held-out records, data.eval=PATH")

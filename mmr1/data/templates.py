@@ -1,8 +1,8 @@
-"""Prompt templates: the words around a question, by name or as a jinja file.
+"""Prompt templates: the text around a question, by name or as a jinja file.
 
-A template is given ``question`` (write it exactly once), ``options``, ``task`` and ``media`` (the
-kinds of the media, in order). It may set ``system``, a system message for conversations that have
-none: ``{% set system %}…{% endset %}``.
+The variables of a template are ``question`` (write it exactly once), ``options``, ``task`` and
+``media`` (the kinds of the media, in order). ``{% set system %}…{% endset %}`` sets a system
+message for conversations without one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUESTION = "\ue000question\ue000"
 
 
 def template_names() -> dict[str, str]:
-    """The built-in templates and the first line of each, which says what it is for."""
+    """The built-in templates by name, with the comment at the top of each."""
     folder = resources.files("mmr1.data") / "prompts"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".jinja")), key=lambda f: f.name)
     return {
@@ -45,11 +45,11 @@ def load_template(name: str) -> Template:
             raise ValueError(f"data.prompt_template '{name}': no such file")
         text = path.read_text(encoding="utf-8")
     else:
-        known = template_names()
-        if name not in known:
+        names = template_names()
+        if name not in names:
             raise ValueError(
-                f"unknown data.prompt_template '{name}'{suggest(name, known)}; "
-                f"known: {', '.join(known)}; "
+                f"unknown data.prompt_template '{name}'{suggest(name, names)}; "
+                f"known: {', '.join(names)}; "
                 "or name a .jinja file"
             )
         text = (resources.files("mmr1.data") / f"prompts/{name}.jinja").read_text()
@@ -60,19 +60,19 @@ def load_template(name: str) -> Template:
 
 
 def apply_template(sample: Sample, template: Template) -> Sample:
-    """The sample with its last question put into the words of the template.
+    """The sample with the template around its last question.
 
-    Media that stand before the question stay before everything.
+    Media before the question stay before the template's text.
 
     Raises:
-        ValueError: The template fails, or does not write the question exactly once.
+        ValueError: The template fails, or does not contain the question exactly once.
     """
-    asked = max((i for i, m in enumerate(sample.messages) if m.role == "user"), default=None)
-    if asked is None:
+    question = max((i for i, m in enumerate(sample.messages) if m.role == "user"), default=None)
+    if question is None:
         raise ValueError(f"{sample.id}: no user message to put into the template")
     system, before, after = _render(sample, template)
     messages = list(sample.messages)
-    messages[asked] = Message("user", tuple(_wrapped(messages[asked].parts, before, after)))
+    messages[question] = Message("user", tuple(_surround(messages[question].parts, before, after)))
     if system and all(m.role != "system" for m in messages):
         messages.insert(0, Message("system", (TextPart(system),)))
     return Sample(
@@ -100,13 +100,13 @@ def _render(sample: Sample, template: Template) -> tuple[str, str, str]:
     return str(getattr(module, "system", "")).strip(), pieces[0], pieces[1]
 
 
-def _wrapped(parts: tuple[ContentPart, ...], before: str, after: str) -> Iterator[ContentPart]:
+def _surround(content: tuple[ContentPart, ...], before: str, after: str) -> Iterator[ContentPart]:
     leading = next(
-        (i for i, part in enumerate(parts) if not isinstance(part, MediaRef)), len(parts)
+        (i for i, item in enumerate(content) if not isinstance(item, MediaRef)), len(content)
     )
-    yield from parts[:leading]
+    yield from content[:leading]
     if before:
         yield TextPart(before)
-    yield from parts[leading:]
+    yield from content[leading:]
     if after:
         yield TextPart(after)

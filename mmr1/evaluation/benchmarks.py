@@ -28,24 +28,24 @@ from mmr1.trainer.validation.evaluate import Evaluation, decodings, evaluate, pr
 from mmr1.trainer.validation.statistics import Paired, paired
 
 Results = dict[tuple[str, str], Evaluation]
-"""By the names of model and dataset."""
+"""Evaluations by ``(name of the model, name of the dataset)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One model on one dataset, checked."""
+    """The checked evaluation of one model on one dataset."""
 
     model: str
     data: str
     config: Config
-    scorer: CompositeReward
+    composite_reward: CompositeReward
     inputs: Inputs
     store: Store | None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two models on the prompts of one dataset that both have a score for."""
+    """Two models on the prompts of a dataset that both have a score for."""
 
     data: str
     mode: str
@@ -57,12 +57,12 @@ class Comparison:
 def run_evaluations(config: Config) -> tuple[Results, list[Comparison]]:
     """Every model of ``eval.models`` on every dataset of ``eval.data``.
 
-    Without these, ``model.path`` on ``data.eval``. With ``eval.output_dir`` the completions of each
-    pair are kept batch by batch and an interrupted evaluation is continued; of several pairs
-    ``results.json`` holds everything but the completions.
+    Without these, ``model.path`` on ``data.eval``. With ``eval.output_dir`` the completions are
+    saved batch by batch, and an interrupted evaluation is continued. For several pairs of model and
+    dataset, ``results.json`` there holds the metrics and comparisons.
 
     Raises:
-        ValueError: Something the user can mend; no model has been asked anything yet.
+        ValueError: Something that the user can fix; nothing has been sampled yet.
     """
     results: Results = {}
     with ExitStack() as stack:
@@ -70,8 +70,10 @@ def run_evaluations(config: Config) -> tuple[Results, list[Comparison]]:
         scratch = Path(stack.enter_context(TemporaryDirectory()))
         progress = stack.enter_context(Progress(disable=not Console().is_terminal))
         for model in dict.fromkeys(task.model for task in tasks):
-            own = [task for task in tasks if task.model == model]
-            _evaluate_model(own, results, progress, Path(config.eval.output_dir or scratch))
+            tasks_of_model = [task for task in tasks if task.model == model]
+            _evaluate_model(
+                tasks_of_model, results, progress, Path(config.eval.output_dir or scratch)
+            )
     comparisons = compare(results)
     if config.eval.output_dir and len(results) > 1:
         _write(Path(config.eval.output_dir), results, comparisons)
@@ -79,7 +81,7 @@ def run_evaluations(config: Config) -> tuple[Results, list[Comparison]]:
 
 
 def _pairs(config: Config) -> list[tuple[str, str, Config, Path | None]]:
-    """Model and dataset by name, the configuration of each pair and its folder."""
+    """Each pair of model and dataset by name, with its configuration and folder."""
     models = config.eval.models or {"": config.model.path}
     data = config.eval.data or ({"": config.data.eval} if config.data.eval else {})
     if not data:
@@ -87,16 +89,16 @@ def _pairs(config: Config) -> list[tuple[str, str, Config, Path | None]]:
             "there is nothing to evaluate on; name the held-out records, data.eval=PATH, or "
             "several, eval.data.NAME=PATH"
         )
-    found = []
+    pairs = []
     for model, path in models.items():
         for name, records in data.items():
-            own = _named(config, path, records)
+            pair_config = _config_of_pair(config, path, records)
             folder = Path(config.eval.output_dir) / model / name if config.eval.output_dir else None
-            found.append((model, name, with_preset(own, name, config.eval.prompt), folder))
-    return found
+            pairs.append((model, name, with_preset(pair_config, name, config.eval.prompt), folder))
+    return pairs
 
 
-def _named(config: Config, model: str, records: str) -> Config:
+def _config_of_pair(config: Config, model: str, records: str) -> Config:
     return config.model_copy(
         update={
             "model": config.model.model_copy(update={"path": model}),
@@ -106,14 +108,16 @@ def _named(config: Config, model: str, records: str) -> Config:
 
 
 def _task(stack: ExitStack, model: str, data: str, config: Config, folder: Path | None) -> Task:
-    scorer = stack.enter_context(build_composite_reward(config.rewards, reward_models(config)))
-    inputs = check_inputs(config, scorer, train=False)
+    composite_reward = stack.enter_context(
+        build_composite_reward(config.rewards, reward_models(config))
+    )
+    inputs = check_inputs(config, composite_reward, train=False)
     store = Store(folder, config, inputs.held_out) if folder else None
-    return Task(model, data, config, scorer, inputs, store)
+    return Task(model, data, config, composite_reward, inputs, store)
 
 
 def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, folder: Path) -> None:
-    """All datasets of one model: the engine starts once."""
+    """Evaluate one model on all its datasets with one engine."""
     config, inputs = tasks[0].config, tasks[0].inputs
     model = load_model(config.model) if config.rollout.engine == "hf" else None
     log = folder / tasks[0].model / "engine.log"
@@ -123,20 +127,20 @@ def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, fol
             name = " ".join(filter(None, (task.model, task.data))) or "eval"
             total = len(decodings(task.config)) * len(task.inputs.held_out)
             bar = progress.add_task(name, total=total)
-            # The engine's own media cache: each picture is prepared once.
-            groups = RewardManager(
-                task.scorer, inputs.media, task.config.rewards.max_invalid_fraction
+            # The media cache of the engine, so that each image is prepared once.
+            reward_manager = RewardManager(
+                task.composite_reward, inputs.media, task.config.rewards.max_invalid_fraction
             )
             store = task.store
             result = evaluate(
                 task.config,
                 engine,
                 task.inputs.render,
-                groups,
+                reward_manager,
                 task.inputs.held_out,
                 partial(progress.advance, bar),
-                done=store.rows() if store else (),
-                keep=store.keep if store else lambda rows: None,
+                earlier_rows=store.rows() if store else (),
+                save_rows=store.save if store else lambda rows: None,
             )
             if store:
                 store.finish(result)
@@ -144,10 +148,10 @@ def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, fol
 
 
 def compare(results: Mapping[tuple[str, str], Evaluation]) -> list[Comparison]:
-    """Every two models on every dataset, in every mode: the same prompts, paired."""
+    """Compare every two models on every dataset and mode, paired by prompt."""
     models = list(dict.fromkeys(model for model, _ in results))
     datasets = list(dict.fromkeys(data for _, data in results))
-    found = []
+    comparisons = []
     for data in datasets:
         for first, second in combinations(models, 2):
             a, b = results[first, data], results[second, data]
@@ -158,12 +162,12 @@ def compare(results: Mapping[tuple[str, str], Evaluation]) -> list[Comparison]:
                 shared = [name for name in scores[0] if name in scores[1]]
                 if shared:
                     pair = paired([scores[0][n] for n in shared], [scores[1][n] for n in shared])
-                    found.append(Comparison(data, mode, first, second, pair))
-    return found
+                    comparisons.append(Comparison(data, mode, first, second, pair))
+    return comparisons
 
 
 def _write(folder: Path, results: Results, comparisons: list[Comparison]) -> None:
-    found: list[dict[str, Any]] = [
+    entries: list[dict[str, Any]] = [
         {
             "model": model,
             "data": data,
@@ -172,5 +176,7 @@ def _write(folder: Path, results: Results, comparisons: list[Comparison]) -> Non
         }
         for (model, data), result in results.items()
     ]
-    text = json.dumps({"results": found, "comparisons": [asdict(c) for c in comparisons]}, indent=2)
+    text = json.dumps(
+        {"results": entries, "comparisons": [asdict(c) for c in comparisons]}, indent=2
+    )
     (folder / "results.json").write_text(text + "\n")

@@ -1,8 +1,8 @@
-"""Benchmarks by name: how each scores an answer, and how it is asked.
+"""Benchmarks by name: the reward function and the prompt template of each.
 
-The records come from ``mmr1-data convert`` with the converter named in :attr:`Preset.converter`. A
-preset replaces the rewards and the prompt of the configuration; scoring is by rule, also where a
-benchmark's own script asks another model to read the answer.
+The records come from ``mmr1-data convert`` with :attr:`Preset.converter`. A preset replaces the
+rewards and the prompt template of the configuration. Scoring is always by rule, even if the
+benchmark's own script uses a language model to read the answer.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Preset:
     """One benchmark.
 
     Attributes:
-        says: What it measures, and how its own scoring is followed.
-        converter: Of ``mmr1-data convert``.
-        reward: The built-in that scores an answer.
-        options: Of that reward.
-        accuracy_thresholds: Its values from which an answer is right; empty: the value itself.
-        group_by: Record key that results are broken down by.
-        template: Prompt with reasoning; without it is ``direct``.
+        description: What it measures, and how its own scoring is followed.
+        converter: The converter of ``mmr1-data convert``.
+        reward: The built-in reward function that scores an answer.
+        options: Options of that function.
+        accuracy_thresholds: An answer is right from these values on; empty for the value itself.
+        group_by: Record key by which results are also reported.
+        template: Prompt template for answers with reasoning; ``direct`` is the one without.
     """
 
-    says: str
+    description: str
     converter: str
     reward: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -80,13 +80,13 @@ PRESETS = {
 
 
 def with_preset(config: Config, name: str, prompt: Literal["reason", "direct"] | None) -> Config:
-    """The configuration that evaluates as the benchmark ``name`` does; unchanged for other names.
+    """The configuration with the preset of benchmark ``name``; unchanged for other names.
 
     Args:
-        config: Of the evaluation.
-        name: A benchmark of :data:`PRESETS`, or any name of a dataset.
-        prompt: ``reason``, ``direct``, or None for the configuration's own template; a preset
-            takes None as ``reason``.
+        config: The configuration of the evaluation.
+        name: A benchmark of :data:`PRESETS`, or the name of any dataset.
+        prompt: ``reason``, ``direct``, or None for the configuration's own template. With a preset
+            None means ``reason``.
     """
     preset = PRESETS.get(name)
     tree = config.model_dump()
@@ -94,7 +94,9 @@ def with_preset(config: Config, name: str, prompt: Literal["reason", "direct"] |
         reasoning = preset.template if preset else "think_answer"
         tree["data"]["prompt_template"] = "direct" if prompt == "direct" else reasoning
     if preset is not None:
-        tree["algorithm"] = {}  # none is at work, and the run's may insist on rewards of its own
+        tree[
+            "algorithm"
+        ] = {}  # not used here; the run's may require rewards that are replaced below
         tree["rewards"]["functions"] = {
             "format": {"weight": 0.0},
             preset.reward: {"options": dict(preset.options)},

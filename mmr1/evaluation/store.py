@@ -1,4 +1,4 @@
-"""Where one model's completions on one dataset are kept, so that an interruption costs nothing."""
+"""The folder of one model's completions on one dataset, from which an evaluation can continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmr1.trainer.runs.output import append_json
 from mmr1.trainer.validation.evaluate import Evaluation, Row, write_evaluation
 from mmr1.types import Sample
 
-# What decides a completion and its score; other keys may differ when an evaluation is continued.
+# Keys that affect a completion or its score. Others may change when an evaluation is continued.
 DECIDING = ("seed", "model", "data", "rewards")
 DECIDING_ROLLOUT = ("sampling", "max_model_len", "dtype")
 DECIDING_EVAL = ("n", "temperature", "accuracy_function", "accuracy_thresholds", "group_by")
@@ -35,13 +35,13 @@ class Store:
             self._check(json.loads(file.read_text()))
         elif (folder / "completions.jsonl").exists():
             raise ValueError(
-                f"{folder} holds completions and no settings.json to say what of; name another "
-                "eval.output_dir, or remove it"
+                f"{folder} holds completions but no settings.json that describes them; name "
+                "another eval.output_dir, or remove it"
             )
         self.config = config
 
-    def _check(self, found: dict[str, object]) -> None:
-        differs = [key for key, value in self._settings.items() if found.get(key) != value]
+    def _check(self, stored: dict[str, object]) -> None:
+        differs = [key for key, value in self._settings.items() if stored.get(key) != value]
         if differs:
             raise ValueError(
                 f"{self._folder} holds an evaluation with another {', '.join(differs)}; name "
@@ -49,14 +49,14 @@ class Store:
             )
 
     def rows(self) -> list[Row]:
-        """The completions that are there already; a line cut short by the interruption goes."""
+        """The completions on disk; a last line that the interruption cut off is removed."""
         file = self._folder / "completions.jsonl"
         if file.is_file():
             with file.open("rb+") as lines:
                 lines.truncate(file.read_bytes().rfind(b"\n") + 1)
         return list(read_lines(file))
 
-    def keep(self, rows: Sequence[Row]) -> None:
+    def save(self, rows: Sequence[Row]) -> None:
         """Add the completions of a batch."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / "settings.json"
@@ -71,17 +71,17 @@ class Store:
 
 
 def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
-    """What a completion and its score depend on, mostly by the names of the configuration."""
+    """Everything that a completion and its score depend on, mostly keys of the configuration."""
     tree = config.model_dump(mode="json")
-    found = {key: tree[key] for key in DECIDING}
-    found |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
-    found |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}
+    values = {key: tree[key] for key in DECIDING}
+    values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
+    values |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}
     records = [(s.id, s.question, str(s.answer)) for s in samples]
-    return found | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}
+    return values | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}
 
 
 def _weights(model: str) -> list[tuple[str, int, int]]:
-    """The weight files of a local model: a model trained anew under the same path is another."""
+    """Names, sizes and times of a local model's weight files, which change when it is retrained."""
     files = sorted(Path(model).glob("*.safetensors"))
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 

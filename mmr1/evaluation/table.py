@@ -10,13 +10,13 @@ from rich.table import Table
 from mmr1.evaluation.benchmarks import Comparison, Results
 from mmr1.trainer.validation.evaluate import Mode
 
-FILE_WIDTH = 200  # of tables that are not shown on a terminal
+FILE_WIDTH = 200  # of tables that are written to a file
 
 
-def print_results(results: Results, comparisons: Sequence[Comparison], kept: str | None) -> None:
-    """One row per model, dataset and decoding; then the kinds of prompt; then the comparisons.
+def print_results(results: Results, comparisons: Sequence[Comparison], folder: str | None) -> None:
+    """Print a row per model, dataset and decoding; then by kind of prompt; then the comparisons.
 
-    ``kept``: where the completions are, None if they are nowhere.
+    ``folder`` has the completions; None if they were not saved.
     """
     console = Console() if Console().is_terminal else Console(width=FILE_WIDTH)
     console.print(_scores(results))
@@ -24,26 +24,35 @@ def print_results(results: Results, comparisons: Sequence[Comparison], kept: str
         console.print(_kinds(results))
     if comparisons:
         console.print(_comparisons(comparisons))
-    if kept:
-        line = f"completions and results: {kept}"
+    if folder:
+        line = f"completions and results: {folder}"
     else:
-        line = "completions were not kept; eval.output_dir=DIR keeps them, and what was interrupted"
+        line = "completions were not saved; eval.output_dir=DIR saves them, and can be continued"
     console.print(line, highlight=False, soft_wrap=True)
 
 
 def _scores(results: Results) -> Table:
     modes = [m for r in results.values() for m in r.modes.values()]
-    parts = list(dict.fromkeys(name for mode in modes for name in mode.components))
+    components = list(dict.fromkeys(name for mode in modes for name in mode.components))
     ks = sorted({int(k) for mode in modes for k in mode.pass_at})
     extra = [f"pass@{k}" for k in ks if k > 1] + (["majority"] if ks else [])
-    columns = ("decoding", "accuracy", "95%", *extra, *parts, "length", "completions", "invalid")
+    columns = (
+        "decoding",
+        "accuracy",
+        "95%",
+        *extra,
+        *components,
+        "length",
+        "completions",
+        "invalid",
+    )
     table = Table("model", "data", *columns)
     for (model, data), result in results.items():
         for name, mode in result.modes.items():
             cells = [f"{mode.accuracy:.3f}", _interval(mode.interval)]
             cells += [_optional(mode.pass_at.get(str(k))) for k in ks if k > 1]
             cells += [_optional(mode.majority)] if ks else []
-            cells += [_optional(mode.components.get(part)) for part in parts]
+            cells += [_optional(mode.components.get(component)) for component in components]
             table.add_row(model, data, name, *cells, *_counts(mode))
     return table
 
@@ -65,22 +74,22 @@ def _kinds(results: Results) -> Table:
 def _comparisons(comparisons: Sequence[Comparison]) -> Table:
     table = Table("data", "decoding", "models", "difference", "95%", "better", "worse", "p")
     for c in comparisons:
-        found = c.result
+        result = c.result
         table.add_row(
             c.data,
             c.mode,
             f"{c.first} → {c.second}",
-            f"{found.difference:+.3f}",
-            _interval(found.interval),
-            str(found.better),
-            str(found.worse),
-            f"{found.p_value:.2g}",
+            f"{result.difference:+.3f}",
+            _interval(result.interval),
+            str(result.better),
+            str(result.worse),
+            f"{result.p_value:.2g}",
         )
     return table
 
 
-def _interval(found: tuple[float, float]) -> str:
-    return f"{found[0]:.3f} to {found[1]:.3f}"
+def _interval(bounds: tuple[float, float]) -> str:
+    return f"{bounds[0]:.3f} to {bounds[1]:.3f}"
 
 
 def _optional(value: float | None) -> str:

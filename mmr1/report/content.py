@@ -1,4 +1,4 @@
-"""What the page is given: a summary of each run, the rollouts step by step, the media."""
+"""The data of the page: a summary of each run, the rollouts of each step, and the media."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mmr1.report.box_overlay import BoxReader, box_reader
 from mmr1.report.run_reader import Run, flatten
 from mmr1.report.thumbnails import Medium, Picture
 
-PLACES = 6
+DIGITS = 6
 """Significant digits of a number in the page."""
 
 
 def summarise(runs: Sequence[Run]) -> dict[str, Any]:
-    """Everything but rollouts and media: what the top of the page shows."""
+    """The summary at the top of the page: everything but rollouts and media."""
     return {"runs": [_summary(run) for run in runs]}
 
 
@@ -32,9 +32,9 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Numbers of a length for reading; what JSON has no number for becomes None."""
+    """Rounded numbers; NaN and infinities become None."""
     if isinstance(value, float):
-        return float(f"{value:.{PLACES}g}") if math.isfinite(value) else None
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     return value
 
 
@@ -44,20 +44,22 @@ def media_of(run: Run, rows: Iterable[Mapping[str, Any]]) -> dict[str, Medium]:
 
 
 def _medium(run: Run, medium: Mapping[str, Any]) -> Medium:
-    """A medium with the sampling wishes it was shown with: its own, or else those of the run."""
+    """A medium with its sampling options: its own, or else those of the run."""
     data, options = run.config.get("data") or {}, medium.get("options") or {}
-    wishes = {"fps": data.get("video_fps"), "max_frames": data.get("video_max_frames")}
-    usual = {} if "nframes" in options else {k: v for k, v in wishes.items() if v is not None}
+    defaults = {"fps": data.get("video_fps"), "max_frames": data.get("video_max_frames")}
+    run_options = (
+        {} if "nframes" in options else {k: v for k, v in defaults.items() if v is not None}
+    )
     file = run.media_file(medium["path"] or "")
-    return Medium(medium["digest"], medium["kind"], file, {**usual, **options})
+    return Medium(medium["digest"], medium["kind"], file, {**run_options, **options})
 
 
 def rollout_groups(
     run: Run, rows: Iterable[Mapping[str, Any]], picture: Callable[[str], Picture]
 ) -> list[dict[str, Any]]:
-    """The prompts of a step as the page shows them, boxes read out of answers and completions.
+    """The prompts of a step for the page, with the boxes of golds and completions.
 
-    ``picture`` gives a medium's thumbnail by its digest.
+    ``picture`` returns a medium's thumbnail by its digest.
     """
     reader = box_reader(run.config)
     return [_group(row, reader, picture) for row in rows]
@@ -74,11 +76,11 @@ def _group(
     if reader.applies(row) and reader.image < len(row["media"]):
         medium = row["media"][reader.image]
         original = _original_size(picture(medium["digest"]))
-        seen = tuple(medium["seen"]) if medium.get("seen") else None
+        seen_size = tuple(medium["seen"]) if medium.get("seen") else None
         group["image"] = reader.image
         group["gold"] = reader.gold(row)
         for completion in group["completions"]:
-            completion["boxes"] = reader.predicted(completion["text"], original, seen)
+            completion["boxes"] = reader.predicted(completion["text"], original, seen_size)
     return group
 
 

@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
-    """Every number of ``metrics.jsonl`` as a column; a step without it holds NaN.
+    """``metrics.jsonl`` as columns; NaN for steps without the metric.
 
     Raises:
-        ValueError: The file is missing or a line is not JSON (its number is named).
+        ValueError: The file is missing, or a line is not JSON. Names the line.
     """
     if not path.is_file():
         raise ValueError(f"{path}: no such file; is this the directory of a run?")
@@ -34,7 +34,7 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
 def plot_rewards(
     metrics: Mapping[str, list[float]], path: Path, title: str, smooth: int = 10
 ) -> None:
-    """Reward, its parts and the entropy over steps: pale as logged, strong as a running mean."""
+    """Plot reward, components and entropy over steps: pale as logged, strong as a running mean."""
     figure, (rewards, entropy) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(2, 1))
     skipped = ("reward/invalid", "reward/no_answer", "reward/no_signal")
     for name in metrics:

@@ -1,4 +1,4 @@
-"""The report while a run goes on: a server for this machine only, which the page asks for more."""
+"""``mmr1 report --live``: a local server whose page loads rollouts and media on demand."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from mmr1.report.thumbnails import Medium, Picture, thumbnail
 SIDE = 320
 """Longest side of a thumbnail in pixels."""
 SETTLED_S = 2.0
-"""Rollouts written to more recently than this may still grow, and are not shown yet."""
+"""Seconds since its last write after which a rollout file counts as complete."""
 HOSTS = re.compile(r"(127\.0\.0\.1|localhost)(:\d+)?")
 
 
 class Pictures:
-    """Thumbnails of the media seen so far, made when first asked for."""
+    """Thumbnails of the media of the rollouts read so far, made on first request."""
 
     def __init__(self) -> None:
         self._media: dict[str, Medium] = {}
-        self._made: dict[str, Picture] = {}
-        self._lock = threading.Lock()  # the video decoder serves one at a time anyway
+        self._thumbnails: dict[str, Picture] = {}
+        self._lock = threading.Lock()  # the video decoder is not parallel anyway
 
     def add(self, media: Mapping[str, Medium]) -> None:
         self._media.update(media)
 
     def get(self, digest: str) -> Picture:
-        """Raises KeyError for a medium of no rollout that was read."""
+        """Raises KeyError for a medium of a rollout that was not read."""
         with self._lock:
-            if digest not in self._made:
-                self._made[digest] = thumbnail(self._media[digest], SIDE)
-            return self._made[digest]
+            if digest not in self._thumbnails:
+                self._thumbnails[digest] = thumbnail(self._media[digest], SIDE)
+            return self._thumbnails[digest]
 
 
 class LiveReport:
-    """Answers of the server, by path."""
+    """The server's answers by path."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
@@ -53,7 +53,7 @@ class LiveReport:
         }
 
     def page(self) -> str:
-        """The page, without rollouts and media: it asks for these."""
+        """The page without rollouts and media, which it requests later."""
         return render(self.summary())
 
     def answer(self, path: str) -> Any:
@@ -65,8 +65,8 @@ class LiveReport:
 
     def summary(self) -> dict[str, Any]:
         summary = summarise(self._runs)
-        for run, shown in zip(self._runs, summary["runs"], strict=True):
-            shown["steps"] = [step for step in shown["steps"] if _settled(run, step)]
+        for run, run_summary in zip(self._runs, summary["runs"], strict=True):
+            run_summary["steps"] = [step for step in run_summary["steps"] if _settled(run, step)]
         return {**summary, "live": True}
 
     def rollouts(self, number: str, step: str) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def _settled(run: Run, step: int) -> bool:
 
 
 def live_server(runs: Sequence[Run], port: int) -> ThreadingHTTPServer:
-    """A server on 127.0.0.1 that is not serving yet; ``port`` 0 takes any that is free.
+    """A server on 127.0.0.1, not yet serving; ``port`` 0 picks a free port.
 
     Raises:
         ValueError: The port is taken.
@@ -96,7 +96,7 @@ def live_server(runs: Sequence[Run], port: int) -> ThreadingHTTPServer:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            # Another site's page may point a name of its own at 127.0.0.1; it is told nothing.
+            # DNS rebinding: another site's host name may resolve to 127.0.0.1. It gets no data.
             if not HOSTS.fullmatch(self.headers.get("Host", "")):
                 self._send(403, "text/plain", "only for this machine")
                 return
@@ -120,7 +120,7 @@ def live_server(runs: Sequence[Run], port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the terminal is for the address."""
+            """No request log; the terminal shows only the address."""
 
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), Handler)

@@ -1,4 +1,4 @@
-"""``mmr1 report``: one HTML file that needs nothing but itself."""
+"""``mmr1 report``: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mmr1.report.thumbnails import Medium, Picture, fitting_side, thumbnails
 
 SCRIPTS = ("elements.js", "source.js", "curves.js", "pictures.js", "rollouts.js", "main.js")
 MEDIA_PER_BLOCK = 64
-"""Thumbnails that the page parses together when it first shows one of them."""
+"""Thumbnails in one block of JSON, which the page parses when it first shows one of them."""
 
 
 def write_report(
@@ -34,12 +34,12 @@ def write_report(
 
     Args:
         runs: One or two.
-        output: The HTML file; it appears whole or not at all.
-        media_bytes: What all thumbnails together may take.
-        progress: Told how many of how many thumbnails are done.
+        output: The HTML file; it appears only once it is complete.
+        media_bytes: Limit on the size of all thumbnails.
+        progress: Called with the number of finished thumbnails and of all.
 
     Raises:
-        ValueError: A file of a run is not what it should be; names file and line.
+        ValueError: A file of a run is damaged. Names file and line.
     """
     rows = [{step: run.rollouts(step) for step in run.steps()} for run in runs]
     media: dict[str, Medium] = {}
@@ -76,7 +76,7 @@ def render(
     chunks: Mapping[str, str] | None = None,
     blocks: Sequence[Mapping[str, Picture]] = (),
 ) -> str:
-    """The page; a live one is given no ``chunks`` and no ``blocks``: it asks its server."""
+    """The page as HTML. A live page has no ``chunks`` and ``blocks``; it requests them."""
     environment = Environment(
         loader=PackageLoader("mmr1.report", "assets"), autoescape=True, undefined=StrictUndefined
     )
@@ -94,12 +94,12 @@ def render(
 
 
 def _csp_hash(script: str) -> str:
-    """What the page's policy names a script by: these run, and nothing else does."""
+    """The hash of a script in the page's content security policy, which allows no other script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def asset(name: str) -> str:
-    """A file of this package's own, put into the page as it is."""
+    """A file of this package that is inserted into the page unchanged."""
     text = files("mmr1.report").joinpath("assets", name).read_text(encoding="utf-8")
     assert "</script" not in text, name
     assert "</style" not in text, name
@@ -107,7 +107,7 @@ def asset(name: str) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in, nor begin a comment there.
+    """JSON that is safe inside a script element: it cannot end it or begin a comment.
 
     >>> script_json("</script><!--")
     '"\\\\u003c/script\\\\u003e\\\\u003c!--"'
@@ -119,12 +119,12 @@ def script_json(value: Any) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Compact JSON; halves of surrogate pairs, which UTF-8 cannot hold, become ``?``."""
+    """Compact JSON; lone surrogates, which UTF-8 cannot encode, become ``?``."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "replace").decode()
 
 
 def pack(value: Any) -> str:
-    """JSON, gzip, base64: rollouts are text, and shrink to a fraction. Equal values pack alike."""
+    """JSON, compressed by gzip, in base64. Equal values give equal text."""
     packed = gzip.compress(to_json(value).encode(), compresslevel=6, mtime=0)
     return base64.b64encode(packed).decode()

@@ -1,4 +1,4 @@
-"""``mmr1 report``: open the runs, write the page or serve it, say where it is."""
+"""``mmr1 report``: open the runs, write or serve the page, print where it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmr1.report.live import live_server
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import Run, open_run
 
-MOST_RUNS = 2
+MAX_RUNS = 2
 
 
 def make_report(folders: Sequence[Path], output: Path | None, media_bytes: int) -> Path:
@@ -44,8 +44,10 @@ def serve_report(folders: Sequence[Path], port: int) -> None:
     """
     console = Console(highlight=False, soft_wrap=True)
     with live_server(_open(folders), port) as server:
-        host, chosen = server.server_address[:2]
-        console.print(f"http://{host!s}:{chosen}/ shows the run as it goes on; Ctrl-C ends this")
+        host, server_port = server.server_address[:2]
+        console.print(
+            f"http://{host!s}:{server_port}/ shows the run as it goes on; Ctrl-C ends this"
+        )
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -53,6 +55,6 @@ def serve_report(folders: Sequence[Path], port: int) -> None:
 
 
 def _open(folders: Sequence[Path]) -> list[Run]:
-    if len(folders) > MOST_RUNS:
-        raise ValueError(f"a report shows one run or two beside each other, not {len(folders)}")
+    if len(folders) > MAX_RUNS:
+        raise ValueError(f"a report shows one run, or two side by side, not {len(folders)}")
     return [open_run(folder) for folder in folders]

@@ -1,4 +1,4 @@
-"""A run's directory, read for the report: what is there, and nothing more than that."""
+"""Read the directory of a run for the report. Missing files are allowed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import yaml
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The directory of one run; its files are read when they are asked for.
+    """The directory of one run; its files are read on demand.
 
     Attributes:
-        folder: Where the run wrote.
-        config: ``config.yaml`` as it stands, so that a run of another version can be shown too.
+        folder: The run's output directory.
+        config: ``config.yaml``, not validated, so that runs of other versions can be shown.
     """
 
     folder: Path
@@ -25,17 +25,17 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's name with its parent's: ``quickstart/rl``."""
+        """The last two names of the path, as ``quickstart/rl``."""
         return "/".join(self.folder.resolve().parts[-2:])
 
     def metrics(self) -> dict[str, list[Any]]:
-        """``metrics.jsonl`` as columns; a step without a number holds None."""
+        """``metrics.jsonl`` as columns; None for steps without the metric."""
         rows = list(read_lines(self.folder / "metrics.jsonl"))
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
 
     def steps(self) -> list[int]:
-        """The steps whose rollouts were kept, in order."""
+        """The steps that have rollouts on disk, in order."""
         files = (self.folder / "rollouts").glob("step_*.jsonl")
         return sorted(int(file.stem.removeprefix("step_")) for file in files)
 
@@ -48,7 +48,7 @@ class Run:
         return list(read_lines(self.folder / "quarantine.jsonl"))
 
     def evaluation(self) -> dict[str, Any]:
-        """``eval/result.json``, or nothing where the run was not evaluated."""
+        """``eval/result.json``; empty if the run was not evaluated."""
         file = self.folder / "eval" / "result.json"
         if not file.is_file():
             return {}
@@ -60,16 +60,16 @@ class Run:
         return sorted(p.name for p in (self.folder / "checkpoints").glob("step_*") if p.is_dir())
 
     def media_file(self, path: str) -> Path:
-        """A medium that a rollout names: as it was named, or under the run's own folder."""
-        given = Path(path)
-        return given if given.is_file() else self.folder / path
+        """The file of a rollout's medium: ``path`` itself, or ``path`` in the run's folder."""
+        file = Path(path)
+        return file if file.is_file() else self.folder / path
 
 
 def open_run(folder: Path) -> Run:
     """The run in a directory.
 
     Raises:
-        ValueError: It is none: there is no ``config.yaml`` in it, or not a readable one.
+        ValueError: It has no ``config.yaml``, or none that can be read.
     """
     file = folder / "config.yaml"
     if not file.is_file():
@@ -87,9 +87,9 @@ def open_run(folder: Path) -> Run:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON Lines file; none where there is no file.
+    """The objects of a JSON Lines file; none if the file is missing.
 
-    A last line without its newline is one that the run is still writing: it is left out.
+    A last line without a newline is skipped, because the run is still writing it.
 
     Raises:
         ValueError: Names the file and the line that is no JSON object.

@@ -1,4 +1,4 @@
-"""Small pictures of images and videos, once per medium, small enough for all to fit in a page."""
+"""Thumbnails of images and videos, scaled so that all of them fit into the page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mmr1.vision.images import load_image
 from mmr1.vision.videos import load_video
 
 SIDES = (320, 224, 160, 112, 80)
-"""Longest side of a thumbnail in pixels, the largest that fits the budget."""
+"""Longest side of a thumbnail in pixels; the largest that fits the budget is used."""
 FRAMES = 8
 """Frames shown of a video."""
-TRIED = 24
-"""Media whose thumbnails are made at every size to see which fits."""
+SAMPLES = 24
+"""Number of media from whose thumbnails the size of all of them is estimated."""
 QUALITY = 60
 
 Picture = dict[str, Any]
@@ -31,7 +31,7 @@ Picture = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """An image or video that rollouts show, and its file."""
+    """An image or video of a rollout, and its file."""
 
     digest: str
     kind: str
@@ -40,7 +40,7 @@ class Medium:
 
 
 def thumbnail(medium: Medium, side: int) -> Picture:
-    """A medium at ``side`` pixels; a medium that cannot be shown says why instead."""
+    """The thumbnail of a medium, ``side`` pixels long; or the reason why there is none."""
     try:
         return _video(medium, side) if medium.kind == "video" else _image(medium, side)
     except (OSError, ValueError) as error:
@@ -50,14 +50,14 @@ def thumbnail(medium: Medium, side: int) -> Picture:
 def fitting_side(media: Sequence[Medium], budget: int) -> int:
     """The largest of :data:`SIDES` at which all thumbnails together stay within ``budget`` bytes.
 
-    Judged by a few of them, evenly spread. The smallest side is taken if none fits.
+    Estimated from evenly spaced samples. The smallest side if none fits.
     """
     if not media:
         return SIDES[0]
-    tried = media[:: max(1, len(media) // TRIED)]
+    samples = media[:: max(1, len(media) // SAMPLES)]
     for side in SIDES:
-        size = sum(_bytes(thumbnail(medium, side)) for medium in tried)
-        if size * len(media) / len(tried) <= budget:
+        size = sum(_bytes(thumbnail(medium, side)) for medium in samples)
+        if size * len(media) / len(samples) <= budget:
             return side
     return SIDES[-1]
 
@@ -65,7 +65,7 @@ def fitting_side(media: Sequence[Medium], budget: int) -> int:
 def thumbnails(
     media: Iterable[Medium], side: int, progress: Callable[[int], None] = lambda done: None
 ) -> dict[str, Picture]:
-    """All pictures by digest; ``progress`` is told how many there are so far."""
+    """All thumbnails by digest; ``progress`` is called with the number finished."""
     pictures: dict[str, Picture] = {}
     for medium in media:
         pictures[medium.digest] = thumbnail(medium, side)
@@ -80,13 +80,13 @@ def _image(medium: Medium, side: int) -> Picture:
 
 
 def _video(medium: Medium, side: int) -> Picture:
-    """At most :data:`FRAMES` of the frames that the model was shown, at half the side."""
+    """At most :data:`FRAMES` of the frames that the model saw, at half the side."""
     sampling = {k: v for k, v in medium.options.items() if not k.endswith("_pixels")}
     budget = VideoBudget(frame=PixelBudget(4 * 28 * 28, (side // 2) ** 2))
     frames, metadata = load_video(MediaRef("video", medium.file, options=sampling), budget)
     every = -(-len(frames) // FRAMES)
-    chosen, indices = frames[::every], metadata.frames_indices[::every]
-    pictures = [Image.fromarray(f.permute(1, 2, 0).numpy()) for f in chosen]
+    shown_frames, indices = frames[::every], metadata.frames_indices[::every]
+    pictures = [Image.fromarray(f.permute(1, 2, 0).numpy()) for f in shown_frames]
     return {
         "kind": "video",
         "width": metadata.width,
@@ -97,12 +97,12 @@ def _video(medium: Medium, side: int) -> Picture:
 
 
 def _encode(image: Image.Image, side: int) -> str:
-    """A data URL. What is small already is kept as it is, every pixel."""
-    small = max(image.size) <= min(side, 96)
-    shown = image.copy()
-    shown.thumbnail((side, side))
+    """A data URL in WebP; small images are lossless."""
+    lossless = max(image.size) <= min(side, 96)
+    scaled = image.copy()
+    scaled.thumbnail((side, side))
     target = io.BytesIO()
-    shown.save(target, "WEBP", lossless=small, quality=QUALITY)
+    scaled.save(target, "WEBP", lossless=lossless, quality=QUALITY)
     return "data:image/webp;base64," + base64.b64encode(target.getvalue()).decode()
 
 

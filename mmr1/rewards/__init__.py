@@ -1,7 +1,7 @@
 """Verifiable rewards and the sandbox that runs them. Imports neither torch nor ray.
 
-The verifier's workers import modules of this package; loading the names lazily keeps the
-configuration and its libraries out of them.
+The verifier's workers import modules of this package. The names are loaded lazily, so that the
+workers do not import the configuration and its libraries.
 """
 
 from __future__ import annotations

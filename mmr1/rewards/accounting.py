@@ -1,4 +1,4 @@
-"""How many completions of a step have no valid reward, why, and when that ends the run."""
+"""Reward metrics of a step, and the limit on completions without a valid reward."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
     """The step's reward metrics.
 
     ``reward/mean`` and ``reward/<name>`` are means over valid values only and absent where
-    there are none. ``reward/invalid`` is the number without a valid reward, also by part
-    (``reward/invalid/<name>``) and by status (``reward/invalid/<status>``);
-    ``reward/no_answer`` is the number of completions without an answer.
+    there are none. ``reward/invalid`` counts the completions without a valid reward;
+    ``reward/invalid/<name>`` counts them by reward function, ``reward/invalid/<status>`` by status.
+    ``reward/no_answer`` counts the completions without an answer.
     """
     stats: StepStats = {"reward/invalid": float(sum(not r.valid for r in rewards))}
     stats["reward/no_answer"] = float(sum(r.status is Status.NO_ANSWER for r in rewards))
-    if values := [r.value for r in rewards if r.value is not None]:
-        stats["reward/mean"] = sum(values) / len(values)
+    if totals := [r.value for r in rewards if r.value is not None]:
+        stats["reward/mean"] = sum(totals) / len(totals)
     for name in dict.fromkeys(name for reward in rewards for name in reward.components):
-        found = [r.components[name] for r in rewards if name in r.components]
-        valid = [value for value in found if value is not None]
+        values = [r.components[name] for r in rewards if name in r.components]
+        valid = [value for value in values if value is not None]
         if valid:
             stats[f"reward/{name}"] = sum(valid) / len(valid)
-        if missing := len(found) - len(valid):
+        if missing := len(values) - len(valid):
             stats[f"reward/invalid/{name}"] = float(missing)
     for status, count in Counter(r.status for r in rewards if not r.valid).items():
         stats[f"reward/invalid/{status.value}"] = float(count)
@@ -43,7 +43,8 @@ def refuse_too_many_invalid(
     """End the run when too many completions of a step have no valid reward.
 
     Raises:
-        TooManyInvalidRewardsError: More than ``max_fraction`` are; names a part and a sample.
+        TooManyInvalidRewardsError: The share without one is above ``max_fraction``. Names the
+            first reward function and sample.
     """
     invalid = [(r, i) for r, i in zip(rewards, items, strict=True) if not r.valid]
     if len(invalid) <= max_fraction * len(rewards):

@@ -1,4 +1,8 @@
-"""Verdicts per second of the math reward: the fast path, and the verifier uncached and cached."""
+"""Verdicts per second of the math reward: the fast path, and the verifier uncached and cached.
+
+The code of ``mmr1 reward bench``. It is in the package, not in ``scripts/bench``, because the
+command measures a user's own machine after ``pip install``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ class Measurement:
 
 
 def plain_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Gold and answer as most of a stream has them: integers, decimals, fractions, letters."""
+    """Pairs of gold and answer that need no algebra: integers, decimals, fractions, letters."""
     random = Random(seed)
     pairs = []
     for _ in range(count):
@@ -47,7 +51,7 @@ def plain_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def algebra_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Gold and answer that only algebra can compare, all different."""
+    """Pairs of gold and answer that only algebra can compare. No gold occurs twice."""
     random = Random(seed)
     pairs = []
     for n in range(count):
@@ -67,21 +71,28 @@ def algebra_pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def run_bench(verdicts: int, workers: Sequence[int]) -> list[Measurement]:
-    """Measure; ``verdicts`` is the number of uncached ones on the sympy path for each pool."""
+    """Time each path.
+
+    Args:
+        verdicts: Uncached verdicts of sympy for each pool size.
+        workers: Pool sizes.
+    """
     plain = plain_pairs(100_000)
-    found = [_timed("fast path, answer against answer", len(plain), lambda: _decide(plain))]
+    measurements = [_timed("fast path, answer against answer", len(plain), lambda: _decide(plain))]
     completions = [
         (f"<think>so</think>\n<answer>{answer}</answer>", gold) for gold, answer in plain
     ]
-    found.append(_timed("fast path, whole completions", len(plain), lambda: _score(completions)))
+    measurements.append(
+        _timed("fast path, whole completions", len(plain), lambda: _score(completions))
+    )
     for size in workers:
         jobs = [j for j in (decide(*p) for p in algebra_pairs(verdicts)) if isinstance(j, Job)]
         with Pool(size, timeout_s=10.0) as pool:
             pool.start()
             label = f"sympy path, {size} worker{'s' if size > 1 else ''}"
-            found.append(_timed(f"{label}, uncached", len(jobs), lambda: pool.run(jobs)))  # noqa: B023
-            found.append(_timed(f"{label}, cached", len(jobs), lambda: pool.run(jobs)))  # noqa: B023
-    return found
+            measurements.append(_timed(f"{label}, uncached", len(jobs), lambda: pool.run(jobs)))  # noqa: B023
+            measurements.append(_timed(f"{label}, cached", len(jobs), lambda: pool.run(jobs)))  # noqa: B023
+    return measurements
 
 
 def _decide(pairs: Sequence[tuple[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""The built-in rewards by name, what checks their golds, and the tasks that ``auto`` knows."""
+"""The built-in reward functions by name, the checks of their golds, and the tasks of ``auto``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmr1.registry import Registry
 from mmr1.rewards.item import Job
 
 REWARDS = Registry(
-    "reward",
+    "reward function",
     {
         "auto": "mmr1.rewards.functions:AutoReward",
         "choice": "mmr1.rewards.answers.choice:choice",
@@ -47,10 +47,10 @@ GOLD_CHECKS = {
     "tiou": "mmr1.rewards.grounding.temporal:tiou_gold",
 }
 
-# Built-ins that need the accuracy another part found; their option ``of`` names it.
+# Built-ins that need the accuracy of another reward function; their option ``of`` names it.
 DERIVED = ("length_cosine", "temporal_contrast")
 
-# Task types, as our converters and other projects' records call them, and their reward.
+# Task types (of our converters and of other projects' records) to their reward function.
 TASKS = {
     "math": "math",
     "choice": "choice",
@@ -76,7 +76,7 @@ TASKS = {
 
 
 def gold_check(name: str) -> Callable[..., Job | None] | None:
-    """The function that checks a built-in's gold answers, where it has one."""
+    """The function that checks a built-in's gold answers, or None."""
     if name not in GOLD_CHECKS:
         return None
     module, _, attribute = GOLD_CHECKS[name].partition(":")
@@ -89,4 +89,4 @@ def reward_of_task(task: str | None) -> str | None:
     if task is None:
         return None
     plain = task.lower().replace("_", " ").replace("-", " ").strip()
-    return {known.replace("-", " "): name for known, name in TASKS.items()}.get(plain)
+    return {task_type.replace("-", " "): name for task_type, name in TASKS.items()}.get(plain)

@@ -1,4 +1,4 @@
-"""The composite reward of a run: named, weighted parts, gates, and a status for the whole."""
+"""The reward of a run: the weighted sum of named reward functions, with gates and a status."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ from mmr1.types import Reward, Sample, Status
 
 
 def build_composite_reward(
-    config: RewardsConfig, given: Mapping[str, RewardFunction] | None = None
+    config: RewardsConfig, reward_models: Mapping[str, RewardFunction] | None = None
 ) -> CompositeReward:
-    """The scorer a configuration describes; its verifier starts with the first hard verdict.
+    """The composite reward of a configuration.
 
-    ``given`` are parts by name that this package cannot make, such as reward models.
+    The verifier's processes start with the first answer that needs them.
+
+    Args:
+        config: The section ``rewards``.
+        reward_models: Loaded reward functions by name. They are used in place of those that the
+            configuration names, because this package imports no torch.
 
     Raises:
-        ValueError: A part is unknown, cannot be loaded, or has an option it does not know.
+        ValueError: A reward function is unknown, cannot be loaded or does not take an option.
     """
-    return CompositeReward(config, given or {})
+    return CompositeReward(config, reward_models or {})
 
 
 class CompositeReward:
-    """Scores completions with the parts of a configuration; close it when done."""
+    """Scores completions with the reward functions of a configuration; close it when done."""
 
-    def __init__(self, config: RewardsConfig, given: Mapping[str, RewardFunction]) -> None:
+    def __init__(self, config: RewardsConfig, reward_models: Mapping[str, RewardFunction]) -> None:
         self.config = config
         self._pool = Pool(config.workers, config.timeout_s)
         self._functions: dict[str, RewardFunction] = {}
         try:
-            for name, part in config.functions.items():
-                self._functions[name] = given.get(name) or make_reward_function(
+            for name, function_config in config.functions.items():
+                self._functions[name] = reward_models.get(name) or make_reward_function(
                     name,
-                    part,
+                    function_config,
                     self._pool,
                     self._functions,
                     workers=config.workers,
@@ -48,14 +53,15 @@ class CompositeReward:
     def score(self, items: Sequence[RewardItem]) -> list[Reward]:
         """The reward of each item, in order.
 
-        ``value`` is the weighted sum of the parts; ``parts`` holds them unweighted. A part below
-        its gate makes the parts after it 0 without running them. One part without a valid reward
-        leaves the whole without one: ``value`` is None, and ``error`` names the part.
+        ``value`` is the weighted sum of the functions' values; ``components`` holds them
+        unweighted. A function whose value is below its gate makes the functions after it 0
+        without running them. If one function has no valid reward, the completion has none:
+        ``value`` is None, and ``error`` names the function.
         """
         values: list[dict[str, Reward]] = [{} for _ in items]
         open_items = list(range(len(items)))
-        for name, part in self._functions.items():
-            rewards = part.score(
+        for name, function in self._functions.items():
+            rewards = function.score(
                 [items[index] for index in open_items], [values[index] for index in open_items]
             )
             assert len(rewards) == len(open_items), (name, len(rewards))
@@ -64,22 +70,22 @@ class CompositeReward:
             gate = self.config.functions[name].gate
             if gate is not None:
                 open_items = [i for i in open_items if _passes(values[i][name], gate)]
-        return [self._combine(found) for found in values]
+        return [self._combine(components) for components in values]
 
     def check_gold(self, samples: Iterable[Sample]) -> list[tuple[Sample, str]]:
-        """The samples whose gold answer a part cannot read, each with the reason."""
+        """The samples whose gold answer a reward function cannot read, each with the reason."""
         items = [RewardItem("", sample) for sample in samples]
         problems: list[tuple[Sample, str]] = []
-        for name, part in self._functions.items():
-            for item, message in zip(items, part.check_gold(items), strict=True):
+        for name, function in self._functions.items():
+            for item, message in zip(items, function.check_gold(items), strict=True):
                 if message is not None:
                     problems.append((item.sample, f"{name}: {message}"))
         return problems
 
     def close(self) -> None:
         """End every process; safe to call twice."""
-        for part in self._functions.values():
-            part.close()
+        for function in self._functions.values():
+            function.close()
         self._pool.close()
 
     def __enter__(self) -> CompositeReward:
@@ -88,20 +94,20 @@ class CompositeReward:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _combine(self, found: dict[str, Reward]) -> Reward:
-        parts: dict[str, float | None] = {}
+    def _combine(self, rewards: dict[str, Reward]) -> Reward:
+        components: dict[str, float | None] = {}
         total, status = 0.0, Status.OK
         for name, config in self.config.functions.items():
-            reward = found.get(name)  # None behind a closed gate
-            parts[name] = 0.0 if reward is None else reward.value
+            reward = rewards.get(name)  # None behind a closed gate
+            components[name] = 0.0 if reward is None else reward.value
             if reward is not None and reward.status is Status.NO_ANSWER:
                 status = Status.NO_ANSWER
-            total += config.weight * (parts[name] or 0.0)
-        for name, reward in found.items():
-            parts.update({f"{name}/{sub}": value for sub, value in reward.components.items()})
+            total += config.weight * (components[name] or 0.0)
+        for name, reward in rewards.items():
+            components.update({f"{name}/{sub}": value for sub, value in reward.components.items()})
             if not reward.valid:
-                return Reward(None, reward.status, parts, f"{name}: {reward.error}")
-        return Reward(total, status, parts)
+                return Reward(None, reward.status, components, f"{name}: {reward.error}")
+        return Reward(total, status, components)
 
 
 def _passes(reward: Reward, gate: float) -> bool:

@@ -1,7 +1,7 @@
-"""Where the answer of a completion is: one rule for every reward.
+"""Find the answer in a completion: one rule for every reward function.
 
-The thinking is never read. Of the rest, the last ``<answer>...</answer>`` holds the answer, and in
-it the last balanced ``\\boxed{...}`` where there is one.
+The thinking is never read. In the rest, the last ``<answer>...</answer>`` holds the answer. If that
+holds a balanced ``\\boxed{...}``, the last one is the answer.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def without_thinking(completion: str) -> str:
     start, end = completion.find("<think>"), completion.find("</think>")
     if 0 <= start < end and completion.count("think>") == 2:  # nearly every completion
         return completion[:start] + completion[end + len("</think>") :]
-    kept: list[str] = []
+    pieces: list[str] = []
     depth, position = 0, 0
     for tag in _THINK.finditer(completion):
         if depth == 0:
-            kept.append(completion[position : tag.start()])
+            pieces.append(completion[position : tag.start()])
         if tag[0] == "<think>":
             depth += 1
         elif depth:
             depth -= 1
         else:
-            kept.clear()
+            pieces.clear()
         position = tag.end()
     if depth == 0:
-        kept.append(completion[position:])
-    return "".join(kept)
+        pieces.append(completion[position:])
+    return "".join(pieces)
 
 
 def last_answer(text: str) -> str | None:
@@ -83,9 +83,9 @@ def extract_answer(completion: str, where: Where = "auto") -> str | None:
 
     Args:
         completion: The whole completion.
-        where: ``answer`` wants the tags; ``boxed`` wants a box (inside the tags if there are any);
-            ``auto`` takes the tags, or else a box; ``whole`` takes all that is not thinking where
-            there are no tags.
+        where: ``answer`` needs the tags. ``boxed`` needs a box, inside the tags if there are any.
+            ``auto`` takes the tags, or else a box. ``whole`` takes the tags, or else everything
+            but the thinking.
     """
     if where not in get_args(Where):
         raise ValueError(f"extract={where!r}: known are {', '.join(get_args(Where))}")

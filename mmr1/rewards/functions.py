@@ -1,4 +1,4 @@
-"""One part of a reward: items in, one checked reward for each out."""
+"""Reward functions: each turns items into one checked reward per item."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Reward, Status
 
 Values = Mapping[str, Reward]
-"""What the parts before this one gave one item."""
+"""One item's rewards from the functions before this one, by name."""
 
 
 class RewardFunction(Protocol):
-    """What the scorer knows of a part."""
+    """One function of a ``CompositeReward``."""
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
-        """One reward for each item; ``values`` are those of the earlier parts."""
+        """One reward for each item; ``values`` are those of the earlier functions."""
         ...
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
@@ -36,7 +36,7 @@ class RewardFunction(Protocol):
 
 
 class BuiltinReward:
-    """A function of mmr1's own, called here; the jobs it returns run in the pool.
+    """A built-in function. It is called in this process; the jobs it returns run in the pool.
 
     Raises:
         ValueError: The function does not take one of the options, or lacks one it needs.
@@ -49,9 +49,9 @@ class BuiltinReward:
         self._arguments = bind(self._function, options)
         self._gold = gold_check(name)
         if self._gold is not None:
-            known = inspect.signature(self._gold).parameters
+            gold_parameters = inspect.signature(self._gold).parameters
             self._gold_arguments = bind(
-                self._gold, {k: v for k, v in options.items() if k in known}
+                self._gold, {k: v for k, v in options.items() if k in gold_parameters}
             )
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
@@ -63,7 +63,7 @@ class BuiltinReward:
         ]
 
     def close(self) -> None:
-        """Nothing: the pool belongs to the scorer."""
+        """Nothing: the pool belongs to the composite reward."""
 
     def _call(self, item: RewardItem) -> Any:
         try:
@@ -81,42 +81,40 @@ class BuiltinReward:
 
 
 class AutoReward:
-    """The built-in reward that fits each sample's task type, chosen per sample.
+    """The built-in that fits each sample's task type.
 
-    The options of one of them are given under its name: ``{"iou": {"space": "resized"}}``. A
-    sample whose task is unknown or missing has no valid reward, and is an error at load.
+    A built-in's options are given under its name: ``{"iou": {"space": "resized"}}``. A sample whose
+    task is unknown or missing is an error at load, and has no valid reward.
     """
 
     def __init__(self, options: Mapping[str, Any], pool: Pool) -> None:
-        chosen = sorted(set(TASKS.values()))
+        names = sorted(set(TASKS.values()))
         for name in options:
-            if name not in chosen:
+            if name not in names:
                 raise ValueError(
-                    f"reward 'auto' has no option '{name}'{suggest(name, chosen)}; "
-                    f"it takes the options of: {', '.join(chosen)}"
+                    f"reward function 'auto' has no option '{name}'{suggest(name, names)}; "
+                    f"it takes the options of: {', '.join(names)}"
                 )
-        self._functions = {
-            name: BuiltinReward(name, options.get(name, {}), pool) for name in chosen
-        }
+        self._functions = {name: BuiltinReward(name, options.get(name, {}), pool) for name in names}
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
         rewards = [invalid(Status.ERROR, _unknown_task(item)) for item in items]
         for name, indices in self._by_reward(items).items():
-            found = self._functions[name].score([items[i] for i in indices], ())
-            for index, reward in zip(indices, found, strict=True):
+            task_rewards = self._functions[name].score([items[i] for i in indices], ())
+            for index, reward in zip(indices, task_rewards, strict=True):
                 rewards[index] = reward
         return rewards
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
         messages: list[str | None] = [_unknown_task(item) for item in items]
         for name, indices in self._by_reward(items).items():
-            found = self._functions[name].check_gold([items[i] for i in indices])
-            for index, message in zip(indices, found, strict=True):
+            task_messages = self._functions[name].check_gold([items[i] for i in indices])
+            for index, message in zip(indices, task_messages, strict=True):
                 messages[index] = message
         return messages
 
     def close(self) -> None:
-        """Nothing: the pool belongs to the scorer."""
+        """Nothing: the pool belongs to the composite reward."""
 
     def _by_reward(self, items: Sequence[RewardItem]) -> dict[str, list[int]]:
         indices: dict[str, list[int]] = {}
@@ -129,19 +127,22 @@ class AutoReward:
 
 def _unknown_task(item: RewardItem) -> str:
     task = item.sample.task
-    known = ", ".join(sorted(TASKS))
+    tasks = ", ".join(sorted(TASKS))
     return (
         f"sample '{item.sample.id}' has no task type"
         if task is None
         else f"sample '{item.sample.id}' has the task '{task}'{suggest(task, TASKS)}"
-    ) + f"; 'auto' knows: {known}"
+    ) + f"; 'auto' knows: {tasks}"
 
 
 class DerivedReward:
-    """A built-in that is a function of an accuracy: another part's, or a built-in's of its own.
+    """A built-in that is computed from the accuracy of another reward function.
+
+    The option ``of`` names that function: an earlier one of the configuration, or a built-in that
+    is then called for this purpose alone.
 
     Raises:
-        ValueError: ``of`` names neither an earlier part nor a built-in.
+        ValueError: ``of`` names neither.
     """
 
     def __init__(
@@ -154,56 +155,70 @@ class DerivedReward:
         function = REWARDS.load(name)
         self._function = function
         self._of = str(options.get("of", "math"))
-        own = {k: v for k, v in options.items() if k != "of"}
-        check_options(function, own, name)
-        measured = ("accuracy", "group_accuracy", "shuffled_accuracy")
-        self._measured = [n for n in measured if n in inspect.signature(function).parameters]
-        self._arguments = bind(function, {**own, **dict.fromkeys(self._measured, 0.0)})
+        function_options = {k: v for k, v in options.items() if k != "of"}
+        check_options(function, function_options, name)
+        measurable = ("accuracy", "group_accuracy", "shuffled_accuracy")
+        self._measured = [n for n in measurable if n in inspect.signature(function).parameters]
+        self._arguments = bind(function, {**function_options, **dict.fromkeys(self._measured, 0.0)})
         self._reuse = self._of in earlier
         if not self._reuse and (self._of in DERIVED or self._of not in REWARDS.builtin):
             raise ValueError(
-                f"reward '{name}': of={self._of} is neither a part before it "
+                f"reward function '{name}': of={self._of} is neither a function before it "
                 f"({', '.join(earlier) or 'there is none'}) nor a built-in accuracy"
             )
         self._accuracy = earlier[self._of] if self._reuse else BuiltinReward(self._of, {}, pool)
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
         if self._reuse:
-            own = [value[self._of] for value in values]
+            accuracies = [value[self._of] for value in values]
         else:
-            own = self._accuracy.score(items, values)
-        group = _means([(item.group, reward) for item, reward in zip(items, own, strict=True)])
-        shuffled = self._shuffled(items) if "shuffled_accuracy" in self._measured else {}
+            accuracies = self._accuracy.score(items, values)
+        group_means = _means(
+            [(item.group, reward) for item, reward in zip(items, accuracies, strict=True)]
+        )
+        shuffled_means = self._shuffled(items) if "shuffled_accuracy" in self._measured else {}
         return [
-            self._one(item, reward, group.get(item.group), shuffled.get(item.group))
-            for item, reward in zip(items, own, strict=True)
+            self._derive(item, reward, group_means.get(item.group), shuffled_means.get(item.group))
+            for item, reward in zip(items, accuracies, strict=True)
         ]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
         return [None] * len(items) if self._reuse else self._accuracy.check_gold(items)
 
     def close(self) -> None:
-        """Nothing: the pool and an earlier part belong to the scorer."""
+        """Nothing: the composite reward closes the pool and the earlier function."""
 
     def _shuffled(self, items: Sequence[RewardItem]) -> dict[int, float]:
         """Mean accuracy of each group's completions with shuffled frames."""
         first = {item.group: item for item in reversed(items) if item.shuffled}
-        asked = [replace(i, completion=text) for i in first.values() for text in i.shuffled or ()]
-        rewards = self._accuracy.score(asked, [{} for _ in asked])
-        return _means([(item.group, reward) for item, reward in zip(asked, rewards, strict=True)])
+        shuffled_items = [
+            replace(i, completion=text) for i in first.values() for text in i.shuffled or ()
+        ]
+        rewards = self._accuracy.score(shuffled_items, [{} for _ in shuffled_items])
+        return _means(
+            [(item.group, reward) for item, reward in zip(shuffled_items, rewards, strict=True)]
+        )
 
-    def _one(
-        self, item: RewardItem, own: Reward, group: float | None, shuffled: float | None
+    def _derive(
+        self,
+        item: RewardItem,
+        accuracy: Reward,
+        group_accuracy: float | None,
+        shuffled_accuracy: float | None,
     ) -> Reward:
-        if not own.valid:
-            return invalid(own.status, f"no accuracy from '{self._of}': {own.error}")
-        found = {"accuracy": own.value, "group_accuracy": group, "shuffled_accuracy": shuffled}
+        if not accuracy.valid:
+            return invalid(accuracy.status, f"no accuracy from '{self._of}': {accuracy.error}")
+        accuracies = {
+            "accuracy": accuracy.value,
+            "group_accuracy": group_accuracy,
+            "shuffled_accuracy": shuffled_accuracy,
+        }
         if item.shuffled is None and "shuffled_accuracy" in self._measured:
             return Reward(0.0)
-        if shuffled is None and "shuffled_accuracy" in self._measured:
+        if shuffled_accuracy is None and "shuffled_accuracy" in self._measured:
             return invalid(Status.ERROR, "the item has no completions with shuffled frames")
         try:
-            measured = {name: found[name] for name in self._measured}
+            measured = {name: accuracies[name] for name in self._measured}
             return as_reward(self._function(**{**self._arguments(item), **measured}))
         except Exception as error:
             return reward_of_exception(error)
@@ -215,14 +230,14 @@ def _means(values: Sequence[tuple[int, Reward]]) -> dict[int, float]:
     for group, reward in values:
         if reward.value is not None:
             groups.setdefault(group, []).append(reward.value)
-    return {group: sum(found) / len(found) for group, found in groups.items()}
+    return {group: sum(group_values) / len(group_values) for group, group_values in groups.items()}
 
 
 def resolve_jobs(outcomes: Sequence[Any], pool: Pool) -> list[Reward]:
     """Run the jobs among the outcomes, all at once, and check every value."""
     jobs = [outcome for outcome in outcomes if isinstance(outcome, Job)]
-    done = iter(pool.run(jobs)) if jobs else iter(())
-    return [next(done)[0] if isinstance(o, Job) else as_reward(o) for o in outcomes]
+    results = iter(pool.run(jobs)) if jobs else iter(())
+    return [next(results)[0] if isinstance(o, Job) else as_reward(o) for o in outcomes]
 
 
 def make_reward_function(
@@ -234,24 +249,24 @@ def make_reward_function(
     workers: int,
     timeout_s: float,
 ) -> RewardFunction:
-    """The part that a configuration describes.
+    """The reward function that a configuration describes.
 
     Args:
-        name: The part's name; the reward's too where ``use`` is absent.
+        name: Its key in ``rewards.functions``; the built-in's name where ``use`` is absent.
         config: Its configuration.
         pool: The verifier, for built-ins.
-        earlier: The parts before it.
+        earlier: The functions before it, by name.
         workers: Processes of an isolated plugin.
-        timeout_s: Deadline of one call of a plugin without its own.
+        timeout_s: Seconds for one call of a plugin, unless its configuration sets its own.
 
     Raises:
-        ValueError: Naming what is wrong with it.
+        ValueError: It is unknown, cannot be loaded or does not take an option.
     """
     use = config.use or name
     if use == "reward_model":
         raise ValueError(
-            f"reward '{name}' is a reward model, which scores inside a run; use it with mmr1 train,"
-            " dpo or eval"
+            f"reward function '{name}' is a reward model, which needs a run; "
+            "use it with mmr1 train, dpo or eval"
         )
     if use == "auto":
         return AutoReward(config.options, pool)

@@ -19,9 +19,10 @@ class Query(BaseModel):
 
     Attributes:
         query: Prompt and completion of each item, as one text.
-        prompts: The prompts; where a query begins with its prompt, the rest is the completion.
+        prompts: The prompts. A query that begins with its prompt is cut there; the rest is the
+            completion.
         labels: The gold answers.
-        rows: Instead of all these, whole rows as ``mmr1 reward score`` reads them.
+        rows: Rows as ``mmr1 reward score`` reads them, in place of the other three.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -32,23 +33,23 @@ class Query(BaseModel):
     rows: list[dict[str, Any]] | None = None
 
 
-def create_app(scorer: CompositeReward) -> FastAPI:
-    """An application that answers ``POST /`` and ``POST /get_reward``, and ``GET /health``.
+def create_app(composite_reward: CompositeReward) -> FastAPI:
+    """An application that answers ``POST /``, ``POST /get_reward`` and ``GET /health``.
 
-    ``rewards`` and ``scores`` hold a number for each query, or null where there is no valid
-    reward; ``status`` and ``error`` say why; ``extra_logs`` holds the parts.
+    In its answer, ``rewards`` and ``scores`` hold one number per query, or null without a valid
+    reward. ``status`` and ``error`` say why. ``extra_logs`` holds the components.
     """
     app = FastAPI(title="mmr1 reward")
 
     @app.get("/health")
     def health() -> dict[str, Any]:
-        return {"status": "ok", "functions": list(scorer.config.functions)}
+        return {"status": "ok", "functions": list(composite_reward.config.functions)}
 
     @app.post("/")
     @app.post("/get_reward")
     def get_reward(query: Query) -> dict[str, Any]:
         try:
-            return _answer(scorer.score(_items(query)))
+            return _answer(composite_reward.score(_items(query)))
         except ValueError as error:
             raise HTTPException(422, str(error)) from error
 

@@ -1,4 +1,4 @@
-"""What a reward is asked about, and what it may answer."""
+"""The input of a reward function, and the values it may return."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RewardItem:
         group: Items of one prompt share this number.
         media_sizes: ``(width, height)`` in pixels the model saw, one per medium.
         grid_thw: ``(frames, rows, columns)`` of vision patches, one per medium.
-        shuffled: Completions of the same prompt with its frames shuffled (``temporal_contrast``);
-            None where there is nothing to shuffle, or nobody asked: no contrast and no bonus.
+        shuffled: Completions of the same prompt with its frames shuffled, for
+            ``temporal_contrast``. None where nothing was shuffled; the bonus is then 0.
     """
 
     completion: str
@@ -38,12 +38,12 @@ class RewardItem:
 
 
 class BadGoldError(ValueError):
-    """The gold answer cannot be read by this reward; the completion is not to blame."""
+    """A reward function cannot read the gold answer; the completion is not to blame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Work for the sandbox, returned by a reward function that cannot decide cheaply itself.
+    """Work for the sandbox. A reward function returns it where its own process is not safe enough.
 
     Attributes:
         target: ``"module:function"``, imported by the worker.
@@ -57,18 +57,18 @@ class Job:
 
 
 def no_answer() -> Reward:
-    """The completion holds no answer: an honest 0 with a status of its own."""
+    """The completion holds no answer: a valid 0, with its own status."""
     return Reward(0.0, Status.NO_ANSWER)
 
 
 def invalid(status: Status, error: str) -> Reward:
-    """No valid reward, and why, on one line."""
+    """No valid reward; ``error`` becomes one line of at most 500 characters."""
     line = " ".join(error.split())
     return Reward(None, status, error=line if len(line) <= 500 else f"{line[:497]}...")
 
 
 def as_reward(value: Any) -> Reward:
-    """What a reward function returned, checked: a finite number, or no valid reward."""
+    """A reward function's return value as a reward; anything but a finite number is invalid."""
     if type(value) is float and math.isfinite(value):
         return Reward(value)
     if isinstance(value, Reward):

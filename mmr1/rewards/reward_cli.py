@@ -23,9 +23,7 @@ from mmr1.rewards.plugins.item_rows import batches, read_rows, scored_row, to_it
 from mmr1.rewards.specs import read_spec
 from mmr1.types import Reward
 
-app = typer.Typer(
-    no_args_is_help=True, help="Verifiable rewards: look at them, try them, serve them."
-)
+app = typer.Typer(no_args_is_help=True, help="Verifiable rewards: list, try and serve them.")
 
 SPEC_HELP = "a name, name:option=value,..., file.py:function, http://..., or composite.yaml"
 _BATCH = 1024
@@ -33,8 +31,8 @@ _MEASURED = ("accuracy", "group_accuracy", "shuffled_accuracy")
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """A user's mistake is one line, not a traceback."""
+def _one_line_errors() -> Iterator[None]:
+    """Print a user's mistake as one line, without a traceback."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -44,7 +42,7 @@ def _errors() -> Iterator[None]:
 
 @app.command("list")
 def list_rewards() -> None:
-    """The rewards that can be named."""
+    """The reward functions that can be named."""
     table = Table(box=None, pad_edge=False)
     table.add_column("reward", no_wrap=True)
     table.add_column("what it pays")
@@ -56,10 +54,10 @@ def list_rewards() -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A built-in reward, or file.py:function")],
+    name: Annotated[str, typer.Argument(help="A built-in, or file.py:function")],
 ) -> None:
-    """Semantics, options and examples of a reward."""
-    with _errors():
+    """Semantics, options and examples of a reward function."""
+    with _one_line_errors():
         function = REWARDS.load(name)
     typer.echo(f"{name}: {inspect.getdoc(function) or 'has no documentation'}\n")
     typer.echo("options:")
@@ -77,50 +75,50 @@ def show(
 def score(
     reward: Annotated[str, typer.Option(help=SPEC_HELP)],
     input: Annotated[Path, typer.Option(help="JSONL rows {completion, answer, ...}")],
-    output: Annotated[Path, typer.Option(help="JSONL rows with reward, parts, status and error")],
+    output: Annotated[Path, typer.Option(help="JSONL rows with reward, components, status, error")],
     workers: Annotated[int | None, typer.Option(min=1, help="Verifier processes")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds for one verdict")] = None,
 ) -> None:
     """Score a file of completions, in order."""
-    with _errors():
+    with _one_line_errors():
         rows = [(row, to_item(row, where)) for row, where in read_rows(input)]
         config = read_spec(reward, workers=workers, timeout_s=timeout)
         start = time.perf_counter()
-        with build_composite_reward(config) as scorer, _written(output) as write:
-            statuses = _score_all(scorer, rows, write)
+        with build_composite_reward(config) as composite_reward, _open_output(output) as write:
+            statuses = _score_all(composite_reward, rows, write)
         seconds = time.perf_counter() - start
-    typer.echo(_told(statuses, seconds, output))
+    typer.echo(_summary_line(statuses, seconds, output))
 
 
 def _score_all(
-    scorer: CompositeReward, rows: list[Any], write: Callable[[dict[str, Any]], None]
+    composite_reward: CompositeReward, rows: list[Any], write: Callable[[dict[str, Any]], None]
 ) -> list[Reward]:
     rewards: list[Reward] = []
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("scoring", total=len(rows))
         for batch in batches(rows, _BATCH):
-            found = scorer.score([item for _, item in batch])
-            for (row, _), reward in zip(batch, found, strict=True):
+            batch_rewards = composite_reward.score([item for _, item in batch])
+            for (row, _), reward in zip(batch, batch_rewards, strict=True):
                 write(scored_row(row, reward))
-            rewards += found
+            rewards += batch_rewards
             progress.advance(task, len(batch))
     return rewards
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A JSONL file that appears when it is whole."""
-    part = path.with_name(f"{path.name}.part")
+def _open_output(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Write a JSONL file. It appears under its name only once it is complete."""
+    partial = path.with_name(f"{path.name}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        with partial.open("w", encoding="utf-8") as file:
             yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
-        part.replace(path)
+        partial.replace(path)
     finally:
-        part.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
-def _told(rewards: list[Reward], seconds: float, output: Path) -> str:
+def _summary_line(rewards: list[Reward], seconds: float, output: Path) -> str:
     values = [reward.value for reward in rewards if reward.value is not None]
     mean = f"mean {sum(values) / len(values):.4f}" if values else "no mean"
     counts = Counter(reward.status.value for reward in rewards)
@@ -136,14 +134,17 @@ def bench(
     """Verdicts per second on this machine."""
     from mmr1.rewards.bench import run_bench
 
-    with _errors():
-        found = run_bench(verdicts, [int(size) for size in workers.split(",")])
+    with _one_line_errors():
+        measurements = run_bench(verdicts, [int(size) for size in workers.split(",")])
     table = Table(box=None, pad_edge=False)
     for column in ("path", "verdicts", "seconds", "verdicts/s"):
         table.add_column(column, justify="left" if column == "path" else "right")
-    for line in found:
+    for line in measurements:
         table.add_row(
-            line.what, f"{line.verdicts:,}", f"{line.seconds:.3f}", f"{line.per_second:,.0f}"
+            line.what,
+            f"{line.verdicts:,}",
+            f"{line.seconds:.3f}",
+            f"{line.per_second:,.0f}",
         )
     Console().print(table)
 
@@ -157,16 +158,16 @@ def serve(
     timeout: Annotated[float | None, typer.Option(help="Seconds for one verdict")] = None,
 ) -> None:
     """Serve a reward over HTTP, in OpenRLHF's protocol."""
-    with _errors():
+    with _one_line_errors():
         try:
             import uvicorn
 
             from mmr1.rewards.http_server import create_app
         except ImportError as error:
             raise ValueError(f"{error}; install it with: pip install 'mmr1[serve]'") from error
-        with build_composite_reward(read_spec(spec, workers=workers, timeout_s=timeout)) as scorer:
+        with build_composite_reward(read_spec(spec, workers=workers, timeout_s=timeout)) as reward:
             typer.echo(f"serving {spec} on http://{host}:{port}/get_reward")
-            uvicorn.run(create_app(scorer), host=host, port=port, log_level="warning")
+            uvicorn.run(create_app(reward), host=host, port=port, log_level="warning")
 
 
 def _summary(function: Any) -> str:
@@ -175,7 +176,7 @@ def _summary(function: Any) -> str:
 
 def _option_lines(name: str, function: Any) -> list[str]:
     if inspect.isclass(function):
-        return ["those of a built-in, under its name"]
+        return ["those of a built-in, under the built-in's name"]
     parameters = inspect.signature(function).parameters.values()
     options = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in COLUMNS]
     lines = [
@@ -183,19 +184,19 @@ def _option_lines(name: str, function: Any) -> list[str]:
         for p in options
     ]
     if name in DERIVED:
-        lines.insert(0, "of: an earlier part, or a built-in accuracy = 'math'")
+        lines.insert(0, "of: an earlier reward function, or a built-in accuracy = 'math'")
     return lines or ["none"]
 
 
 def _columns_read(function: Any) -> list[str]:
     if inspect.isclass(function):
         return ["task"]
-    known = {*COLUMNS, *ALIASES}
+    columns = {*COLUMNS, *ALIASES}
     parameters = inspect.signature(function).parameters.values()
     return [
         p.name
         for p in parameters
-        if p.name in known or (p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in _MEASURED)
+        if p.name in columns or (p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in _MEASURED)
     ]
 
 

@@ -1,4 +1,4 @@
-"""``SPEC`` of the command line: a name, a name with options, a plugin, a URL or a YAML file."""
+"""Read a ``SPEC`` of the command line: a name, with options, a plugin, a URL or a YAML file."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _FUNCTION_KEYS = ("isolated", "timeout_s")
 
 
 def read_spec(spec: str, **overrides: Any) -> RewardsConfig:
-    """The rewards that a SPEC describes.
+    """The section ``rewards`` that a SPEC describes.
 
     Args:
         spec: ``math``, ``iou:space=resized,threshold=0.5``, ``my.py:reward:bonus=2``,
-            ``http://host:port/get_reward`` or ``composite.yaml``, whose ``functions`` (``rewards``)
-            are those of a run's configuration.
-        overrides: Keys of ``RewardsConfig`` that win over the file's; None is left alone.
+            ``http://host:port/get_reward`` or ``composite.yaml``, which holds ``functions`` as the
+            section ``rewards`` of a run's configuration does.
+        overrides: Keys of ``RewardsConfig`` that win over the file's; None changes nothing.
 
     Raises:
         ValueError: The file cannot be read, or is no rewards section.
     """
-    given = _read_file(Path(spec)) if spec.endswith((".yaml", ".yml")) else _one_function(spec)
-    given.update({k: v for k, v in overrides.items() if v is not None})
+    section = _read_file(Path(spec)) if spec.endswith((".yaml", ".yml")) else _one_function(spec)
+    section.update({k: v for k, v in overrides.items() if v is not None})
     try:
-        return RewardsConfig.model_validate(given)
+        return RewardsConfig.model_validate(section)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
@@ -43,13 +43,13 @@ def read_spec(spec: str, **overrides: Any) -> RewardsConfig:
 def _one_function(spec: str) -> dict[str, Any]:
     match = None if is_url(spec) else _WITH_OPTIONS.fullmatch(spec)
     use, options = (match["use"], _options(match["options"], spec)) if match else (spec, {})
-    part = {key: options.pop(key) for key in _FUNCTION_KEYS if key in options}
+    function_keys = {key: options.pop(key) for key in _FUNCTION_KEYS if key in options}
     name = "remote" if is_url(use) else use.rpartition(":")[2].rpartition(".")[2] or use
-    return {"functions": {name: {"use": use, "options": options, **part}}}
+    return {"functions": {name: {"use": use, "options": options, **function_keys}}}
 
 
 def _options(text: str, spec: str) -> dict[str, Any]:
-    """``a=1,b=[2,3]``: values are YAML; a comma inside brackets separates no options."""
+    """``a=1,b=[2,3]`` as a mapping. Values are YAML; only a comma before ``name=`` separates."""
     options = {}
     for pair in re.split(r",(?=[A-Za-z_]\w*=)", text):
         name, _, value = pair.partition("=")

@@ -38,9 +38,9 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
         for number in range(done + 1, config.trainer.max_steps + 1):
             timer = PhaseTimer(f"step {number}")
             rollout = rollouts.take(number)
-            groups, version = rollout.sampled, policy.version
+            sampled, version = rollout.sampled, policy.version
             with timer("experience"):
-                batch = make_batch(config, components, groups.kept, number)
+                batch = make_batch(config, components, sampled.groups, number)
             with timer("update"), attach_batch_to_failure(number, batch):
                 stats = learn(components, batch, is_warm_up(number, config.algorithm))
             components.coefficients.adapt(stats)
@@ -48,10 +48,10 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                 rollouts.load_weights(policy)
                 if reference and is_due(number, config.algorithm.ref_model_sync_steps):
                     reference.refresh()
-            stats |= {**groups.stats, "rollout/staleness": staleness(groups.kept, version)}
+            stats |= {**sampled.stats, "rollout/staleness": staleness(sampled.groups, version)}
             seconds = {**rollout.seconds, **timer.seconds()}
-            line = step_stats(number, groups.everything, stats, seconds, components.media)
-            yield Step(number, line, groups.kept, first_advantages(batch))
+            line = step_stats(number, sampled.all_groups, stats, seconds, components.media)
+            yield Step(number, line, sampled.groups, first_advantages(batch))
 
 
 def roll_out(config: Config, components: TrainerComponents, number: int) -> Rollout:

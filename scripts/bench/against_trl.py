@@ -28,7 +28,7 @@ from PIL import Image
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.vision.families.tiny import new_model
 
 HERE = Path(__file__).parent
@@ -78,7 +78,7 @@ def _inputs(work: Path) -> tuple[Path, Path]:
         subprocess.run(command, check=True)
     records = data / "rl.jsonl"
     rows = []
-    for sample in load_samples(records)[:64]:
+    for sample in read_records(records)[:64]:
         path = work / f"{sample.id}.png"
         Image.open(sample.media[0].path).convert("RGB").resize((280, 280)).save(path)
         content = f"<image>{sample.question}"

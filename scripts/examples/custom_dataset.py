@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmr1.data.record import load_samples, write_records
+from mmr1.data.record import read_records, write_records
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
 
@@ -39,7 +39,7 @@ def samples(folder: Path, count: int) -> Iterator[Sample]:
 def main(folder: Path, count: int = 32) -> None:
     (folder / "images").mkdir(parents=True)
     write_records(folder / "train.jsonl", samples(folder, count))
-    read = load_samples(folder / "train.jsonl")  # every record checked
+    read = read_records(folder / "train.jsonl")  # every record checked
     print(f"{len(read)} records in {folder}/train.jsonl; the first: {read[0].question}")
     print(
         f"mmr1 train run.yaml data.train={folder}/train.jsonl 'rewards.functions={{exact: {{}}}}'"

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from mmr1.config import Config
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
@@ -39,7 +39,7 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
     algorithm = build_algorithm(config.algorithm)
     scores = build_packed_model(config, model, family, media, temperature=1.0)
     policy = LocalPolicy(scores, algorithm, Optimizer(model, config.optimizer, steps), updates=1)
-    rollout, sampler = HfEngine(model, family, media), Sampler({"own": load_samples(records)}, 0)
+    rollout, sampler = HfEngine(model, family, media), Sampler({"own": read_records(records)}, 0)
 
     with build_composite_reward(config.rewards) as scorer:
         rewards = RewardManager(scorer, media, max_invalid_fraction=0.2)

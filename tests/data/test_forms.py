@@ -208,12 +208,14 @@ def test_video_and_picture_of_one_question(root: Path) -> None:
         "problem": "<image 1> What sugar is this?",
         "image_path": "images/a.png",
     }
-    shown = shape(read_row(row, Place(root, "s", 0)))[0]
-    assert shown.startswith("user: video image ' What sugar")
+    sample_shape = shape(read_row(row, Place(root, "s", 0)))[0]
+    assert sample_shape.startswith("user: video image ' What sugar")
 
 
 def test_an_unknown_or_forced_form(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"a row with the keys colour has none of the known forms"):
+    with pytest.raises(
+        ValueError, match=r"a row with the keys colour has none of the known formats"
+    ):
         read_row({"colour": "red"}, Place(root, "s", 0))
     with pytest.raises(ValueError, match=r"unknown data\.format 'easyrl' \(did you mean 'easyr1'"):
         read_row(ROWS["easyr1"][0], Place(root, "s", 0), "easyrl")
@@ -229,8 +231,8 @@ def test_absolute_paths_of_other_machines(root: Path) -> None:
         return {"image_path": path, "question": "?", "ground_truth": "1"}
 
     place = Place(root, "s", 0)
-    found = read_row(row("/home/them/x/images/a.png"), place).media[0]
-    assert found.path == root / "images/a.png"
+    medium = read_row(row("/home/them/x/images/a.png"), place).media[0]
+    assert medium.path == root / "images/a.png"
     # A file name alone could be another file; a relative name is meant as it is written.
     for bad in ("/home/them/other/clip.mp4", "x/images/a.png", "/x/../images/../../a.png"):
         with pytest.raises(ValueError, match=r"does not exist|leads outside"):
@@ -280,7 +282,7 @@ def test_sources_that_are_none(root: Path) -> None:
         with pytest.raises(ValueError, match=message):
             load_samples(root / spec if "jsonl" in spec else f"./{spec}")
     (root / "bad.parquet").write_bytes(b"PAR1 nothing PAR1")
-    with pytest.raises(ValueError, match=r"bad\.parquet: not a sound parquet file"):
+    with pytest.raises(ValueError, match=r"bad\.parquet: not a valid parquet file"):
         load_samples(root / "bad.parquet")
     (root / "bad.json").write_text("{]")
     with pytest.raises(ValueError, match=r"bad\.json: not valid JSON"):
@@ -314,8 +316,8 @@ def test_a_mixture_names_its_weights(root: Path) -> None:
     for name in ("a", "b"):
         (root / f"{name}.jsonl").write_text(json.dumps({"problem": name, "answer": "1"}))
     weights = {str(root / "a.jsonl"): 3.0, str(root / "b.jsonl"): 1.0}
-    sources, found = load_mixture(DataConfig(train=weights))
-    assert found == weights
+    sources, shares = load_mixture(DataConfig(train=weights))
+    assert shares == weights
     assert [s[0].question for s in sources.values()] == ["a", "b"]
     with pytest.raises(ValueError, match=r"data\.train is not set"):
         load_mixture(DataConfig())

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from mmr1.config import DataConfig
-from mmr1.data.record import decode, encode, load_samples, parse_json, write_records
+from mmr1.data.record import decode, encode, parse_json, read_records, write_records
 from mmr1.data.schema import json_schema
-from mmr1.data.sources import load_samples as load_source
+from mmr1.data.sources import load_samples
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from tests.paths import REPOSITORY
 
@@ -60,7 +60,7 @@ def test_tags_take_the_media_in_order(folder: Path) -> None:
             images=["images/b.png", "images/a.png"],
         ),
     )
-    (sample,) = load_samples(path)
+    (sample,) = read_records(path)
     kinds = [p.text if isinstance(p, TextPart) else p.path.name for p in sample.messages[0].parts]
     assert kinds == ["first ", "b.png", ", then ", "a.png", "!"]
 
@@ -71,7 +71,7 @@ def test_list_content_names_its_media(folder: Path) -> None:
     content = [image, {"type": "text", "text": "Why?"}, video]
     rows = row(messages=[{"role": "user", "content": content}])
     del rows["images"]
-    (sample,) = load_samples(write(folder, rows))
+    (sample,) = read_records(write(folder, rows))
     assert sample.media[0].size == (40, 30)
     assert (sample.media[1].kind, sample.media[1].options) == ("video", {"fps": 2.0})
     assert sample.question == "Why?"
@@ -85,7 +85,7 @@ def test_embedded_media_and_media_root(
     embedded = [{"type": "image", "data": data}, {"type": "image", "path": "a.png"}]
     rows = row(messages=[{"role": "user", "content": embedded}])
     del rows["images"]
-    (sample,) = load_samples(write(elsewhere, rows), media_root=folder / "images")
+    (sample,) = read_records(write(elsewhere, rows), media_root=folder / "images")
     assert sample.media[0].read() == png("green")
     assert sample.media[1].read() == png()
 
@@ -144,7 +144,7 @@ FAULTS = {
 def test_faults_name_file_line_and_remedy(folder: Path, bad: object, message: str) -> None:
     path = write(folder, row(id="sound"), "\n", bad)
     with pytest.raises(ValueError, match=message) as caught:
-        load_samples(path)
+        read_records(path)
     assert str(caught.value).startswith(f"{path}:3: ")
     assert "\n" not in str(caught.value)
 
@@ -155,21 +155,21 @@ def test_symlink_out_of_the_root(folder: Path, tmp_path_factory: pytest.TempPath
     (folder / "images/link.png").symlink_to(secret)
     (folder / "images/loop.png").symlink_to(folder / "images/loop.png")
     with pytest.raises(ValueError, match="leads outside"):
-        load_samples(write(folder, row(images=["images/link.png"])))
+        read_records(write(folder, row(images=["images/link.png"])))
     with pytest.raises(ValueError, match=r"loop\.png"):
-        load_samples(write(folder, row(images=["images/loop.png"])))
+        read_records(write(folder, row(images=["images/loop.png"])))
 
 
 def test_whole_file_faults(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"none\.jsonl: no such file"):
-        load_samples(folder / "none.jsonl")
+        read_records(folder / "none.jsonl")
     with pytest.raises(ValueError, match="holds no records"):
-        load_samples(write(folder, "\n"))
+        read_records(write(folder, "\n"))
     with pytest.raises(ValueError, match="the id 'x' appears twice"):
-        load_samples(write(folder, row(), row()))
+        read_records(write(folder, row(), row()))
     (folder / "train.jsonl").write_bytes(b'{"id": "\xff"}\n')
     with pytest.raises(ValueError, match=r"train\.jsonl:1: not UTF-8"):
-        load_samples(folder / "train.jsonl")
+        read_records(folder / "train.jsonl")
 
 
 def test_writing_is_whole_or_not_at_all(folder: Path) -> None:
@@ -177,7 +177,7 @@ def test_writing_is_whole_or_not_at_all(folder: Path) -> None:
     before = path.read_bytes()
     outside = Sample("y", (Message("user", (MediaRef("image", Path("/etc/hostname")),)),))
     with pytest.raises(ValueError, match="lies outside"):
-        write_records(path, [*load_samples(path), outside])
+        write_records(path, [*read_records(path), outside])
     assert path.read_bytes() == before
     assert [p.name for p in folder.iterdir() if p.is_file()] == ["train.jsonl"]
 
@@ -243,5 +243,5 @@ def test_a_pickle_is_no_dataset_and_is_never_run(tmp_path):
         place.write_bytes(pickle.dumps([Payload()]))
     for spec in (places[0], places[1], places[2].parent):
         with pytest.raises(ValueError, match=r"is no file|not UTF-8"):
-            load_source(str(spec), DataConfig())
+            load_samples(str(spec), DataConfig())
     assert not (tmp_path / "ran").exists()

@@ -29,11 +29,13 @@ def test_every_epoch_is_another_permutation() -> None:
 
 @given(st.integers(0, 25), st.integers(0, 25))
 def test_a_peek_changes_nothing(drawn: int, count: int) -> None:
-    sampler, other = (Sampler({"a": make("a", 7), "b": make("b", 3)}, seed=1) for _ in range(2))
-    sampler.next(drawn), other.next(drawn)
-    seen = ids(sampler.peek(count))
-    assert sampler.state_dict() == other.state_dict()
-    assert ids(sampler.next(count)) == seen == ids(other.next(count))
+    sampler, without_peek = (
+        Sampler({"a": make("a", 7), "b": make("b", 3)}, seed=1) for _ in range(2)
+    )
+    sampler.next(drawn), without_peek.next(drawn)
+    peeked = ids(sampler.peek(count))
+    assert sampler.state_dict() == without_peek.state_dict()
+    assert ids(sampler.next(count)) == peeked == ids(without_peek.next(count))
 
 
 def test_the_order_is_the_one_it_always_was() -> None:

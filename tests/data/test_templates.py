@@ -25,9 +25,9 @@ def test_every_template_keeps_question_media_and_order(name: str, task: str) -> 
     assert user.parts[0] is IMAGE
     assert user.text.count("How {{ many }} \\boxed?") == 1
     assert after.media == before.media
-    whole = "".join(m.text for m in after.messages)
-    assert "\ue000" not in whole
-    assert "answer>" in whole or "\\boxed" in whole
+    text = "".join(m.text for m in after.messages)
+    assert "\ue000" not in text
+    assert "answer>" in text or "\\boxed" in text
 
 
 def test_interleaved_media_stay_between_their_words(tmp_path: Path) -> None:
@@ -35,15 +35,17 @@ def test_interleaved_media_stay_between_their_words(tmp_path: Path) -> None:
     path.write_text("Look. {{ question }} Now answer.")
     mixed = sample(IMAGE, TextPart("a "), IMAGE, TextPart(" b"))
     (message,) = apply_template(mixed, load_template(str(path))).messages
-    shown = [p.text if isinstance(p, TextPart) else "image" for p in message.parts]
-    assert shown == ["image", "Look. ", "a ", "image", " b", " Now answer."]
+    pieces = [p.text if isinstance(p, TextPart) else "image" for p in message.parts]
+    assert pieces == ["image", "Look. ", "a ", "image", " b", " Now answer."]
 
 
 def test_the_system_message_does_not_replace_one() -> None:
     template = load_template("deepseek_r1")
     assert apply_template(sample(TextPart("q")), template).messages[0].role == "system"
-    own = Sample("s", (Message("system", (TextPart("mine"),)), Message("user", (TextPart("q"),))))
-    assert [m.text for m in apply_template(own, template).messages] == ["mine", "q"]
+    with_system = Sample(
+        "s", (Message("system", (TextPart("mine"),)), Message("user", (TextPart("q"),)))
+    )
+    assert [m.text for m in apply_template(with_system, template).messages] == ["mine", "q"]
 
 
 def test_only_the_last_question_is_wrapped() -> None:

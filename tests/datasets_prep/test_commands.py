@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from datasets_prep.data_cli import app, main
 from datasets_prep.frames import list_frames
 from datasets_prep.select import rule
-from mmr1.data.record import load_samples, write_records
+from mmr1.data.record import read_records, write_records
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import load_image
 from tests.vision.media import encoded, noise
@@ -56,7 +56,7 @@ def test_list_and_show_name_every_dataset(folder: Path) -> None:
 
 
 def test_validate(folder: Path) -> None:
-    assert "30 records are sound" in run("validate", folder / "records.jsonl")
+    assert "30 records are valid" in run("validate", folder / "records.jsonl")
     (folder / "images/4.png").write_bytes(b"")
     with pytest.raises(ValueError, match=r"3 problem\(s\) in 30 records"):
         run("validate", folder)
@@ -73,9 +73,9 @@ def test_stats_counts_and_draws(folder: Path) -> None:
 
 def test_split_keeps_the_questions_of_a_picture_together(folder: Path) -> None:
     run("split", folder / "records.jsonl", "train=0.7", "eval=0.3", "--output", folder / "parts")
-    parts = {p: load_samples(folder / f"parts/{p}.jsonl") for p in ("train", "eval")}
-    assert {p: len(s) for p, s in parts.items()} == {"train": 21, "eval": 9}
-    digests = {p: {s.media[0].digest() for s in samples} for p, samples in parts.items()}
+    splits = {p: read_records(folder / f"parts/{p}.jsonl") for p in ("train", "eval")}
+    assert {p: len(s) for p, s in splits.items()} == {"train": 21, "eval": 9}
+    digests = {p: {s.media[0].digest() for s in samples} for p, samples in splits.items()}
     assert not digests["train"] & digests["eval"]
     with pytest.raises(ValueError, match="do not add up to 1"):
         run("split", folder / "records.jsonl", "a=0.7", "--output", folder / "x")
@@ -89,11 +89,11 @@ def test_mix_draws_by_share_without_repeats(folder: Path, tmp_path: Path) -> Non
     run("make", "digits", "--output", tmp_path / "digits")
     sources = [f"{folder / 'records.jsonl'}=1", f"{tmp_path / 'digits/eval.jsonl'}=2"]
     run("mix", *sources, "--count", 60, "--output", tmp_path / "mixed/m.jsonl")
-    mixed = load_samples(tmp_path / "mixed/m.jsonl")
+    mixed = read_records(tmp_path / "mixed/m.jsonl")
     assert len({s.id for s in mixed}) == 60
     assert sum(s.source == "set" for s in mixed) == 20
     assert all(m.path.is_relative_to(tmp_path / "mixed") for s in mixed for m in s.media)
-    assert "60 records are sound" in run("validate", tmp_path / "mixed")
+    assert "60 records are valid" in run("validate", tmp_path / "mixed")
     with pytest.raises(ValueError, match="has 30 samples; its share needs 300"):
         run("mix", *sources, "--count", 900, "--output", tmp_path / "n.jsonl")
 
@@ -107,8 +107,8 @@ def test_leakage_is_told(folder: Path) -> None:
 def test_filter_by_rule(folder: Path) -> None:
     wish = "meta.level >= 3 and width > 42 and images == 1 and task == 'math'"
     run("filter", folder, "--rule", wish, "--output", folder / "kept/k.jsonl")
-    kept = load_samples(folder / "kept/k.jsonl")
-    assert [s.id for s in kept] == [f"s{i}" for i in range(9, 30) if i % 5 >= 3]
+    selected = read_records(folder / "kept/k.jsonl")
+    assert [s.id for s in selected] == [f"s{i}" for i in range(9, 30) if i % 5 >= 3]
     with pytest.raises(ValueError, match="the rule 'width >'"):
         rule("width >")
     with pytest.raises(ValueError, match="nothing to filter by"):
@@ -118,16 +118,16 @@ def test_filter_by_rule(folder: Path) -> None:
 @pytest.fixture
 def served(folder: Path) -> Iterator[tuple[str, list[dict]]]:
     """A model that reads the question number and is right on even ones, half right on the rest."""
-    asked: list[dict] = []
+    requests: list[dict] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body)
+            requests.append(body)
             text = body["messages"][-1]["content"][-1]["text"]
             number = int(text.removeprefix("Question ").rstrip("?"))
-            said = [number if number % 2 == 0 or i % 2 else -1 for i in range(body["n"])]
-            choices = [{"message": {"content": f"<answer>{n}</answer>"}} for n in said]
+            answers = [number if number % 2 == 0 or i % 2 else -1 for i in range(body["n"])]
+            choices = [{"message": {"content": f"<answer>{n}</answer>"}} for n in answers]
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps({"choices": choices}).encode())
@@ -137,20 +137,20 @@ def served(folder: Path) -> Iterator[tuple[str, list[dict]]]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    yield f"http://127.0.0.1:{server.server_port}/v1", requests
     server.shutdown()
     server.server_close()
 
 
 def test_filter_by_pass_rate(folder: Path, served: tuple[str, list[dict]]) -> None:
-    address, asked = served
+    address, requests = served
     run("filter", folder, "--server", address, "--model", "m", "--samples", 4,
         "--output", folder / "kept/k.jsonl")  # fmt: skip
-    kept = load_samples(folder / "kept/k.jsonl")
-    assert [s.id for s in kept] == [f"s{i}" for i in range(30) if i % 2]
-    assert {s.meta["pass_rate"] for s in kept} == {0.5}
-    assert len(asked) == 30
-    image = asked[0]["messages"][0]["content"][0]
+    selected = read_records(folder / "kept/k.jsonl")
+    assert [s.id for s in selected] == [f"s{i}" for i in range(30) if i % 2]
+    assert {s.meta["pass_rate"] for s in selected} == {0.5}
+    assert len(requests) == 30
+    image = requests[0]["messages"][0]["content"][0]
     assert image["image_url"]["url"].startswith("data:image/png;base64,")
     with pytest.raises(ValueError, match="gives no answers for s0"):
         run("filter", folder, "--server", "http://127.0.0.1:9/v1", "--output", folder / "y.jsonl")
@@ -166,14 +166,14 @@ def test_a_folder_of_frames_becomes_a_video(tmp_path: Path) -> None:
     listed = json.loads(path.read_text())
     assert listed["fps"] == 2.0
     assert [f["path"] for f in listed["frames"]] == [f"clip/00{i}.jpg" for i in (0, 2, 4)]
-    got = {"path": "/mnt/them/GOT/clip", "object": "sloth", "gt": [[0.1, 0.1, 0.5, 0.5]] * 3}
+    row = {"path": "/mnt/them/GOT/clip", "object": "sloth", "gt": [[0.1, 0.1, 0.5, 0.5]] * 3}
     (tmp_path / "GOT").mkdir()
     (tmp_path / "clip").rename(tmp_path / "GOT/clip")
     path.rename(tmp_path / "GOT/clip.frames.json")
-    (tmp_path / "got_val.json").write_text(json.dumps([got]))
+    (tmp_path / "got_val.json").write_text(json.dumps([row]))
     run("convert", "got10k", "--input", tmp_path / "got_val.json", "--output", tmp_path / "out",
         "--workers", 1)  # fmt: skip
-    assert "1 records are sound" in run("validate", tmp_path / "out")
+    assert "1 records are valid" in run("validate", tmp_path / "out")
     with pytest.raises(ValueError, match="no images"):
         list_frames(tmp_path, 1.0)
 

@@ -95,15 +95,15 @@ def test_killed_five_times_at_random_and_byte_identical(tmp_path: Path) -> None:
     progress = [0]
     for _ in range(5):
         run = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-        parts = tmp_path / "disturbed/.parts"
-        wanted = progress[-1] + rng.randint(0, 2)
+        outcome_files = tmp_path / "disturbed/.parts"
+        target = progress[-1] + rng.randint(0, 2)
         deadline = time.monotonic() + 60
-        while len(list(parts.glob("0*.json"))) < wanted and time.monotonic() < deadline:
+        while len(list(outcome_files.glob("0*.json"))) < target and time.monotonic() < deadline:
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.05))
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
-        progress.append(len(list(parts.glob("0*.json"))))
+        progress.append(len(list(outcome_files.glob("0*.json"))))
         assert not (tmp_path / "disturbed/manifest.json").exists()
     assert progress == sorted(progress), "a later run goes on where an earlier one stopped"
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -134,11 +134,11 @@ def test_done_is_left_alone_and_something_else_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
     """A web server on this machine with a picture, and one that sends elsewhere."""
-    asked: list[str] = []
+    requested: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requested.append(self.path)
             if self.path == "/away.png":
                 self.send_response(302)
                 self.send_header("Location", "http://elsewhere.invalid/a.png")
@@ -153,13 +153,13 @@ def web(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
+    yield f"http://127.0.0.1:{server.server_port}", requested
     server.shutdown()
     server.server_close()
 
 
 def test_remote_media_only_from_named_hosts(tmp_path: Path, web: tuple[str, list[str]]) -> None:
-    address, asked = web
+    address, requested = web
     source = tmp_path / "rows.jsonl"
 
     def write(name: str) -> None:
@@ -169,7 +169,7 @@ def test_remote_media_only_from_named_hosts(tmp_path: Path, web: tuple[str, list
     write("a.png")
     with pytest.raises(ValueError, match=r"allow the host with --allow-host 127\.0\.0\.1"):
         convert("easyr1", source, tmp_path / "off", workers=1)
-    assert asked == []
+    assert requested == []
     convert("easyr1", source, tmp_path / "on", workers=1, hosts=("127.0.0.1",))
     assert validate(tmp_path / "on") == (1, [])
     write("away.png")

@@ -9,7 +9,7 @@ import pytest
 
 from datasets_prep.generators.digits import WORDS, load_scans
 from datasets_prep.make import make
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.vision.images import load_image
 
 
@@ -21,7 +21,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_splits_share_no_scan_and_leave_none_out(digits: Path) -> None:
-    splits = {s: load_samples(digits / f"{s}.jsonl") for s in ("sft", "rl", "eval")}
+    splits = {s: read_records(digits / f"{s}.jsonl") for s in ("sft", "rl", "eval")}
     assert {s: len(samples) for s, samples in splits.items()} == {
         "sft": 60,
         "rl": 1237,
@@ -35,11 +35,11 @@ def test_splits_share_no_scan_and_leave_none_out(digits: Path) -> None:
 
 def test_thought_and_answer_name_the_scanned_digit(digits: Path) -> None:
     scans, labels = load_scans()
-    for sample in load_samples(digits / "sft.jsonl"):
+    for sample in read_records(digits / "sft.jsonl"):
         index = int(sample.id.removeprefix("digits-"))
         digit = int(labels[index])
-        said = f"<think>The digit is {WORDS[digit]}.</think><answer>{digit}</answer>"
-        assert sample.messages[-1].text == said
+        demonstration = f"<think>The digit is {WORDS[digit]}.</think><answer>{digit}</answer>"
+        assert sample.messages[-1].text == demonstration
         assert sample.answer == str(digit)
         centres = [
             [load_image(sample.media[0]).getpixel((7 * x + 3, 7 * y + 3))[0] for x in range(8)]

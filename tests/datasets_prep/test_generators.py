@@ -12,7 +12,7 @@ from datasets_prep.finish import check_gold
 from datasets_prep.generators import GENERATORS, counting, digit_sums, grounding, video
 from datasets_prep.make import make
 from datasets_prep.validate import validate
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.rewards.extract import extract_answer
 from mmr1.types import Sample
 from mmr1.vision.budget import PixelBudget, VideoBudget
@@ -37,7 +37,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def samples(folder: Path) -> list[Sample]:
-    return [s for path in sorted(folder.glob("*.jsonl")) for s in load_samples(path)]
+    return [s for path in sorted(folder.glob("*.jsonl")) for s in read_records(path)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,9 +53,9 @@ def test_demonstrations_say_the_answer(made: Path, name: str) -> None:
     for sample in samples(made / name):
         check_gold(sample)
         if sample.messages[-1].role == "assistant":
-            said = extract_answer(sample.messages[-1].text, "auto")
+            final_answer = extract_answer(sample.messages[-1].text, "auto")
             gold = sample.answer[0] if sample.task == "iou" else sample.answer
-            assert said == str(gold)
+            assert final_answer == str(gold)
 
 
 def test_sums_are_of_the_digits(made: Path) -> None:
@@ -66,9 +66,9 @@ def test_sums_are_of_the_digits(made: Path) -> None:
 
 def test_counts_are_of_the_scene_and_the_scene_is_drawn(made: Path) -> None:
     for sample in samples(made / "counting"):
-        asked = re.fullmatch(r"How many (\w+)s are there\?", sample.question)[1]
+        shape_in_question = re.fullmatch(r"How many (\w+)s are there\?", sample.question)[1]
         scene = sample.meta["scene"]
-        assert sum(solid["shape"] == asked for solid in scene) == int(sample.answer)
+        assert sum(solid["shape"] == shape_in_question for solid in scene) == int(sample.answer)
         picture = np.asarray(load_image(sample.media[0])).astype(int)
         coloured = np.ptp(picture, axis=2).reshape(3, 28, 3, 28).max(axis=(1, 3)).ravel() > 40
         assert set(np.flatnonzero(coloured)) == {solid["cell"] for solid in scene}
@@ -80,8 +80,8 @@ def test_boxes_are_where_it_is_bright(made: Path) -> None:
         rows, columns = np.flatnonzero(bright.any(1)), np.flatnonzero(bright.any(0))
         box = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
         assert [box] == sample.answer
-        seen = load_image(sample.media[0], PixelBudget(4 * 784, 256 * 784))
-        assert seen.size == (84, 84)
+        pixels_seen = load_image(sample.media[0], PixelBudget(4 * 784, 256 * 784))
+        assert pixels_seen.size == (84, 84)
 
 
 def yellow(sample: Sample) -> tuple[np.ndarray, float]:
@@ -96,22 +96,22 @@ def test_videos_show_what_the_answer_says(made: Path) -> None:
     for sample in samples(made / "video"):
         if "-order-" in sample.id:
             continue
-        seen, rate = yellow(sample)
-        there = np.flatnonzero(seen.any(axis=(1, 2)))
+        pixels_seen, rate = yellow(sample)
+        there = np.flatnonzero(pixels_seen.any(axis=(1, 2)))
         if "-span-" in sample.id:
             assert [there[0] / rate, (there[-1] + 1) / rate] == sample.answer
             continue
         assert len(there) == 8
-        centres = [np.argwhere(frame).mean(axis=0) for frame in seen]
+        centres = [np.argwhere(frame).mean(axis=0) for frame in pixels_seen]
         down, across = centres[-1] - centres[0]
         expected = {"left": across < -30, "right": across > 30, "up": down < -30, "down": down > 30}
         assert expected[sample.answer]
 
 
 def test_held_out_scans_appear_nowhere_else(made: Path) -> None:
-    def pictures(part: str) -> set[bytes]:
+    def pictures(split: str) -> set[bytes]:
         budget = VideoBudget(frame=PixelBudget(4 * 784, 256 * 784))
-        loaded = load_samples(made / f"video/order-{part}.jsonl")
+        loaded = read_records(made / f"video/order-{split}.jsonl")
         clips = [load_video(s.media[0], budget)[0] for s in loaded]
         return {clip[i].numpy().tobytes() for clip in clips for i in (0, 2)}
 

@@ -20,8 +20,8 @@ def test_counts_are_exact_and_near_the_shares(shares, count):
     mixed = mix({n: source(n, 60) for n in names}, dict(zip(names, shares, strict=True)), count, 0)
     assert len(mixed) == len({s.id for s in mixed}) == count
     for name, share in zip(names, shares, strict=True):
-        found = sum(name in s.id for s in mixed)
-        assert abs(found - count * share / sum(shares)) <= 1
+        from_source = sum(name in s.id for s in mixed)
+        assert abs(from_source - count * share / sum(shares)) <= 1
 
 
 def test_records_are_named_as_such(tmp_path):

@@ -65,6 +65,6 @@ def test_every_folder_converts_or_says_why(
     assert manifest["counts"] == {"rows": rows, "records": records, "dropped": rows - records}
     for reason, count in dropped.items():
         assert manifest["dropped"].get(reason, 0) == count
-    named = [json.loads(line) for line in (output / QUARANTINE).read_text().splitlines()]
-    assert len(named) == rows - records
-    assert all(entry["reason"] and entry["row"].startswith(str(folder)) for entry in named)
+    quarantined = [json.loads(line) for line in (output / QUARANTINE).read_text().splitlines()]
+    assert len(quarantined) == rows - records
+    assert all(entry["reason"] and entry["row"].startswith(str(folder)) for entry in quarantined)

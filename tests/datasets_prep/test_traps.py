@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from datasets_prep.conversion import convert
-from datasets_prep.converters.base import CONVERTERS, Changed
+from datasets_prep.converters import CONVERTERS
+from datasets_prep.converters.base import Changed
 from datasets_prep.finish import check_gold
 from datasets_prep.leakage import find_leaks, normalised, picture_hash
 from mmr1.boxes import convert as convert_box
@@ -62,10 +63,10 @@ def test_gold_boxes_are_original_pixels_and_are_rescaled_once(root: Path) -> Non
     assert sample.media[0].size == (427, 640)
     assert "normalized_solution" not in sample.meta
     # The model answers in pixels of what it saw; the reward brings them back, once.
-    seen = fit_size(427, 640, PixelBudget())
-    said = convert_box(SOLUTION, pixels(427, 640), pixels(*seen))
-    completion = f"<answer>{[round(v, 2) for v in said]}</answer>"
-    sizes = {"original_sizes": [sample.media[0].size], "media_sizes": [seen]}
+    resized = fit_size(427, 640, PixelBudget())
+    converted = convert_box(SOLUTION, pixels(427, 640), pixels(*resized))
+    completion = f"<answer>{[round(v, 2) for v in converted]}</answer>"
+    sizes = {"original_sizes": [sample.media[0].size], "media_sizes": [resized]}
     assert iou(completion, sample.answer, space="resized", **sizes) == pytest.approx(1, abs=1e-3)
 
 
@@ -210,9 +211,9 @@ def test_open_r1_video_letters_and_mathvista_texts(root: Path) -> None:
         "question": "How far?", "image": "a.png", "choices": None, "answer": "1.2",
         "answer_type": "float", "precision": 1.0, "unit": "m",
     }  # fmt: skip
-    found = one("mathvista", number, root)
-    assert (found.task, found.answer) == ("numeric", "1.2")
-    assert found.question == "How far? (in m) Round to 1 decimal place(s)."
+    sample = one("mathvista", number, root)
+    assert (sample.task, sample.answer) == ("numeric", "1.2")
+    assert sample.question == "How far? (in m) Round to 1 decimal place(s)."
     with pytest.raises(ValueError, match="withheld"):
         one("mathvista", {**vista, "answer": ""}, root)
 
@@ -247,8 +248,8 @@ def test_three_json_forms_of_moments(root: Path) -> None:
         "video_start": None, "video_end": None,
     }  # fmt: skip
     assert one("time_r1", listed, root).answer == [1.0, 2.0]
-    part = {**listed, "duration": 3.0, "video_start": 2.0, "video_end": 5.0}
-    assert one("time_r1", part, root).media[0].options == {"start": 2.0, "end": 5.0}
+    segment = {**listed, "duration": 3.0, "video_start": 2.0, "video_end": 5.0}
+    assert one("time_r1", segment, root).media[0].options == {"start": 2.0, "end": 5.0}
     text = {"path": "V1.mp4", "question": "x", "answer": "1.5-2.5", "duration": 6.0}
     assert one("tvgbench", text, root).answer == [1.5, 2.5]
 
@@ -277,8 +278,8 @@ def test_the_same_picture_and_the_same_question_are_found() -> None:
         shown("blank", Image.new("RGB", (99, 99), "white"), "Blank pages are all alike, no?"),
     ]
     blank = shown("a-blank", Image.new("RGB", (30, 30), "white"), "How many?")
-    found = {m.second: (m.first, m.by) for m in find_leaks([*train, blank], test)}
-    assert found == {"same": ("a3", "picture"), "asked": ("a7", "question")}
+    leaks = {m.second: (m.first, m.by) for m in find_leaks([*train, blank], test)}
+    assert leaks == {"same": ("a3", "picture"), "asked": ("a7", "question")}
 
 
 def test_normalised_questions() -> None:

@@ -18,7 +18,7 @@ from datasets_prep.data_cli import app as data_app
 from mmr1.cli import app
 from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from tests.paths import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -118,7 +118,7 @@ def test_the_tutorial_makes_records_and_a_configuration(tmp_path):
     for name in re.findall(r"^(images/\S+?),", table, re.M):
         (tmp_path / name).touch()
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    samples = load_samples(tmp_path / "train.jsonl")
+    samples = read_records(tmp_path / "train.jsonl")
     assert [(s.question, s.answer, s.task) for s in samples] == [
         ("How many cubes are there?", "4", "count"),
         ("How many spheres are there?", "2", "count"),

@@ -43,8 +43,8 @@ def test_two_models_on_two_datasets(config, tiny_model, other_model, tmp_path, m
     assert code == 0, message
     for word in ("geoqa", "mine", "greedy", "sampled", "a → b"):
         assert word in output
-    found = json.loads((tmp_path / "out/results.json").read_text())
-    pairs = {(r["model"], r["data"]): r for r in found["results"]}
+    content = json.loads((tmp_path / "out/results.json").read_text())
+    pairs = {(r["model"], r["data"]): r for r in content["results"]}
     assert set(pairs) == {(m, d) for m in "ab" for d in ("geoqa", "mine")}
     for (model, data), result in pairs.items():
         folder = tmp_path / "out" / model / data
@@ -54,8 +54,8 @@ def test_two_models_on_two_datasets(config, tiny_model, other_model, tmp_path, m
         assert len(lines(folder / "completions.jsonl")) == 6 * (1 + 3)
     # A benchmark's name brings its rewards, another name leaves those of the configuration.
     assert set(pairs["a", "geoqa"]["modes"]["greedy"]["components"]) == {"format", "math"}
-    assert len(found["comparisons"]) == 4  # two datasets, two decodings
-    assert {c["result"]["prompts"] for c in found["comparisons"]} == {6}
+    assert len(content["comparisons"]) == 4  # two datasets, two decodings
+    assert {c["result"]["prompts"] for c in content["comparisons"]} == {6}
 
 
 def test_an_interrupted_evaluation_is_continued(config, tmp_path, mmr1):
@@ -74,11 +74,11 @@ def test_an_interrupted_evaluation_is_continued(config, tmp_path, mmr1):
 
 def test_the_precision_of_the_engine_decides():
     model = {"path": "anywhere", "dtype": "float32"}
-    one, other = (
+    in_float32, in_bfloat16 = (
         settings(Config(model=model, rollout={"dtype": dtype}), [])
         for dtype in ("float32", "bfloat16")
     )
-    assert [key for key in one if one[key] != other[key]] == ["rollout.dtype"]
+    assert [key for key in in_float32 if in_float32[key] != in_bfloat16[key]] == ["rollout.dtype"]
 
 
 def test_another_evaluation_is_not_mixed_in(config, mmr1):

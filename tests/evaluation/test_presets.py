@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datasets_prep.converters.base import CONVERTERS
+from datasets_prep.converters import CONVERTERS
 from mmr1.config import Config
 from mmr1.data.templates import load_template
 from mmr1.evaluation.presets import PRESETS, with_preset
@@ -16,19 +16,19 @@ SIZE = (200, 100)
 BASE = Config(model={"path": "x"})
 
 
-def value(preset: str, said: str, answer: object, task: str, **meta: object) -> float | None:
+def value(preset: str, completion: str, answer: object, task: str, **meta: object) -> float | None:
     config = with_preset(BASE, preset, None)
     sample = Sample("a", (Message("user", (TextPart("?"),)),), answer, task, None, meta)
     sizes = ((100, 50),)
-    with build_composite_reward(config.rewards) as scorer:
-        (reward,) = scorer.score(
-            [RewardItem(f"<answer>{said}</answer>", sample, media_sizes=sizes)]
+    with build_composite_reward(config.rewards) as composite_reward:
+        (reward,) = composite_reward.score(
+            [RewardItem(f"<answer>{completion}</answer>", sample, media_sizes=sizes)]
         )
     return reward.components[accuracy_function(config.rewards, config.eval.accuracy_function)]
 
 
 @pytest.mark.parametrize(
-    ("preset", "said", "answer", "task", "meta", "expected"),
+    ("preset", "completion", "answer", "task", "meta", "expected"),
     [
         ("mathvista", "B", "B", "choice", {"options": ["1", "2"]}, 1.0),
         ("mathvista", "1.24", "1.2", "numeric", {"precision": 1.0}, 1.0),
@@ -62,8 +62,8 @@ def value(preset: str, said: str, answer: object, task: str, **meta: object) -> 
         ("vsi_bench", "4", "10", "regression", {}, 0.0),
     ],
 )
-def test_scores(preset, said, answer, task, meta, expected):
-    assert value(preset, said, answer, task, **meta) == pytest.approx(expected)
+def test_scores(preset, completion, answer, task, meta, expected):
+    assert value(preset, completion, answer, task, **meta) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -81,6 +81,8 @@ def test_other_datasets_are_scored_as_the_configuration_says():
 
 
 def test_a_run_whose_algorithm_insists_on_its_reward_can_be_evaluated():
-    parts = {"auto": {}, "temporal_contrast": {"options": {"of": "auto"}}}
-    run = Config(model={"path": "x"}, algorithm={"name": "t_grpo"}, rewards={"functions": parts})
+    functions = {"auto": {}, "temporal_contrast": {"options": {"of": "auto"}}}
+    run = Config(
+        model={"path": "x"}, algorithm={"name": "t_grpo"}, rewards={"functions": functions}
+    )
     assert set(with_preset(run, "vsi_bench", None).rewards.functions) == {"format", "auto"}

@@ -23,7 +23,7 @@ from datasets_prep.generators.video import appearing_square, write_mp4
 from mmr1.report import live
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run
-from tests.report.made import HOSTILE, completion, image, prompt, write_run
+from tests.report.run_files import HOSTILE, completion, image, prompt, write_run
 
 pytestmark = pytest.mark.browser
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -78,9 +78,9 @@ def mixed(tmp_path: Path) -> Path:
 
     def group(name: str, step: int, task: str) -> dict[str, Any]:
         rewards = [1.0, 0.5, 0.25 * step, None]
-        found = [completion(t, r) for t, r in zip(texts, rewards, strict=True)]
-        found[2]["truncated"] = True
-        return prompt(name, found, task=task, media=[image(tmp_path / "x.png")])
+        completions = [completion(t, r) for t, r in zip(texts, rewards, strict=True)]
+        completions[2]["truncated"] = True
+        return prompt(name, completions, task=task, media=[image(tmp_path / "x.png")])
 
     rollouts = {s: [group("a", s, "math"), group("b", s, "count")] for s in (1, 2, 3)}
     dropped = [{"row": f"rows.jsonl:{n}", "reason": "<b>no</b> picture"} for n in range(120)]
@@ -91,7 +91,7 @@ def test_curves_are_drawn_and_tell_their_numbers(page, tmp_path, mixed, requests
     show(page, write(tmp_path, mixed))
     charts = page.locator(".charts figure")
     assert charts.locator("figcaption").all_inner_texts() == [
-        "reward and its parts", "entropy, nats per token", "KL to the reference",
+        "reward and its components", "entropy, nats per token", "KL to the reference",
     ]  # fmt: skip
     assert charts.nth(0).locator("path.mean").count() == 2
     frame = charts.nth(0).locator("svg").bounding_box()
@@ -166,10 +166,10 @@ def pixels_near(picture: np.ndarray, colour: tuple[int, int, int]) -> np.ndarray
 
 def test_boxes_are_where_they_should_be(page, tmp_path):
     shown = image(tmp_path / "x.png", (320, 160), seen=[160, 80])
-    said = completion("<answer>[100, 10, 150, 40]</answer>", 0.0)
-    group = prompt("a", [said], answer=[[20, 40, 120, 140]], task="iou", media=[shown])
-    parts = {"iou": {"options": {"space": "resized"}}}
-    show(page, write(tmp_path, write_run(tmp_path / "run", {1: [group]}, parts=parts)))
+    answer = completion("<answer>[100, 10, 150, 40]</answer>", 0.0)
+    group = prompt("a", [answer], answer=[[20, 40, 120, 140]], task="iou", media=[shown])
+    functions = {"iou": {"options": {"space": "resized"}}}
+    show(page, write(tmp_path, write_run(tmp_path / "run", {1: [group]}, functions=functions)))
     page.hover(".groups tbody tr")  # brings out the box of this completion
     frame = page.locator(".picture").bounding_box()
     assert (frame["width"], frame["height"]) == (320, 160)  # pixels are those of the original

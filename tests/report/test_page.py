@@ -22,7 +22,7 @@ from mmr1.report.box_overlay import box_reader
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run, read_lines
 from mmr1.report.thumbnails import SIDES, Medium, fitting_side, thumbnail
-from tests.report.made import HOSTILE, completion, image, prompt, write_run
+from tests.report.run_files import HOSTILE, completion, image, prompt, write_run
 
 
 def element(html: str, name: str) -> str:
@@ -101,17 +101,17 @@ def test_thumbnails_shrink_until_they_fit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("own", "run", "times"),
+    ("options", "run", "times"),
     [
         ({"fps": 2.0}, {"video_fps": 1.0}, [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]),
         ({}, {"video_fps": 1.0}, [0.0, 1.0, 2.5, 3.5]),
         ({"start": 1.0, "end": 2.5}, {}, [1.0, 1.5, 2.0, 2.5]),
     ],
 )
-def test_frames_are_those_that_the_model_was_shown(tmp_path, own, run, times):
+def test_frames_are_those_that_the_model_was_shown(tmp_path, options, run, times):
     frames, fps = moving_square(np.random.default_rng(0), "left")
     write_mp4(tmp_path / "v.mp4", frames, fps)  # eight frames, two a second
-    clip = {"kind": "video", "path": str(tmp_path / "v.mp4"), "digest": "ab", "options": own}
+    clip = {"kind": "video", "path": str(tmp_path / "v.mp4"), "digest": "ab", "options": options}
     folder = write_run(tmp_path / "run", {1: [prompt("a", [], media=[clip])]}, data=run)
     shown = json.loads(element(report(tmp_path, folder), "media-0"))["ab"]
     assert shown["times"] == times
@@ -126,7 +126,7 @@ def test_a_small_picture_keeps_every_pixel(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("parts", "expected"),
+    ("functions", "expected"),
     [
         # The model saw 100 x 50 pixels of an image of 200 x 100.
         ({"iou": {"options": {"space": "resized"}}}, [[20.0, 20.0, 100.0, 80.0]]),
@@ -135,7 +135,7 @@ def test_a_small_picture_keeps_every_pixel(tmp_path):
         ({"math": {}}, [[10.0, 10.0, 50.0, 40.0]]),
     ],
 )
-def test_boxes_are_read_as_the_reward_reads_them(tmp_path, parts, expected):
+def test_boxes_are_read_as_the_reward_reads_them(tmp_path, functions, expected):
     answer = "<think>[0, 0, 9, 9]</think><answer>[10, 10, 50, 40]</answer>"
     group = prompt(
         "a",
@@ -144,7 +144,7 @@ def test_boxes_are_read_as_the_reward_reads_them(tmp_path, parts, expected):
         task="grounding",
         media=[image(tmp_path / "x.png", (200, 100), seen=[100, 50])],
     )
-    html = report(tmp_path, write_run(tmp_path / "run", {1: [group]}, parts=parts))
+    html = report(tmp_path, write_run(tmp_path / "run", {1: [group]}, functions=functions))
     (row,) = unpacked(html, "rollouts-0-1")
     assert row["gold"] == [[20.0, 20.0, 100.0, 80.0]]
     assert [c["boxes"] for c in row["completions"]] == [expected, []]

@@ -16,13 +16,15 @@ from tests.rewards.helpers import item, sample, think
 
 
 @pytest.fixture(scope="module")
-def scorer() -> Iterator[CompositeReward]:
+def composite_reward() -> Iterator[CompositeReward]:
     with build_composite_reward(RewardsConfig(timeout_s=1.0)) as built:
         yield built
 
 
-def test_total_is_the_weighted_sum_and_parts_are_unweighted(scorer: CompositeReward) -> None:
-    right, shapeless, wrong = scorer.score(
+def test_total_is_the_weighted_sum_and_components_are_unweighted(
+    composite_reward: CompositeReward,
+) -> None:
+    right, shapeless, wrong = composite_reward.score(
         [item(think("4"), "4"), item("<answer>4</answer>", 4), item(think("5"), "4")]
     )
     assert (right.value, right.components) == (1.5, {"format": 1.0, "math": 1.0})
@@ -30,13 +32,13 @@ def test_total_is_the_weighted_sum_and_parts_are_unweighted(scorer: CompositeRew
     assert (wrong.value, wrong.components) == (0.5, {"format": 1.0, "math": 0.0})
 
 
-def test_no_answer_is_an_honest_zero_with_its_own_status(scorer: CompositeReward) -> None:
-    (reward,) = scorer.score([item("<think>4</think>", "4")])
+def test_no_answer_is_an_honest_zero_with_its_own_status(composite_reward: CompositeReward) -> None:
+    (reward,) = composite_reward.score([item("<think>4</think>", "4")])
     assert (reward.value, reward.status) == (0.0, Status.NO_ANSWER)
 
 
-def test_a_gold_that_cannot_be_read_is_nobodys_reward(scorer: CompositeReward) -> None:
-    bad, good = scorer.score([item(think("1"), r"\frac{"), item(think("1"), "1")])
+def test_a_gold_that_cannot_be_read_is_nobodys_reward(composite_reward: CompositeReward) -> None:
+    bad, good = composite_reward.score([item(think("1"), r"\frac{"), item(think("1"), "1")])
     assert (bad.value, bad.status, bad.components) == (
         None,
         Status.BAD_GOLD,
@@ -47,31 +49,36 @@ def test_a_gold_that_cannot_be_read_is_nobodys_reward(scorer: CompositeReward) -
     assert good.value == 1.5
 
 
-def test_bad_golds_are_found_at_load(scorer: CompositeReward) -> None:
+def test_bad_golds_are_found_at_load(composite_reward: CompositeReward) -> None:
     samples = [sample(a) for a in (r"\frac{", "3", r"\sqrt 2", "", None, float("nan"), "Tuesday")]
-    found = [(found.answer, message) for found, message in scorer.check_gold(samples)]
-    assert [answer for answer, _ in found[:3]] == [r"\frac{", "", None]
-    assert len(found) == 4  # and nan, which equals nothing
+    problems = [
+        (bad_sample.answer, message) for bad_sample, message in composite_reward.check_gold(samples)
+    ]
+    assert [answer for answer, _ in problems[:3]] == [r"\frac{", "", None]
+    assert len(problems) == 4  # and nan, which equals nothing
 
 
 def test_a_closed_gate_leaves_the_rest_at_zero_and_unrun() -> None:
-    parts = {"format": RewardFunctionConfig(weight=0.5, gate=1.0), "math": RewardFunctionConfig()}
-    with build_composite_reward(RewardsConfig(functions=parts)) as gated:
+    functions = {
+        "format": RewardFunctionConfig(weight=0.5, gate=1.0),
+        "math": RewardFunctionConfig(),
+    }
+    with build_composite_reward(RewardsConfig(functions=functions)) as gated:
         closed, opened = gated.score([item("<answer>4</answer>", r"\frac{"), item(think("4"), "4")])
     assert (closed.value, closed.components) == (0.0, {"format": 0.0, "math": 0.0})
     assert opened.value == 1.5
 
 
 @pytest.mark.parametrize(
-    ("part", "message"),
+    ("function", "message"),
     [
         ({"use": "maths"}, "did you mean 'math'"),
         ({"use": "format", "options": {"tempalte": "boxed"}}, "did you mean 'template'"),
     ],
 )
-def test_what_is_wrong_with_a_part_is_said_at_the_start(part: dict, message: str) -> None:
+def test_what_is_wrong_with_a_function_is_said_at_the_start(function: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_composite_reward(RewardsConfig(functions={"x": RewardFunctionConfig(**part)}))
+        build_composite_reward(RewardsConfig(functions={"x": RewardFunctionConfig(**function)}))
 
 
 def test_weights_are_finite() -> None:
@@ -79,9 +86,9 @@ def test_weights_are_finite() -> None:
         RewardFunctionConfig(weight=float("inf"))
 
 
-def test_accounting(scorer: CompositeReward) -> None:
+def test_accounting(composite_reward: CompositeReward) -> None:
     items = [item(think("4"), "4"), item("no", "4"), item(think("1"), r"\frac{")]
-    rewards = scorer.score(items)
+    rewards = composite_reward.score(items)
     stats = reward_stats(rewards)
     assert stats["reward/mean"] == 0.75
     assert stats["reward/math"] == 0.5

@@ -27,8 +27,8 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def score(tmp_path: Path, spec: str, rows: list[dict[str, Any]], *more: object) -> list[dict]:
     source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    done = call("score", "--reward", spec, "--input", source, "--output", target, *more)
-    assert done.exit_code == 0, done.output
+    result = call("score", "--reward", spec, "--input", source, "--output", target, *more)
+    assert result.exit_code == 0, result.output
     return [json.loads(line) for line in target.read_text().splitlines()]
 
 
@@ -39,16 +39,16 @@ def test_list_names_every_reward() -> None:
 
 @pytest.mark.parametrize("name", sorted(REWARDS.builtin))
 def test_show_tells_semantics_and_options(name: str) -> None:
-    done = call("show", name)
-    assert done.exit_code == 0
-    assert "options:" in done.output
-    assert "read from the record:" in done.output
+    result = call("show", name)
+    assert result.exit_code == 0
+    assert "options:" in result.output
+    assert "read from the record:" in result.output
 
 
 def test_show_of_an_unknown_name() -> None:
-    done = call("show", "maths")
-    assert done.exit_code == 1
-    assert "did you mean 'math'" in done.output
+    result = call("show", "maths")
+    assert result.exit_code == 1
+    assert "did you mean 'math'" in result.output
 
 
 def test_score_keeps_rows_and_order(tmp_path: Path) -> None:
@@ -59,17 +59,17 @@ def test_score_keeps_rows_and_order(tmp_path: Path) -> None:
         {"completion": think("4"), "answer": r"\frac{"},
         {"completion": think(r"\frac{8}{2}"), "answer": 4},
     ]
-    found = score(tmp_path, "math", rows, "--workers", 1, "--timeout", 1)
-    assert [row["reward"] for row in found] == [1.0, None, 0.0, None, 1.0]
-    assert [row["status"] for row in found] == ["ok", "timeout", "no_answer", "bad_gold", "ok"]
-    assert found[0] == {
+    scored = score(tmp_path, "math", rows, "--workers", 1, "--timeout", 1)
+    assert [row["reward"] for row in scored] == [1.0, None, 0.0, None, 1.0]
+    assert [row["status"] for row in scored] == ["ok", "timeout", "no_answer", "bad_gold", "ok"]
+    assert scored[0] == {
         **rows[0],
         "reward": 1.0,
         "components": {"math": 1.0},
         "status": "ok",
         "error": None,
     }
-    assert "no verdict in 1 s" in found[1]["error"]
+    assert "no verdict in 1 s" in scored[1]["error"]
 
 
 def test_boxes_are_lists(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_composite_file(tmp_path: Path) -> None:
         {"completion": think("4"), "answer": 4, "task": "count"},
         {"completion": "<answer>4</answer>", "answer": 4, "task": "count"},
     ]
-    found = score(tmp_path, str(composite), rows)
-    assert [row["reward"] for row in found] == [3.0, 0.0]
-    assert found[0]["components"] == {"format": 1.0, "own": 1.25}
+    scored = score(tmp_path, str(composite), rows)
+    assert [row["reward"] for row in scored] == [3.0, 0.0]
+    assert scored[0]["components"] == {"format": 1.0, "own": 1.25}
 
 
 @pytest.mark.parametrize(("file", "function"), DIALECTS)
@@ -114,13 +114,13 @@ def test_every_dialect_gives_the_numbers_of_a_direct_call(
         {"completion": text, "prompt": "How many? ", "token_ids": [1, 2], **common}
         for text in TEXTS
     ]
-    found = score(tmp_path, f"{PLUGINS / file}.py:{function}", rows)
-    assert [row["error"] for row in found] == [None] * 3
-    assert [row["reward"] for row in found] == pytest.approx(direct(file, function))
+    scored = score(tmp_path, f"{PLUGINS / file}.py:{function}", rows)
+    assert [row["error"] for row in scored] == [None] * 3
+    assert [row["reward"] for row in scored] == pytest.approx(direct(file, function))
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ('{"completion": "a"}\nnot json\n', "in.jsonl:2: no valid JSON"),
         ('{"answer": "a"}\n', "in.jsonl:1: a row needs 'completion'"),
@@ -128,17 +128,17 @@ def test_every_dialect_gives_the_numbers_of_a_direct_call(
         ("[1]\n", "in.jsonl:1: a row is a JSON object"),
     ],
 )
-def test_a_bad_row_is_named(tmp_path: Path, content: str, told: str) -> None:
+def test_a_bad_row_is_named(tmp_path: Path, content: str, message: str) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text(content)
-    done = call("score", "--reward", "format", "--input", source, "--output", tmp_path / "out")
-    assert done.exit_code == 1
-    assert told in done.output.replace("\n", "")
+    result = call("score", "--reward", "format", "--input", source, "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert message in result.output.replace("\n", "")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("maths", "did you mean 'math'"),
         ("iou:sapce=resized", "did you mean 'space'"),
@@ -147,16 +147,16 @@ def test_a_bad_row_is_named(tmp_path: Path, content: str, told: str) -> None:
         ("math:extract=[", "cannot be read"),
     ],
 )
-def test_a_bad_spec_is_one_line(tmp_path: Path, spec: str, told: str) -> None:
+def test_a_bad_spec_is_one_line(tmp_path: Path, spec: str, message: str) -> None:
     source = write(tmp_path / "in.jsonl", [{"completion": "a", "answer": "b"}])
-    done = call("score", "--reward", spec, "--input", source, "--output", tmp_path / "out")
-    assert done.exit_code == 1
-    assert told in " ".join(done.output.split())
-    assert "Traceback" not in done.output
+    result = call("score", "--reward", spec, "--input", source, "--output", tmp_path / "out")
+    assert result.exit_code == 1
+    assert message in " ".join(result.output.split())
+    assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("functions: {format: {weight: .inf}}", "functions.format.weight"),
         ("functions: {format: {wieght: 1}}", "functions.format.wieght"),
@@ -166,12 +166,12 @@ def test_a_bad_spec_is_one_line(tmp_path: Path, spec: str, told: str) -> None:
         ("functions: [", ""),
     ],
 )
-def test_a_bad_composite(tmp_path: Path, content: str, told: str) -> None:
+def test_a_bad_composite(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(content)
     with pytest.raises(ValueError, match=r"bad\.yaml") as caught:
         read_spec(str(file))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_run_configuration_is_a_composite(tmp_path: Path) -> None:
@@ -182,14 +182,14 @@ def test_a_run_configuration_is_a_composite(tmp_path: Path) -> None:
 
 
 def test_options_of_a_spec_are_yaml() -> None:
-    part = read_spec("a/b.py:f:x=1,names=[u,v],deep={k: 2},isolated=false,timeout_s=3").functions[
-        "f"
-    ]
-    assert part.options == {"x": 1, "names": ["u", "v"], "deep": {"k": 2}}
-    assert (part.use, part.isolated, part.timeout_s) == ("a/b.py:f", False, 3)
+    function = read_spec(
+        "a/b.py:f:x=1,names=[u,v],deep={k: 2},isolated=false,timeout_s=3"
+    ).functions["f"]
+    assert function.options == {"x": 1, "names": ["u", "v"], "deep": {"k": 2}}
+    assert (function.use, function.isolated, function.timeout_s) == ("a/b.py:f", False, 3)
 
 
 def test_bench_prints_a_table() -> None:
-    done = call("bench", "--verdicts", 20, "--workers", 1)
-    assert done.exit_code == 0
-    assert "uncached" in done.output
+    result = call("bench", "--verdicts", 20, "--workers", 1)
+    assert result.exit_code == 0
+    assert "uncached" in result.output

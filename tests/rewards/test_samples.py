@@ -31,19 +31,21 @@ def graded(path: str) -> list[dict[str, Any]]:
 
 
 def score(name: str, rows: list[dict[str, Any]]) -> list[Reward]:
-    parts = {name: RewardFunctionConfig()}
+    functions = {name: RewardFunctionConfig()}
     items: list[RewardItem] = [item(row["model_output"], row["ground_truth"]) for row in rows]
-    with build_composite_reward(RewardsConfig(functions=parts, timeout_s=10.0)) as scorer:
-        return scorer.score(items)
+    with build_composite_reward(
+        RewardsConfig(functions=functions, timeout_s=10.0)
+    ) as composite_reward:
+        return composite_reward.score(items)
 
 
 def disagreements(rows: list[dict[str, Any]], rewards: list[Reward]) -> list[tuple[str, str]]:
-    found = []
+    differing = []
     for row, reward in zip(rows, rewards, strict=True):
         upstream = row.get("is_correct", row["extracted_answer"] == row["ground_truth"])
         if reward.value is None or bool(reward.value) != upstream:
-            found.append((str(row["ground_truth"]), row["model_output"].split("<answer>")[-1]))
-    return found
+            differing.append((str(row["ground_truth"]), row["model_output"].split("<answer>")[-1]))
+    return differing
 
 
 def test_geoqa_outputs_of_r1v() -> None:

@@ -19,7 +19,7 @@ from transformers import AutoModelForImageTextToText
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.config import Config, LoraConfig, RolloutConfig, SamplingConfig
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
@@ -63,7 +63,7 @@ def parts(tiny_model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def prompts(parts, mixed):
     """Text alone, one image, two images, a video."""
-    return [render_prompt(parts[0], sample) for sample in load_samples(mixed)[:4]]
+    return [render_prompt(parts[0], sample) for sample in read_records(mixed)[:4]]
 
 
 def gaps(parts, prompts) -> float:

@@ -4,7 +4,7 @@
 const COLOURS = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9', '#8a6d00', '#7f7f7f'];
 const BOX = { width: 460, height: 220, left: 52, right: 14, top: 8, bottom: 22 };
 const COUNTS = ['reward/invalid', 'reward/no_answer', 'reward/no_signal'];
-// Title, whether a metric belongs to it; what no line claims gets a chart of its own.
+// A chart's title, and whether a metric belongs to it. Every other metric gets a chart of its own.
 const CHARTS = [
   ['reward and its components', (name) => name.startsWith('reward/') && !COUNTS.includes(name)],
   ['no valid reward, no answer, no signal', (name) => COUNTS.includes(name)],
@@ -45,16 +45,16 @@ function niceTicks(low, high, count = 5) {
   return ticks;
 }
 
-// At most two points a pixel: the extremes of what falls on it.
+// Reduces points to the minimum and maximum of each pixel column.
 function thinned(points, pixels) {
   if (points.length <= 2 * pixels) return points;
-  const size = points.length / pixels, kept = [];
+  const size = points.length / pixels, reduced = [];
   for (let pixel = 0; pixel < pixels; pixel += 1) {
     const slice = points.slice(Math.floor(pixel * size), Math.floor((pixel + 1) * size));
     const low = slice.reduce((a, b) => (b[1] < a[1] ? b : a)), high = slice.reduce((a, b) => (b[1] > a[1] ? b : a));
-    kept.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
+    reduced.push(...(low === high ? [low] : low[0] < high[0] ? [low, high] : [high, low]));
   }
-  return kept;
+  return reduced;
 }
 
 function linePath(points, x, y) {
@@ -149,7 +149,7 @@ function legend(chart, all, shared, redraw) {
   }, name)));
 }
 
-// Hover tells the values of the nearest step; dragging chooses a range of steps for every chart.
+// Hovering shows the values of the nearest step; dragging selects a range of steps for all charts.
 function pointing(picture, { x, first, last, shown, runs, readout, shared, redraw }) {
   const cursor = svg('line', { class: 'cursor', y1: BOX.top, y2: BOX.height - BOX.bottom, visibility: 'hidden' });
   const chosen = svg('rect', { class: 'chosen', y: BOX.top, height: BOX.height - BOX.top - BOX.bottom, visibility: 'hidden' });

@@ -1,5 +1,5 @@
 'use strict';
-// Puts the page together: the top at once, the rollouts as they are read.
+// Builds the page: the top at once, the rollouts as they are read.
 
 const POLL_MS = 3000;
 

@@ -7,7 +7,7 @@ function boxShape(box, kind, label) {
     label == null ? svg('title', {}, 'gold') : svg('title', {}, `completion ${label}`));
 }
 
-// What a completion claims to see may lie outside the picture: the drawing is cut at its edge.
+// A predicted box may lie outside the image; it is clipped at the edge.
 function overlay(picture, group) {
   if (!group || !(group.gold || group.completions.some((c) => c.boxes))) return null;
   const shapes = [

@@ -4,7 +4,7 @@
 const PAGE = 8;
 const TAG = /(<\/?(?:think|answer)>)/;
 
-// The thought and the answer of a completion, told apart. Only text nodes: a completion may hold markup.
+// Marks the thought and the answer of a completion. Text nodes only, because completions may contain HTML.
 function completionText(text) {
   let kind = text.includes('</think>') && !text.includes('<think>') ? 'thought' : 'plain';
   return text.split(TAG).filter(Boolean).map((piece) => {
@@ -69,22 +69,22 @@ function rollouts(section, state) {
     return !words || [completion.text, group.prompt, group.id, describe(group.answer)].some((t) => t.toLowerCase().includes(words));
   }
 
-  function found() {
+  function matchingPrompts() {
     const items = new Map();
     for (const group of state.groups) {
       if (filters.id != null && group.id !== filters.id) continue;
       if (filters.step !== '' && String(group.step) !== filters.step) continue;
       if (filters.task && group.task !== filters.task) continue;
-      const kept = group.completions.map((c, index) => index).filter((index) => matches(group, group.completions[index]));
-      if (!kept.length) continue;
+      const indices = group.completions.map((c, index) => index).filter((index) => matches(group, group.completions[index]));
+      if (!indices.length) continue;
       const key = `${group.step} ${group.id}`;
       if (!items.has(key)) items.set(key, []);
-      items.get(key).push({ group, kept });
+      items.get(key).push({ group, indices });
     }
     return [...items.values()].sort(orders[filters.order]);
   }
 
-  const rewardsOf = (item) => item.flatMap(({ group, kept }) => kept.map((i) => group.completions[i].reward)).filter((r) => r != null);
+  const rewardsOf = (item) => item.flatMap(({ group, indices }) => indices.map((i) => group.completions[i].reward)).filter((r) => r != null);
   const mean = (item) => { const rewards = rewardsOf(item); return rewards.reduce((a, b) => a + b, 0) / (rewards.length || 1); };
   const spread = (item) => { const rewards = rewardsOf(item); return rewards.length ? Math.max(...rewards) - Math.min(...rewards) : 0; };
   const byStep = (a, b) => a[0].group.step - b[0].group.step;
@@ -96,9 +96,9 @@ function rollouts(section, state) {
   };
 
   function draw() {
-    const items = found(), pages = Math.max(1, Math.ceil(items.length / PAGE));
+    const items = matchingPrompts(), pages = Math.max(1, Math.ceil(items.length / PAGE));
     view.page = Math.min(view.page, pages - 1);
-    const completions = items.reduce((sum, item) => sum + item.reduce((n, part) => n + part.kept.length, 0), 0);
+    const completions = items.reduce((sum, item) => sum + item.reduce((n, entry) => n + entry.indices.length, 0), 0);
     note.replaceChildren(`${items.length} prompts, ${completions} completions`,
       state.reading ? `; ${state.reading} steps are still being read` : '', ...followed(items));
     list.replaceChildren(...items.slice(view.page * PAGE, (view.page + 1) * PAGE).map((item) =>
@@ -116,12 +116,12 @@ function rollouts(section, state) {
       h('button', { onclick: () => { filters.id = null; changed(); } }, 'all prompts')];
   }
 
-  function card({ group, kept }) {
+  function card({ group, indices }) {
     const follow = () => { filters.id = group.id; filters.step = ''; filters.order = 'step'; drawBar(); changed(); };
-    const rows = kept.map((index) => completionRow(group.completions[index], index));
+    const rows = indices.map((index) => completionRow(group.completions[index], index));
     const article = h('article', {},
       h('header', {}, h('b', {}, group.id), ` step ${group.step}`, state.summary.runs.length > 1 ? ` · ${state.summary.runs[group.run].name}` : '',
-        group.task ? ` · ${group.task}` : '', kept.length < group.completions.length ? ` · ${kept.length} of ${group.completions.length} shown` : '', ' ',
+        group.task ? ` · ${group.task}` : '', indices.length < group.completions.length ? ` · ${indices.length} of ${group.completions.length} shown` : '', ' ',
         filters.id == null ? h('button', { onclick: follow }, 'follow over steps') : null),
       h('div', { class: 'question' }, media(group, state.source),
         h('div', {}, h('pre', { class: 'prompt' }, promptText(group.prompt)), h('p', {}, 'gold ', h('code', { class: 'gold' }, describe(group.answer))))),
@@ -133,12 +133,12 @@ function rollouts(section, state) {
 
   function completionRow(completion, index) {
     const valid = completion.reward != null;
-    const parts = Object.entries(completion.components).map(([name, value]) => h('div', {}, `${name} ${short(value)}`));
+    const components = Object.entries(completion.components).map(([name, value]) => h('div', {}, `${name} ${short(value)}`));
     const flags = [completion.status !== 'ok' ? completion.status : null, completion.truncated ? 'truncated' : null].filter(Boolean);
     return h('tr', { 'data-completion': index, class: valid ? null : 'invalid' },
       h('td', { class: 'text' }, completionText(completion.text),
         flags.map((flag) => h('span', { class: 'flag' }, flag)), completion.error ? h('p', { class: 'error' }, completion.error) : null),
-      h('td', {}, valid ? short(completion.reward) : 'none'), h('td', { class: 'parts' }, parts),
+      h('td', {}, valid ? short(completion.reward) : 'none'), h('td', { class: 'components' }, components),
       h('td', { class: completion.advantage > 0 ? 'up' : completion.advantage < 0 ? 'down' : null }, short(completion.advantage)),
       h('td', {}, completion.tokens));
   }

@@ -1,5 +1,5 @@
 'use strict';
-// Where the page's data are: inside it, or, while a run goes on, on the server that sent it.
+// The page's data: embedded in it, or, for a live report, requested from its server.
 
 function text(id) {
   return document.getElementById(id).textContent;

@@ -1,1 +1,1 @@
-"""Where the answer of a completion stands, choices and plain text."""
+"""Reward functions for choices and for plain text."""

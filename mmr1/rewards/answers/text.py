@@ -1,4 +1,4 @@
-"""Text against text: equal, nearly equal (OCR), or alike (ROUGE)."""
+"""Text against text: exact match, edit distance (OCR) and ROUGE."""
 
 from __future__ import annotations
 

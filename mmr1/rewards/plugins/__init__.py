@@ -1,1 +1,1 @@
-"""Reward functions of others: Python files, other trainers' dialects, HTTP."""
+"""Users' reward functions: Python files, the signatures of other trainers, HTTP servers."""

@@ -1,4 +1,4 @@
-"""What a reward function may ask for by the name of a parameter."""
+"""Columns: the values that a reward function gets by the names of its parameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS: dict[str, Callable[[RewardItem], Any]] = {
     "image_path": lambda i: [str(m.path) for m in i.sample.media if m.path is not None],
     "image_grid_thw": lambda i: i.grid_thw,
 }
-# What other frameworks call the same things; a column of the record wins over these.
+# Other frameworks' names for the same columns; a column of the record wins over these.
 ALIASES = {
     "solution": "answer",
     "ground_truth": "answer",
@@ -55,55 +55,64 @@ def column(item: RewardItem, name: str) -> Any:
 
 
 def all_columns(item: RewardItem) -> dict[str, Any]:
-    """Every column of an item by its name; the record's own columns win, except the answer."""
+    """Every column by name. The record's win, except over ``completion`` and ``answer``."""
     standard = {name: get(item) for name, get in COLUMNS.items()}
-    own = {k: v for k, v in item.sample.meta.items() if k not in ("completion", "answer")}
-    return {**standard, **own}
+    record_columns = {
+        k: v for k, v in item.sample.meta.items() if k not in ("completion", "answer")
+    }
+    return {**standard, **record_columns}
 
 
-def check_options(function: Callable[..., Any], options: Mapping[str, Any], who: str) -> None:
-    """Refuse options that the function does not take, and the lack of one that it needs.
+def check_options(function: Callable[..., Any], options: Mapping[str, Any], name: str) -> None:
+    """Check the options against the function's signature; ``name`` is for messages.
 
     Raises:
-        ValueError: Naming the option and what there is.
+        ValueError: The function does not take an option, or a required one is missing.
     """
     parameters = inspect.signature(function).parameters
     for parameter in parameters.values():
-        needed = parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
-        if needed and parameter.name not in options:
-            raise ValueError(f"reward '{who}' needs the option '{parameter.name}'")
+        is_required = (
+            parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+        )
+        if is_required and parameter.name not in options:
+            raise ValueError(f"reward function '{name}' needs the option '{parameter.name}'")
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
-    for name in options:
-        if name not in parameters:
-            known = [n for n in parameters if n not in COLUMNS]
+    for option in options:
+        if option not in parameters:
+            option_names = [n for n in parameters if n not in COLUMNS]
             raise ValueError(
-                f"reward '{who}' has no option '{name}'{suggest(name, known)}; "
-                f"it has: {', '.join(known) or 'none'}"
+                f"reward function '{name}' has no option '{option}'"
+                f"{suggest(option, option_names)}; it has: {', '.join(option_names) or 'none'}"
             )
 
 
 def bind(
     function: Callable[..., Any], options: Mapping[str, Any]
 ) -> Callable[[RewardItem], dict[str, Any]]:
-    """The keyword arguments of mmr1's own dialect: what the signature names, and nothing else.
+    """A function that makes the keyword arguments of mmr1's own signature from an item.
 
-    ``**sample`` receives every column. A parameter with a default keeps it where the record has no
-    such column; one without is an error of the record (KeyError, then).
+    A parameter receives the column of its name; ``**sample`` receives every column. Where the
+    record has no such column, a parameter keeps its default; without one, ValueError names the
+    record.
     """
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    wanted = [(p.name, p.default is p.empty) for p in named if p.name not in options]
+    named_parameters = [
+        p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    parameters_read = [
+        (p.name, p.default is p.empty) for p in named_parameters if p.name not in options
+    ]
 
     def arguments(item: RewardItem) -> dict[str, Any]:
-        found = all_columns(item) if takes_all else {}
-        for name, required in wanted:
+        values = all_columns(item) if takes_all else {}
+        for name, required in parameters_read:
             try:
-                found[name] = column(item, name)
+                values[name] = column(item, name)
             except KeyError:
                 if required:
                     raise ValueError(f"the record '{item.sample.id}' has no '{name}'") from None
-        return {**found, **options}
+        return {**values, **options}
 
     return arguments

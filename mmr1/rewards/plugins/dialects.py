@@ -1,7 +1,7 @@
-"""Reward functions written for other trainers, told apart by their parameters' names.
+"""Call reward functions that were written for other trainers.
 
-A dialect turns items into the arguments a function expects and its answer into one raw value per
-item. Nothing is passed that a function does not take.
+A dialect is one trainer's signature, recognised by the names of the parameters. It turns items into
+the arguments that the function takes, and what the function returns into one reward per item.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Dialect:
     """How to call a function.
 
     Attributes:
-        name: For messages.
-        batch: One call takes all items and gives a value for each.
-        arguments: The positional and keyword arguments of a call with these items.
+        name: The trainer's name, for messages.
+        batch: One call takes all items and returns a value for each.
+        arguments: Makes the positional and keyword arguments of a call from the items.
     """
 
     name: str
@@ -48,12 +48,12 @@ def detect(
 
     Args:
         function: The user's function.
-        options: Keyword options to pass on; their names are no columns.
-        conversational: Whether a TRL function gets messages rather than text; by default, whether
-            its code speaks of ``"content"``.
+        options: Keyword options of the configuration; parameters of these names are no columns.
+        conversational: Whether a TRL function gets messages rather than text. By default it does
+            if its code uses the key ``"content"``.
 
     Raises:
-        ValueError: Its parameters are those of no known dialect.
+        ValueError: Its parameters are those of no dialect.
     """
     parameters = inspect.signature(function).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
@@ -91,7 +91,7 @@ def call(
 
 
 def rewards_of(value: Any, expected: int, batch: bool) -> list[Reward]:
-    """A function's answer as one checked reward per item.
+    """A function's return value as one checked reward per item.
 
     A wrong number of values leaves every item of the call without a valid reward.
     """
@@ -99,10 +99,10 @@ def rewards_of(value: Any, expected: int, batch: bool) -> list[Reward]:
         return [_from_value(value)]
     values = _as_list(value)
     if values is None or len(values) != expected:
-        given = type(value).__name__ if values is None else f"{len(values)} values"
-        wrong = invalid(Status.ERROR, f"returned {given} for {expected} completions")
-        return [wrong] * expected
-    return [_from_value(one) for one in values]
+        returned = type(value).__name__ if values is None else f"{len(values)} values"
+        error = invalid(Status.ERROR, f"returned {returned} for {expected} completions")
+        return [error] * expected
+    return [_from_value(item_value) for item_value in values]
 
 
 def _as_list(value: Any) -> list[Any] | None:
@@ -130,12 +130,12 @@ def _from_value(value: Any) -> Reward:
     reward = as_reward(total)
     if not reward.valid:
         return reward
-    parts = {}
-    for name, part in value.items():
-        checked = as_reward(part)
+    components = {}
+    for name, component in value.items():
+        checked = as_reward(component)
         if name not in ("overall", "score", "reward") and checked.valid:
-            parts[str(name)] = checked.value
-    return Reward(reward.value, reward.status, parts)
+            components[str(name)] = checked.value
+    return Reward(reward.value, reward.status, components)
 
 
 # --- TRL, and R1-V, VLM-R1 and Video-R1 with it ------------------------------------------------
@@ -144,37 +144,37 @@ def _from_value(value: Any) -> Reward:
 def _trl(function: Callable[..., Any], options: Mapping[str, Any], conversational: bool) -> Dialect:
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    named = {
+    is_required = {
         p.name: p.default is p.empty
         for p in parameters
         if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in options
     }
 
     def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         if takes_all:
             rows = [all_columns(item) for item in items]
             names = dict.fromkeys(name for row in rows for name in row)
-            found = {name: [row.get(name) for row in rows] for name in names}
+            columns = {name: [row.get(name) for row in rows] for name in names}
             for alias in ("solution", "problem", "problem_type"):
-                found.setdefault(alias, [column(item, alias) for item in items])
-            del found["prompt"], found["completion"]
-        for name, required in named.items():
+                columns.setdefault(alias, [column(item, alias) for item in items])
+            del columns["prompt"], columns["completion"]
+        for name, required in is_required.items():
             if name not in ("prompts", "completions"):
-                _add_column(found, name, items, required)
-        if takes_all or "prompts" in named:
-            found["prompts"] = [_messages(i) if conversational else i.prompt for i in items]
-        found["completions"] = [_reply(i) if conversational else i.completion for i in items]
-        return (), found
+                _add_column(columns, name, items, required)
+        if takes_all or "prompts" in is_required:
+            columns["prompts"] = [_messages(i) if conversational else i.prompt for i in items]
+        columns["completions"] = [_reply(i) if conversational else i.completion for i in items]
+        return (), columns
 
     return Dialect("TRL", True, arguments)
 
 
 def _add_column(
-    found: dict[str, Any], name: str, items: Sequence[RewardItem], required: bool
+    columns: dict[str, Any], name: str, items: Sequence[RewardItem], required: bool
 ) -> None:
     try:
-        found[name] = [column(item, name) for item in items]
+        columns[name] = [column(item, name) for item in items]
     except KeyError:
         if required:
             raise ValueError(f"the records have no column '{name}'") from None
@@ -189,8 +189,8 @@ def _reply(item: RewardItem) -> list[dict[str, str]]:
 
 
 def _speaks_of_content(function: Callable[..., Any]) -> bool:
-    """Whether the function, or one of its module that it names, uses the key ``"content"``."""
-    seen: set[str] = set()
+    """Does the function, or a helper in its module, use the key ``"content"``?"""
+    seen_names: set[str] = set()
     waiting = [inspect.unwrap(function)]
     while waiting:
         current = waiting.pop()
@@ -199,8 +199,8 @@ def _speaks_of_content(function: Callable[..., Any]) -> bool:
             continue
         if "content" in _constants(code):
             return True
-        for name in _names(code) - seen:
-            seen.add(name)
+        for name in _names(code) - seen_names:
+            seen_names.add(name)
             helper = getattr(current, "__globals__", {}).get(name)
             if getattr(helper, "__module__", None) == current.__module__:
                 waiting.append(helper)
@@ -261,16 +261,16 @@ _FIELDS: dict[str, Callable[[RewardItem], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """A dialect whose parameters are fields of one item, or their plurals of all of them."""
+class _FieldDialect:
+    """A dialect with one parameter per field: of one item, or in the plural of all items."""
 
     name: str
     required: tuple[str, ...]
     plural: bool = False
 
     def build(self, function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
-        taken = [n for n in inspect.signature(function).parameters if n not in options]
-        fields = {n: _FIELDS[n[:-1] if self.plural else n] for n in taken if self._knows(n)}
+        parameters = [n for n in inspect.signature(function).parameters if n not in options]
+        fields = {n: _FIELDS[n[:-1] if self.plural else n] for n in parameters if self._knows(n)}
 
         def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
             if self.plural:
@@ -283,7 +283,7 @@ class _Named:
         return name[:-1] in _FIELDS and name.endswith("s") if self.plural else name in _FIELDS
 
 
-_VERL = _Named("verl", ("solution_str", "ground_truth"))
-_VERL_BATCH = _Named("verl", ("solution_strs", "ground_truths"), plural=True)
-_EASYR1_TEXT = _Named("EasyR1", ("predict_str", "ground_truth"))
-_EASYR1_LISTS = _Named("EasyR1", ("predicts", "ground_truths"), plural=True)
+_VERL = _FieldDialect("verl", ("solution_str", "ground_truth"))
+_VERL_BATCH = _FieldDialect("verl", ("solution_strs", "ground_truths"), plural=True)
+_EASYR1_TEXT = _FieldDialect("EasyR1", ("predict_str", "ground_truth"))
+_EASYR1_LISTS = _FieldDialect("EasyR1", ("predicts", "ground_truths"), plural=True)

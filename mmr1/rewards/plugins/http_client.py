@@ -27,14 +27,14 @@ def is_url(use: str) -> bool:
 
 
 class RemoteReward:
-    """Rewards asked of one server or several, each of which gets an equal share of the items.
+    """A reward function behind one or several HTTP servers, which share the items equally.
 
     Args:
         url: The server, or several separated by commas.
-        options: ``urls`` (more servers), ``retries`` (2), ``headers``, and ``rows``: send the
-            whole records too, as ``"rows"``, which ``mmr1 reward serve`` reads and others ignore.
-        timeout_s: Time for one answer, in seconds. A share that fails is asked of the next server
-            after a pause that doubles.
+        options: ``urls`` (more servers), ``retries`` (2), ``headers``, and ``rows``: also send
+            the records, as ``"rows"``, which ``mmr1 reward serve`` reads and others ignore.
+        timeout_s: Seconds for one answer. A share that fails goes to the next server, after a
+            pause that doubles each time.
 
     Raises:
         ValueError: An option is unknown.
@@ -43,12 +43,12 @@ class RemoteReward:
     def __init__(self, url: str, options: Mapping[str, Any], *, timeout_s: float) -> None:
         for name in options:
             if name not in _OPTIONS:
-                known = ", ".join(_OPTIONS)
-                raise ValueError(f"a remote reward has no option '{name}'; it has: {known}")
+                names = ", ".join(_OPTIONS)
+                raise ValueError(f"a remote reward has no option '{name}'; it has: {names}")
         self._urls = [u.strip() for u in url.split(",")] + [str(u) for u in options.get("urls", ())]
-        for one in self._urls:
-            if not is_url(one) or not httpx.URL(one).host:
-                raise ValueError(f"remote reward: {one!r} is no http address")
+        for server in self._urls:
+            if not is_url(server) or not httpx.URL(server).host:
+                raise ValueError(f"remote reward: {server!r} is no http address")
         self._retries = int(options.get("retries", 2))
         self._rows = bool(options.get("rows", False))
         self._client = httpx.Client(timeout=timeout_s, headers=options.get("headers"))
@@ -60,18 +60,18 @@ class RemoteReward:
         size = -(-len(items) // len(self._urls))
         shares = [items[start : start + size] for start in range(0, len(items), size)]
         with ThreadPoolExecutor(len(shares)) as threads:
-            found = list(threads.map(self._ask, range(len(shares)), shares))
-        return [reward for share in found for reward in share]
+            rewards = list(threads.map(self._ask, range(len(shares)), shares))
+        return [reward for of_share in rewards for reward in of_share]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        """Only the server knows what its golds are."""
+        """Nothing is checked: only the server knows what its golds are."""
         return [None] * len(items)
 
     def close(self) -> None:
         self._client.close()
 
     def _ask(self, server: int, items: Sequence[RewardItem]) -> list[Reward]:
-        """Ask one server after another until one answers."""
+        """Send a share of the items to one server after another until one answers."""
         error, status = "", Status.ERROR
         for attempt in range(self._retries + 1):
             if attempt:
@@ -84,7 +84,7 @@ class RemoteReward:
             except httpx.TimeoutException:
                 error, status = f"{url}: no answer in time", Status.TIMEOUT
             except httpx.HTTPStatusError as failure:
-                error, status = f"{url}: {_told(failure.response)}", Status.ERROR
+                error, status = f"{url}: {_describe(failure.response)}", Status.ERROR
                 if failure.response.is_client_error:
                     break  # it would refuse the same body again
             except (httpx.HTTPError, ValueError) as failure:
@@ -120,7 +120,7 @@ def to_row(item: RewardItem) -> dict[str, Any]:
 
 
 def _rewards(answer: Any, expected: int) -> list[Reward]:
-    """A server's answer; its ``status`` and ``error`` lists are those of ``mmr1 reward serve``."""
+    """A server's answer as rewards; ``mmr1 reward serve`` adds ``status`` and ``error`` lists."""
     rewards = rewards_of(answer, expected, batch=True)
     detail = answer if isinstance(answer, dict) else {}
     statuses, errors = detail.get("status"), detail.get("error")
@@ -132,5 +132,5 @@ def _rewards(answer: Any, expected: int) -> list[Reward]:
     ]
 
 
-def _told(response: httpx.Response) -> str:
+def _describe(response: httpx.Response) -> str:
     return f"HTTP {response.status_code} {response.text[:200]}"

@@ -1,4 +1,4 @@
-"""Rows of ``mmr1 reward score`` and of the server, as reward items."""
+"""Rows of ``mmr1 reward score`` and of the reward server <-> reward items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from mmr1.rewards.item import RewardItem
 from mmr1.types import MediaRef, Message, Reward, Sample, TextPart
 
-_OWN = {
+_ITEM_COLUMNS = {
     "completion", "answer", "id", "task", "source", "question", "prompt", "token_ids", "truncated",
     "group", "media_sizes", "image_grid_thw", "shuffled", "images", "original_sizes",
 }  # fmt: skip
@@ -21,21 +21,21 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
 
     ``id``, ``task``, ``source``, ``question``, ``prompt``, ``token_ids``, ``truncated``,
     ``group``, ``images`` (paths), ``original_sizes`` and ``media_sizes`` (``[width, height]``
-    each), ``image_grid_thw`` and ``shuffled`` are known by these names; every other column is the
-    record's own.
+    each), ``image_grid_thw`` and ``shuffled`` are read by these names. Every other column goes to
+    ``sample.meta``.
 
     Args:
         row: A parsed row.
-        where: File and line, for messages; the sample's id where the row has none.
+        where: File and line, for messages; also the id of a row without one.
 
     Raises:
-        ValueError: It has no completion, or a known column is of the wrong kind.
+        ValueError: It has no completion, or one of these columns has the wrong type.
     """
     completion = row.get("completion")
     if isinstance(completion, list) and completion and isinstance(completion[-1], dict):
         completion = completion[-1].get("content")
     if not isinstance(completion, str):
-        raise ValueError(f"{where}: a row needs 'completion', a text")
+        raise ValueError(f"{where}: a row needs 'completion', a string")
     try:
         sample = Sample(
             id=str(row.get("id", where)),
@@ -43,7 +43,7 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
             answer=row.get("answer"),
             task=row.get("task"),
             source=row.get("source"),
-            meta={k: v for k, v in row.items() if k not in _OWN},
+            meta={k: v for k, v in row.items() if k not in _ITEM_COLUMNS},
         )
         return RewardItem(
             completion,
@@ -76,16 +76,16 @@ def _media(row: Mapping[str, Any]) -> list[MediaRef]:
 
 
 def _tuples(value: Any) -> tuple[Any, ...]:
-    """Lists of numbers as tuples of them; one list is a list of one."""
+    """A list of lists of numbers as tuples; a flat list counts as one of them."""
     if not value:
         return ()
     if not isinstance(value[0], list | tuple):
         value = [value]
-    return tuple(tuple(int(number) for number in one) for one in value)
+    return tuple(tuple(int(number) for number in numbers) for numbers in value)
 
 
 def read_rows(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    """The rows of a JSONL file and where each is.
+    """The rows of a JSONL file, each with its ``file:line``.
 
     Raises:
         ValueError: The file is missing or a line is no JSON object.

@@ -1,4 +1,4 @@
-"""A user's reward function: loaded, understood, called; in the sandbox or in this process."""
+"""A user's reward function: load it, find its dialect, call it in the sandbox or here."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ def load(spec: str, options: str) -> tuple[Callable[..., Any], Dialect]:
 
     Args:
         spec: ``file.py:function``, a dotted path or an entry point.
-        options: The part's options as YAML, so that the cache can tell them apart.
+        options: The function's options as YAML, which can be a key of the cache.
 
     Raises:
-        ValueError: It cannot be imported, is no function, speaks no known dialect or does not take
-            an option.
+        ValueError: It cannot be imported, is no function, has the signature of no dialect or does
+            not take an option.
     """
     function = REWARDS.load(spec)
     if not callable(function) or inspect.isclass(function):
         raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
-    given = dict(yaml.safe_load(options))
-    conversational = given.pop("conversational", None)
-    check_options(function, given, spec)
+    keywords = dict(yaml.safe_load(options))
+    conversational = keywords.pop("conversational", None)
+    check_options(function, keywords, spec)
     try:
-        return function, detect(function, given, conversational)
+        return function, detect(function, keywords, conversational)
     except ValueError as error:
-        raise ValueError(f"reward '{spec}': {error}") from error
+        raise ValueError(f"reward function '{spec}': {error}") from error
 
 
 def describe(spec: str, options: str) -> dict[str, Any]:
-    """What the parent must know of a function it does not import."""
+    """What the parent process must know of a function that only the workers import."""
     function, dialect = load(spec, options)
     return {
         "batch": dialect.batch,
@@ -63,14 +63,14 @@ def describe(spec: str, options: str) -> dict[str, Any]:
 
 
 def run(spec: str, options: str, items: Sequence[RewardItem]) -> list[Reward]:
-    """One call with these items (one item, unless the dialect is a batch's).
+    """One call with these items; a single item unless the dialect is a batch dialect.
 
     Raises:
         Exception: Whatever the function raises.
     """
     function, dialect = load(spec, options)
-    given = {k: v for k, v in yaml.safe_load(options).items() if k != "conversational"}
-    value = call(function, dialect, items, given)
+    keywords = {k: v for k, v in yaml.safe_load(options).items() if k != "conversational"}
+    value = call(function, dialect, items, keywords)
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
     return rewards_of(value, len(items), dialect.batch)
@@ -81,13 +81,13 @@ async def _awaited(value: Any) -> Any:
 
 
 class PluginReward:
-    """A user's function as a part of the reward.
+    """A user's function as a ``RewardFunction``.
 
     Args:
         spec: ``file.py:function``, a dotted path or an entry point.
         options: Keyword options passed to the function.
-        isolated: Run it in worker processes of its own, contained; else here, in a thread, where a
-            call that does not end can be given up but not ended.
+        isolated: Run it in sandboxed worker processes. Otherwise it runs here in a thread; a call
+            that hangs there is given up, but may keep running.
         workers: Worker processes of an isolated function.
         timeout_s: Deadline of one call, which for a batch function is that of the whole batch.
 
@@ -115,8 +115,10 @@ class PluginReward:
             try:
                 described = self._pool.start()
             except ValueError as error:
-                told = spec.partition(":")[0] in str(error)
-                raise error if told else ValueError(f"reward '{spec}': {error}") from error
+                names_spec = spec.partition(":")[0] in str(error)
+                raise (
+                    error if names_spec else ValueError(f"reward function '{spec}': {error}")
+                ) from error
         else:
             described = describe(spec, self._options)
         self._batch, self._media = described["batch"], described["media"]
@@ -124,8 +126,9 @@ class PluginReward:
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
         """One reward per item.
 
-        A batch call that fails is repeated item by item, so that one poisoned item costs the
-        others nothing; if the first few fail too, the function is at fault and not an item.
+        A batch call that fails is repeated item by item, so that one bad item does not cost the
+        others their rewards. If the first few items fail too, the function itself is at fault and
+        the rest is not tried.
         """
         if not items:
             return []
@@ -134,13 +137,13 @@ class PluginReward:
         (rewards,) = self._call([items])
         if len(rewards) == len(items):
             return rewards
-        first = [found[0] for found in self._call([[item] for item in items[:_PROBES]])]
-        if not any(reward.valid for reward in first):
-            return first + rewards * (len(items) - len(first))
-        return first + [found[0] for found in self._call([[i] for i in items[_PROBES:]])]
+        probes = [single[0] for single in self._call([[item] for item in items[:_PROBES]])]
+        if not any(reward.valid for reward in probes):
+            return probes + rewards * (len(items) - len(probes))
+        return probes + [single[0] for single in self._call([[i] for i in items[_PROBES:]])]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
-        """Only the function knows what its golds are."""
+        """Nothing is checked: only the function knows what its golds are."""
         return [None] * len(items)
 
     def close(self) -> None:
@@ -164,7 +167,7 @@ class PluginReward:
         self._stuck = [thread for thread in self._stuck if thread.is_alive()]
         if len(self._stuck) > _MAX_STUCK:
             raise ValueError(
-                f"{len(self._stuck)} calls of reward '{self._spec}' hang in this process; "
+                f"{len(self._stuck)} calls of reward function '{self._spec}' hang in this process; "
                 "set isolated: true so that they can be ended"
             )
         answer: queue.SimpleQueue[list[Reward]] = queue.SimpleQueue()
@@ -189,9 +192,9 @@ class PluginReward:
 
 
 def _interrupt(thread: threading.Thread) -> None:
-    """End a thread that loops in Python, or it would slow the whole process down; not one in C."""
-    ended = ctypes.py_object(SystemExit)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ended)
+    """End a thread that loops in Python, which would slow this process down; C code continues."""
+    exception = ctypes.py_object(SystemExit)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
 
 
 def _with_remedy(reward: Reward) -> Reward:
@@ -209,11 +212,13 @@ def _with_remedy(reward: Reward) -> Reward:
 
 def _without_bytes(sample: Sample) -> Sample:
     messages = tuple(
-        Message(message.role, tuple(_without(part) for part in message.parts))
+        Message(message.role, tuple(_without_data(content) for content in message.parts))
         for message in sample.messages
     )
     return replace(sample, messages=messages)
 
 
-def _without(part: Any) -> Any:
-    return replace(part, data=None) if isinstance(part, MediaRef) and part.data else part
+def _without_data(content: Any) -> Any:
+    return (
+        replace(content, data=None) if isinstance(content, MediaRef) and content.data else content
+    )

@@ -1,4 +1,4 @@
-"""Does a completion keep to the asked-for shape? Tags are scanned, not matched by a lazy regex."""
+"""Does a completion have the template's shape? Tags are scanned, not matched by a lazy regex."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _TAG = re.compile(r"</?(?:think|answer)>")
 def _sections(completion: str, names: tuple[str, ...]) -> list[str] | None:
     """The contents of exactly these sections, in this order, or None.
 
-    Every tag of the four must be there once and no other; only whitespace may stand around the
-    sections. One pass, so that a megabyte of tags costs a megabyte's time.
+    Each of their tags must occur exactly once, and no other tag. Only whitespace may surround the
+    sections. It is a single pass, so the time is linear in the length.
     """
-    expected = [tag for name in names for tag in (f"<{name}>", f"</{name}>")]
+    expected_tags = [tag for name in names for tag in (f"<{name}>", f"</{name}>")]
     position, contents = 0, []
     tags = _TAG.finditer(completion)
-    for index, wanted in enumerate(expected):
+    for index, expected_tag in enumerate(expected_tags):
         tag = next(tags, None)
-        if tag is None or tag[0] != wanted:
+        if tag is None or tag[0] != expected_tag:
             return None
         between = completion[position : tag.start()]
         if index % 2:
@@ -80,8 +80,8 @@ def format(completion: str, *, template: Template = "think-answer", partial: boo
     Args:
         completion: The whole completion.
         template: The name of the shape.
-        partial: Pay a broken ``think-answer`` or ``answer-only`` 0.5 times the share of its tags
-            that occur exactly once; off unless asked for.
+        partial: Give a broken ``think-answer`` or ``answer-only`` 0.5 times the share of its tags
+            that occur exactly once.
 
     Raises:
         ValueError: No template has this name.

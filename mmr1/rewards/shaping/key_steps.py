@@ -1,4 +1,4 @@
-"""Rewards of the steps of a reasoning, for process supervision."""
+"""Process rewards: the key steps that a completion's thinking reaches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class StepReward:
 
     Attributes:
         text: The step.
-        end: Character of the completion where it ends; its last token is where a process reward
-            belongs.
-        value: How many key steps are first reached in it, as a share of all of them.
+        end: Index of the character after the step in the completion. A process reward belongs to
+            the step's last token.
+        value: Share of all key steps that are first reached in this step.
     """
 
     text: str
@@ -36,7 +36,7 @@ def steps(completion: str, key_steps: Sequence[KeyStep]) -> float:
     """Share of the key steps that the thinking reaches, in their order.
 
     A key step is a formula, number or phrase that a right derivation passes, or a list of ways to
-    write it; it must stand in the thinking after the key step before it. Soft key-step matching
+    write it. It counts only after the key step before it. Soft key-step matching
     is after Zhang et al. 2025, R1-VL, https://arxiv.org/abs/2503.12937.
 
     Args:
@@ -55,33 +55,34 @@ def step_rewards(completion: str, key_steps: Sequence[KeyStep]) -> list[StepRewa
     Raises:
         BadGoldError: There are no key steps, or an empty one.
     """
-    wanted = [_ways(step) for step in _checked(key_steps)]
+    patterns = [_ways(step) for step in _checked(key_steps)]
     reached, rewards = 0, []
     for text, end in split_steps(completion):
         plain, position, before = _plain(text), 0, reached
-        while reached < len(wanted):
-            found = _find(plain, wanted[reached], position)
-            if found is None:
+        while reached < len(patterns):
+            end_of_match = _find(plain, patterns[reached], position)
+            if end_of_match is None:
                 break
-            position, reached = found, reached + 1
-        rewards.append(StepReward(text, end, (reached - before) / len(wanted)))
+            position, reached = end_of_match, reached + 1
+        rewards.append(StepReward(text, end, (reached - before) / len(patterns)))
     return rewards
 
 
 def split_steps(completion: str) -> list[tuple[str, int]]:
-    """The steps of the thinking (all of it where there are no tags) and where each ends.
+    """The steps of the thinking, each with the index at which it ends.
 
-    A blank line, or a line that begins a numbered step or a list item, begins a step.
+    Without ``<think>`` tags the whole completion is the thinking. A step begins after a blank line,
+    or with a line that begins a numbered step or a list item.
     """
     think = _THINK.search(completion)
     start, end = think.span(1) if think else (0, len(completion))
-    found = []
+    steps_and_ends = []
     for gap in [*_BREAK.finditer(completion, start, end), None]:
         stop = gap.start() if gap else end
         if text := completion[start:stop].strip():
-            found.append((text, stop))
+            steps_and_ends.append((text, stop))
         start = gap.end() if gap else end
-    return found
+    return steps_and_ends
 
 
 def steps_gold(key_steps: Any) -> None:
@@ -103,7 +104,7 @@ def _written(step: KeyStep) -> Sequence[str]:
 
 
 def _ways(step: KeyStep) -> re.Pattern[str]:
-    """Any way of writing it, not inside a longer word or number."""
+    """Matches any way of writing the step, but not inside a longer word or number."""
     ways = "|".join(re.escape(_plain(way)) for way in _written(step))
     return re.compile(rf"(?<![\w.])(?:{ways})(?!\w|\.\d)")
 

@@ -16,14 +16,14 @@ def length_cosine(
     wrong: tuple[float, float] = (-1.0, -0.5),
     correct_above: float = 0.5,
 ) -> float:
-    """A reward that moves along a half cosine from length 0 to ``max_length`` and stays there.
+    """A reward that follows a half cosine from length 0 to ``max_length``, and is constant above.
 
     Right answers are worth less the longer they are, wrong ones cost less (Yeo et al. 2025,
     https://arxiv.org/abs/2502.03373).
 
     Args:
         completion: The whole completion.
-        accuracy: Its accuracy, from the part named by ``of``.
+        accuracy: Its accuracy, from the reward function that ``of`` names.
         token_ids: Its tokens.
         max_length: Tokens at which the far end is reached.
         correct: Value of a right answer at length 0 and at ``max_length``.
@@ -41,7 +41,9 @@ def length_cosine(
 
 
 def overlong(completion: str, token_ids: Sequence[int], *, max_length: int, buffer: int) -> float:
-    """DAPO's soft penalty: 0 up to ``max_length - buffer`` tokens, then down to -1, no further.
+    """DAPO's soft overlong penalty.
+
+    0 up to ``max_length - buffer`` tokens, then linear down to -1 at ``max_length``, and -1 above.
 
     Yu et al. 2025, https://arxiv.org/abs/2503.14476, equation 13.
 
@@ -89,5 +91,5 @@ def repetition(
 
 def _length(completion: str, token_ids: Sequence[int]) -> int:
     if completion and not len(token_ids):
-        raise ValueError("this reward counts tokens and the item has no token_ids")
+        raise ValueError("this reward function counts tokens; give each row 'token_ids'")
     return len(token_ids)

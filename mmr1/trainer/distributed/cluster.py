@@ -1,7 +1,7 @@
-"""The Ray cluster of a run: joined or started, its ranks and engines placed and ended.
+"""The Ray cluster of a run: connect to it, place ranks and engines on it, and end them.
 
-The process that runs the loop holds the sampler, the rewards and the metrics; a rank holds a shard
-of the policy and, with a KL term, of the reference.
+The driver process runs the loop and holds the sampler, the rewards and the metrics. A rank holds a
+shard of the policy and, with a KL term, of the reference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mmr1.trainer.distributed.ray_policy import RayPolicy, RayReference
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What runs on Ray of a training run."""
+    """The policy, the reference and the engines of a run, as actors on Ray."""
 
     policy: RayPolicy
     reference: RayReference | None
@@ -36,7 +36,7 @@ def on_ray(config: Config) -> Iterator[Cluster]:
 
     Raises:
         ValueError: Ray is not installed, or a worker refused its configuration.
-        WorkerLostError: The cluster has not got what ``resources`` asks for.
+        WorkerLostError: The cluster has less than ``resources`` asks for.
     """
     try:
         import ray
@@ -68,20 +68,20 @@ def on_ray(config: Config) -> Iterator[Cluster]:
 
 
 def _connect(resources: ResourcesConfig) -> None:
-    """Join the cluster, or start one on this machine that nobody else can reach."""
+    """Join the cluster of ``resources.address``, or start one that only this machine can reach."""
     import ray
 
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if resources.address is not None:
         ray.init(address=resources.address, **options)
         return
-    # Ray counts cores to place actors, it does not bind them: a laptop may run more than it has.
+    # Ray only counts cores; it does not bind actors to them. So a laptop may run more actors.
     cores = max(os.cpu_count() or 1, resources.ranks + resources.engines)
     ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", num_cpus=cores, **options)
 
 
 def _placement(resources: ResourcesConfig, engine_gpus: int) -> Callable[..., Any]:
-    """Reserve a place for every worker; returns what starts ``cls(*args)`` in the i-th.
+    """Reserve resources for every worker; returns a function that starts an actor on the i-th.
 
     Raises:
         WorkerLostError: The cluster is too small, or busy.
@@ -103,7 +103,7 @@ def _placement(resources: ResourcesConfig, engine_gpus: int) -> Callable[..., An
 
     def place(cls: type, index: int, *args: Any) -> Any:
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-        wanted = {"num_cpus": 1, "num_gpus": bundles[index].get("GPU", 0)}
-        return ray.remote(cls).options(scheduling_strategy=strategy, **wanted).remote(*args)
+        reserved = {"num_cpus": 1, "num_gpus": bundles[index].get("GPU", 0)}
+        return ray.remote(cls).options(scheduling_strategy=strategy, **reserved).remote(*args)
 
     return place

@@ -1,4 +1,4 @@
-"""A Ray actor that is one rollout engine."""
+"""The Ray actor of a rollout engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmr1.vision.build import family_of, media_cache
 
 
 class Engine:
-    """An actor: one rollout engine."""
+    """One rollout engine in a process of its own."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -38,7 +38,7 @@ class Engine:
 
 
 def build_engine_with_own_weights(config: Config) -> RolloutEngine:
-    """An engine with weights of its own in this process, as a worker on another machine has it."""
+    """An engine with its own copy of the weights, for a process that holds no policy."""
     family = family_of(config)
     media = media_cache(family, config)
     if config.rollout.engine == "hf":

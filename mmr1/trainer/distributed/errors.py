@@ -1,4 +1,4 @@
-"""How work on many processes fails."""
+"""Errors of distributed runs."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ class WorkerLostError(RuntimeError):
 
 
 class HungError(RuntimeError):
-    """A call that ranks make together did not end in time."""
+    """A collective call did not end in time."""

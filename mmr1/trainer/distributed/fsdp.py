@@ -1,4 +1,4 @@
-"""Ranks of ``torch.distributed``: a model sharded over them by FSDP2, and turns taken together."""
+"""Ranks of ``torch.distributed``: FSDP2 sharding, and micro-batches in lockstep."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from mmr1.vision.families.qwen2_5_vl import unwrapped
 def join(
     rank: int, size: int, address: str, timeout_s: float, shard: int | None = None
 ) -> DeviceMesh:
-    """Become rank ``rank`` of ``size``; ``address`` is ``host:port`` of the first.
+    """Join the process group as rank ``rank`` of ``size``; ``address`` is ``host:port`` of rank 0.
 
     A collective call that lasts longer than ``timeout_s`` fails on every rank. With ``shard`` the
-    mesh has two dimensions: copies of the model, and the ranks that share each.
+    mesh has two dimensions (HSDP): copies of the model, and the ranks that share a copy.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dist.init_process_group(
@@ -43,14 +43,14 @@ def join(
     return init_device_mesh(device, (size // shard, shard), mesh_dim_names=("copy", "shard"))
 
 
-# How torch.distributed's backends put it, in lower case.
+# What the backends of torch.distributed write, in lower case.
 _LATE = ("timed out", "timeout")
 _GONE = ("remote worker crash", "connection closed", "connection reset", "broken pipe")
 
 
 @contextmanager
 def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
-    """Around a collective call: where it hangs, the stacks of this rank are written to ``stacks``.
+    """Watch a collective call: when it hangs, write the stacks of this rank to ``stacks``.
 
     Raises:
         HungError: The call gave up after ``timeout_s``: another rank is stuck.
@@ -62,9 +62,9 @@ def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            if (told := _explained(error, timeout_s, stacks)) is None:
+            if (explained := _explained(error, timeout_s, stacks)) is None:
                 raise
-            raise told from error
+            raise explained from error
         finally:
             faulthandler.cancel_dump_traceback_later()
     if stacks.stat().st_size == 0:
@@ -72,11 +72,11 @@ def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
 
 
 def _explained(error: RuntimeError, timeout_s: float, stacks: Path) -> RuntimeError | None:
-    """What a failure of the backend means to the user; None where it means something else."""
-    said = str(error).lower()
-    if any(words in said for words in _GONE):
+    """A backend's failure as an error that a user can read; None for other failures."""
+    message = str(error).lower()
+    if any(words in message for words in _GONE):
         return WorkerLostError("a rank is gone; --resume goes on from the last checkpoint")
-    if any(words in said for words in _LATE):
+    if any(words in message for words in _LATE):
         return HungError(
             f"a collective call did not end within resources.collective_timeout_s={timeout_s:g}: a "
             f"rank is stuck. What the others were at is in {stacks.parent}/rank_*.stacks; --resume "
@@ -86,66 +86,66 @@ def _explained(error: RuntimeError, timeout_s: float, stacks: Path) -> RuntimeEr
 
 
 class Ranks:
-    """The team of all ranks."""
+    """The process group of all ranks."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
     def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[LockstepBatch]:
-        most = torch.tensor(len(batches))
-        dist.all_reduce(most, dist.ReduceOp.MAX)
-        sees = torch.zeros(int(most), dtype=torch.int64)
+        count = torch.tensor(len(batches))
+        dist.all_reduce(count, dist.ReduceOp.MAX)
+        runs_vision = torch.zeros(int(count), dtype=torch.int64)
         for i, batch in enumerate(batches):
-            sees[i] = any(group.media for group in batch.groups)
-        dist.all_reduce(sees, dist.ReduceOp.MAX)
-        rest = [None] * (int(most) - len(batches))
+            runs_vision[i] = any(group.media for group in batch.groups)
+        dist.all_reduce(runs_vision, dist.ReduceOp.MAX)
+        padding = [None] * (int(count) - len(batches))
         return [
             LockstepBatch(batch, bool(vision))
-            for batch, vision in zip([*batches, *rest], sees, strict=True)
+            for batch, vision in zip([*batches, *padding], runs_vision, strict=True)
         ]
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         every: list[dict[str, float]] = [{} for _ in range(self.size)]
         dist.all_gather_object(every, dict(sums))
-        found: dict[str, float] = {}
-        for one in every:
-            for name, value in one.items():
-                known = found.get(name, 0.0)
-                found[name] = max(known, value) if name.endswith("_max") else known + value
-        return found
+        totals: dict[str, float] = {}
+        for sums_of_rank in every:
+            for name, value in sums_of_rank.items():
+                total = totals.get(name, 0.0)
+                totals[name] = max(total, value) if name.endswith("_max") else total + value
+        return totals
 
 
 def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:
-    """Shard a model in place; returns what takes the place of ``packed_scores`` for it.
+    """Shard a model in place; returns the function to call instead of ``packed_scores``.
 
-    Every layer is gathered when it runs and freed after; the embeddings, norms and the head for as
-    long as a forward and its backward last. A frozen vision tower is not sharded: with its
-    features kept, ranks run it at different times.
+    Every layer is gathered before it runs and freed after. The embeddings, norms and the head stay
+    gathered during a forward and its backward. A frozen vision tower is not sharded: its features
+    are cached, so ranks run it at different times.
     """
     base = unwrapped(model)
     visual = base.model.visual
     frozen_tower = not any(p.requires_grad for p in visual.parameters())
     sums_in_float32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    # The merger is a unit too: as part of the rest it would lose gradients where adapters on it are
-    # all that is trained there, in turns in which no rank sees anything.
+    # The merger is an FSDP unit of its own. Without that, adapters that train only the merger would
+    # lose their gradients in batches in which no rank has an image.
     tower = [] if frozen_tower else [*visual.blocks, visual.merger]
     layers = [*base.model.language_model.layers, *tower]
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=sums_in_float32)
-    whole = _PackedForward(model)
+    root = _PackedForward(model)
     ignored = set(visual.parameters()) if frozen_tower else None
-    fully_shard(whole, mesh=mesh, mp_policy=sums_in_float32, ignored_params=ignored)
+    fully_shard(root, mesh=mesh, mp_policy=sums_in_float32, ignored_params=ignored)
 
     def scores(model: Any, *args: Any, **kwargs: Any) -> TokenScores:
-        return TokenScores(*whole(*args, **kwargs))
+        return TokenScores(*root(*args, **kwargs))
 
     return scores
 
 
 class _PackedForward(torch.nn.Module):
-    """FSDP gathers what belongs to no layer when a module's ``forward`` runs: this is it.
+    """The root module of FSDP: its ``forward`` gathers the parameters that belong to no layer.
 
-    Its outputs are plain tensors, because the hooks of the backward pass look for these.
+    Its outputs are plain tensors, because FSDP's backward hooks look only for tensors.
     """
 
     def __init__(self, model: Any) -> None:

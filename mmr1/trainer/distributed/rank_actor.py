@@ -1,4 +1,4 @@
-"""A Ray actor that is one rank of the trainer."""
+"""The Ray actor of one rank of the trainer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def collective(method: Method) -> Method:
-    """A method that all ranks are asked for together; a hang in it is told, see ``watched``."""
+    """A method that all ranks must call together; ``watched`` reports where it hangs."""
 
     @wraps(method)
     def call(self: Rank, *args: Any, **kwargs: Any) -> Any:
@@ -33,10 +33,10 @@ def collective(method: Method) -> Method:
 
 
 class Rank:
-    """An actor: one rank of the trainer.
+    """One rank of the trainer.
 
     Attributes:
-        stacks: Where it was when a collective call hung.
+        stacks: File for the stack traces of a collective call that hangs.
     """
 
     def __init__(self, config: Config, rank: int) -> None:
@@ -44,15 +44,15 @@ class Rank:
         self.stacks = Path(config.trainer.output_dir).resolve() / f"rank_{rank}.stacks"
 
     def free_address(self) -> str:
-        """``host:port`` where the ranks can meet, on the node of this one."""
+        """A free ``host:port`` on this rank's node, where the ranks can rendezvous."""
         import ray
 
-        with socket.socket() as free:
-            free.bind(("", 0))
-            return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1]}"
+        with socket.socket() as listener:
+            listener.bind(("", 0))
+            return f"{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
 
     def build(self, address: str) -> None:
-        """Load the model and shard it: a collective call too."""
+        """Load the model and shard it; all ranks must call it together."""
         config, resources = self.config, self.config.resources
         size = resources.ranks
         set_up_torch(config.seed, config.trainer.threads)
@@ -70,17 +70,17 @@ class Rank:
 
     @collective
     def logprobs(self, groups: Sequence[RolloutGroup], of_reference: bool) -> torch.Tensor:
-        scorer = self._models.reference if of_reference else self._models.policy
-        assert scorer is not None
-        return scorer.logprobs(groups)
+        model = self._models.reference if of_reference else self._models.policy
+        assert model is not None
+        return model.logprobs(groups)
 
     @collective
-    def update(self, part: Experience) -> StepStats:
-        return self._models.policy.update(part)
+    def update(self, experience: Experience) -> StepStats:
+        return self._models.policy.update(experience)
 
     @collective
     def weights(self) -> dict[str, torch.Tensor] | None:
-        """The whole weights in CPU memory, from rank 0 only."""
+        """The full weights in CPU memory on rank 0; None on the others."""
         return self._from_first(self._models.policy.weights())
 
     @collective

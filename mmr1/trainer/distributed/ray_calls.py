@@ -1,4 +1,4 @@
-"""Calls of Ray actors: their results, or the failure that a user can read."""
+"""Results of calls to Ray actors, with errors that a user can read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmr1.trainer.distributed.errors import WorkerLostError
 
 
 def get(calls: Sequence[Any]) -> list[Any]:
-    """The results in order; the first failure is raised at once, as what it was.
+    """The results in order. The first failure is raised at once, as the worker raised it.
 
     Raises:
         WorkerLostError: A worker died.
@@ -19,13 +19,13 @@ def get(calls: Sequence[Any]) -> list[Any]:
     pending = list(calls)
     try:
         while pending:
-            done, pending = ray.wait(pending)
-            ray.get(done)
+            finished, pending = ray.wait(pending)
+            ray.get(finished)
         return ray.get(list(calls))
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
-        known = isinstance(cause, ValueError) or type(cause).__module__.startswith("mmr1.")
-        if known:
+        for_the_user = isinstance(cause, ValueError) or type(cause).__module__.startswith("mmr1.")
+        if for_the_user:
             raise cause from None
         raise
     except ray.exceptions.RayActorError as error:

@@ -1,4 +1,4 @@
-"""Several rollout engines behind the protocol of one."""
+"""Several rollout engines behind the protocol of a single one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RayEngines:
         self._engines = engines
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        # Neighbours stay together: prompts that share an image are next to each other.
+        # Contiguous shares, because prompts that share an image are neighbours.
         shares = np.array_split(np.arange(len(requests)), len(self._engines))
         calls = [
             engine.generate.remote([requests[i] for i in share], sampling)

@@ -1,6 +1,6 @@
 """Policy and reference on all ranks, behind the protocols of a single process.
 
-Ranks get whole groups, about equal in cost.
+Each rank gets whole groups; the shares have about equal numbers of tokens.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class RayPolicy:
 
     def update(self, experience: Experience) -> StepStats:
         groups = [scored.group for scored in experience.groups]
-        parts = [part_of(experience, share) for share in _shares(groups, len(self._ranks))]
+        per_rank = [select_groups(experience, share) for share in _shares(groups, len(self._ranks))]
         stats = get(
-            [rank.update.remote(part) for rank, part in zip(self._ranks, parts, strict=True)]
+            [rank.update.remote(share) for rank, share in zip(self._ranks, per_rank, strict=True)]
         )
         self.version = self.state_dict()["version"]
         return stats[0]
@@ -42,7 +42,7 @@ class RayPolicy:
         return get([rank.weights.remote() for rank in self._ranks])[0]
 
     def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
-        """The ranks write when the returned function is called; they make no copies before."""
+        """A function that makes the ranks write their weights as they are when it is called."""
 
         def write_files(folder: Path) -> None:
             get([rank.save.remote(folder.resolve()) for rank in self._ranks])
@@ -82,17 +82,17 @@ class RayReference:
         get([rank.load_reference.remote(shared) for rank in self._ranks])
 
 
-def part_of(experience: Experience, groups: Sequence[int]) -> Experience:
-    """The experience of some of its groups, by index; their loss weights stay as they are."""
+def select_groups(experience: Experience, groups: Sequence[int]) -> Experience:
+    """The experience of these groups, by index. Their loss weights do not change."""
     ends = np.cumsum([len(s.group.completions) for s in experience.groups])
     starts = ends - [len(s.group.completions) for s in experience.groups]
     rows = [row for g in groups for row in range(starts[g], ends[g])]
     index = torch.tensor(rows, dtype=torch.int64)
 
-    def cut(value: Any) -> Any:
+    def select(value: Any) -> Any:
         return value[index] if isinstance(value, torch.Tensor) else value
 
-    tensors = {f.name: cut(getattr(experience, f.name)) for f in fields(experience)}
+    tensors = {f.name: select(getattr(experience, f.name)) for f in fields(experience)}
     return replace(experience, **{**tensors, "groups": tuple(experience.groups[g] for g in groups)})
 
 
@@ -101,7 +101,7 @@ def _logprobs(
 ) -> torch.Tensor:
     """``[B, R]``: each rank scores its share of the groups."""
     shares = _shares(groups, len(ranks))
-    parts = get(
+    results = get(
         [
             rank.logprobs.remote([groups[i] for i in share], of_reference)
             for rank, share in zip(ranks, shares, strict=True)
@@ -111,14 +111,14 @@ def _logprobs(
     end = 0
     for i, group in enumerate(groups):
         rows_of[i] = range(end, end := end + len(group.completions))
-    found = torch.zeros(completion_mask(groups).shape)
-    for share, part in zip(shares, parts, strict=True):
+    logprobs = torch.zeros(completion_mask(groups).shape)
+    for share, result in zip(shares, results, strict=True):
         rows = [row for i in share for row in rows_of[i]]
-        found[rows, : part.shape[1]] = part
-    return found
+        logprobs[rows, : result.shape[1]] = result
+    return logprobs
 
 
 def _shares(groups: Sequence[RolloutGroup], ranks: int) -> list[list[int]]:
-    """Group indices of each rank, about equal in tokens; a shared medium counts with its prompt."""
+    """Group indices of each rank, about equal in tokens."""
     costs = [len(g.prompt.token_ids) + sum(len(c.token_ids) for c in g.completions) for g in groups]
     return balanced(costs, ranks)

@@ -1,1 +1,1 @@
-"""Training without rollouts of a loop: demonstrations, preferences, rankings."""
+"""Training without a rollout loop: demonstrations, preferences, rankings."""

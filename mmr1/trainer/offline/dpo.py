@@ -20,7 +20,7 @@ from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_snapshot
 from mmr1.trainer.offline.preference_losses import dpo, implicit_rewards
-from mmr1.trainer.offline.training import OfflineTask, Records, read_records, run_offline
+from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
@@ -40,67 +40,74 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     """Train for ``trainer.max_steps`` batches of ``dpo.batch_size`` pairs.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    records = read_records(config, partial(ranking_of, pairs_only=True), resume=resume)
+    records = load_training_records(config, partial(ranking_of, pairs_only=True), resume=resume)
     model = load_trainable(config.model)
     features = feature_cache(config)
-    scorer = build_packed_model(config, model, records.family, records.media, 1.0, features)
+    packed = build_packed_model(config, model, records.family, records.media, 1.0, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    pairs = _pairs(config, records, scorer)
+    pairs = _pairs(config, records, packed)
 
     def step(batch: Sequence[Sample]) -> StepStats:
-        return dpo_step(scorer, optimizer, [pairs[id(sample)] for sample in batch], config.dpo)
+        return dpo_step(packed, optimizer, [pairs[id(sample)] for sample in batch], config.dpo)
 
     copy = config.trainer.async_save
     write = partial(model_snapshot, model, records.family.processor, optimizer, copy)
-    learner = OfflineTask(optimizer, config.dpo.batch_size, step, lambda number: write())
-    return run_offline(config, records, learner)
+    task = OfflineTask(optimizer, config.dpo.batch_size, step, lambda number: write())
+    return run_offline(config, records, task)
 
 
-def _pairs(config: Config, records: Records, scorer: PackedModel) -> dict[int, Pair]:
-    """By identity of their samples the pairs that the run will meet, under the starting model."""
-    met = records.met(config.seed, config.trainer.max_steps * config.dpo.batch_size)
+def _pairs(config: Config, records: Records, packed: PackedModel) -> dict[int, Pair]:
+    """The pairs of the run, by ``id`` of their samples, with log-probs of the untrained model."""
+    samples = records.distinct_samples(
+        config.seed, config.trainer.max_steps * config.dpo.batch_size
+    )
     groups = [
         group_of_responses(records.family, records.render(sample), ranking_of(sample))
-        for sample in met
+        for sample in samples
     ]
-    return dict(zip(map(id, met), with_reference(scorer, groups), strict=True))
+    return dict(zip(map(id, samples), with_reference_logprobs(packed, groups), strict=True))
 
 
-def with_reference(scorer: PackedModel, groups: Sequence[RolloutGroup]) -> list[Pair]:
-    """Take the model as it is now as the reference: no second one is ever needed."""
-    sums = _sums(scorer.logprobs(groups)).tolist()
-    return [Pair(group, tuple(both)) for group, both in zip(groups, sums, strict=True)]
+def with_reference_logprobs(packed: PackedModel, groups: Sequence[RolloutGroup]) -> list[Pair]:
+    """Pairs with the log-probs of the current model, so that no reference model is needed."""
+    sums = _sums(packed.logprobs(groups)).tolist()
+    return [
+        Pair(group, tuple(logprob_pair)) for group, logprob_pair in zip(groups, sums, strict=True)
+    ]
 
 
 def dpo_step(
-    scorer: PackedModel, optimizer: Optimizer, pairs: Sequence[Pair], config: DpoConfig
+    packed: PackedModel, optimizer: Optimizer, pairs: Sequence[Pair], config: DpoConfig
 ) -> StepStats:
     """One optimizer step on the mean loss of the pairs.
 
     With ``dpo.nll_coef`` the chosen completion's mean negative log-likelihood per token is added
-    (arXiv 2404.19733, equation 1), so that its probability does not sink with the other's.
+    (arXiv 2404.19733, equation 1), so that training does not lower its probability too.
 
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    scorer.model.train()
+    packed.model.train()
     groups = [pair.group for pair in pairs]
     lengths = completion_mask(groups).sum(-1).view(-1, 2)  # [P, 2]
     reference = torch.tensor([pair.reference for pair in pairs])
     totals: dict[str, float] = defaultdict(float)
-    for lockstep in scorer.lockstep_batches(groups, whole=True):
-        sums = _sums(scorer.scores(lockstep).logprobs)
-        own = own_micro_batch(lockstep).rows[::2] // 2  # which pairs these are
-        ref, chosen_length = reference[own].to(sums), lengths[own, 0].to(sums)
-        preference = dpo(sums, ref, config.beta)
+    for lockstep in packed.lockstep_batches(groups, whole=True):
+        sums = _sums(packed.scores(lockstep).logprobs)
+        pair_indices = own_micro_batch(lockstep).rows[::2] // 2  # of this micro-batch
+        ref_logprobs, chosen_length = (
+            reference[pair_indices].to(sums),
+            lengths[pair_indices, 0].to(sums),
+        )
+        preference = dpo(sums, ref_logprobs, config.beta)
         nll = -sums[:, 0] / chosen_length
         loss = (preference + config.nll_coef * nll).sum() / len(pairs)
         loss.backward()
         totals["loss"] += float(loss.detach())
-        rewards = implicit_rewards(sums.detach(), ref, config.beta)
+        rewards = implicit_rewards(sums.detach(), ref_logprobs, config.beta)
         for name, values in {
             "dpo/loss": preference,
             "dpo/nll": nll,
@@ -111,13 +118,14 @@ def dpo_step(
             totals[name] += float(values.detach().float().sum()) / len(pairs)
     check_finite(totals["loss"])
     lr = optimizer.lr
-    return {**totals, "grad_norm": optimizer.step(), "lr": lr, "tokens/completion": _total(lengths)}
+    return {
+        **totals,
+        "grad_norm": optimizer.step(),
+        "lr": lr,
+        "tokens/completion": float(lengths.sum()),
+    }
 
 
 def _sums(logprobs: torch.Tensor) -> torch.Tensor:
-    """``[2 P, R]`` log-probs, 0 beyond the ends, to those of completions ``[P, 2]``."""
+    """Log-probs of tokens ``[2 P, R]``, 0 in padding, summed to ``[P, 2]`` for completions."""
     return logprobs.sum(-1).view(-1, 2)
-
-
-def _total(lengths: torch.Tensor) -> float:
-    return float(lengths.sum())

@@ -1,8 +1,8 @@
 """``mmr1 dpo`` with ``dpo.rounds``: iterative reasoning preference optimisation (arXiv 2404.19733).
 
-A round samples completions of prompts, judges them with the verifier, pairs right with wrong ones
-and learns from the pairs, its own beginning being the reference. Then the next round samples with
-the new weights.
+A round samples completions, scores them with the rewards, pairs right ones with wrong ones and
+learns from the pairs by DPO. The reference is the policy at the start of the round. The next round
+samples with the new weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mmr1.trainer.models.lora import plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
-from mmr1.trainer.offline.dpo import Pair, dpo_step, with_reference
+from mmr1.trainer.offline.dpo import Pair, dpo_step, with_reference_logprobs
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory, check_directory
 from mmr1.trainer.runs.phase_timer import PhaseTimer
@@ -39,30 +39,34 @@ from mmr1.types import Completion, RolloutGroup, ScoredGroup
 
 
 class NoPairsError(RuntimeError):
-    """A round's completions gave no pair; there is nothing to learn from."""
+    """The completions of a round gave no pair to learn from."""
 
 
 def run_iterative_dpo(config: Config) -> Path:
     """``dpo.rounds`` rounds, ``trainer.max_steps`` steps in all.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
         NoPairsError: No prompt of a round had both a right and a wrong completion.
     """
     check_directory(config, resume=False)
     with build_composite_reward(config.rewards, reward_models(config)) as rewards:
         inputs = check_inputs(config, rewards, train=True)
         model = load_trainable(config.model)
-        judge = RewardManager(rewards, inputs.media, config.rewards.max_invalid_fraction)
+        reward_manager = RewardManager(rewards, inputs.media, config.rewards.max_invalid_fraction)
         with closing(RunDirectory(config)) as directory:
-            return _train(config, inputs, judge, model, directory)
+            return _train(config, inputs, reward_manager, model, directory)
 
 
 def _train(
-    config: Config, inputs: Inputs, judge: RewardManager, model: Any, directory: RunDirectory
+    config: Config,
+    inputs: Inputs,
+    reward_manager: RewardManager,
+    model: Any,
+    directory: RunDirectory,
 ) -> Path:
     temperature, features = config.rollout.sampling.temperature, feature_cache(config)
-    scorer = build_packed_model(config, model, inputs.family, inputs.media, temperature, features)
+    packed = build_packed_model(config, model, inputs.family, inputs.media, temperature, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
     directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory)
@@ -70,9 +74,9 @@ def _train(
     log = directory.path / "engine.log"
     engine = build_engine(config, inputs.family, inputs.media, log, model, features)
     with closing(engine):
-        display.say(parity_summary(config, inputs, engine, scorer))
+        display.say(parity_summary(config, inputs, engine, packed))
 
-        def keep(step: Step) -> None:
+        def record(step: Step) -> None:
             directory.log(step.stats)
             display.show(step.stats)
             if step.scored:
@@ -83,10 +87,10 @@ def _train(
             return model_snapshot(model, inputs.family.processor, optimizer, copy)
 
         with display:
-            steps = rounds(config, inputs, engine, judge, scorer, optimizer)
-            checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
+            steps = rounds(config, inputs, engine, reward_manager, packed, optimizer)
+            checkpoint = run_steps(config.trainer, steps, record, snapshot, directory.checkpoints)
         if inputs.held_out:
-            result = evaluate(config, engine, inputs.render, judge, inputs.held_out)
+            result = evaluate(config, engine, inputs.render, reward_manager, inputs.held_out)
             write_evaluation(directory.path / "eval", result)
             display.say(summary_line(result))
     display.say(f"checkpoint: {checkpoint}")
@@ -97,17 +101,17 @@ def rounds(
     config: Config,
     inputs: Inputs,
     engine: RolloutEngine,
-    judge: RewardManager,
-    scorer: PackedModel,
+    reward_manager: RewardManager,
+    packed: PackedModel,
     optimizer: Optimizer,
 ) -> Iterator[Step]:
-    """Yields every step when it is done, the first of a round with what was sampled.
+    """Yields each finished step; the first step of a round carries the round's completions.
 
     Raises:
         NoPairsError: A round gave no pair.
     """
     sampler = Sampler(inputs.sources, config.seed, inputs.weights)
-    part = accuracy_function(config.rewards, config.eval.accuracy_function)
+    accuracy_name = accuracy_function(config.rewards, config.eval.accuracy_function)
     step = 0
     for number in range(1, config.dpo.rounds + 1):
         timer = PhaseTimer(f"step {step + 1}")
@@ -116,15 +120,17 @@ def rounds(
             requests = requests_for(prompts, config.rollout.n, config.seed, number)
             groups = engine.generate(requests, config.rollout.sampling)
         with timer("reward"):
-            scored = judge.score(groups)
+            scored = reward_manager.score(groups)
         rng = random.Random(request_seed(config.seed, number, "pairs"))
-        chosen = [
-            pair for s in scored for pair in pairs_of(s, part, config.dpo.pairs_per_prompt, rng)
+        pair_groups = [
+            pair
+            for s in scored
+            for pair in pairs_of(s, accuracy_name, config.dpo.pairs_per_prompt, rng)
         ]
-        if not chosen:
-            raise NoPairsError(_no_pairs(scored, part, number))
+        if not pair_groups:
+            raise NoPairsError(_no_pairs(scored, accuracy_name, number))
         with timer("reference"):
-            pairs = with_reference(scorer, chosen)
+            pairs = with_reference_logprobs(packed, pair_groups)
         stats = {**reward_stats([r for s in scored for r in s.rewards]), "dpo/pairs": len(pairs)}
         sampled = scored
         for batch in _batches(pairs, config.dpo.batch_size, rng):
@@ -132,28 +138,30 @@ def rounds(
                 break
             step += 1
             with timer("update"):
-                stats |= dpo_step(scorer, optimizer, batch, config.dpo)
+                stats |= dpo_step(packed, optimizer, batch, config.dpo)
             times = {f"time/{name}": spent for name, spent in timer.seconds().items()}
             yield Step(step, {"step": step, "dpo/round": number, **stats, **times}, sampled)
             timer, stats, sampled = PhaseTimer(f"step {step + 1}"), {}, []
-        engine.load_weights(plain_weights(scorer.model), number)
+        engine.load_weights(plain_weights(packed.model), number)
 
 
-def pairs_of(scored: ScoredGroup, part: str, limit: int, rng: random.Random) -> list[RolloutGroup]:
-    """Pairs of a right and a wrong completion, the right first; at most ``limit``, at random.
+def pairs_of(
+    scored: ScoredGroup, accuracy_name: str, limit: int, rng: random.Random
+) -> list[RolloutGroup]:
+    """Up to ``limit`` random pairs of a right and a wrong completion, the right one first.
 
-    Of right completions those of the highest reward, so that the format counts too. A completion
-    that was sampled twice counts once, and one without a valid reward not at all.
+    Only right completions with the highest reward are used, so that the format counts too. Equal
+    completions count once. Completions without a valid reward are left out.
     """
-    judged = [
+    valid = [
         (completion, reward)
         for completion, reward in zip(scored.group.completions, scored.rewards, strict=True)
         if reward.valid
     ]
-    right = [(c, r) for c, r in judged if is_right(r, part)]
-    best = max((r.value for _, r in right if r.value is not None), default=None)
-    winners = _distinct(c for c, r in right if r.value == best)
-    losers = _distinct(c for c, r in judged if not is_right(r, part))
+    right = [(c, r) for c, r in valid if is_right(r, accuracy_name)]
+    best_reward = max((r.value for _, r in right if r.value is not None), default=None)
+    winners = _distinct(c for c, r in right if r.value == best_reward)
+    losers = _distinct(c for c, r in valid if not is_right(r, accuracy_name))
     combinations = list(product(winners, losers))
     rng.shuffle(combinations)
     return [RolloutGroup(scored.group.prompt, pair) for pair in combinations[:limit]]
@@ -164,22 +172,21 @@ def _distinct(completions: Iterable[Completion]) -> list[Completion]:
 
 
 def _batches(pairs: Sequence[Pair], size: int, rng: random.Random) -> Iterator[list[Pair]]:
-    """Endless batches: the pairs in a new order each time they have all been met."""
-    queue: list[Pair] = []
+    """Endless batches; each pass over the pairs has a new random order."""
+    shuffled: list[Pair] = []
     while True:
-        while len(queue) < size:
-            queue += rng.sample(pairs, len(pairs))
-        batch, queue = queue[:size], queue[size:]
+        while len(shuffled) < size:
+            shuffled += rng.sample(pairs, len(pairs))
+        batch, shuffled = shuffled[:size], shuffled[size:]
         yield batch
 
 
-def _no_pairs(scored: Sequence[ScoredGroup], part: str, number: int) -> str:
+def _no_pairs(scored: Sequence[ScoredGroup], accuracy_name: str, number: int) -> str:
     rewards = [r for s in scored for r in s.rewards]
-    right = sum(is_right(r, part) for r in rewards)
+    right = sum(is_right(r, accuracy_name) for r in rewards)
     return (
         f"round {number}: no prompt of {len(scored)} has both a right and a wrong completion "
-        f"({right} of {len(rewards)} completions are right by the reward part '{part}'): begin "
-        "with supervised training, choose other data, or raise rollout.n, dpo.prompts_per_round or "
-        "the "
-        "temperature"
+        f"({right} of {len(rewards)} completions are right by reward function "
+        f"'{accuracy_name}'): begin with supervised training, choose other data, or raise "
+        "rollout.n, dpo.prompts_per_round or the temperature"
     )

@@ -1,4 +1,4 @@
-"""Losses on preferences. Pure functions; each gives one loss per pair or ranking."""
+"""Losses on preferences: pure functions, one loss per pair or ranking."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def dpo(logprobs: torch.Tensor, ref_logprobs: torch.Tensor, beta: float) -> torc
 def implicit_rewards(
     logprobs: torch.Tensor, ref_logprobs: torch.Tensor, beta: float
 ) -> torch.Tensor:
-    """``beta log(p / ref)``: the rewards for which the policy is optimal, up to a constant."""
+    """``beta log(p / ref)``, the shape of ``logprobs`` (arXiv 2305.18290, section 5)."""
     return beta * (logprobs - ref_logprobs)
 
 
 def bradley_terry(rewards: torch.Tensor) -> torch.Tensor:
     """Pairwise loss of a ranking (arXiv 2203.02155, equation 1): a number.
 
-    ``-mean of log sigmoid(r_i - r_j)`` over the K (K - 1) / 2 pairs of which i ranks above j; for a
-    single pair the loss of Bradley and Terry. The mean makes every ranking count once.
+    ``-mean of log sigmoid(r_i - r_j)`` over the K (K - 1) / 2 pairs in which i ranks above j. For
+    K = 2 it is the Bradley-Terry loss. The mean gives every ranking the same weight.
 
     Args:
         rewards: ``[K]``, the best first.

@@ -25,21 +25,22 @@ from mmr1.trainer.models.scalar_model import (
 )
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.preference_losses import bradley_terry
-from mmr1.trainer.offline.training import OfflineTask, Records, read_records, run_offline
+from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
 def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     """Train for ``trainer.max_steps`` batches of ``rm.batch_size`` pairs or rankings.
 
-    A checkpoint is shifted so that the answers met so far have a mean of 0. ``data.eval``, where it
-    is set, holds rankings too; ``eval/result.json`` says how many of their pairs are ranked right.
+    Before a checkpoint the model is shifted so that the answers it was trained on have a mean
+    reward of 0. ``data.eval``, if set, holds rankings too; ``eval/result.json`` has the share of
+    their pairs that are ranked right.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    records = read_records(config, ranking_of, resume=resume)
+    records = load_training_records(config, ranking_of, resume=resume)
     held_out = load_held_out(config) if config.data.eval is not None else []
     for sample in held_out:
         ranking_of(sample)
@@ -47,21 +48,21 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     model = load_scalar_model(config.model, "model.path")
     features = feature_cache(config)
     backbone = build_packed_model(config, model.backbone, family, records.media, 1.0, features)
-    scorer = PackedScalarModel(model, backbone, read="at")
+    reward_model = PackedScalarModel(model, backbone, read="at")
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
 
     def step(batch: Sequence[Sample]) -> StepStats:
-        return reward_model_step(scorer, optimizer, [_group(records, s) for s in batch])
+        return reward_model_step(reward_model, optimizer, [_group(records, s) for s in batch])
 
     def snapshot(number: int) -> WriteCheckpoint:
-        met = records.met(config.seed, number * config.rm.batch_size)
-        centre(scorer, [_group(records, sample) for sample in met])
+        samples = records.distinct_samples(config.seed, number * config.rm.batch_size)
+        centre(reward_model, [_group(records, sample) for sample in samples])
         return scalar_snapshot(model, family.processor, optimizer, config.trainer.async_save)
 
-    learner = OfflineTask(optimizer, config.rm.batch_size, step, snapshot)
-    checkpoint = run_offline(config, records, learner)
+    task = OfflineTask(optimizer, config.rm.batch_size, step, snapshot)
+    checkpoint = run_offline(config, records, task)
     if held_out:
-        accuracy, pairs = ranking_accuracy(scorer, [_group(records, s) for s in held_out])
+        accuracy, pairs = ranking_accuracy(reward_model, [_group(records, s) for s in held_out])
         folder = Path(config.trainer.output_dir) / "eval"
         folder.mkdir(exist_ok=True)
         result = {"pairs": pairs, "accuracy": accuracy}
@@ -75,19 +76,19 @@ def _group(records: Records, sample: Sample) -> RolloutGroup:
 
 
 def reward_model_step(
-    scorer: PackedScalarModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
+    reward_model: PackedScalarModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
 ) -> StepStats:
-    """One optimizer step on the mean loss of rankings, each group's completions best first.
+    """One optimizer step on the mean loss of rankings; each group's completions come best first.
 
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    scorer.model.train()
+    reward_model.model.train()
     totals: dict[str, float] = defaultdict(float)
-    for lockstep in scorer.scorer.lockstep_batches(groups, whole=True):
+    for lockstep in reward_model.scorer.lockstep_batches(groups, whole=True):
         batch = own_micro_batch(lockstep)
         last = torch.tensor([len(row) - 1 for g in batch.groups for row in g.completions])
-        rewards = at_index(scorer.scores(batch), last)
+        rewards = at_index(reward_model.scores(batch), last)
         rankings = rewards.split([len(g.completions) for g in batch.groups])
         loss = torch.stack([bradley_terry(r) for r in rankings]).sum() / len(groups)
         loss.backward()
@@ -100,25 +101,26 @@ def reward_model_step(
 
 
 @torch.no_grad()
-def centre(scorer: PackedScalarModel, groups: Sequence[RolloutGroup]) -> None:
+def centre(reward_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> None:
     """Shift the head so that these completions have a mean reward of 0.
 
-    A loss of differences leaves the mean to chance, and RL would take it for a reward.
+    The loss depends on differences only, so it leaves the mean arbitrary; RL would read that as a
+    reward.
     """
-    bias = scorer.model.head.bias
-    bias.sub_(rewards_of(scorer, groups).mean().to(bias))
+    bias = reward_model.model.head.bias
+    bias.sub_(rewards_of(reward_model, groups).mean().to(bias))
 
 
 def ranking_accuracy(
-    scorer: PackedScalarModel, groups: Sequence[RolloutGroup]
+    reward_model: PackedScalarModel, groups: Sequence[RolloutGroup]
 ) -> tuple[float, int]:
     """The share of pairs whose better completion has the higher reward, and their number."""
-    rankings = rewards_of(scorer, groups).split([len(group.completions) for group in groups])
+    rankings = rewards_of(reward_model, groups).split([len(group.completions) for group in groups])
     verdicts = torch.cat([pairs_right(ranking) for ranking in rankings])
     return float(verdicts.float().mean()), len(verdicts)
 
 
 def pairs_right(rewards: torch.Tensor) -> torch.Tensor:
-    """Of a ranking ``[K]``, best first: is each of its K (K - 1) / 2 pairs in order? Bool."""
+    """Is each of the K (K - 1) / 2 pairs of a ranking ``[K]``, best first, in order? Bool."""
     better, worse = torch.triu_indices(len(rewards), len(rewards), 1)
     return rewards[better] > rewards[worse]

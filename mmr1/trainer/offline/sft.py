@@ -14,7 +14,7 @@ from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_snapshot
-from mmr1.trainer.offline.training import OfflineTask, read_records, run_offline
+from mmr1.trainer.offline.training import OfflineTask, load_training_records, run_offline
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
@@ -22,35 +22,35 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
     """Fine-tune for ``trainer.max_steps`` batches of ``sft.batch_size`` demonstrations.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    records = read_records(config, assistant_text, resume=resume)
+    records = load_training_records(config, assistant_text, resume=resume)
     family = records.family
     model = load_trainable(config.model)
-    scorer = build_packed_model(config, model, family, records.media, temperature=1.0)
+    packed = build_packed_model(config, model, family, records.media, temperature=1.0)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
 
     def step(batch: Sequence[Sample]) -> StepStats:
         groups = [demonstration(family, records.render(sample)) for sample in batch]
-        return sft_step(scorer, optimizer, groups)
+        return sft_step(packed, optimizer, groups)
 
     copy = config.trainer.async_save
     write = partial(model_snapshot, model, family.processor, optimizer, copy)
-    learner = OfflineTask(optimizer, config.sft.batch_size, step, lambda number: write())
-    return run_offline(config, records, learner)
+    task = OfflineTask(optimizer, config.sft.batch_size, step, lambda number: write())
+    return run_offline(config, records, task)
 
 
 def sft_step(
-    scorer: PackedModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
+    packed: PackedModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
 ) -> StepStats:
     """One optimizer step on the mean negative log-likelihood of the batch's tokens, in nats.
 
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    scorer.model.train()
-    loss = add_nll_gradient(scorer, groups)
+    packed.model.train()
+    loss = add_nll_gradient(packed, groups)
     lr = optimizer.lr
     return {
         "loss": loss,

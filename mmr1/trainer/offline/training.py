@@ -1,4 +1,4 @@
-"""What training on answers that are already written has in common: SFT, DPO, reward models."""
+"""The training loop that SFT, DPO and reward models share: no rollouts, answers from the data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from mmr1.vision.prepare import MediaCache
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The training records of a run, checked, and what turns them into prompts."""
+    """The checked training records of a run, and the function that renders them."""
 
     sources: dict[str, list[Sample]]
     shares: dict[str, float]
@@ -48,23 +48,27 @@ class Records:
     render: Callable[[Sample], Prompt]
 
     def sampler(self, seed: int) -> Sampler:
-        """A fresh walk through the records, the same for the same seed."""
+        """A new sampler at its start; equal seeds give equal orders."""
         return Sampler(self.sources, seed, self.shares)
 
-    def met(self, seed: int, count: int) -> list[Sample]:
-        """The distinct samples among its first ``count``; two sources may share ids."""
+    def distinct_samples(self, seed: int, count: int) -> list[Sample]:
+        """The distinct samples among the sampler's first ``count``.
+
+        By identity, because two sources may share ids.
+        """
         return list({id(sample): sample for sample in self.sampler(seed).next(count)}.values())
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineTask:
-    """What an offline run trains.
+    """One kind of offline training.
 
     Attributes:
-        optimizer: Of the trained model.
+        optimizer: The optimizer of the trained model.
         batch_size: Samples per step.
-        step: Learns from one batch; gives what to log.
-        snapshot: ``step number -> what writes model and optimizer as they are now``.
+        step: Learns from one batch; returns the metrics.
+        snapshot: Maps the step's number to a function that writes model and optimizer as they
+            are now.
     """
 
     optimizer: Optimizer
@@ -73,11 +77,13 @@ class OfflineTask:
     snapshot: Callable[[int], WriteCheckpoint]
 
 
-def read_records(config: Config, check: Callable[[Sample], object], *, resume: bool) -> Records:
+def load_training_records(
+    config: Config, check: Callable[[Sample], object], *, resume: bool
+) -> Records:
     """Read ``data.train``; ``check`` raises ValueError for a sample that cannot be used.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
     """
     check_directory(config, resume=resume)
     check_trackers(config.trainer.trackers)
@@ -94,8 +100,8 @@ def read_records(config: Config, check: Callable[[Sample], object], *, resume: b
     return Records(sources, shares, quarantine.dropped, family, media_cache(family, config), render)
 
 
-def run_offline(config: Config, records: Records, learner: OfflineTask) -> Path:
-    """Train up to step ``trainer.max_steps``, from the newest checkpoint on if there is one.
+def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
+    """Train up to step ``trainer.max_steps``, from the latest checkpoint if there is one.
 
     Returns:
         The last checkpoint's directory.
@@ -111,20 +117,20 @@ def run_offline(config: Config, records: Records, learner: OfflineTask) -> Path:
         directory.log_dropped(records.dropped)
         display = Display(config.trainer, directory)
         sampler = records.sampler(config.seed)
-        carried: dict[str, HasState] = {"optimizer": learner.optimizer, "sampler": sampler}
-        done = 0
-        if before := directory.last_checkpoint(warn=display.say):
-            load_snapshot(before, learner.optimizer)
-            done = load_progress(before, carried)
-            display.say(f"continuing after step {done}")
+        stateful: dict[str, HasState] = {"optimizer": task.optimizer, "sampler": sampler}
+        steps_done = 0
+        if checkpoint_before := directory.last_checkpoint(warn=display.say):
+            load_snapshot(checkpoint_before, task.optimizer)
+            steps_done = load_progress(checkpoint_before, stateful)
+            display.say(f"continuing after step {steps_done}")
 
-        def keep(step: Step) -> None:
+        def record(step: Step) -> None:
             directory.log(step.stats)
             trackers.log(step.stats)
             display.show(step.stats)
 
         def snapshot(step: int) -> WriteCheckpoint:
-            write, state = learner.snapshot(step), progress(step, carried)
+            write, state = task.snapshot(step), progress(step, stateful)
 
             def write_files(folder: Path) -> None:
                 write(folder)
@@ -133,21 +139,21 @@ def run_offline(config: Config, records: Records, learner: OfflineTask) -> Path:
             return write_files
 
         with display:
-            steps = _steps(config, learner, sampler, records.media, done)
-            checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
+            steps = _steps(config, task, sampler, records.media, steps_done)
+            checkpoint = run_steps(config.trainer, steps, record, snapshot, directory.checkpoints)
         display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
 
 def _steps(
-    config: Config, learner: OfflineTask, sampler: Sampler, media: MediaCache, done: int
+    config: Config, task: OfflineTask, sampler: Sampler, media: MediaCache, steps_done: int
 ) -> Iterator[Step]:
-    for number in range(done + 1, config.trainer.max_steps + 1):
+    for number in range(steps_done + 1, config.trainer.max_steps + 1):
         timer = PhaseTimer(f"step {number}")
-        samples = sampler.next(learner.batch_size)
-        for batch in (samples, sampler.peek(learner.batch_size)):
+        samples = sampler.next(task.batch_size)
+        for batch in (samples, sampler.peek(task.batch_size)):
             media.prefetch(m for sample in batch for m in sample.media)
         with timer("update"):
-            stats = learner.step(samples)
+            stats = task.step(samples)
         seconds = {f"time/{name}": value for name, value in timer.seconds().items()}
         yield Step(number, {"step": number, **stats, **seconds})

@@ -1,9 +1,10 @@
-"""Checkpoints that are whole or not there: killed at any moment, damaged in any byte.
+"""Atomic checkpoints with a manifest of digests.
 
-A checkpoint ``step_N`` is written beside its place, as ``step_N.tmp``: files, then a manifest with
-the digest of each, everything synced; then it is renamed and its parent synced. Only then do older
-ones go. Loading takes the newest one whose every byte is as the manifest says. Nothing in it is a
-pickle, and one that is found is a reason to refuse the whole.
+A checkpoint ``step_N`` is first written as ``step_N.tmp``: the files, then a manifest with the
+digest of each. Everything is synced to the disk. Then the folder is renamed and its parent synced,
+and only then are older checkpoints removed. So a kill at any moment leaves a complete checkpoint.
+Loading takes the latest checkpoint whose files all match the manifest. Checkpoints contain no
+pickles; one with a pickle is refused.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt"}
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written; older ones are as they were."""
+    """A checkpoint could not be written; older ones are unchanged."""
 
 
 class DamagedCheckpointError(RuntimeError):
-    """A checkpoint is not what was written."""
+    """A file of a checkpoint does not match the manifest."""
 
 
 def write_checkpoint(
@@ -42,10 +43,10 @@ def write_checkpoint(
     write_files: WriteCheckpoint,
     metrics: Mapping[str, float] | None = None,
 ) -> Path:
-    """Write ``folder/step_N`` whole or not at all; ``metrics`` go into its manifest.
+    """Write ``folder/step_N`` completely or not at all; ``metrics`` go into its manifest.
 
     Raises:
-        CheckpointError: The disk refused. What was written of it is gone again.
+        CheckpointError: Writing failed. The unfinished folder is removed.
     """
     target = folder / f"step_{step:06d}"
     temporary = target.with_name(target.name + ".tmp")
@@ -60,13 +61,13 @@ def write_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
             f"{target} could not be written ({error}). Older checkpoints are untouched: free some "
-            "space or mend the disk, then continue with --resume"
+            "space or repair the disk, then continue with --resume"
         ) from error
     return target
 
 
 def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
-    """Compare every file with the manifest; returns that.
+    """Compare every file with the manifest, and return the manifest.
 
     Raises:
         DamagedCheckpointError: Names the file and what is wrong with it.
@@ -87,22 +88,23 @@ def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
 def latest_valid_checkpoint(
     folder: Path, warn: Callable[[str], None] = lambda line: None
 ) -> Path | None:
-    """The latest checkpoint that is whole; ``warn`` is told of each newer one that is not.
+    """The latest undamaged checkpoint, or None.
 
-    Damaged ones are set aside as ``step_N.damaged`` and unfinished ones are removed, so that the
-    continued run can write their steps again.
+    ``warn`` gets a line for each damaged one after it. Damaged checkpoints are renamed to
+    ``step_N.damaged`` and unfinished ones removed, so that the resumed run can write these steps
+    again.
     """
-    for left in folder.glob("step_*.tmp"):
-        shutil.rmtree(left)
+    for unfinished in folder.glob("step_*.tmp"):
+        shutil.rmtree(unfinished)
     for checkpoint in reversed(checkpoints(folder)):
         try:
             verify_checkpoint(checkpoint)
             return checkpoint
         except DamagedCheckpointError as error:
             warn(f"warning: {error}; going back to the checkpoint before it")
-            aside = checkpoint.with_name(checkpoint.name + ".damaged")
-            shutil.rmtree(aside, ignore_errors=True)
-            checkpoint.replace(aside)
+            damaged = checkpoint.with_name(checkpoint.name + ".damaged")
+            shutil.rmtree(damaged, ignore_errors=True)
+            checkpoint.replace(damaged)
     return None
 
 
@@ -112,7 +114,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def next_due(config: TrainerConfig, step: int) -> int:
-    """The first step from ``step`` on after which a checkpoint is due."""
+    """The first step, at or after ``step``, at whose end a checkpoint is due."""
     every = config.save_steps or config.max_steps
     return min(-(-step // every) * every, config.max_steps)
 
@@ -124,26 +126,26 @@ def step_of(checkpoint: Path) -> int:
 
 def prune(folder: Path, keep: int, best_by: str | None = None) -> None:
     """Remove all but the last ``keep`` checkpoints and the one with the highest ``best_by``."""
-    found = checkpoints(folder)
-    kept = set(found[-keep:])
+    existing = checkpoints(folder)
+    to_keep = set(existing[-keep:])
     if best_by is not None:
-        kept.add(max(found, key=lambda c: _metric(c, best_by)))
-    for checkpoint in found:
-        if checkpoint not in kept:
-            # Renamed first: half of a removed checkpoint must not look like a damaged one.
-            aside = checkpoint.with_name(checkpoint.name + ".tmp")
-            checkpoint.replace(aside)
-            shutil.rmtree(aside)
+        to_keep.add(max(existing, key=lambda c: _metric(c, best_by)))
+    for checkpoint in existing:
+        if checkpoint not in to_keep:
+            # Renamed first, so that a kill here does not leave a checkpoint that looks damaged.
+            temporary = checkpoint.with_name(checkpoint.name + ".tmp")
+            checkpoint.replace(temporary)
+            shutil.rmtree(temporary)
 
 
 class Checkpoints:
-    """The checkpoints of a run: writes them, here or in a thread beside the training, and prunes.
+    """Writes the checkpoints of a run, at once or in a thread, and removes old ones.
 
     Args:
-        folder: Where they go.
-        keep: How many of the last to keep, 2 or more.
-        best_by: Metric by whose highest value one more is kept.
-        in_background: Write in a thread; ``save`` then waits only for the save before.
+        folder: Where they are written.
+        keep: How many of the latest to keep, 2 or more.
+        best_by: A metric; the checkpoint with its highest value is kept too.
+        in_background: Write in a thread; ``save`` then waits only for the save before it.
     """
 
     def __init__(
@@ -158,7 +160,8 @@ class Checkpoints:
         """Write the checkpoint of ``step``.
 
         Raises:
-            CheckpointError: This one, or in the background the one before, could not be written.
+            CheckpointError: This checkpoint could not be written, or in the background the one
+                before.
         """
         self.wait()
         if self._thread is None:
@@ -167,14 +170,14 @@ class Checkpoints:
             self._writing = self._thread.submit(self._write, step, write_files, dict(metrics))
 
     def wait(self) -> Path | None:
-        """Wait for what is being written; the last checkpoint."""
+        """Wait for the checkpoint that is being written; returns the last one."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
         return self.last
 
     def close(self) -> None:
-        """Let what is being written end; its failure is ``wait``'s to tell."""
+        """Wait for the thread; ``wait`` raises its error, this does not."""
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -213,7 +216,7 @@ def _manifest(checkpoint: Path) -> dict[str, Any]:
 
 
 def _digest_line(path: Path) -> str:
-    """As ``sha256sum`` writes it."""
+    """In the format of ``sha256sum``."""
     return f"{_digest(path)}  {path.name}\n"
 
 

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Display:
     """Shows the steps of one run."""
 
     def __init__(
-        self, config: TrainerConfig, directory: RunDirectory, parts: Iterable[str] = ()
+        self, config: TrainerConfig, directory: RunDirectory, functions: Iterable[str] = ()
     ) -> None:
-        """``parts``: the names of the reward's parts."""
+        """``functions``: the names of the reward functions."""
         self._console = Console()
         self._config = config
-        rewards = {f"reward/{part}": part for part in parts}
+        rewards = {f"reward/{name}": name for name in functions}
         self._shown = {"reward/mean": "reward", **rewards, **SHOWN}
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -71,8 +71,8 @@ class Display:
         )
         step = int(stats["step"])
         self._progress.update(self._task, completed=step, numbers=numbers)
-        due = step % self._config.logging_steps == 0 or step in (1, self._config.max_steps)
-        if not self._console.is_terminal and due:
+        is_due = step % self._config.logging_steps == 0 or step in (1, self._config.max_steps)
+        if not self._console.is_terminal and is_due:
             self.say(f"step {step:>5}/{self._config.max_steps}  {numbers}")
 
 

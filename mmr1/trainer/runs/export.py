@@ -1,4 +1,4 @@
-"""``mmr1 export``: a checkpoint as a model directory to share, with a card on how it was made."""
+"""``mmr1 export``: a checkpoint as a model directory with a model card."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _LEFT_OUT = {MANIFEST, MANIFEST_DIGEST, TRAINING, ADAPTER_FOLDER}
 
 
 def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
-    """Write a directory that transformers and vLLM (or, with ``adapter``, peft) load as it is.
+    """Write a directory that transformers and vLLM (with ``adapter``: peft) can load.
 
     Raises:
-        ValueError: There is no such checkpoint or adapter, or something is in the way.
-        DamagedCheckpointError: A file is not what was written.
+        ValueError: There is no such checkpoint or adapter, or the output exists.
+        DamagedCheckpointError: A file does not match the manifest.
     """
     run = checkpoint.parent.parent
     if not (checkpoint / MANIFEST).is_file() or not (run / "config.yaml").is_file():
@@ -62,7 +62,7 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
             f"{checkpoint} is no checkpoint of a run; name one like RUN/checkpoints/step_000100"
         )
     if output.exists():
-        raise ValueError(f"{output} is there already; name another directory")
+        raise ValueError(f"{output} already exists; name another directory")
     if adapter and not (checkpoint / ADAPTER_FOLDER).is_dir():
         raise ValueError(
             f"{checkpoint} has no adapter: the run had no model.lora; leave --adapter out"
@@ -79,28 +79,28 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
 def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) -> str:
     # Only RL logs a reward.
     metrics = {k: v for k, v in manifest["metrics"].items() if not k.startswith(("time/", "step"))}
-    reinforced = "reward/mean" in metrics
-    parts = ", ".join(
-        f"{name} ({part.use or name}, weight {part.weight:g})"
-        for name, part in config.rewards.functions.items()
+    is_rl = "reward/mean" in metrics
+    rewards = ", ".join(
+        f"{name} ({function.use or name}, weight {function.weight:g})"
+        for name, function in config.rewards.functions.items()
     )
     data = config.data.train
     sources = data if isinstance(data, str) else ", ".join(data or {})
     facts = [
         ("data", f"`{sources}`"),
-        ("algorithm", config.algorithm.name if reinforced else "supervised or preference training"),
-        ("rewards", parts if reinforced else "none"),
+        ("algorithm", config.algorithm.name if is_rl else "supervised or preference training"),
+        ("rewards", rewards if is_rl else "none"),
         ("learning rate", f"{config.optimizer.lr:g}"),
         ("seed", config.seed),
     ]
-    if reinforced:
+    if is_rl:
         rollout = config.rollout
         facts.insert(3, ("prompts and completions a step", f"{rollout.batch_size} x {rollout.n}"))
     return CARD.render(
         config=config,
         name=name,
         adapter=adapter,
-        command=config.algorithm.name if reinforced else "sft",
+        command=config.algorithm.name if is_rl else "sft",
         what="LoRA adapter" if adapter else "Fine-tuned weights",
         step=manifest["step"],
         facts=facts,

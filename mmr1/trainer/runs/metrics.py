@@ -1,4 +1,4 @@
-"""The numbers of one step, under the names of ``metrics.jsonl``."""
+"""The metrics of one step: a line of ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,17 @@ def step_stats(
     seconds: Mapping[str, float],
     media: MediaCache,
 ) -> StepStats:
-    """Everything that a line of ``metrics.jsonl`` holds. Means are over valid rewards only.
+    """A line of ``metrics.jsonl``. Means of rewards are over valid rewards only.
 
-    A prompt counts once in ``tokens/prompt``, with its vision tokens, however many completions
-    it has; ``tokens/vision`` counts those vision tokens alone.
+    ``tokens/prompt`` counts each prompt once, vision tokens included. ``tokens/vision`` counts the
+    vision tokens alone.
+
+    Args:
+        step: The step's number.
+        scored: All groups that were sampled.
+        update: Metrics of the update.
+        seconds: Seconds of each phase.
+        media: For the number of vision tokens.
     """
     rewards = [r for s in scored for r in s.rewards]
     completions = [c for s in scored for c in s.group.completions]

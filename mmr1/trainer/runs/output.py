@@ -3,9 +3,9 @@
 OUTPUT/config.yaml            the resolved configuration
 OUTPUT/metrics.jsonl          one object per step
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
-OUTPUT/media/DIGEST           media that came inside the records, once they are in a rollout
-OUTPUT/checkpoints/step_*     Hugging Face model directories, and what resuming needs
-OUTPUT/run.lock               held by the process that writes here
+OUTPUT/media/DIGEST           media of the rollouts that have no file of their own
+OUTPUT/checkpoints/step_*     Hugging Face model directories, and the state for --resume
+OUTPUT/run.lock               locked by the process that writes here
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
 FREE_SECTIONS = ("trainer", "eval", "resources")
-"""What may change when a run is resumed: it does not decide what a step computes."""
+"""Sections that may change when a run is resumed; they do not affect what a step computes."""
 
 
 def check_directory(config: Config, *, resume: bool) -> None:
-    """Refuse what must not be written into, before anything is loaded.
+    """Check the output directory before anything is loaded.
 
     Raises:
-        ValueError: Two runs would share the directory, or the run to be resumed was another one.
+        ValueError: It holds another run, or the configuration to be resumed has changed.
     """
     path = Path(config.trainer.output_dir)
     if not any((path / name).exists() for name in ("config.yaml", "metrics.jsonl")):
@@ -60,9 +60,9 @@ def check_directory(config: Config, *, resume: bool) -> None:
 
 
 def finished(config: Config) -> Path | None:
-    """The last checkpoint of a run whose every step is done and evaluated; else None.
+    """The last checkpoint of a run that is finished and evaluated, or None.
 
-    It only looks: another process may be writing here.
+    Reads only, because another process may be writing here.
     """
     path = Path(config.trainer.output_dir)
     last = max(checkpoints(path / "checkpoints"), key=step_of, default=None)
@@ -74,7 +74,7 @@ def finished(config: Config) -> Path | None:
         return None
     try:
         verify_checkpoint(last)
-    except DamagedCheckpointError:  # resuming says so, and goes back to the one before it
+    except DamagedCheckpointError:  # --resume reports it and uses the one before
         return None
     return last
 
@@ -93,7 +93,7 @@ def changed_keys(before: Config, now: Config) -> list[str]:
 
 
 class RunDirectory:
-    """The directory of a run, new or continued, that only this process writes into.
+    """The directory of a new or resumed run, locked so that only this process writes into it.
 
     Raises:
         ValueError: Another process writes into it.
@@ -113,24 +113,24 @@ class RunDirectory:
         )
 
     def last_checkpoint(self, warn: Callable[[str], None]) -> Path | None:
-        """The newest whole checkpoint, None in a new run; forgets the steps after it."""
+        """The latest undamaged checkpoint, or None; removes the logs of the steps after it."""
         checkpoint = latest_valid_checkpoint(self.path / "checkpoints", warn)
         self._rewind(0 if checkpoint is None else step_of(checkpoint))
         self.checkpoints.last = checkpoint
         return checkpoint
 
     def close(self) -> None:
-        """Wait for a checkpoint that is being written; let others write here."""
+        """Wait for a checkpoint that is being written, and release the lock."""
         self.checkpoints.close()
         self._lock.release()
 
     def _rewind(self, step: int) -> None:
-        """Take out what was logged of later steps: they will be done again."""
+        """Remove the logs of later steps, which will run again."""
         if self.metrics_file.exists():
-            kept = self.metrics_file.with_name("metrics.jsonl.tmp")
+            temporary = self.metrics_file.with_name("metrics.jsonl.tmp")
             lines = self.metrics_file.read_text().splitlines(keepends=True)
-            kept.write_text("".join(line for line in lines if _step_of_line(line) <= step))
-            kept.replace(self.metrics_file)
+            temporary.write_text("".join(line for line in lines if _step_of_line(line) <= step))
+            temporary.replace(self.metrics_file)
         for path in (self.path / "rollouts").glob("step_*.jsonl"):
             if int(path.stem.removeprefix("step_")) > step:
                 path.unlink()
@@ -140,7 +140,7 @@ class RunDirectory:
         append_json(self.metrics_file, [stats])
 
     def log_dropped(self, rows: Iterable[dict[str, str]]) -> None:
-        """Name the rows that were left out in ``quarantine.jsonl``; no file without any."""
+        """Write the rows that were left out to ``quarantine.jsonl``; no file if there are none."""
         file = self.path / "quarantine.jsonl"
         file.unlink(missing_ok=True)
         if rows := list(rows):
@@ -153,11 +153,11 @@ class RunDirectory:
         media: MediaCache,
         advantages: Iterable[float | None] = repeat(None),
     ) -> Path:
-        """Write the step's prompts, completions, rewards and, in RL, advantages; the file."""
-        queue = iter(advantages)
+        """Write the prompts, completions, rewards and (in RL) advantages; returns the file."""
+        in_order = iter(advantages)
         rows = [
             {
-                **_rollout_row(step, group, queue),
+                **_rollout_row(step, group, in_order),
                 "media": [self._medium(m, media[m]) for m in group.group.prompt.media],
             }
             for group in scored
@@ -167,14 +167,14 @@ class RunDirectory:
         return file
 
     def _medium(self, ref: MediaRef, prepared: PreparedMedia) -> dict[str, Any]:
-        """Where to find a medium again and the size the model saw; kept here if it has no file."""
+        """A medium's path and the size that the model saw; without a file it is copied here."""
         path = str(ref.path)
         if ref.path is None:
             path = f"media/{prepared.digest}"
-            kept = self.path / path
-            if not kept.exists():
-                kept.parent.mkdir(exist_ok=True)
-                kept.write_bytes(ref.read())
+            copy = self.path / path
+            if not copy.exists():
+                copy.parent.mkdir(exist_ok=True)
+                copy.write_bytes(ref.read())
         return {
             "kind": ref.kind,
             "path": path,
@@ -224,7 +224,7 @@ def _reward(reward: Reward) -> dict[str, Any]:
 
 
 def _step_of_line(line: str) -> float:
-    """The step of a line of metrics.jsonl; infinite for one that was cut off by a kill."""
+    """The step of a line of metrics.jsonl; infinite for a line that a kill cut off."""
     try:
         return json.loads(line)["step"]
     except ValueError:

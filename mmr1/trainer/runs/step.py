@@ -1,4 +1,4 @@
-"""What one step of a run did."""
+"""The record of one step of a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from mmr1.types import ScoredGroup, StepStats
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step did.
+    """What one step sampled and logged.
 
     Attributes:
+        number: From 1.
         stats: The line for ``metrics.jsonl``.
+        scored: The groups that the step learned from.
         advantages: One per completion, in group order.
     """
 

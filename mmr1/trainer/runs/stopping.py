@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the step in hand is finished and saved, within a grace time."""
+"""SIGTERM and Ctrl-C: the current step is finished and saved, within a grace period."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class StoppedError(RuntimeError):
-    """The run was asked to stop. ``signum`` is the signal that asked."""
+    """The run was stopped by the signal ``signum``."""
 
     def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)
@@ -18,8 +18,8 @@ class StoppedError(RuntimeError):
 class StopSignal:
     """While active, the first SIGTERM or Ctrl-C only sets ``received``.
 
-    A second one, or the end of the grace time, raises ``StoppedError`` wherever the main thread is:
-    the step is lost, what was saved before is not.
+    A second one, or the end of the grace period, raises ``StoppedError`` in the main thread at
+    once. The current step is then lost; earlier checkpoints are not.
     """
 
     def __init__(self, grace_period_s: float) -> None:
@@ -43,6 +43,6 @@ class StopSignal:
             signal.setitimer(signal.ITIMER_REAL, self._grace_s)
             return
         raise StoppedError(
-            "stopped before the step was done; --resume goes on from the last checkpoint",
+            "stopped before the step was finished; --resume goes on from the last checkpoint",
             self.received or signum,
         )

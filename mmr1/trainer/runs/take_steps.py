@@ -1,4 +1,4 @@
-"""Takes the steps of a run one by one; saves when a checkpoint is due or a signal asks for one."""
+"""Run the steps one by one; save when a checkpoint is due or a signal stops the run."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from mmr1.trainer.runs.stopping import StoppedError, StopSignal
 def run_steps(
     config: TrainerConfig,
     steps: Iterable[Step],
-    keep: Callable[[Step], None],
+    record: Callable[[Step], None],
     snapshot: Callable[[int], WriteCheckpoint],
     checkpoints: Checkpoints,
 ) -> Path:
-    """Take all steps, hand each to ``keep``; the last checkpoint's directory.
+    """Run all steps; returns the last checkpoint's directory.
 
     Args:
-        snapshot: ``step number -> what writes the run as it is now``.
+        config: ``save_steps``, ``max_steps`` and ``grace_period_s`` count.
+        steps: Each runs when it is taken from the iterator.
+        record: Logs a finished step.
+        snapshot: Maps the step's number to a function that writes the run as it is now.
+        checkpoints: Writes them.
 
     Raises:
-        StoppedError: SIGTERM or Ctrl-C; the step in hand was finished and saved.
-        CheckpointError: The disk refused a checkpoint.
+        StoppedError: SIGTERM or Ctrl-C; the current step was finished and saved.
+        CheckpointError: A checkpoint could not be written.
     """
     with StopSignal(config.grace_period_s) as stop:
         for step in steps:
-            keep(step)
+            record(step)
             if stop.received or next_due(config, step.number) == step.number:
                 with PhaseTimer(f"step {step.number}")("checkpoint"):
                     checkpoints.save(step.number, snapshot(step.number), step.stats)

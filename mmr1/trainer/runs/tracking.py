@@ -1,8 +1,8 @@
-"""Experiment trackers beside ``metrics.jsonl``: several at once, none of which can stop a run.
+"""Experiment trackers beside ``metrics.jsonl``. A tracker that hangs or fails does not stop a run.
 
-Every tracker lives in a thread of its own, from its start to its end: one that waits for a server
-does not keep the next step waiting, and one that raises is left out from then on, with one warning.
-``metrics.jsonl`` and ``rollouts/`` always hold everything.
+Every tracker has a thread of its own. One that waits for a server does not delay the next step. One
+that raises is dropped for the rest of the run, with a warning. ``metrics.jsonl`` and ``rollouts/``
+always hold everything.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from mmr1.config import Config
 from mmr1.types import MediaRef, ScoredGroup, StepStats
 
 TABLE_ROWS = 64
-"""Completions in one rollout table: trackers are for glancing, the report for reading."""
+"""Completions in one rollout table; the report shows all of them."""
 WAITING = 10_000
-"""Calls a slow tracker may be behind before it is left out."""
+"""Pending calls after which a slow tracker is dropped."""
 CLOSE_S = 30.0
-"""Seconds a tracker is given at the end of the run to hand over what it still holds."""
+"""Seconds that a tracker has at the end of the run to flush its pending calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Row:
     """One line of a rollout table.
 
     Attributes:
-        image: The prompt's first image, where it has one.
+        image: The prompt's first image, or None.
     """
 
     id: str
@@ -52,24 +52,24 @@ COLUMNS = ("id", "prompt", "answer", "completion", "reward", "status", "advantag
 
 
 class Tracker(Protocol):
-    """What mmr1 asks of a tracker; all calls come from one thread."""
+    """The methods that a tracker must have; all calls come from one thread."""
 
     def log(self, step: int, numbers: dict[str, float]) -> None:
-        """The numbers of one step, under the names of ``metrics.jsonl``."""
+        """Log the metrics of one step, under the names of ``metrics.jsonl``."""
         ...
 
     def log_rollouts(self, step: int, rows: Sequence[Row]) -> None:
-        """Some of the step's completions, as a table with images where it can show these."""
+        """Log some of the step's completions as a table, with images if the tracker shows them."""
         ...
 
     def close(self) -> None:
-        """Everything is in: finish the run."""
+        """Finish the run; nothing is logged after this."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a tracker is started with.
+    """The run that a tracker is started for.
 
     Attributes:
         folder: The run's directory.
@@ -82,11 +82,12 @@ class Start:
 
     @property
     def name(self) -> str:
-        """The run's name: that of its directory."""
+        """The run's name, that of its directory."""
         return self.folder.resolve().name
 
 
-# Package that a tracker needs (the extra of mmr1 has the tracker's name), and what starts it.
+# The package that a tracker needs, and the function that starts it. The extra of mmr1 that
+# installs the package has the tracker's name.
 TRACKERS = {
     "tensorboard": ("tensorboard", "mmr1.trainer.runs.trackers.tensorboard:start"),
     "wandb": ("wandb", "mmr1.trainer.runs.trackers.wandb:start"),
@@ -97,10 +98,10 @@ TRACKERS = {
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Refuse trackers that are not installed, before anything is written.
+    """Check that all trackers are installed, before anything is written.
 
     Raises:
-        ValueError: Names the tracker and how to install it.
+        ValueError: One is not. Says how to install it.
     """
     for name in names:
         if importlib.util.find_spec(TRACKERS[name][0]) is None:
@@ -111,14 +112,17 @@ def check_trackers(names: Iterable[str]) -> None:
 
 
 class Trackers:
-    """The trackers of a run; used as a context that hands everything over when it ends."""
+    """The trackers of a run: a context that flushes them when it ends."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         start = Start(folder, config.trainer.project_name, config.model_dump(mode="json"))
-        self._threads = [_Thread(name, partial(_start, name, start)) for name in _wanted(config)]
+        self._threads = [
+            _Thread(name, partial(_start, name, start))
+            for name in dict.fromkeys(config.trainer.trackers)
+        ]
 
     def log(self, stats: StepStats) -> None:
-        """The line that ``metrics.jsonl`` got."""
+        """Log a line of ``metrics.jsonl``."""
         numbers = {name: float(value) for name, value in stats.items() if name != "step"}
         step = int(stats["step"])
         self._each(lambda tracker: tracker.log(step, numbers))
@@ -126,7 +130,7 @@ class Trackers:
     def log_rollouts(
         self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[float]
     ) -> None:
-        """The first completions of a step."""
+        """Log the first completions of a step."""
         if self._threads:
             rows = rollout_rows(scored, advantages)
             self._each(lambda tracker: tracker.log_rollouts(step, rows))
@@ -145,10 +149,6 @@ class Trackers:
             thread.join()
 
 
-def _wanted(config: Config) -> list[str]:
-    return list(dict.fromkeys(config.trainer.trackers))
-
-
 def _start(name: str, start: Start) -> Tracker:
     module, _, attribute = TRACKERS[name][1].partition(":")
     tracker: Tracker = getattr(importlib.import_module(module), attribute)(start)
@@ -156,46 +156,46 @@ def _start(name: str, start: Start) -> Tracker:
 
 
 class _Thread:
-    """One tracker and the calls that wait for it."""
+    """The thread of one tracker and the queue of its calls."""
 
     def __init__(self, name: str, start: Callable[[], Tracker]) -> None:
         self._name = name
         self._start = start
         self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(WAITING)
-        self._lost = threading.Event()
+        self._dropped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def put(self, call: Callable[[Tracker], None] | None) -> None:
-        if self._lost.is_set():
+        if self._dropped.is_set():
             return
         try:
             self._calls.put_nowait(call)
         except queue.Full:
-            self._lose(f"it is {WAITING} calls behind")
+            self._drop(f"it is {WAITING} calls behind")
 
     def end(self) -> None:
         self.put(None)
 
     def join(self) -> None:
-        self._thread.join(0 if self._lost.is_set() else CLOSE_S)
-        if self._thread.is_alive() and not self._lost.is_set():
-            self._lose(f"it did not finish within {CLOSE_S:g} s")
+        self._thread.join(0 if self._dropped.is_set() else CLOSE_S)
+        if self._thread.is_alive() and not self._dropped.is_set():
+            self._drop(f"it did not finish within {CLOSE_S:g} s")
 
     def _run(self) -> None:
-        # Whatever a tracker raises is about the tracker, not about the run.
+        # Catch everything: an error of a tracker must not end the run.
         try:
             tracker = self._start()
-            while (call := self._calls.get()) is not None and not self._lost.is_set():
+            while (call := self._calls.get()) is not None and not self._dropped.is_set():
                 call(tracker)
             tracker.close()
         except (Exception, SystemExit) as error:
-            self._lose(f"{type(error).__name__}: {' '.join(str(error).split())}")
+            self._drop(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
-    def _lose(self, reason: str) -> None:
-        if not self._lost.is_set():
-            self._lost.set()
-            with suppress(Warning):  # warnings may have been made errors: not by a tracker's fault
+    def _drop(self, reason: str) -> None:
+        if not self._dropped.is_set():
+            self._dropped.set()
+            with suppress(Warning):  # a filter may turn warnings into errors
                 warnings.warn(
                     f"the tracker '{self._name}' is left out from here on: {reason:.300} "
                     "(the run goes on; metrics.jsonl has every number)",

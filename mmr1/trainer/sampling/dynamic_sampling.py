@@ -1,4 +1,4 @@
-"""Which rollouts a step learns from: all, or with DAPO's dynamic sampling those with a signal."""
+"""The groups that a step learns from: all, or with DAPO's dynamic sampling those with a signal."""
 
 from __future__ import annotations
 
@@ -22,49 +22,50 @@ class SampledGroups:
     """What a step sampled.
 
     Attributes:
-        kept: The groups that the update gets.
-        everything: All groups; means of rewards are over these, or they would be biased.
-        stats: How much was sampled; empty without dynamic sampling.
+        groups: The groups that the update learns from.
+        all_groups: Also those without a signal. Logged means are over these; over ``groups`` they
+            would be biased.
+        stats: The ``sampling/`` metrics; empty without dynamic sampling.
     """
 
-    kept: list[ScoredGroup]
-    everything: list[ScoredGroup]
+    groups: list[ScoredGroup]
+    all_groups: list[ScoredGroup]
     stats: StepStats
 
 
 def sample_groups(sample_batch: SampleBatch, count: int, config: AlgorithmConfig) -> SampledGroups:
-    """``count`` groups, each with a signal where ``algorithm.dynamic_sampling`` is on.
+    """``count`` groups; with ``algorithm.dynamic_sampling`` each of them has a signal.
 
-    Dynamic sampling (arXiv 2503.14476, section 3.2) samples again until enough groups have rewards
-    that differ, ``oversample`` times as many prompts as are missing. After
-    ``max_num_gen_batches`` the step
-    goes on with the groups it has.
+    A group has a signal if its rewards differ. Dynamic sampling (arXiv 2503.14476, section 3.2)
+    samples again until there are ``count`` such groups; each time it takes ``oversample`` times as
+    many prompts as groups are missing. After ``max_num_gen_batches`` the step uses the groups it
+    has.
 
     Raises:
         NoSignalError: Not one group has a signal after ``max_num_gen_batches``.
     """
     if not config.dynamic_sampling:
-        groups = sample_batch(count, 0)
-        return SampledGroups(groups, groups, {})
-    everything: list[ScoredGroup] = []
-    kept: list[ScoredGroup] = []
+        all_groups = sample_batch(count, 0)
+        return SampledGroups(all_groups, all_groups, {})
+    groups: list[ScoredGroup] = []
+    all_groups = []
     batches = 0
-    while len(kept) < count and batches < config.max_num_gen_batches:
-        new = sample_batch(math.ceil((count - len(kept)) * config.oversample), batches)
-        everything += new
-        kept += [group for group in new if has_signal(group)]
+    while len(groups) < count and batches < config.max_num_gen_batches:
+        new = sample_batch(math.ceil((count - len(groups)) * config.oversample), batches)
+        all_groups += new
+        groups += [group for group in new if has_signal(group)]
         batches += 1
-    if not kept:
-        raise NoSignalError(_no_signal(everything, batches))
+    if not groups:
+        raise NoSignalError(_no_signal(all_groups, batches))
     stats = {
         "sampling/gen_batches": float(batches),
-        "sampling/no_signal": float(sum(not has_signal(group) for group in everything)),
-        "sampling/surplus": float(max(0, len(kept) - count)),
+        "sampling/no_signal": float(sum(not has_signal(group) for group in all_groups)),
+        "sampling/surplus": float(max(0, len(groups) - count)),
         "sampling/extra_rollouts": float(
-            sum(len(s.rewards) for s in everything) - sum(len(s.rewards) for s in kept[:count])
+            sum(len(s.rewards) for s in all_groups) - sum(len(s.rewards) for s in groups[:count])
         ),
     }
-    return SampledGroups(kept[:count], everything, stats)
+    return SampledGroups(groups[:count], all_groups, stats)
 
 
 def has_signal(scored: ScoredGroup) -> bool:
@@ -74,11 +75,10 @@ def has_signal(scored: ScoredGroup) -> bool:
 
 def _no_signal(groups: list[ScoredGroup], batches: int) -> str:
     values = sorted({r.value for s in groups for r in s.rewards if r.value is not None})
-    shown = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
+    value_list = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
     return (
         f"{batches} generation batches ({len(groups)} prompts) gave no group whose rewards differ "
-        f"(seen: {shown}), so there is nothing to learn: the data are too easy or too hard for the "
-        "model, "
-        "or the reward cannot tell its answers apart. Look at the rewards (mmr1 reward), choose "
-        "other data, begin with supervised training, or raise rollout.n or the temperature"
+        f"(rewards: {value_list}), so there is nothing to learn: the data are too easy or too hard for the "
+        "model, or the reward cannot tell its answers apart. Look at the rewards (mmr1 reward), "
+        "choose other data, begin with supervised training, or raise rollout.n or the temperature"
     )

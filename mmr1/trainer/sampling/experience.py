@@ -1,4 +1,4 @@
-"""From scored groups to what the update learns from."""
+"""Build the ``Experience`` of an update from scored groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
 
 
 class SupportsLogprobs(Protocol):
-    """A model that can say how probable completions are: the policy or the reference."""
+    """A model that computes log-probs of completions: the policy or the reference."""
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient, sequences in group order."""
@@ -28,7 +28,7 @@ class SupportsLogprobs(Protocol):
 
 
 class SupportsValues(Protocol):
-    """A critic, as far as the batch is concerned."""
+    """A critic."""
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient, sequences in group order."""
@@ -47,11 +47,14 @@ def build_experience(
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
-    ``old_logprobs`` cost a forward pass only when several updates share the rollout or the KL is
-    in the reward; else they are the update's own log-probs, detached. No reference pass without a
-    reference. ``coefficients`` are those of the configuration unless given; ``max_tokens`` is the
-    longest completion, which only ``seq-mean-token-sum-norm`` asks for. The critic is asked once:
-    its updates are clipped around the values that the advantages came from.
+    ``old_logprobs`` need a forward pass only when several updates share the rollout or the KL is
+    in the reward. Otherwise they are the update's own log-probs, detached.
+
+    Args:
+        reference: None when there is no KL term.
+        coefficients: Their current values; by default those of the configuration.
+        max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
+        critic: Its values are computed once here; the critic's updates are clipped around them.
     """
     coefficients = coefficients or Coefficients(config)
     groups = [s.group for s in scored]
@@ -60,7 +63,9 @@ def build_experience(
     rollout_logprobs = [torch.tensor(c.logprobs) for c in completions]
 
     ref_logprobs = None
-    if reference is not None and config.kl_estimator != "full":  # which the update measures
+    if (
+        reference is not None and config.kl_estimator != "full"
+    ):  # the update computes the full KL itself
         ref_logprobs = reference.logprobs(groups)
     kl_in_reward = not config.use_kl_loss and reference is not None
     needs_old = config.ppo_epochs > 1 or kl_in_reward
@@ -73,34 +78,34 @@ def build_experience(
         assert ref_logprobs is not None
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
-    outcomes = _advantage_inputs(scored, mask, kl_penalty)
+    inputs = _advantage_inputs(scored, mask, kl_penalty)
     if critic is not None:
-        outcomes = replace(outcomes, values=critic.values(groups) * mask)
+        inputs = replace(inputs, values=critic.values(groups) * mask)
     return Experience(
         groups=tuple(scored),
         completion_ids=pad_sequence(completion_ids, batch_first=True),
         completion_mask=mask,
         rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
-        advantages=algorithm.advantages(outcomes),
+        advantages=algorithm.advantages(inputs),
         loss_weights=token_weights(mask, algorithm.loss_agg_mode, max_tokens),
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
-        values=outcomes.values,
-        returns=None if algorithm.returns is None else algorithm.returns(outcomes),
+        values=inputs.values,
+        returns=None if algorithm.returns is None else algorithm.returns(inputs),
         kl_coef=coefficients.kl,
         entropy_coef=coefficients.entropy,
     )
 
 
 def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rewards and validity, ``[G, n]`` each; an invalid reward stands as 0 and is masked."""
+    """Rewards and their validity, ``[G, n]`` each; an invalid reward is 0 and masked."""
     rewards = [[0.0 if r.value is None else r.value for r in row] for row in rows]
     valid = [[r.valid for r in row] for row in rows]
     return torch.tensor(rewards, dtype=torch.float32), torch.tensor(valid)
 
 
 def _mask(scored: Sequence[ScoredGroup], mask_truncated_completions: bool) -> torch.Tensor:
-    """``[B, R]``: the tokens of completions that have a reward, truncated ones or not."""
+    """``[B, R]``: the tokens of completions with a valid reward; truncated ones on request."""
     mask = completion_mask([s.group for s in scored])
     mask &= torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
     if mask_truncated_completions:
@@ -123,9 +128,9 @@ def _advantage_inputs(
 def _step_rewards(
     scored: Sequence[ScoredGroup], shape: torch.Size
 ) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
-    """``[B, R]`` each: rewards at the tokens that end steps, and where these are.
+    """``[B, R]`` each: rewards at the tokens that end steps, and True at these tokens.
 
-    Steps that end at the same token, which is what a step shorter than a token is, add up.
+    Rewards of steps that end at the same token add up.
     """
     rows = [steps for s in scored for steps in s.steps or ()]
     if not rows:

@@ -1,8 +1,9 @@
-"""Do the rollout engine and the trainer read the same prompt and compute the same model?
+"""Check that rollout engine and trainer read the same prompts and compute the same log-probs.
 
-Checked on the first prompts of a run, before anything is learnt: token ids, grid sizes and the
-log-probs of a few sampled tokens. A silent difference here (a placeholder expanded twice, another
-resize, stale weights, another position scheme) trains on numbers that are not the policy's.
+The check runs on the first prompts of a run, before the first update. It compares token ids, grid
+sizes and the log-probs of a few sampled tokens. Without it, a placeholder that is expanded twice,
+another resize, stale weights or other position ids would go unnoticed, and the update would use
+log-probs that are not the policy's.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ class ParityError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """What the check found.
+    """Result of the check.
 
     Attributes:
-        prompts: How many were compared.
+        prompts: Number of prompts compared.
         max_gap: Largest log-prob gap of a token, in nats.
-        mean_gap: Mean gap of a prompt's tokens, of the prompt where it is largest.
+        mean_gap: Largest mean gap over the tokens of a prompt, in nats.
     """
 
     prompts: int
@@ -54,12 +55,12 @@ def check_parity(
     """Compare both sides on these prompts.
 
     Args:
-        tolerance: Of every token's log-prob gap, in nats.
-        rounded: A side computes in half precision: single tokens may then be tenths of a nat apart
-            (vllm-project/vllm#18352), and the tolerance is that of each prompt's mean gap.
+        tolerance: Largest allowed log-prob gap of a token, in nats.
+        rounded: One side computes in half precision. Single tokens may then differ by tenths of a
+            nat (vllm-project/vllm#18352), so the tolerance holds for each prompt's mean gap.
 
     Raises:
-        ParityError: Says which prompt differs, in what, and by how much.
+        ParityError: Names the prompt, what differs, and by how much.
     """
     for prompt, probe in zip(prompts, engine.probe(prompts), strict=True):
         prepared = [media[m] for m in prompt.media]
@@ -77,17 +78,21 @@ def check_parity(
                 f"{len(probe.prompt_ids)}, first different at "
                 f"{_first_difference(expanded, probe.prompt_ids)}"
             )
-    # Greedy decoding would leave the sampling path unchecked; nothing is cut off the distribution,
-    # because the trainer's log-probs are those of the whole.
-    whole = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
-    short = sampling.model_copy(update={"max_tokens": min(16, sampling.max_tokens), **whole})
-    groups = engine.generate([Request(p, 2, seed) for seed, p in enumerate(prompts)], short)
+    # Sampled, not greedy, so that the sampling path is checked too. Without top-p, top-k and min-p,
+    # because the trainer's log-probs are those of the full distribution.
+    unfiltered = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    short_sampling = sampling.model_copy(
+        update={"max_tokens": min(16, sampling.max_tokens), **unfiltered}
+    )
+    groups = engine.generate(
+        [Request(p, 2, seed) for seed, p in enumerate(prompts)], short_sampling
+    )
     gaps = logprob_gaps(groups, policy.logprobs(groups)).view(len(prompts), -1)
     tokens = completion_mask(groups).view(len(prompts), -1).sum(1)
     largest, means = gaps.amax(1), gaps.sum(1) / tokens
     compared, measure = (means, "on average") if rounded else (largest, "by up to")
     worst = int(compared.argmax())
-    if not compared[worst] <= tolerance:  # also what is no number
+    if not compared[worst] <= tolerance:  # also false for NaN
         raise ParityError(
             f"sample '{prompts[worst].sample.id}': log-probs of the rollout engine and the trainer "
             f"differ {measure} {compared[worst]:.2e} nats (allowed: {tolerance:.0e}, "

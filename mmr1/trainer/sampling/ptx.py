@@ -1,4 +1,4 @@
-"""Demonstrations for the PTX term (InstructGPT, arXiv 2203.02155): which a step is shown."""
+"""Batches of demonstrations for the PTX term (InstructGPT, arXiv 2203.02155)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from mmr1.vision.families.qwen2_5_vl import Family
 
 
 class Demonstrations:
-    """A walk through the demonstrations, ``size`` a step; where it is follows from the step."""
+    """``size`` demonstrations per step, chosen by the step's number alone."""
 
-    def __init__(self, sampler: Sampler, size: int, show: Callable[[Sample], RolloutGroup]) -> None:
+    def __init__(
+        self, sampler: Sampler, size: int, make_group: Callable[[Sample], RolloutGroup]
+    ) -> None:
         self._sampler = sampler
         self._size = size
-        self._show = show
+        self._make_group = make_group
 
     def of_step(self, number: int) -> tuple[RolloutGroup, ...]:
-        """The demonstrations of step ``number`` (from 1); steps are asked for in rising order."""
-        behind = (number - 1) * self._size - self._sampler.position
-        assert behind >= 0, "a step was asked for again"
-        self._sampler.next(behind)
-        return tuple(self._show(sample) for sample in self._sampler.next(self._size))
+        """The demonstrations of step ``number`` (from 1); call it with rising numbers."""
+        skipped = (number - 1) * self._size - self._sampler.position
+        assert skipped >= 0, "steps must rise"
+        self._sampler.next(skipped)
+        return tuple(self._make_group(sample) for sample in self._sampler.next(self._size))
 
 
 def build_demonstrations(
@@ -35,7 +37,7 @@ def build_demonstrations(
     """The demonstrations of ``data.ptx``, or None.
 
     Raises:
-        ValueError: The data are not sound, or a record has no answer to learn from.
+        ValueError: The data cannot be used, or a record has no demonstration.
     """
     if config.data.ptx is None:
         return None

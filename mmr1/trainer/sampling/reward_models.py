@@ -1,4 +1,4 @@
-"""Reward models as parts of a run's reward: ``use: reward_model`` with the option ``path``."""
+"""Reward models as reward functions: ``use: reward_model`` with the option ``path``."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ REWARD_MODEL = "reward_model"
 
 
 def reward_models(config: Config) -> dict[str, RewardFunction]:
-    """The parts of ``rewards`` that are reward models, by name, loaded.
+    """The reward models of ``rewards.functions`` by name, loaded.
 
     Raises:
         ValueError: A path is missing, or holds no reward model.
     """
     return {
-        name: RewardModelReward(config, f"rewards.functions.{name}.options.path", part)
-        for name, part in config.rewards.functions.items()
-        if part.use == REWARD_MODEL or (part.use is None and name == REWARD_MODEL)
+        name: RewardModelReward(config, f"rewards.functions.{name}.options.path", function)
+        for name, function in config.rewards.functions.items()
+        if function.use == REWARD_MODEL or (function.use is None and name == REWARD_MODEL)
     }
 
 
 class RewardModelReward:
     """Scores completions with a model that ``mmr1 rm`` trained; its tokenizer is the policy's."""
 
-    def __init__(self, config: Config, key: str, part: RewardFunctionConfig) -> None:
-        path = part.options.get("path")
-        if set(part.options) != {"path"} or not isinstance(path, str):
-            raise ValueError(f"{key} is needed, and nothing else: the checkpoint of mmr1 rm")
+    def __init__(self, config: Config, key: str, function: RewardFunctionConfig) -> None:
+        path = function.options.get("path")
+        if set(function.options) != {"path"} or not isinstance(path, str):
+            raise ValueError(f"a reward model takes one option, {key}: a checkpoint of mmr1 rm")
         if not is_scalar_model(path):
             raise ValueError(
                 f"{key} '{path}' is no reward model (it has no {HEAD_FILE}); see mmr1 rm"
             )
         model = config.model.model_copy(update={"path": path, "lora": None})
-        own = config.model_copy(update={"model": model})
+        model_config = config.model_copy(update={"model": model})
         scalar = load_scalar_model(model, key).requires_grad_(False)
-        self._family = family_of(own)
-        media = media_cache(self._family, own)
+        self._family = family_of(model_config)
+        media = media_cache(self._family, model_config)
         backbone = build_packed_model(
-            own, scalar.backbone, self._family, media, 1.0, FeatureCache()
+            model_config, scalar.backbone, self._family, media, 1.0, FeatureCache()
         )
-        self._scorer = PackedScalarModel(scalar, backbone, read="at")
+        self._model = PackedScalarModel(scalar, backbone, read="at")
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
-        """The number at each completion's last token."""
+        """The model's value at each completion's last token."""
         if not items:
             return []
         runs = [list(run) for _, run in groupby(items, key=lambda item: item.group)]
-        rewards = rewards_of(self._scorer, [self._group(run) for run in runs])
+        rewards = rewards_of(self._model, [self._group(run) for run in runs])
         return [Reward(value) for value in rewards.tolist()]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
@@ -72,7 +72,7 @@ class RewardModelReward:
         return [None] * len(items)
 
     def close(self) -> None:
-        """Nothing: the model goes with the part."""
+        """Nothing to close."""
 
     def _group(self, items: Sequence[RewardItem]) -> RolloutGroup:
         first = items[0]

@@ -1,8 +1,9 @@
-"""Where the steps' rollouts come from: sampled in turn with the updates, or ahead of them.
+"""Rollouts of the steps: synchronous with the updates, or asynchronous.
 
-Ahead, a thread asks the engine (a process of its own) for the next steps while the trainer learns.
-The thread works through one queue, so which weights sampled a step does not depend on who was
-faster: step k is sampled with the weights after update ``k - 1 - ahead``.
+Asynchronous rollouts are sampled by the engine's own process while the trainer learns. One thread
+works through one queue of requests and weight updates. So the weights that sample a step do not
+depend on timing: step k is sampled with the weights after update
+``k - 1 - rollout.max_off_policy_steps``.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What a step learns from, and the seconds that it took."""
+    """The sampled groups of a step, and the seconds of each phase."""
 
     sampled: SampledGroups
     seconds: Mapping[str, float]
 
 
 class Rollouts(Protocol):
-    """What the loop asks for."""
+    """Where the loop gets its rollouts."""
 
     def take(self, number: int) -> Rollout:
         """The rollout of step ``number``; steps are taken in order."""
         ...
 
     def load_weights(self, policy: Policy) -> None:
-        """What is asked for from now on is sampled with the policy as it is."""
+        """Load the policy's weights into the engine, for the rollouts submitted after this."""
         ...
 
 
@@ -45,23 +46,24 @@ class Rollouts(Protocol):
 def build_rollouts(
     config: Config, engine: RolloutEngine, sample: Callable[[int], Rollout]
 ) -> Iterator[Rollouts]:
-    """``sample`` rolls a step out and scores it, with the weights that the engine has.
+    """Rollouts as ``rollout.max_off_policy_steps`` asks for.
 
-    When the block ends well, the engine has the last weights.
+    ``sample`` samples and scores the rollout of a step. When the block ends without an error, the
+    engine has the last weights.
     """
     if config.rollout.max_off_policy_steps == 0:
         yield SynchronousRollouts(engine, sample)
         return
-    ahead = AsynchronousRollouts(config, engine, sample)
+    rollouts = AsynchronousRollouts(config, engine, sample)
     try:
-        yield ahead
-        ahead.finish()
+        yield rollouts
+        rollouts.finish()
     finally:
-        ahead.close()
+        rollouts.close()
 
 
 class SynchronousRollouts:
-    """Sampling, update, sampling, update, ..."""
+    """Each step is sampled with the weights of the update before it."""
 
     def __init__(self, engine: RolloutEngine, sample: Callable[[int], Rollout]) -> None:
         self._engine = engine
@@ -74,7 +76,7 @@ class SynchronousRollouts:
 class AsynchronousRollouts:
     """Up to ``rollout.max_off_policy_steps`` steps are sampled before they are needed.
 
-    None is under way when a checkpoint is due, so that a resumed run repeats the same schedule.
+    No rollout is pending when a checkpoint is due, so that a resumed run has the same schedule.
     """
 
     def __init__(
@@ -82,17 +84,17 @@ class AsynchronousRollouts:
     ) -> None:
         self._config, self._engine, self._sample = config, engine, sample
         self._thread = ThreadPoolExecutor(1, "rollout")
-        self._asked: dict[int, Future[Rollout]] = {}
+        self._futures: dict[int, Future[Rollout]] = {}
         self._load: Future[None] | None = None
 
     def take(self, number: int) -> Rollout:
-        newest = max(self._asked, default=number - 1)
-        for step in range(newest + 1, self._bound(number) + 1):
-            self._asked[step] = self._thread.submit(self._roll_out, step, self._load)
-        return self._asked.pop(number).result()
+        last_submitted = max(self._futures, default=number - 1)
+        for step in range(last_submitted + 1, self._last_to_submit(number) + 1):
+            self._futures[step] = self._thread.submit(self._roll_out, step, self._load)
+        return self._futures.pop(number).result()
 
     def load_weights(self, policy: Policy) -> None:
-        # Copies: the next update changes the weights while the engine still waits for its lockstep.
+        # Copies, because the next update changes the weights before the engine has read them.
         weights = copies(policy.weights())
         self._load = self._thread.submit(self._engine.load_weights, weights, policy.version)
 
@@ -102,15 +104,15 @@ class AsynchronousRollouts:
             self._load.result()
 
     def close(self) -> None:
-        """Give up what has not begun."""
+        """Cancel the rollouts that have not begun."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _roll_out(self, step: int, load: Future[None] | None) -> Rollout:
         if load is not None:
-            load.result()  # done, as it came before in the queue; raises where it failed
+            load.result()  # finished before this began; raises its error
         return self._sample(step)
 
-    def _bound(self, number: int) -> int:
-        """The last step that may be under way while step ``number`` learns."""
-        ahead = number + self._config.rollout.max_off_policy_steps
-        return min(ahead, next_due(self._config.trainer, number))
+    def _last_to_submit(self, number: int) -> int:
+        """The last step that may be sampled while step ``number`` learns."""
+        last = number + self._config.rollout.max_off_policy_steps
+        return min(last, next_due(self._config.trainer, number))

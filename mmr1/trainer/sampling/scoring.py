@@ -1,4 +1,4 @@
-"""Rewards of rollout groups, and what to do when too many of them are not valid."""
+"""Rewards of rollout groups; a run stops when too many of them are not valid."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from mmr1.types import RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 
 
-def check_gold(scorer: CompositeReward, samples: Sequence[Sample]) -> None:
-    """Refuse answers that no reward can read, before anything is trained on them.
+def check_gold(composite_reward: CompositeReward, samples: Sequence[Sample]) -> None:
+    """Check the gold answers of all samples before the first step.
 
     Raises:
-        ValueError: Names the first such sample and counts the others.
+        ValueError: A reward function cannot read one. Names the first and counts the others.
     """
-    unreadable = scorer.check_gold(samples)
+    unreadable = composite_reward.check_gold(samples)
     if unreadable:
         sample, message = unreadable[0]
-        others = f" ({len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
+        more = f" ({len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
         raise ValueError(
-            f"sample '{sample.id}': the answer {sample.answer!r} cannot be used: {message}{others}"
-            "; mend or drop these rows, or choose another reward"
+            f"sample '{sample.id}': the answer {sample.answer!r} cannot be used: {message}{more}"
+            "; fix or drop these rows, or choose another reward function"
         )
 
 
@@ -31,9 +31,9 @@ class RewardManager:
     """Scores groups through a ``CompositeReward`` and watches the share of invalid rewards."""
 
     def __init__(
-        self, scorer: CompositeReward, media: MediaCache, max_invalid_fraction: float
+        self, composite_reward: CompositeReward, media: MediaCache, max_invalid_fraction: float
     ) -> None:
-        self._scorer = scorer
+        self._composite_reward = composite_reward
         self._media = media
         self._max_invalid_fraction = max_invalid_fraction
 
@@ -42,20 +42,24 @@ class RewardManager:
         groups: Sequence[RolloutGroup],
         shuffled: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
     ) -> list[ScoredGroup]:
-        """One reward per completion; ``shuffled`` are texts for shuffled frames, by group's place.
+        """One reward per completion.
+
+        Args:
+            groups: The rollout groups.
+            shuffled: Completions for shuffled frames (T-GRPO), by the index of their group.
 
         Raises:
-            TooManyInvalidRewardsError: Names one part and one sample.
+            TooManyInvalidRewardsError: The share without a valid reward is above the limit.
         """
         items = [
             item
             for number, group in enumerate(groups)
             for item in self._items(group, number, shuffled.get(number))
         ]
-        rewards = self._scorer.score(items)
+        rewards = self._composite_reward.score(items)
         refuse_too_many_invalid(rewards, items, self._max_invalid_fraction)
-        queue = iter(rewards)
-        return [ScoredGroup(g, tuple(next(queue) for _ in g.completions)) for g in groups]
+        in_order = iter(rewards)
+        return [ScoredGroup(g, tuple(next(in_order) for _ in g.completions)) for g in groups]
 
     def _items(
         self, group: RolloutGroup, number: int, shuffled: tuple[str, ...] | None

@@ -13,25 +13,27 @@ from mmr1.types import ContentPart, MediaRef, Message, Prompt, Sample
 def sample_shuffled(
     engine: RolloutEngine, requests: Sequence[Request], sampling: SamplingConfig
 ) -> dict[int, tuple[str, ...]]:
-    """Texts of half as many completions for shuffled frames, by the request's place.
+    """Completions for shuffled frames, by the index of the request.
 
-    Half a group, as Video-R1 samples (arXiv 2503.21776, section 3.1). Requests without a video have
-    nothing to shuffle and are not in the result.
+    Half a group for each request, as in Video-R1 (arXiv 2503.21776, section 3.1). Requests without
+    a video are not in the result.
     """
-    asked = {
-        place: Request(shuffled(r.prompt, r.seed), max(1, r.n // 2), r.seed + r.n)
-        for place, r in enumerate(requests)
+    shuffled_requests = {
+        index: Request(shuffled(r.prompt, r.seed), max(1, r.n // 2), r.seed + r.n)
+        for index, r in enumerate(requests)
         if any(medium.kind == "video" for medium in r.prompt.media)
     }
-    groups = engine.generate(list(asked.values()), sampling) if asked else []
+    groups = (
+        engine.generate(list(shuffled_requests.values()), sampling) if shuffled_requests else []
+    )
     return {
-        place: tuple(completion.text for completion in group.completions)
-        for place, group in zip(asked, groups, strict=True)
+        index: tuple(completion.text for completion in group.completions)
+        for index, group in zip(shuffled_requests, groups, strict=True)
     }
 
 
 def refuse_without_videos(samples: Iterable[Sample]) -> None:
-    """Raises ValueError where there is nothing to shuffle."""
+    """Raises ValueError when no sample has a video to shuffle."""
     if not any(medium.kind == "video" for sample in samples for medium in sample.media):
         raise ValueError(
             "the algorithm shuffles the frames of videos and data.train has no video; use "
@@ -42,14 +44,14 @@ def refuse_without_videos(samples: Iterable[Sample]) -> None:
 def shuffled(prompt: Prompt, seed: int) -> Prompt:
     """The prompt with the frames of each video shuffled; text and tokens stay as they are."""
     messages = tuple(
-        Message(message.role, tuple(_shuffled(part, seed) for part in message.parts))
+        Message(message.role, tuple(_shuffled(content, seed) for content in message.parts))
         for message in prompt.sample.messages
     )
     return replace(prompt, sample=replace(prompt.sample, messages=messages))
 
 
-def _shuffled(part: ContentPart, seed: int) -> ContentPart:
-    if not isinstance(part, MediaRef) or part.kind != "video":
-        return part
+def _shuffled(content: ContentPart, seed: int) -> ContentPart:
+    if not isinstance(content, MediaRef) or content.kind != "video":
+        return content
     # The options are part of a medium's digest, so no cache takes it for the original.
-    return replace(part, options={**part.options, "shuffle": seed})
+    return replace(content, options={**content.options, "shuffle": seed})

@@ -1,4 +1,4 @@
-"""Rewards of the steps of a completion, for process supervision."""
+"""Process supervision: rewards of the steps of a completion, placed on tokens."""
 
 from __future__ import annotations
 
@@ -14,27 +14,29 @@ from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.families.qwen2_5_vl import Family
 
 StepRewardFunction = Callable[[str, Sample], Sequence[tuple[int, float]]]
-"""What judges steps: ``(completion text, sample) -> [(end, reward), ...]``.
+"""``(completion text, sample) -> [(end, reward), ...]``, one pair per step.
 
-``end`` counts the characters of the text up to the end of the step, in rising order. A process
-reward model is such a function, as is a rule.
+``end`` is the number of characters up to the end of the step, in rising order. The function may be
+a rule or call a process reward model.
 """
 
-_NAMES = Registry("step reward", {})
+_FUNCTIONS = Registry("step reward function", {})
 
 
 class StepRewardManager:
-    """Puts the rewards of steps on the tokens that end them."""
+    """Places the rewards of steps on the tokens that end the steps."""
 
-    def __init__(self, judge: StepRewardFunction, decode: Callable[[Sequence[int]], str]) -> None:
-        self._judge = judge
+    def __init__(
+        self, function: StepRewardFunction, decode: Callable[[Sequence[int]], str]
+    ) -> None:
+        self._function = function
         self._decode = decode
 
     def score(self, scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
         """The same groups with their ``steps``.
 
         Raises:
-            ValueError: The function returned ends that do not rise within the text.
+            ValueError: The ends that the function returned do not rise, or lie outside the text.
         """
         return [replace(s, steps=self._steps(s.group)) for s in scored]
 
@@ -43,7 +45,7 @@ class StepRewardManager:
         return tuple(self._of_completion(c, sample) for c in group.completions)
 
     def _of_completion(self, completion: Completion, sample: Sample) -> tuple[Any, ...]:
-        steps = list(self._judge(completion.text, sample))
+        steps = list(self._function(completion.text, sample))
         bounds = [0, *(end for end, _ in steps), len(completion.text)]
         if sorted(bounds) != bounds:
             raise ValueError(
@@ -64,7 +66,7 @@ class StepRewardManager:
 
 
 def build_step_reward_manager(config: AlgorithmConfig, family: Family) -> StepRewardManager | None:
-    """The scorer that ``algorithm.step_rewards`` names, or None.
+    """The manager of the function that ``algorithm.step_rewards`` names, or None.
 
     Raises:
         ValueError: The file or its function cannot be loaded.
@@ -72,4 +74,4 @@ def build_step_reward_manager(config: AlgorithmConfig, family: Family) -> StepRe
     if config.step_rewards is None:
         return None
     decode = partial(family.tokenizer.decode, skip_special_tokens=True)
-    return StepRewardManager(_NAMES.load(config.step_rewards), decode)
+    return StepRewardManager(_FUNCTIONS.load(config.step_rewards), decode)

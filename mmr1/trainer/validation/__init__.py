@@ -1,1 +1,1 @@
-"""Held-out accuracy, with intervals."""
+"""Held-out accuracy with confidence intervals."""

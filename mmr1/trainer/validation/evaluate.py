@@ -1,4 +1,4 @@
-"""Held-out scores of a model: greedy, and sampled k times per prompt."""
+"""Evaluate a model on held-out records: greedy, and sampled k times per prompt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The mean score of some prompts, and its bootstrap interval over these prompts."""
+    """The mean score of some prompts, with its bootstrap interval over these prompts."""
 
     prompts: int
     accuracy: float
@@ -35,14 +35,15 @@ class Mode:
     """One way of decoding.
 
     Attributes:
-        accuracy: Mean over prompts of the mean score of the prompt's completions (mean@k), those
-            without a valid reward left out.
+        accuracy: Mean over prompts of the mean score of the prompt's completions (mean@k).
+            Completions without a valid reward are left out.
         interval: 95% bootstrap interval of ``accuracy``; prompts are resampled.
         invalid: Completions without a valid reward.
         components: Mean of every component of the reward.
-        at: Share of completions whose accuracy reaches each level of ``eval.accuracy_thresholds``.
-        pass_at: Chance that one of k completions is right, by k; several completions only.
-        majority: Score of the most frequent answer; several completions only.
+        at: Share of completions whose accuracy is at least each of ``eval.accuracy_thresholds``.
+        pass_at: Chance that one of k completions is right, by k. Empty without several
+            completions per prompt.
+        majority: Score of the most frequent answer, or None in the same case.
         by: Accuracy of each task type, or of each value of ``eval.group_by``.
     """
 
@@ -60,7 +61,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of one evaluation: ``modes`` are ``greedy`` and, if asked for, ``sampled``."""
+    """The result of one evaluation: ``modes`` are ``greedy`` and, with ``eval.n``, ``sampled``."""
 
     prompts: int
     modes: dict[str, Mode]
@@ -71,37 +72,37 @@ def evaluate(
     config: Config,
     engine: RolloutEngine,
     render: Callable[[Sample], Prompt],
-    scorer: RewardManager,
+    reward_manager: RewardManager,
     samples: Sequence[Sample],
     progress: Callable[[int], None] = lambda done: None,
-    done: Iterable[Row] = (),
-    keep: Callable[[list[Row]], None] = lambda rows: None,
+    earlier_rows: Iterable[Row] = (),
+    save_rows: Callable[[list[Row]], None] = lambda rows: None,
 ) -> Evaluation:
     """Sample and score completions of every record.
 
     Args:
         config: ``eval``, ``rewards``, ``rollout.sampling`` and ``seed`` count.
-        progress: Told of how many prompts each batch has done.
-        done: Rows of an earlier, interrupted evaluation; these prompts are not asked again.
-        keep: Given the rows of each batch as soon as it is scored.
+        progress: Called with the number of prompts that each batch has finished.
+        earlier_rows: Rows of an interrupted evaluation; these prompts are not sampled again.
+        save_rows: Called with the rows of each batch when it is scored.
     """
     samples = samples[: config.eval.limit]
     accuracy_name = accuracy_function(config.rewards, config.eval.accuracy_function)
-    found = {(row["mode"], row["id"], row["index"]): row for row in done}
+    rows_by_key = {(row["mode"], row["id"], row["index"]): row for row in earlier_rows}
     for name, (n, sampling) in decodings(config).items():
-        missing = [s for s in samples if any((name, s.id, i) not in found for i in range(n))]
+        missing = [s for s in samples if any((name, s.id, i) not in rows_by_key for i in range(n))]
         progress(len(samples) - len(missing))
         for batch in _batches(missing, config.eval.batch_size):
             requests = requests_for([render(s) for s in batch], n, config.seed, step=0)
-            scored = scorer.score(engine.generate(requests, sampling))
+            scored = reward_manager.score(engine.generate(requests, sampling))
             rows = [
                 row for group in scored for row in _rows(name, group, accuracy_name, config.eval)
             ]
-            found.update({(row["mode"], row["id"], row["index"]): row for row in rows})
-            keep(rows)
+            rows_by_key.update({(row["mode"], row["id"], row["index"]): row for row in rows})
+            save_rows(rows)
             progress(len(batch))
     rows = [
-        found[name, sample.id, index]
+        rows_by_key[name, sample.id, index]
         for name, (n, _) in decodings(config).items()
         for sample in samples
         for index in range(n)
@@ -111,25 +112,25 @@ def evaluate(
 
 def decodings(config: Config) -> dict[str, tuple[int, SamplingConfig]]:
     """Completions per prompt and sampling of each way of decoding."""
-    found = {"greedy": (1, config.rollout.sampling.greedy())}
+    modes = {"greedy": (1, config.rollout.sampling.greedy())}
     if config.eval.n:
         update = {"temperature": config.eval.temperature}
-        found["sampled"] = (config.eval.n, config.rollout.sampling.model_copy(update=update))
-    return found
+        modes["sampled"] = (config.eval.n, config.rollout.sampling.model_copy(update=update))
+    return modes
 
 
-def accuracy_function(rewards: RewardsConfig, wanted: str | None) -> str:
+def accuracy_function(rewards: RewardsConfig, name: str | None) -> str:
     """The reward function that decides whether an answer is right.
 
     Raises:
         ValueError: ``eval.accuracy_function`` names no reward function.
     """
     names = list(rewards.functions)
-    if wanted is None:
+    if name is None:
         return next((n for n in names if n != "format"), names[0])
-    if wanted not in names:
-        raise ValueError(f"eval.accuracy_function '{wanted}' is not in rewards.functions ({names})")
-    return wanted
+    if name not in names:
+        raise ValueError(f"eval.accuracy_function '{name}' is not in rewards.functions ({names})")
+    return name
 
 
 def write_evaluation(folder: Path, result: Evaluation) -> None:
@@ -143,7 +144,7 @@ def write_evaluation(folder: Path, result: Evaluation) -> None:
 
 
 def summarise(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> dict[str, Mode]:
-    """The numbers of each way of decoding, from its completions alone."""
+    """The metrics of each way of decoding, from its completions alone."""
     modes: dict[str, list[Row]] = {}
     for row in rows:
         modes.setdefault(row["mode"], []).append(row)
@@ -151,12 +152,12 @@ def summarise(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> di
 
 
 def prompt_scores(rows: Iterable[Row]) -> dict[str, float]:
-    """Mean score of each prompt's completions; prompts without a valid reward are not in it."""
+    """Mean score of each prompt's completions, by id, without prompts that have no valid reward."""
     scores: dict[str, list[float]] = {}
     for row in rows:
         if row["score"] is not None:
             scores.setdefault(row["id"], []).append(row["score"])
-    return {name: fmean(found) for name, found in scores.items()}
+    return {name: fmean(values) for name, values in scores.items()}
 
 
 def _mode(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> Mode:
@@ -190,7 +191,7 @@ def _share(scores: Sequence[float]) -> Share:
 
 
 def _by_prompt(rows: Iterable[Row]) -> list[list[Row]]:
-    """The completions of each prompt that have a valid reward, of prompts that have any."""
+    """The completions with a valid reward, by prompt; prompts without any are left out."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row["score"] is not None:
@@ -199,13 +200,13 @@ def _by_prompt(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def _pass_at(groups: Sequence[Sequence[Row]]) -> dict[str, float]:
-    """For k = 1, 2, 4, ... up to what every prompt has, and that number."""
+    """pass@k for k = 1, 2, 4, ... and for the smallest number of completions of a prompt."""
     if not groups:
         return {}
-    most = min(map(len, groups))
-    ks = sorted({most, *(2**p for p in range(most.bit_length()))})
+    fewest = min(map(len, groups))
+    ks = sorted({fewest, *(2**p for p in range(fewest.bit_length()))})
     right = [[row["score"] >= 1.0 for row in group] for group in groups]
-    return {str(k): fmean(pass_at(found, k) for found in right) for k in ks if k <= most}
+    return {str(k): fmean(pass_at(of_prompt, k) for of_prompt in right) for k in ks if k <= fewest}
 
 
 def _majority(groups: Sequence[Sequence[Row]]) -> float:
@@ -264,7 +265,7 @@ def is_right(reward: Reward, accuracy_name: str) -> bool:
 
 
 def _score(value: float | None, config: EvalConfig) -> float:
-    """1 or 0 by the first of ``eval.accuracy_thresholds``; without one the value itself."""
+    """1 or 0 by the first of ``eval.accuracy_thresholds``; without thresholds the value itself."""
     if value is None:
         return 0.0
     return (
@@ -275,6 +276,6 @@ def _score(value: float | None, config: EvalConfig) -> float:
 
 
 def _vote(completion: str) -> str | None:
-    """The answer as a majority counts it: the same text but for case, spaces and dollar signs."""
+    """The answer for the majority vote, without case, spaces and dollar signs."""
     answer = extract_answer(completion)
     return None if answer is None else "".join(answer.lower().replace("$", "").split())

@@ -1,6 +1,6 @@
-"""What scores of several completions per prompt say about a model, and how sure that is.
+"""pass@k, majority vote, bootstrap intervals and paired comparisons.
 
-The unit is the prompt: completions of one prompt are not independent, so prompts are resampled.
+Prompts are resampled, not completions, because completions of one prompt are not independent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DRAWS_AT_ONCE = 2_000_000
 
 
 def pass_at(right: Sequence[bool], k: int) -> float:
-    """Chance that k of these completions, drawn without replacement, hold a right one.
+    """Chance that k of these completions, sampled without replacement, include a right one.
 
     ``1 - C(n - c, k) / C(n, k)``, unbiased (Chen et al. 2021, arXiv:2107.03374, eq. 1).
 
@@ -34,8 +34,8 @@ def pass_at(right: Sequence[bool], k: int) -> float:
 def majority(answers: Sequence[str | None], scores: Sequence[float]) -> float:
     """Score of the most frequent answer (Wang et al. 2022, arXiv:2203.11171).
 
-    Answers that are tied share the vote, so that the order of the completions does not matter.
-    Completions without an answer do not vote; without any vote the score is 0.
+    Tied answers share the vote, so the order of the completions does not matter. Completions
+    without an answer do not vote. Without any vote the score is 0.
 
     >>> majority(["4", "5", "4", None], [1.0, 0.0, 1.0, 0.0]), majority(["4", "5"], [1.0, 0.0])
     (1.0, 0.5)
@@ -75,7 +75,7 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Two models on the same prompts.
+    """The comparison of two models on the same prompts.
 
     Attributes:
         difference: Mean score of the second less that of the first.

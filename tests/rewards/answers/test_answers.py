@@ -122,7 +122,7 @@ def test_no_answer_has_its_status() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "gold", "options", "value"),
+    ("predicted", "gold", "options", "value"),
     [
         ("the quick brown fox", "the quick brown fox", {}, 1.0),
         ("the quick brown", "the quick brown fox", {}, 0.75),
@@ -136,17 +136,17 @@ def test_no_answer_has_its_status() -> None:
         ("kitten", "sitting", {"unit": "character"}, 1 - 3 / 7),
     ],
 )
-def test_ocr(found: str, gold: str, options: dict[str, Any], value: float) -> None:
-    assert ocr(think(found), gold, **options) == pytest.approx(value)
+def test_ocr(predicted: str, gold: str, options: dict[str, Any], value: float) -> None:
+    assert ocr(think(predicted), gold, **options) == pytest.approx(value)
 
 
 def test_rouge_by_hand() -> None:
-    """gold: the cat sat on the mat (6); found: the cat lay on a mat (6); 4 words in common."""
-    found, gold = think("the cat lay on a mat"), "the cat sat on the mat"
-    assert rouge(found, gold, kind="1") == pytest.approx(4 / 6)
-    assert rouge(found, gold, kind="2") == pytest.approx(1 / 5)  # "the cat"
-    assert rouge(found, gold, kind="L") == pytest.approx(4 / 6)
-    assert rouge(found, gold) == pytest.approx((4 / 6 + 1 / 5 + 4 / 6) / 3)
+    """gold: the cat sat on the mat (6); predicted: the cat lay on a mat (6); 4 words in common."""
+    predicted, gold = think("the cat lay on a mat"), "the cat sat on the mat"
+    assert rouge(predicted, gold, kind="1") == pytest.approx(4 / 6)
+    assert rouge(predicted, gold, kind="2") == pytest.approx(1 / 5)  # "the cat"
+    assert rouge(predicted, gold, kind="L") == pytest.approx(4 / 6)
+    assert rouge(predicted, gold) == pytest.approx((4 / 6 + 1 / 5 + 4 / 6) / 3)
 
 
 def test_rouge_does_not_pay_for_repeating() -> None:

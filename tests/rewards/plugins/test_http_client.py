@@ -56,10 +56,10 @@ EXPECTED = [float(n % 3 == 1) for n in range(7)]
 
 
 def score(url: str, timeout_s: float = 2.0, **options: Any) -> list[Reward]:
-    part = RewardFunctionConfig(use=url, options=options)
-    config = RewardsConfig(functions={"remote": part}, timeout_s=timeout_s)
-    with build_composite_reward(config) as scorer:
-        return scorer.score(ITEMS)
+    function = RewardFunctionConfig(use=url, options=options)
+    config = RewardsConfig(functions={"remote": function}, timeout_s=timeout_s)
+    with build_composite_reward(config) as composite_reward:
+        return composite_reward.score(ITEMS)
 
 
 def test_openrlhf_protocol() -> None:
@@ -82,8 +82,8 @@ def test_several_servers_share_the_items() -> None:
         shares.append(len(body["query"]))
         return right(body)
 
-    with server(answer) as one, server(answer) as two, server(answer) as three:
-        assert [r.value for r in score(f"{one},{two}", urls=[three])] == EXPECTED
+    with server(answer) as first, server(answer) as second, server(answer) as third:
+        assert [r.value for r in score(f"{first},{second}", urls=[third])] == EXPECTED
     assert sorted(shares) == [1, 3, 3]
 
 
@@ -105,7 +105,7 @@ def test_another_server_takes_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "status", "told"),
+    ("answer", "status", "message"),
     [
         ((422, "labels missing"), Status.ERROR, "HTTP 422"),
         ((500, "no"), Status.ERROR, "HTTP 500"),
@@ -116,11 +116,11 @@ def test_another_server_takes_over() -> None:
         ((200, {"score": 1}), Status.ERROR, "dict for 7 completions"),
     ],
 )
-def test_bad_answers_are_no_rewards(answer: Answer, status: Status, told: str) -> None:
+def test_bad_answers_are_no_rewards(answer: Answer, status: Status, message: str) -> None:
     with server(lambda body: answer) as url:
         rewards = score(url, retries=0)
     assert {(reward.value, reward.status) for reward in rewards} == {(None, status)}
-    assert told in (rewards[0].error or "")
+    assert message in (rewards[0].error or "")
 
 
 def test_a_client_error_is_not_repeated() -> None:
@@ -141,10 +141,11 @@ def test_a_server_that_sleeps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"), [({"retry": 1}, "no option 'retry'"), ({"urls": ["x"]}, "no http address")]
+    ("options", "message"),
+    [({"retry": 1}, "no option 'retry'"), ({"urls": ["x"]}, "no http address")],
 )
-def test_bad_options(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         score("http://127.0.0.1:1/", **options)
 
 
@@ -152,13 +153,17 @@ def test_bad_options(options: dict[str, Any], told: str) -> None:
 
 
 @contextmanager
-def serving(spec_parts: dict[str, RewardFunctionConfig]) -> Iterator[str]:
+def serving(functions: dict[str, RewardFunctionConfig]) -> Iterator[str]:
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mmr1.rewards.http_server import create_app
 
-    with build_composite_reward(RewardsConfig(functions=spec_parts, timeout_s=1.0)) as scorer:
-        config = uvicorn.Config(create_app(scorer), host="127.0.0.1", port=0, log_level="error")
+    with build_composite_reward(
+        RewardsConfig(functions=functions, timeout_s=1.0)
+    ) as composite_reward:
+        config = uvicorn.Config(
+            create_app(composite_reward), host="127.0.0.1", port=0, log_level="error"
+        )
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, daemon=True)
         thread.start()
@@ -173,26 +178,29 @@ def serving(spec_parts: dict[str, RewardFunctionConfig]) -> Iterator[str]:
 
 
 def test_any_reward_can_be_served_and_asked() -> None:
-    parts = {"format": RewardFunctionConfig(weight=0.5), "math": RewardFunctionConfig()}
+    functions = {"format": RewardFunctionConfig(weight=0.5), "math": RewardFunctionConfig()}
     items = [
         item(think(r"\frac{\sqrt{12}}{2}"), r"\sqrt{3}", prompt="p "),
         item("<answer>1</answer>", "2", prompt="p "),
         item(think("1"), r"\frac{", prompt="p "),
     ]
-    with serving(parts) as url, build_composite_reward(RewardsConfig(functions=parts)) as scorer:
+    with (
+        serving(functions) as url,
+        build_composite_reward(RewardsConfig(functions=functions)) as composite_reward,
+    ):
         remote = RewardFunctionConfig(use=f"{url}/get_reward", timeout_s=20.0)
-        with build_composite_reward(RewardsConfig(functions={"remote": remote})) as asking:
-            found, direct = asking.score(items), scorer.score(items)
-    assert [(r.value, r.status) for r in found] == [(r.value, r.status) for r in direct]
-    assert found[0].components == {"remote": 1.5, "remote/format": 1.0, "remote/math": 1.0}
+        with build_composite_reward(RewardsConfig(functions={"remote": remote})) as remote_reward:
+            served, direct = remote_reward.score(items), composite_reward.score(items)
+    assert [(r.value, r.status) for r in served] == [(r.value, r.status) for r in direct]
+    assert served[0].components == {"remote": 1.5, "remote/format": 1.0, "remote/math": 1.0}
 
 
 def test_whole_rows_can_be_sent() -> None:
     box = item(think("[0, 0, 50, 100]"), [0, 0, 5, 8], meta={"image_size": [100, 80]})
     with serving({"iou": RewardFunctionConfig(options={"space": "0-1000"})}) as url:
-        part = RewardFunctionConfig(use=url, timeout_s=20.0, options={"rows": True})
-        with build_composite_reward(RewardsConfig(functions={"remote": part})) as asking:
-            (reward,) = asking.score([box])
+        function = RewardFunctionConfig(use=url, timeout_s=20.0, options={"rows": True})
+        with build_composite_reward(RewardsConfig(functions={"remote": function})) as remote_reward:
+            (reward,) = remote_reward.score([box])
     assert reward.value == pytest.approx(1.0)
 
 

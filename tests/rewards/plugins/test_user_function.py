@@ -27,19 +27,19 @@ def items(texts: list[str] = TEXTS) -> list[RewardItem]:
     ]
 
 
-def score(spec: str, found: list[RewardItem], **part: Any) -> list[Reward]:
-    timeout_s = part.pop("timeout_s", 5.0)
-    config = RewardFunctionConfig(use=spec, **part)
+def score(spec: str, items: list[RewardItem], **function: Any) -> list[Reward]:
+    timeout_s = function.pop("timeout_s", 5.0)
+    config = RewardFunctionConfig(use=spec, **function)
     with build_composite_reward(
         RewardsConfig(functions={"plugin": config}, workers=1, timeout_s=timeout_s)
-    ) as scorer:
-        return scorer.score([with_source(i) for i in found])
+    ) as composite_reward:
+        return composite_reward.score([with_source(i) for i in items])
 
 
-def with_source(one: RewardItem) -> RewardItem:
+def with_source(item: RewardItem) -> RewardItem:
     from dataclasses import replace
 
-    return replace(one, sample=replace(one.sample, source="unit"))
+    return replace(item, sample=replace(item.sample, source="unit"))
 
 
 def load(file: str, function: str) -> Callable[..., Any]:
@@ -116,8 +116,8 @@ def test_options_and_columns_reach_the_function() -> None:
     assert score(spec, items(), options={"bonus": 0.5})[0].value == 1.5
     spec = f"{PLUGINS}/own.py:shortest"
     assert score(spec, items(["x" * 50]), options={"limit": 100})[0].value == 0.5
-    found = [item("x", grid_thw=((1, 4, 6),), meta={"image_path": ["a.png", "b.png"]})]
-    assert score(f"{PLUGINS}/trl.py:grid_reward", found)[0].value == 3.0
+    with_grid = [item("x", grid_thw=((1, 4, 6),), meta={"image_path": ["a.png", "b.png"]})]
+    assert score(f"{PLUGINS}/trl.py:grid_reward", with_grid)[0].value == 3.0
 
 
 def test_a_dotted_path() -> None:
@@ -134,7 +134,7 @@ POISON = ["clean", "poison", "clean again"]
 
 
 @pytest.mark.parametrize(
-    ("function", "statuses", "told"),
+    ("function", "statuses", "message"),
     [
         ("raises", {Status.ERROR}, "KeyError: 'no such label'"),
         ("hangs", {Status.TIMEOUT}, "no verdict in 1 s"),
@@ -151,14 +151,14 @@ POISON = ["clean", "poison", "clean again"]
     ],
 )
 def test_a_bad_call_costs_the_others_nothing(
-    function: str, statuses: set[Status], told: str
+    function: str, statuses: set[Status], message: str
 ) -> None:
     rewards = score(f"{PLUGINS}/bad.py:{function}", items(POISON), timeout_s=1.0)
     assert [rewards[0].value, rewards[2].value] == [1.0, 1.0]
     assert rewards[1].value is None
     assert rewards[1].status in statuses
     assert rewards[1].error is not None
-    assert told in rewards[1].error
+    assert message in rewards[1].error
     assert not Path("/tmp/mmr1-plugin-escaped").exists()
 
 
@@ -169,17 +169,17 @@ def test_a_gigabyte_of_print_goes_nowhere(capfd: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
         ("too_few", "returned 2 values for 3 completions"),
         ("not_a_list", "returned float for 3 completions"),
     ],
 )
 @pytest.mark.parametrize("isolated", [True, False])
-def test_a_wrong_number_of_values(function: str, told: str, isolated: bool) -> None:
+def test_a_wrong_number_of_values(function: str, message: str, isolated: bool) -> None:
     rewards = score(f"{PLUGINS}/bad.py:{function}", items(), isolated=isolated)
     assert {reward.status for reward in rewards} == {Status.ERROR}
-    assert told in (rewards[0].error or "")
+    assert message in (rewards[0].error or "")
 
 
 @pytest.mark.parametrize("function", ["raises", "hangs", "nan", "none", "text", "system_exit"])
@@ -200,7 +200,7 @@ def test_a_loop_without_a_sandbox_does_not_go_on_beside_the_run() -> None:
 
 @pytest.mark.parametrize("isolated", [True, False])
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("bad.py:unknown_dialect", "known are:"),
         ("bad.py:NOT_A_FUNCTION", "is a int, not a function"),
@@ -210,9 +210,9 @@ def test_a_loop_without_a_sandbox_does_not_go_on_beside_the_run() -> None:
     ],
 )
 def test_a_plugin_that_cannot_be_used_says_so_at_the_start(
-    spec: str, told: str, isolated: bool
+    spec: str, message: str, isolated: bool
 ) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         score(f"{PLUGINS}/{spec}", [], isolated=isolated)
 
 

@@ -14,10 +14,10 @@ from mmr1.types import Reward, Status
 from tests.rewards.helpers import item, think
 
 
-def score(parts: dict[str, dict[str, Any]], items: list[RewardItem]) -> list[Reward]:
-    config = {name: RewardFunctionConfig(**part) for name, part in parts.items()}
-    with build_composite_reward(RewardsConfig(functions=config, timeout_s=5.0)) as scorer:
-        return scorer.score(items)
+def score(functions: dict[str, dict[str, Any]], items: list[RewardItem]) -> list[Reward]:
+    config = {name: RewardFunctionConfig(**function) for name, function in functions.items()}
+    with build_composite_reward(RewardsConfig(functions=config, timeout_s=5.0)) as composite_reward:
+        return composite_reward.score(items)
 
 
 @pytest.mark.parametrize(
@@ -50,61 +50,66 @@ def test_repetition_counts_token_ngrams() -> None:
 def test_tokens_are_counted_and_not_characters() -> None:
     (reward,) = score({"overlong": {"options": {"max_length": 9, "buffer": 3}}}, [item("text")])
     assert reward.status is Status.ERROR
-    assert "no token_ids" in (reward.error or "")
+    assert "token_ids" in (reward.error or "")
 
 
-def test_the_length_reward_uses_another_part() -> None:
-    parts = {
+def test_the_length_reward_uses_another_function() -> None:
+    functions = {
         "accuracy": {"use": "count"},
         "length": {"use": "length_cosine", "options": {"of": "accuracy", "max_length": 10}},
     }
     tokens = tuple(range(10))
-    rewards = score(parts, [item(think(a), 3, token_ids=tokens) for a in ("3", "4")])
+    rewards = score(functions, [item(think(a), 3, token_ids=tokens) for a in ("3", "4")])
     assert [reward.components["length"] for reward in rewards] == [0.5, -0.5]
 
 
-def test_a_derived_part_makes_its_own_accuracy() -> None:
-    parts = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
-    (reward,) = score(parts, [item(think("3"), 3, token_ids=tuple(range(10)))])
+def test_a_derived_reward_makes_its_own_accuracy() -> None:
+    functions = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
+    (reward,) = score(functions, [item(think("3"), 3, token_ids=tuple(range(10)))])
     assert reward.value == 0.5
 
 
 def test_no_accuracy_no_length_reward() -> None:
-    parts = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
-    (reward,) = score(parts, [item(think("3"), "many", token_ids=(1,))])
+    functions = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
+    (reward,) = score(functions, [item(think("3"), "many", token_ids=(1,))])
     assert reward.status is Status.BAD_GOLD
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("functions", "message"),
     [
         ({"length_cosine": {}}, "needs the option 'max_length'"),
         ({"overlong": {"options": {"max_length": 4}}}, "needs the option 'buffer'"),
-        ({"length_cosine": {"options": {"max_length": 4, "of": "acc"}}}, "neither a part before"),
+        (
+            {"length_cosine": {"options": {"max_length": 4, "of": "acc"}}},
+            "neither a function before",
+        ),
         ({"auto": {"options": {"box": {}}}}, "has no option 'box'"),
     ],
 )
-def test_options_are_checked_at_the_start(parts: dict[str, dict[str, Any]], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        score(parts, [])
+def test_options_are_checked_at_the_start(
+    functions: dict[str, dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        score(functions, [])
 
 
 def test_temporal_contrast() -> None:
     """3 of 4 right with frames in order against 1 of 2 shuffled: the right ones are paid 0.3."""
-    parts = {"accuracy": {"use": "count"}, "temporal_contrast": {"options": {"of": "accuracy"}}}
+    functions = {"accuracy": {"use": "count"}, "temporal_contrast": {"options": {"of": "accuracy"}}}
     shuffled = (think("3"), think("5"))
     ordered = [item(think(a), 3, shuffled=shuffled) for a in ("3", "3", "3", "4")]
     other = [item(think(a), 3, shuffled=(think("3"),), group=1) for a in ("3", "4")]
-    rewards = score(parts, ordered + other)
-    found = [reward.components["temporal_contrast"] for reward in rewards]
-    assert found == [0.3, 0.3, 0.3, 0.0, 0.0, 0.0]
+    rewards = score(functions, ordered + other)
+    bonuses = [reward.components["temporal_contrast"] for reward in rewards]
+    assert bonuses == [0.3, 0.3, 0.3, 0.0, 0.0, 0.0]
     assert rewards[0].value == 1.3
 
 
 def test_temporal_contrast_without_shuffled_completions_is_no_reward() -> None:
-    parts = {"temporal_contrast": {"options": {"of": "count"}}}
+    functions = {"temporal_contrast": {"options": {"of": "count"}}}
     none_came, not_asked = score(
-        parts, [item(think("3"), 3, shuffled=()), item(think("3"), 3, group=1)]
+        functions, [item(think("3"), 3, shuffled=()), item(think("3"), 3, group=1)]
     )
     assert (none_came.value, none_came.status) == (None, Status.ERROR)
     assert not_asked.value == 0.0  # an image: no contrast, no bonus
@@ -121,9 +126,9 @@ def test_steps_are_found_in_order() -> None:
 
 
 def test_each_written_step_has_its_reward() -> None:
-    found = step_rewards(THINKING, ["AB = 3", "BC = 4", "AC^2 = 25", "AC = 5"])
-    assert [step.value for step in found] == [0.5, 0.25, 0.25]
-    assert [THINKING[: step.end].endswith(step.text) for step in found] == [True] * 3
+    rewards = step_rewards(THINKING, ["AB = 3", "BC = 4", "AC^2 = 25", "AC = 5"])
+    assert [step.value for step in rewards] == [0.5, 0.25, 0.25]
+    assert [THINKING[: step.end].endswith(step.text) for step in rewards] == [True] * 3
 
 
 def test_numbered_lines_are_steps() -> None:
@@ -167,6 +172,6 @@ def test_auto_options_go_to_the_reward_they_name() -> None:
 def test_auto_checks_golds_by_task() -> None:
     items = [item("", "3", task="count"), item("", "many", task="count"), item("", 1)]
     config = RewardsConfig(functions={"auto": RewardFunctionConfig()})
-    with build_composite_reward(config) as scorer:
-        problems = scorer.check_gold([one.sample for one in items])
+    with build_composite_reward(config) as composite_reward:
+        problems = composite_reward.check_gold([i.sample for i in items])
     assert ["no finite number" in problems[0][1], "no task type" in problems[1][1]] == [True, True]

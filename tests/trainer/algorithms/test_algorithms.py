@@ -208,11 +208,11 @@ def drawing(*rewards: list[float]):
 
 def test_dynamic_sampling_replaces_groups_without_signal():
     draw, asked = drawing(EQUAL, MIXED, EQUAL, MIXED, MIXED)
-    drawn = sample_groups(draw, 3, AlgorithmConfig(name="dapo"))
+    sampled = sample_groups(draw, 3, AlgorithmConfig(name="dapo"))
     assert asked == [3, 2]
-    assert [[r.value for r in s.rewards] for s in drawn.kept] == [MIXED] * 3
-    assert len(drawn.everything) == 5
-    assert drawn.stats == {
+    assert [[r.value for r in s.rewards] for s in sampled.groups] == [MIXED] * 3
+    assert len(sampled.all_groups) == 5
+    assert sampled.stats == {
         "sampling/gen_batches": 2,
         "sampling/no_signal": 2,
         "sampling/surplus": 0,
@@ -222,26 +222,26 @@ def test_dynamic_sampling_replaces_groups_without_signal():
 
 def test_over_provision_and_bound():
     draw, asked = drawing(MIXED, MIXED, MIXED, MIXED)
-    drawn = sample_groups(draw, 2, AlgorithmConfig(name="dapo", oversample=2))
+    sampled = sample_groups(draw, 2, AlgorithmConfig(name="dapo", oversample=2))
     assert asked == [4]
-    assert len(drawn.kept) == 2
-    assert drawn.stats["sampling/surplus"] == 2
+    assert len(sampled.groups) == 2
+    assert sampled.stats["sampling/surplus"] == 2
     draw, asked = drawing(EQUAL, MIXED, EQUAL, EQUAL)
-    drawn = sample_groups(draw, 2, AlgorithmConfig(name="dapo", max_num_gen_batches=3))
+    sampled = sample_groups(draw, 2, AlgorithmConfig(name="dapo", max_num_gen_batches=3))
     assert asked == [2, 1, 1]
-    assert len(drawn.kept) == 1  # the step makes do with what has a signal
+    assert len(sampled.groups) == 1  # the step makes do with what has a signal
 
 
 def test_no_signal_at_all_stops_with_a_message():
     draw, _ = drawing(*[EQUAL] * 6)
-    with pytest.raises(NoSignalError, match=r"3 batches \(6 prompts\).*seen: 1\).*other data"):
+    with pytest.raises(NoSignalError, match=r"3 batches \(6 prompts\).*rewards: 1\).*other data"):
         sample_groups(draw, 2, AlgorithmConfig(name="dapo", max_num_gen_batches=3))
 
 
 def test_without_dynamic_sampling_one_draw_is_all():
     draw, asked = drawing(EQUAL, EQUAL)
-    drawn = sample_groups(draw, 2, AlgorithmConfig())
-    assert (asked, len(drawn.kept), drawn.stats) == ([2], 2, {})
+    sampled = sample_groups(draw, 2, AlgorithmConfig())
+    assert (asked, len(sampled.groups), sampled.stats) == ([2], 2, {})
 
 
 def test_step_rewards_go_to_the_tokens_that_end_steps():

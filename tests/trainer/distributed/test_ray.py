@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import dump_yaml
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.rollout.engine import Request
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
-from mmr1.trainer.distributed.ray_policy import part_of
+from mmr1.trainer.distributed.ray_policy import select_groups
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.train import run_training
@@ -46,7 +46,7 @@ def reward(tmp_path_factory) -> Path:
 def config(
     tiny_model: Path, mixed: Path, reward: Path, out: Path, steps: int = 3, **sections: dict
 ) -> Config:
-    given: dict[str, dict] = {
+    tree: dict[str, dict] = {
         "model": {"path": str(tiny_model), "dtype": "float32"},
         "data": {"train": str(mixed)},
         "rollout": {
@@ -69,8 +69,8 @@ def config(
         },
     }
     for name, keys in sections.items():
-        given[name] = {**given.get(name, {}), **keys}
-    return Config.model_validate(given)
+        tree[name] = {**tree.get(name, {}), **keys}
+    return Config.model_validate(tree)
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
@@ -83,10 +83,10 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(last / "model.safetensors")
 
 
-def assert_close(one: Path, other: Path) -> None:
-    for left, right in zip(metrics(one), metrics(other), strict=True):
+def assert_close(first: Path, second: Path) -> None:
+    for left, right in zip(metrics(first), metrics(second), strict=True):
         assert left == pytest.approx(right, abs=1e-5, rel=1e-5)
-    ours, theirs = weights(one), weights(other)
+    ours, theirs = weights(first), weights(second)
     apart = torch.cat([(ours[name] - theirs[name]).abs().flatten() for name in ours])
     # AdamW makes steps of full length of any gradient, and of some that is no more than rounding: a
     # bias of the keys moves all scores nearly alike, and a rare token is hardly seen.
@@ -110,13 +110,13 @@ def marked(monkeypatch) -> None:
 
 def left_over() -> list[psutil.Process]:
     """Ray's processes of this test run that are still there."""
-    found = []
+    processes = []
     for process in psutil.process_iter(["name", "environ"]):
         mark = (process.info["environ"] or {}).get("MMR1_TEST_MARK")
         ours = process.info["name"].startswith(("ray::", "raylet", "gcs_server"))
         if ours and mark == str(os.getpid()):
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 @pytest.fixture(scope="module")
@@ -153,11 +153,11 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
 )
 def test_twenty_steps_on_ranks(sections, tiny_model, mixed, reward, tmp_path):
     many = config(tiny_model, mixed, reward, tmp_path / "many", steps=20, **sections)
-    one = {name: keys for name, keys in sections.items() if name != "resources"}
-    run_training(config(tiny_model, mixed, reward, tmp_path / "one", steps=20, **one))
+    on_one_rank = {name: keys for name, keys in sections.items() if name != "resources"}
+    run_training(config(tiny_model, mixed, reward, tmp_path / "single", steps=20, **on_one_rank))
     run_training(many)
-    assert tokens(tmp_path / "one") == tokens(tmp_path / "many")
-    assert_close(tmp_path / "one", tmp_path / "many")
+    assert tokens(tmp_path / "single") == tokens(tmp_path / "many")
+    assert_close(tmp_path / "single", tmp_path / "many")
 
 
 @pytest.mark.slow
@@ -186,30 +186,30 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tiny_model, mixed, re
         "warmup_steps": 0,
     }  # does not depend on the last step
     for steps, ranks in ((1, 4), (2, 2), (3, 1)):
-        part = config(
+        run_config = config(
             tiny_model,
             mixed,
             reward,
-            tmp_path / "parts",
+            tmp_path / "resumed",
             steps=steps,
             optimizer=steady,
             resources={"ranks": ranks},
         )
-        run_training(part, resume=True)
+        run_training(run_config, resume=True)
     run_training(config(tiny_model, mixed, reward, tmp_path / "whole", optimizer=steady))
-    assert tokens(tmp_path / "parts") == tokens(tmp_path / "whole")
-    assert_close(tmp_path / "parts", tmp_path / "whole")
+    assert tokens(tmp_path / "resumed") == tokens(tmp_path / "whole")
+    assert_close(tmp_path / "resumed", tmp_path / "whole")
 
 
-def test_a_part_of_the_experience_keeps_its_rows():
+def test_selected_groups_of_an_experience_keep_their_rows():
     groups = [scored([2, 3], [1.0, 0.0]), scored([1, 2], [0.0, 0.5]), scored([3, 1], [1.0, 0.25])]
     batch = experience_of(groups, AlgorithmConfig())
-    part = part_of(batch, [2, 0])
-    assert part.groups == (groups[2], groups[0])
+    selected = select_groups(batch, [2, 0])
+    assert selected.groups == (groups[2], groups[0])
     rows = [4, 5, 0, 1]
-    assert torch.equal(part.advantages, batch.advantages[rows])
-    assert torch.equal(part.loss_weights, batch.loss_weights[rows])
-    assert part.old_logprobs is None
+    assert torch.equal(selected.advantages, batch.advantages[rows])
+    assert torch.equal(selected.loss_weights, batch.loss_weights[rows])
+    assert selected.old_logprobs is None
     assert np.isclose(float(batch.loss_weights.sum()), 1.0)
 
 
@@ -289,7 +289,7 @@ def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
 ):
     two = config(tiny_model, mixed, reward, tmp_path, resources={"ranks": 2})
     family = load_family(str(tiny_model))
-    samples = load_samples(mixed)[:4]
+    samples = read_records(mixed)[:4]
     with on_ray(two) as cluster:
         requests = [Request(render_prompt(family, s), 3, i) for i, s in enumerate(samples)]
         groups = cluster.engines.generate(requests, two.rollout.sampling)
@@ -316,9 +316,9 @@ def test_a_cluster_without_room_is_named(tiny_model, mixed, reward, tmp_path):
 
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:
-        wanted = {"ranks": 3, "start_timeout_s": 1}
+        resources = {"ranks": 3, "start_timeout_s": 1}
         with pytest.raises(WorkerLostError, match="no room for 3 ranks and 1 engines"):
-            run_training(config(tiny_model, mixed, reward, tmp_path / "run", resources=wanted))
+            run_training(config(tiny_model, mixed, reward, tmp_path / "run", resources=resources))
     finally:
         ray.shutdown()
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ import torch
 from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig
 from mmr1.config.file import dump_yaml, load_config
 from mmr1.data.preferences import ranking_of
-from mmr1.data.record import decode, load_samples
+from mmr1.data.record import decode, read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.registry import import_file
 from mmr1.trainer.forward.padded import padded_scores
@@ -23,7 +23,7 @@ from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline.dpo import Pair, dpo_step, run_dpo, with_reference
+from mmr1.trainer.offline.dpo import Pair, dpo_step, run_dpo, with_reference_logprobs
 from mmr1.trainer.offline.iterative_dpo import NoPairsError, pairs_of, run_iterative_dpo
 from mmr1.trainer.offline.preference_losses import bradley_terry, dpo, implicit_rewards
 from mmr1.trainer.offline.reward_model import (
@@ -86,12 +86,12 @@ def caught_gradient(model: torch.nn.Module, optimizer: Optimizer) -> dict[str, t
     return caught
 
 
-def assert_gradient(found: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
+def assert_gradient(gradients: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
     expected = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    assert expected.keys() == found.keys()
+    assert expected.keys() == gradients.keys()
     for name, gradient in expected.items():
         scale = max(1.0, gradient.abs().max().item())
-        assert (found[name] - gradient).abs().max() < 1e-5 * scale, name
+        assert (gradients[name] - gradient).abs().max() < 1e-5 * scale, name
 
 
 @pytest.mark.parametrize("budget", [1, 100, 10_000])
@@ -103,7 +103,7 @@ def test_dpos_gradient_is_that_of_the_paper(parts, budget, nll_coef):
     reference = [(rng.uniform(-60, -10), rng.uniform(-60, -10)) for _ in groups]
     own = copy.deepcopy(model)
     optimizer = Optimizer(own, OptimizerConfig(), 10)
-    found = caught_gradient(own, optimizer)
+    caught = caught_gradient(own, optimizer)
     pairs = [Pair(g, r) for g, r in zip(groups, reference, strict=True)]
     config = DpoConfig(beta=0.2, nll_coef=nll_coef)
     stats = dpo_step(PackedModel(own, family, media, 1.0, budget), optimizer, pairs, config)
@@ -120,21 +120,21 @@ def test_dpos_gradient_is_that_of_the_paper(parts, budget, nll_coef):
     loss = loss / len(groups)
     loss.backward()
     assert stats["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert_gradient(found, naive)
+    assert_gradient(caught, naive)
 
 
 def test_the_reference_is_the_model_before_the_first_step(parts):
     family, model, media, _ = parts
     torch.manual_seed(0)
     own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4), False)
-    scorer = PackedModel(own, family, media, 1.0, 100)
-    pairs = with_reference(scorer, pair_groups(parts))
+    packed = PackedModel(own, family, media, 1.0, 100)
+    pairs = with_reference_logprobs(packed, pair_groups(parts))
     optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, warmup_steps=0), 10)
-    first = dpo_step(scorer, optimizer, pairs, DpoConfig())
+    first = dpo_step(packed, optimizer, pairs, DpoConfig())
     assert first["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert first["dpo/chosen"] == pytest.approx(0, abs=1e-5)
     for _ in range(9):
-        last = dpo_step(scorer, optimizer, pairs, DpoConfig())
+        last = dpo_step(packed, optimizer, pairs, DpoConfig())
     assert last["dpo/loss"] < 0.6
     assert last["dpo/accuracy"] == 1
     assert last["dpo/chosen"] > last["dpo/rejected"]
@@ -143,10 +143,10 @@ def test_the_reference_is_the_model_before_the_first_step(parts):
 @pytest.mark.parametrize("budget", [1, 10_000])
 def test_a_reward_models_gradient_is_that_of_its_rankings(parts, budget):
     groups = [s.group for s in parts[3][:2]] + pair_groups(parts)[2:]  # rankings of 4, 4 and 2
-    scorer = scalar_scorer(parts, "at", budget)
-    optimizer = Optimizer(scorer.model, OptimizerConfig(), 10)
-    found = caught_gradient(scorer.model, optimizer)
-    stats = reward_model_step(scorer, optimizer, groups)
+    reward_model = scalar_scorer(parts, "at", budget)
+    optimizer = Optimizer(reward_model.model, OptimizerConfig(), 10)
+    caught = caught_gradient(reward_model.model, optimizer)
+    stats = reward_model_step(reward_model, optimizer, groups)
 
     naive = scalar_scorer(parts, "at")
     values = padded_values(naive, parts, "at")
@@ -158,9 +158,9 @@ def test_a_reward_models_gradient_is_that_of_its_rankings(parts, budget):
         loss = loss + sum(torch.log1p(torch.exp(b - a)) for a, b in pairs) / len(pairs) / 3
     loss.backward()
     assert stats["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    del found["head.bias"]  # of no consequence, but for rounding
+    del caught["head.bias"]  # of no consequence, but for rounding
     naive.model.head.bias.grad = None
-    assert_gradient(found, naive.model)
+    assert_gradient(caught, naive.model)
 
 
 TURNS = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "b"}]
@@ -179,7 +179,7 @@ def test_preferences_are_read(meta, answers):
 
 
 @pytest.mark.parametrize(
-    ("meta", "said"),
+    ("meta", "message"),
     [
         ({}, "sample 's' has no preference pair; give it 'chosen' and 'rejected'"),
         ({"chosen": "a"}, "no preference pair"),
@@ -191,8 +191,8 @@ def test_preferences_are_read(meta, answers):
         ({"ranking": ["a", "b", "c"]}, "ranks 3 answers and DPO learns from pairs"),
     ],
 )
-def test_what_is_no_pair_is_refused(meta, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_is_no_pair_is_refused(meta, message):
+    with pytest.raises(ValueError, match=message):
         ranking_of(Sample("s", (), meta=meta), pairs_only=True)
 
 
@@ -210,8 +210,8 @@ def judged(*verdicts: tuple[int, float | None, float | None]) -> ScoredGroup:
 
 def test_pairs_are_right_against_wrong():
     scored = judged((1, 1.5, 1.0), (2, 1.0, 1.0), (3, 0.5, 0.0), (4, 0.0, 0.0), (5, None, None))
-    found = pairs_of(scored, "math", 10, random.Random(0))
-    lengths = [[len(c.token_ids) for c in pair.completions] for pair in found]
+    pairs = pairs_of(scored, "math", 10, random.Random(0))
+    lengths = [[len(c.token_ids) for c in pair.completions] for pair in pairs]
     assert sorted(lengths) == [[1, 3], [1, 4]]  # the right one of the highest reward
     assert len(pairs_of(scored, "math", 1, random.Random(0))) == 1
     twice = judged((1, 1.0, 1.0), (1, 1.0, 1.0), (3, 0.0, 0.0))
@@ -302,13 +302,13 @@ def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, pa
     assert logged[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert logged[-1]["rm/accuracy"] == 1
 
-    part = reward_models(rm_config(reward_model, digits, Path("x")))["rm"]
+    reward_function = reward_models(rm_config(reward_model, digits, Path("x")))["rm"]
     rows = [json.loads(line) for line in pair_file.read_text().splitlines()]
     samples = [decode(row, digits) for row in rows]
     groups = [
         group_of_responses(parts[0], render_prompt(parts[0], s), ranking_of(s)) for s in samples
     ]
-    rewards = rewards_of(part._scorer, groups)
+    rewards = rewards_of(reward_function._model, groups)
     assert rewards.mean().abs() < 1e-4
     assert (rewards.view(-1, 2)[:, 0] > rewards.view(-1, 2)[:, 1]).all()
 
@@ -341,16 +341,16 @@ def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        ("{}", r"rewards.functions.rm.options.path is needed"),
+        ("{}", r"takes one option, rewards.functions.rm.options.path"),
         ("{path: nowhere}", "'nowhere' is no reward model .*see mmr1 rm"),
     ],
 )
-def test_what_is_no_reward_model_is_refused(options, said, tiny_model, digits, tmp_path):
-    part = f"rewards.functions={{rm: {{use: reward_model, options: {options}}}}}"
-    with pytest.raises(ValueError, match=said):
-        run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", part))
+def test_what_is_no_reward_model_is_refused(options, message, tiny_model, digits, tmp_path):
+    override = f"rewards.functions={{rm: {{use: reward_model, options: {options}}}}}"
+    with pytest.raises(ValueError, match=message):
+        run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", override))
     assert not (tmp_path / "out").exists()
 
 
@@ -385,14 +385,14 @@ def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_p
 
 
 def test_rounds_that_make_no_sense_are_refused():
-    for keys, said in (
+    for keys, message in (
         (
             ["dpo.rounds=1", "algorithm.name=reinforce", "rollout.n=1"],
             "a pair needs two completions",
         ),
         (["dpo.rounds=5", "trainer.max_steps=4"], "a round would have no step"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             load_config(None, ["model.path=a", *keys])
 
 
@@ -418,12 +418,12 @@ def test_what_a_run_sampled_becomes_rankings(tiny_model, digits, tmp_path):
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (run / f"rollouts/step_{step:06d}.jsonl").write_text(text)
     script.main([str(run), str(data / "round_1.jsonl"), "--since", "2"])
-    (found,) = load_samples(data / "round_1.jsonl")
-    assert (found.id, ranking_of(found)) == (f"{ids[0]}-2", ("b", "e", "a"))
-    assert found.media[0].path.is_file()
+    (record,) = read_records(data / "round_1.jsonl")
+    assert (record.id, ranking_of(record)) == (f"{ids[0]}-2", ("b", "e", "a"))
+    assert record.media[0].path.is_file()
 
 
 def test_two_sources_may_share_ids():
     sources = {"old": [Sample("a", (), 1), Sample("b", (), 2)], "new": [Sample("a", (), 3)]}
     records = Records(sources, {"old": 1.0, "new": 1.0}, [], None, None, None)
-    assert sorted(sample.answer for sample in records.met(0, 6)) == [1, 2, 3]
+    assert sorted(sample.answer for sample in records.distinct_samples(0, 6)) == [1, 2, 3]

@@ -53,10 +53,10 @@ def is_whole(checkpoint: Path) -> bool:
 
 def damages(checkpoint: Path) -> list[tuple[str, Path, bytes | None]]:
     """Every file removed, emptied, cut in half, and with single bits flipped all over it."""
-    found: list[tuple[str, Path, bytes | None]] = []
+    cases: list[tuple[str, Path, bytes | None]] = []
     for path in sorted(p for p in checkpoint.rglob("*") if p.is_file()):
         whole = path.read_bytes()
-        found += [
+        cases += [
             ("gone", path, None),
             ("empty", path, b""),
             ("cut", path, whole[: len(whole) // 2]),
@@ -64,8 +64,8 @@ def damages(checkpoint: Path) -> list[tuple[str, Path, bytes | None]]:
         for place in range(0, len(whole), max(1, len(whole) // 40)):
             flipped = bytearray(whole)
             flipped[place] ^= 1 << place % 8
-            found.append((f"bit {place % 8} of byte {place}", path, bytes(flipped)))
-    return found
+            cases.append((f"bit {place % 8} of byte {place}", path, bytes(flipped)))
+    return cases
 
 
 def test_any_damage_to_any_file_is_noticed_and_the_one_before_is_taken(tmp_path):
@@ -114,13 +114,13 @@ def save_until(folder: Path, fatal: int) -> int:
     write_checkpoint(folder, 2, write_files)
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
-        seen = 0
+        operations = 0
         fsync = os.fsync
 
         def count() -> None:
-            nonlocal seen
-            seen += 1
-            if seen == fatal:
+            nonlocal operations
+            operations += 1
+            if operations == fatal:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         def counted_fsync(descriptor: int) -> None:
@@ -131,25 +131,25 @@ def save_until(folder: Path, fatal: int) -> int:
         sys.addaudithook(lambda event, args: count() if event in FILE_EVENTS else None)
         write_checkpoint(folder, 3, write_files)
         prune(folder, 2)
-        os.write(writer, str(seen).encode())
+        os.write(writer, str(operations).encode())
         os._exit(0)
     os.close(writer)
     _, status = os.waitpid(child, 0)
-    with os.fdopen(reader) as told:
-        operations = int(told.read() or 0)
+    with os.fdopen(reader) as pipe:
+        operations = int(pipe.read() or 0)
     assert os.waitstatus_to_exitcode(status) == (0 if operations else -signal.SIGKILL)
     return operations
 
 
 def still_good(folder: Path) -> int:
     """The step of the newest whole checkpoint; there must be one, and a save must work after it."""
-    found = latest_valid_checkpoint(folder)
-    assert found is not None
-    verify_checkpoint(found)
+    checkpoint = latest_valid_checkpoint(folder)
+    assert checkpoint is not None
+    verify_checkpoint(checkpoint)
     assert not list(folder.glob("*.tmp"))
     assert not list(folder.glob("*.damaged")), "a kill must not leave a half-removed checkpoint"
     write_checkpoint(folder, 4, write_files)
-    return int(found.name.removeprefix("step_"))
+    return int(checkpoint.name.removeprefix("step_"))
 
 
 def test_killed_at_any_file_operation_of_a_save_a_whole_checkpoint_is_left(tmp_path):

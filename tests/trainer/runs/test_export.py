@@ -51,7 +51,7 @@ def test_what_cannot_be_exported_is_named(checkpoint, tiny_model, tmp_path):
     with pytest.raises(ValueError, match="is no checkpoint of a run; name one like"):
         export(tiny_model, tmp_path / "out")
     (tmp_path / "there").mkdir()
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="already exists"):
         export(checkpoint, tmp_path / "there")
     weights = checkpoint / "model.safetensors"
     whole = weights.read_bytes()

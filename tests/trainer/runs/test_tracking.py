@@ -66,18 +66,18 @@ def test_every_call_arrives_in_order_and_the_run_is_closed(monkeypatch, tmp_path
 def test_a_tracker_that_fails_is_left_out_with_one_warning(monkeypatch, tmp_path, fails):
     recorder = Recorder()
 
-    def fail(*given):
+    def fail(*args):
         raise ConnectionError("no route\nto host")
 
     if fails != "start":
         setattr(recorder, fails, fail)
     plug(monkeypatch, fail if fails == "start" else lambda start: recorder)
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with Trackers(config("tensorboard"), tmp_path) as trackers:
             for stats in STEPS:
                 trackers.log(stats)
-    (warning,) = (str(w.message) for w in seen if w.category is RuntimeWarning)
+    (warning,) = (str(w.message) for w in caught if w.category is RuntimeWarning)
     assert (
         "the tracker 'tensorboard' is left out from here on: ConnectionError: no route to"
         in warning
@@ -94,13 +94,13 @@ def test_a_tracker_that_hangs_holds_nothing_up(monkeypatch, tmp_path):
     plug(monkeypatch, hang)
     monkeypatch.setattr(tracking, "CLOSE_S", 0.2)
     begin = time.perf_counter()
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with Trackers(config("tensorboard"), tmp_path) as trackers:
             for stats in STEPS:
                 trackers.log(stats)
     assert time.perf_counter() - begin < 5
-    assert any("did not finish within 0.2 s" in str(w.message) for w in seen)
+    assert any("did not finish within 0.2 s" in str(w.message) for w in caught)
     release.set()
 
 
@@ -159,7 +159,7 @@ def stored_by_wandb(folder: Path) -> dict[str, dict[int, float]]:
     from wandb.proto.wandb_internal_pb2 import Record
 
     (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")
-    found: dict[str, dict[int, float]] = {}
+    logged: dict[str, dict[int, float]] = {}
     for data in wandb_records(file):
         record = Record()
         record.ParseFromString(data)
@@ -167,19 +167,19 @@ def stored_by_wandb(folder: Path) -> dict[str, dict[int, float]]:
         for name, value in items.items():
             if not name.startswith(("_", "rollouts")):
                 step = int(record.history.step.num)
-                found.setdefault(name, {})[step] = json.loads(value)
-    return found
+                logged.setdefault(name, {})[step] = json.loads(value)
+    return logged
 
 
 def stored_by_trackio(folder: Path) -> dict[str, dict[int, float]]:
     from trackio.sqlite_storage import SQLiteStorage
 
-    found: dict[str, dict[int, float]] = {}
+    logged: dict[str, dict[int, float]] = {}
     for row in SQLiteStorage.get_logs("tests", folder.name):
         for name, value in row.items():
             if isinstance(value, float):
-                found.setdefault(name, {})[row["step"]] = value
-    return found
+                logged.setdefault(name, {})[row["step"]] = value
+    return logged
 
 
 STORED = {
@@ -233,13 +233,13 @@ def test_stored_values_are_those_of_metrics_jsonl(name, tracked):
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"),
+    ("name", "pattern"),
     [
         ("wandb", "wandb/offline-run-*/files/media/table/rollouts*"),
         ("mlflow", "mlflow/files/*/artifacts/rollouts/step_000003.json"),
         ("swanlab", "swanlab/*/*"),
     ],
 )
-def test_rollouts_are_shown(name, kept, tracked):
+def test_rollouts_are_shown(name, pattern, tracked):
     pytest.importorskip(name)
-    assert list(tracked.glob(kept))
+    assert list(tracked.glob(pattern))

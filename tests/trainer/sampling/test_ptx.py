@@ -9,7 +9,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import load_config
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.data.sampler import Sampler
 from mmr1.trainer.forward.padded import padded_scores
@@ -24,18 +24,18 @@ from tests.trainer.test_train import lines, rl
 
 
 @pytest.fixture(scope="module")
-def shown(parts, digits):
+def demonstrations(parts, digits):
     family = parts[0]
-    samples = load_samples(digits / "sft.jsonl")
+    samples = read_records(digits / "sft.jsonl")
     return tuple(demonstration(family, render_prompt(family, s)) for s in samples[:3])
 
 
 @pytest.mark.parametrize("budget", [1, 10_000])
-def test_the_gradient_of_both_losses_is_added(parts, shown, budget):
+def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
     family, _, media, _ = parts
     config = AlgorithmConfig(name="rloo")
     own, model = policy(parts, config, budget)
-    batch = replace(experience(parts, config, own), demonstrations=shown, ptx_coef=0.5)
+    batch = replace(experience(parts, config, own), demonstrations=demonstrations, ptx_coef=0.5)
     caught: dict[str, torch.Tensor] = {}
 
     def step() -> float:
@@ -48,9 +48,9 @@ def test_the_gradient_of_both_losses_is_added(parts, shown, budget):
     advantages = [[r - (sum(row) - r) / 3 for r in row] for row in REWARDS]
     of_policy = naive_gradient(parts, "token-mean", advantages)
     _, naive = policy(parts, config)
-    inputs = [group_input(family, media, group) for group in shown]
+    inputs = [group_input(family, media, group) for group in demonstrations]
     logprobs = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
-    tokens = sum(len(g.completions[0].token_ids) for g in shown)
+    tokens = sum(len(g.completions[0].token_ids) for g in demonstrations)
     loss = -logprobs.sum() / tokens
     (0.5 * loss).backward()
     assert stats["ptx_loss"] == pytest.approx(loss.item(), rel=1e-5)

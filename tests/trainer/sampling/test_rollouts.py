@@ -128,9 +128,9 @@ def test_correction_is_the_truncated_ratio(form, outlier):
     rng = np.random.default_rng(0)
     p, q = (torch.tensor(rng.normal(-2, 0.4, (5, 7)), dtype=torch.float32) for _ in range(2))
     mask = torch.tensor(rng.random((5, 7)) < 0.8)
-    found = rollout_importance_weights(p.requires_grad_(), q, mask, form, 2.0, outlier)
-    torch.testing.assert_close(found, slow_weights(p, q, mask, form, 2.0, outlier))
-    assert not found.requires_grad
+    weights = rollout_importance_weights(p.requires_grad_(), q, mask, form, 2.0, outlier)
+    torch.testing.assert_close(weights, slow_weights(p, q, mask, form, 2.0, outlier))
+    assert not weights.requires_grad
     same = rollout_importance_weights(q, q, mask, form, 2.0, outlier)
     assert torch.equal(same, torch.ones_like(same))
 
@@ -192,5 +192,5 @@ def test_a_run_ahead_repeats_and_resumes(tiny_model, digits, tmp_path):
     assert [line["rollout/staleness"] for line in lines] == [0, 1, 2, 0, 1, 2]
     assert lines[2]["rollout/logprob_gap"] > 10 * lines[0]["rollout/logprob_gap"]
     assert lines[2]["rollout/is_weight"] != 1.0
-    run("parts", 3)
-    assert_same(whole, run("parts", 6, resume=True))
+    run("resumed", 3)
+    assert_same(whole, run("resumed", 6, resume=True))

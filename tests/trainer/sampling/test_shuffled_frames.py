@@ -53,10 +53,10 @@ def test_half_a_group_is_sampled_for_each_video_and_none_for_an_image(clip, digi
         Request(render_prompt(family, sample), 5, 2),
     ]
     sampling = SamplingConfig(max_tokens=12)
-    found = sample_shuffled(engine, requests, sampling)
-    assert {place: len(texts) for place, texts in found.items()} == {1: 2}
+    texts_of = sample_shuffled(engine, requests, sampling)
+    assert {index: len(texts) for index, texts in texts_of.items()} == {1: 2}
     ordered = engine.generate(requests[1:], sampling)[0]
-    assert found[1] != tuple(c.text for c in ordered.completions[:2])  # same seeds, other frames
+    assert texts_of[1] != tuple(c.text for c in ordered.completions[:2])  # same seeds, other frames
     assert sample_shuffled(engine, requests[:1], sampling) == {}
 
 

@@ -54,15 +54,15 @@ def test_an_interval_of_equal_values_is_that_value():
 def test_paired_comparison():
     first = [1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
     second = [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0]
-    found = paired(first, second)
-    assert (found.better, found.worse, found.prompts) == (4, 1, 8)
-    assert found.difference == pytest.approx(3 / 8)
+    comparison = paired(first, second)
+    assert (comparison.better, comparison.worse, comparison.prompts) == (4, 1, 8)
+    assert comparison.difference == pytest.approx(3 / 8)
     # McNemar, exact: 2 * (C(5,4) + C(5,5)) / 2^5.
-    assert found.p_value == pytest.approx(2 * (5 + 1) / 32)
-    assert found.interval == pytest.approx(
+    assert comparison.p_value == pytest.approx(2 * (5 + 1) / 32)
+    assert comparison.interval == pytest.approx(
         brute_force([b - a for a, b in zip(first, second, strict=True)]), abs=0.13
     )
-    assert paired(second, first).difference == -found.difference
+    assert paired(second, first).difference == -comparison.difference
     assert paired(first, first).p_value == 1.0
 
 
@@ -84,15 +84,15 @@ def row(name: str, index: int, score: float | None, vote: str | None, kind: str 
 
 
 def test_numbers_of_an_evaluation_worked_by_hand():
-    said = {
+    outcomes = {
         ("a", "math"): [(1, "4"), (1, "4"), (0, "5"), (0, None)],
         ("b", "math"): [(0, "1"), (0, "2"), (0, "1"), (1, "3")],
         ("c", "iou"): [(1, "x"), (None, "y"), (1, "x"), (1, "x")],
     }
     rows = [
         row(name, i, s, v, kind)
-        for (name, kind), found in said.items()
-        for i, (s, v) in enumerate(found)
+        for (name, kind), scores_and_votes in outcomes.items()
+        for i, (s, v) in enumerate(scores_and_votes)
     ]
     mode = summarise(rows, EvalConfig(n=4), "math")["sampled"]
     assert mode.accuracy == pytest.approx((2 / 4 + 1 / 4 + 3 / 3) / 3)
@@ -121,25 +121,25 @@ def test_levels_of_a_graded_score():
 
 
 @pytest.mark.parametrize(
-    ("part", "path", "differing"),
+    ("function", "path", "differing"),
     [
         # Four of the answers that R1-V's script judged it judged wrongly: see test_samples.py.
         ("math", "geoqa_r1v/model_outputs_grpo_2epochs_subset.json", 4),
         ("count", "superclevr_counting_r1v/model_outputs_grpo100_subset.json", 0),
     ],
 )
-def test_accuracy_of_graded_outputs_of_r1v(part, path, differing):
-    found = graded(path)
-    rewards = score(part, found)
+def test_accuracy_of_graded_outputs_of_r1v(function, path, differing):
+    graded_rows = graded(path)
+    rewards = score(function, graded_rows)
     rows = [
-        {**row(str(n), 0, r.value, None), "components": {part: r.value}}
+        {**row(str(n), 0, r.value, None), "components": {function: r.value}}
         for n, r in enumerate(rewards)
     ]
-    mode = summarise(json.loads(json.dumps(rows)), EvalConfig(), part)["sampled"]
+    mode = summarise(json.loads(json.dumps(rows)), EvalConfig(), function)["sampled"]
     upstream = [
-        float(r.get("is_correct", r["extracted_answer"] == r["ground_truth"])) for r in found
+        float(r.get("is_correct", r["extracted_answer"] == r["ground_truth"])) for r in graded_rows
     ]
-    assert abs(mode.accuracy - fmean(upstream)) * len(found) <= differing + 1e-9
+    assert abs(mode.accuracy - fmean(upstream)) * len(graded_rows) <= differing + 1e-9
     low, high = mode.interval
-    exact = binomtest(round(mode.accuracy * len(found)), len(found)).proportion_ci()
+    exact = binomtest(round(mode.accuracy * len(graded_rows)), len(graded_rows)).proportion_ci()
     assert (low, high) == pytest.approx((exact.low, exact.high), abs=0.05)

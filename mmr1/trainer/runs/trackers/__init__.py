@@ -1,1 +1,1 @@
-"""One file per tracker; each imports its library when it is started, and not before."""
+"""One file per tracker. Each imports its library only when it is started."""

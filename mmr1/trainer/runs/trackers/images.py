@@ -1,4 +1,4 @@
-"""Images as trackers take them."""
+"""Small images for trackers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIDE = 224
 
 
 def small_image(ref: MediaRef) -> Image.Image:
-    """The image, no larger than :data:`SIDE`."""
+    """The image, scaled down so that no side is longer than :data:`SIDE`."""
     image = load_image(ref)
     image.thumbnail((SIDE, SIDE))
     return image

@@ -11,8 +11,8 @@ from typing import Any
 from mmr1.trainer.runs.trackers.images import small_image
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
-PARAMETER = 500
-"""Characters MLflow keeps of a parameter's value."""
+PARAMETER_LENGTH = 500
+"""Characters that MLflow stores of a parameter's value."""
 
 
 class Mlflow:
@@ -55,7 +55,7 @@ def start(run: Start) -> Mlflow:
     )
     run_id = client.create_run(identity, run_name=run.name).info.run_id
     for name, value in _flat(run.config).items():
-        client.log_param(run_id, name, str(value)[:PARAMETER])
+        client.log_param(run_id, name, str(value)[:PARAMETER_LENGTH])
     return Mlflow(mlflow, client, run_id)
 
 
@@ -65,7 +65,7 @@ def _database(store: Path) -> str:
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as ``a.b.c``: MLflow's parameters have no depth."""
+    """Nested mappings as ``a.b.c``, because MLflow's parameters are flat."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         nested = isinstance(value, dict) and value

@@ -11,7 +11,7 @@ from mmr1.trainer.runs.tracking import Row, Start
 
 
 class SwanLab:
-    """Numbers; completions as texts, images with them as captions."""
+    """Metrics, completions as texts, and images captioned with id and answer."""
 
     def __init__(self, library: Any, run: Any) -> None:
         self._library = library
@@ -23,15 +23,15 @@ class SwanLab:
     def log_rollouts(self, step: int, rows: Sequence[Row]) -> None:
         text, image = self._library.Text, self._library.Image
         texts = [text(row.completion, caption=f"{row.id}: {row.reward}") for row in rows]
-        shown: dict[str, Any] = {"rollouts": texts}
-        seen = {row.id: row for row in rows if row.image}.values()
+        content: dict[str, Any] = {"rollouts": texts}
+        by_prompt = {row.id: row for row in rows if row.image}.values()
         if pictures := [
             image(small_image(row.image), caption=f"{row.id}: {row.answer}")
-            for row in seen
+            for row in by_prompt
             if row.image
         ]:
-            shown["rollouts/images"] = pictures
-        self._run.log(shown, step=step)
+            content["rollouts/images"] = pictures
+        self._run.log(content, step=step)
 
     def close(self) -> None:
         self._run.finish()

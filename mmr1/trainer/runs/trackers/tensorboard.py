@@ -11,7 +11,7 @@ from mmr1.trainer.runs.trackers.images import small_image
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 IMAGES = 8
-"""Different images shown of a step."""
+"""Distinct images logged per step."""
 
 
 class TensorBoard:
@@ -41,7 +41,7 @@ def start(run: Start) -> TensorBoard:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table whose cells are code: completions hold tags, pipes and line breaks of their own.
+    """A Markdown table with code cells, because completions contain tags, pipes and line breaks.
 
     >>> row = Row("a", "2+2?", "4", "<b>4</b> | `x`", 1.0, "ok", 0.5, None)
     >>> print(markdown([row]).splitlines()[2])

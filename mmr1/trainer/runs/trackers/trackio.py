@@ -1,4 +1,4 @@
-"""Trackio: its local store (``TRACKIO_DIR``), looked at with ``trackio show``."""
+"""Trackio: its local store (``TRACKIO_DIR``), displayed by ``trackio show``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 
 class Trackio:
-    """Numbers, and a table of rollouts with their images."""
+    """Metrics, and a table of rollouts with their images."""
 
     def __init__(self, library: Any, run: Any) -> None:
         self._library = library

@@ -1,4 +1,4 @@
-"""Weights & Biases. Without a login the run is kept in ``OUTPUT/wandb`` for ``wandb sync``."""
+"""Weights & Biases. Without a login the run is stored in ``OUTPUT/wandb`` for ``wandb sync``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 
 class Wandb:
-    """Numbers, and a table of rollouts with their images."""
+    """Metrics, and a table of rollouts with their images."""
 
     def __init__(self, library: Any, run: Any) -> None:
         self._library = library
@@ -34,7 +34,7 @@ class Wandb:
 def start(run: Start) -> Wandb:
     import wandb
 
-    chosen = os.environ.get("WANDB_MODE") or wandb.api.api_key
+    mode_or_key = os.environ.get("WANDB_MODE") or wandb.api.api_key
     return Wandb(
         wandb,
         wandb.init(
@@ -42,7 +42,7 @@ def start(run: Start) -> Wandb:
             name=run.name,
             dir=run.folder,
             config=run.config,
-            mode=None if chosen else "offline",
+            mode=None if mode_or_key else "offline",
             settings=wandb.Settings(console="off"),
         ),
     )

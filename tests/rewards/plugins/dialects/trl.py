@@ -14,8 +14,8 @@ def accuracy_reward(completions, solution, **kwargs):
     assert kwargs["colour"] == ["red"] * len(completions)
     rewards = []
     for completion, gold in zip(completions, solution, strict=True):
-        found = re.search(r"<answer>(.*?)</answer>", _text(completion))
-        rewards.append(float(found is not None and found.group(1) == str(gold)))
+        match = re.search(r"<answer>(.*?)</answer>", _text(completion))
+        rewards.append(float(match is not None and match.group(1) == str(gold)))
     return rewards
 
 
