@@ -92,6 +92,7 @@ CONVERTERS = Registry(
     {
         module.name: f"{converters.__name__}.{module.name}:CONVERTER"
         for module in pkgutil.iter_modules(converters.__path__)
+        if f"{converters.__name__}.{module.name}" != __name__  # this file is beside them
     },
     group="mmr1.converters",
 )
