@@ -17,6 +17,7 @@ from mmr1.config import DataConfig
 from mmr1.data.forms import FORMS, Place, read_row, recognise, with_options
 from mmr1.data.sources import load_mixture, load_samples
 from mmr1.types import MediaRef, Sample, TextPart
+from tests.jsonl import read_jsonl
 from tests.vision.media import encoded, write_video
 
 RED = encoded(Image.new("RGB", (40, 30), "red"))
@@ -302,7 +303,7 @@ def test_bad_rows_stop_the_run_or_go_to_quarantine(root: Path, tmp_path: Path) -
     config = DataConfig(max_bad_fraction=0.2)
     quarantine = Quarantine(tmp_path / "run/quarantine.jsonl", 0.2)
     assert len(load_samples(path, config, quarantine)) == 8
-    named = [json.loads(line) for line in quarantine.path.read_text().splitlines()]
+    named = read_jsonl(quarantine.path)
     assert [entry["row"] for entry in named] == [f"{path}:9", f"{path}:10"]
     assert "none.png" in named[0]["reason"]
     assert "not valid JSON" in named[1]["reason"]

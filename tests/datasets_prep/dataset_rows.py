@@ -211,7 +211,7 @@ MATHEMATICS = [
                 },
                 {
                     "question_id": 5, "image": "test/4.png",
-                    "text": "\nThink, then say which.\nQuestion:Angle C is ()\nChoices:\nA:1°\nB:2°",
+                    "text": "\nSay which.\nQuestion:Angle C is ()\nChoices:\nA:1°\nB:2°",
                 },
             ],
             "form_answers.jsonl": [{"question_id": 4, "text": "C"}],
@@ -409,14 +409,14 @@ MATHEMATICS = [
         "mmk12",
         {
             "k12.json": [
-                {"id": "u", "question": "How long is AB?", "answer": "18.", "image_path": "i/u.png"},
-                {"id": "v", "question": "Which force?", "answer": "C", "image_path": "i/v.png"},
-                {"id": "w", "question": "Fill in.", "answer": "red\nblue", "image_path": "i/v.png"},
+                {"id": "u", "question": "How long?", "answer": "18.", "image_path": "i/u.png"},
+                {"id": "v", "question": "Which one?", "answer": "C", "image_path": "i/v.png"},
+                {"id": "w", "question": "Fill in.", "answer": "a\nb", "image_path": "i/v.png"},
             ]
         },
         [
-            Record(["user: [i/u.png]How long is AB?"], "18", "math", {"source_id": "u"}),
-            Record(["user: [i/v.png]Which force?"], "C", "choice", {"source_id": "v"}),
+            Record(["user: [i/u.png]How long?"], "18", "math", {"source_id": "u"}),
+            Record(["user: [i/v.png]Which one?"], "C", "choice", {"source_id": "v"}),
         ],
         media=["i/u.png", "i/v.png"],
         dropped=["several answers in one row"],

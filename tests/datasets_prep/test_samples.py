@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from datasets_prep.conversion import QUARANTINE, convert
 from datasets_prep.manifest import read_manifest
 from datasets_prep.validate import validate
+from tests.jsonl import read_jsonl
 from tests.vision.media import SHARED
 
 pytestmark = pytest.mark.skipif(SHARED is None, reason="no sample data beside this checkout")
@@ -65,6 +65,6 @@ def test_every_folder_converts_or_says_why(
     assert manifest["counts"] == {"rows": rows, "records": records, "dropped": rows - records}
     for reason, count in dropped.items():
         assert manifest["dropped"].get(reason, 0) == count
-    named = [json.loads(line) for line in (output / QUARANTINE).read_text().splitlines()]
+    named = read_jsonl(output / QUARANTINE)
     assert len(named) == rows - records
     assert all(entry["reason"] and entry["row"].startswith(str(folder)) for entry in named)

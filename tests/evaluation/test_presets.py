@@ -81,6 +81,6 @@ def test_other_datasets_are_scored_as_the_configuration_says():
 
 
 def test_a_run_whose_algorithm_insists_on_its_reward_can_be_evaluated():
-    parts = {"auto": {}, "temporal_contrast": {"options": {"of": "auto"}}}
-    run = Config(model={"path": "x"}, algorithm={"name": "t_grpo"}, rewards={"functions": parts})
+    rewards = {"functions": {"auto": {}, "temporal_contrast": {"options": {"of": "auto"}}}}
+    run = Config(model={"path": "x"}, algorithm={"name": "t_grpo"}, rewards=rewards)
     assert set(with_preset(run, "vsi_bench", None).rewards.functions) == {"format", "auto"}

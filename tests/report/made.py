@@ -59,7 +59,7 @@ def write_run(
     folder: Path,
     rollouts: Mapping[int, Sequence[Mapping[str, Any]]],
     *,
-    parts: Mapping[str, Any] | None = None,
+    functions: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
     metrics: Sequence[Mapping[str, Any]] | None = None,
     quarantined: Sequence[Mapping[str, str]] = (),
@@ -71,7 +71,7 @@ def write_run(
         "seed": seed,
         "model": {"path": "models/tiny"},
         "data": dict(data or {}),
-        "rewards": {"functions": parts or {"format": {}, "math": {}}},
+        "rewards": {"functions": functions or {"format": {}, "math": {}}},
         "algorithm": {"name": "grpo"},
         "trainer": {"max_steps": 4},
     }

@@ -126,7 +126,7 @@ def test_a_small_picture_keeps_every_pixel(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("parts", "expected"),
+    ("functions", "expected"),
     [
         # The model saw 100 x 50 pixels of an image of 200 x 100.
         ({"iou": {"options": {"space": "resized"}}}, [[20.0, 20.0, 100.0, 80.0]]),
@@ -135,7 +135,7 @@ def test_a_small_picture_keeps_every_pixel(tmp_path):
         ({"math": {}}, [[10.0, 10.0, 50.0, 40.0]]),
     ],
 )
-def test_boxes_are_read_as_the_reward_reads_them(tmp_path, parts, expected):
+def test_boxes_are_read_as_the_reward_reads_them(tmp_path, functions, expected):
     answer = "<think>[0, 0, 9, 9]</think><answer>[10, 10, 50, 40]</answer>"
     group = prompt(
         "a",
@@ -144,7 +144,7 @@ def test_boxes_are_read_as_the_reward_reads_them(tmp_path, parts, expected):
         task="grounding",
         media=[image(tmp_path / "x.png", (200, 100), seen=[100, 50])],
     )
-    html = report(tmp_path, write_run(tmp_path / "run", {1: [group]}, parts=parts))
+    html = report(tmp_path, write_run(tmp_path / "run", {1: [group]}, functions=functions))
     (row,) = unpacked(html, "rollouts-0-1")
     assert row["gold"] == [[20.0, 20.0, 100.0, 80.0]]
     assert [c["boxes"] for c in row["completions"]] == [expected, []]

@@ -21,7 +21,7 @@ def scorer() -> Iterator[CompositeReward]:
         yield built
 
 
-def test_total_is_the_weighted_sum_and_parts_are_unweighted(scorer: CompositeReward) -> None:
+def test_total_is_the_weighted_sum_and_components_are_unweighted(scorer: CompositeReward) -> None:
     right, shapeless, wrong = scorer.score(
         [item(think("4"), "4"), item("<answer>4</answer>", 4), item(think("5"), "4")]
     )
@@ -55,23 +55,24 @@ def test_bad_golds_are_found_at_load(scorer: CompositeReward) -> None:
 
 
 def test_a_closed_gate_leaves_the_rest_at_zero_and_unrun() -> None:
-    parts = {"format": RewardFunctionConfig(weight=0.5, gate=1.0), "math": RewardFunctionConfig()}
-    with build_composite_reward(RewardsConfig(functions=parts)) as gated:
+    gate = RewardFunctionConfig(weight=0.5, gate=1.0)
+    functions = {"format": gate, "math": RewardFunctionConfig()}
+    with build_composite_reward(RewardsConfig(functions=functions)) as gated:
         closed, opened = gated.score([item("<answer>4</answer>", r"\frac{"), item(think("4"), "4")])
     assert (closed.value, closed.components) == (0.0, {"format": 0.0, "math": 0.0})
     assert opened.value == 1.5
 
 
 @pytest.mark.parametrize(
-    ("part", "message"),
+    ("function", "message"),
     [
         ({"use": "maths"}, "did you mean 'math'"),
         ({"use": "format", "options": {"tempalte": "boxed"}}, "did you mean 'template'"),
     ],
 )
-def test_what_is_wrong_with_a_part_is_said_at_the_start(part: dict, message: str) -> None:
+def test_what_is_wrong_with_a_function_is_said_at_the_start(function: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_composite_reward(RewardsConfig(functions={"x": RewardFunctionConfig(**part)}))
+        build_composite_reward(RewardsConfig(functions={"x": RewardFunctionConfig(**function)}))
 
 
 def test_weights_are_finite() -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.reward_cli import app
 from mmr1.rewards.specs import read_spec
+from tests.jsonl import read_jsonl
 from tests.rewards.helpers import think
 from tests.rewards.plugins.test_user_function import DIALECTS, PLUGINS, TEXTS, direct
 
@@ -29,7 +30,7 @@ def score(tmp_path: Path, spec: str, rows: list[dict[str, Any]], *more: object) 
     source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
     done = call("score", "--reward", spec, "--input", source, "--output", target, *more)
     assert done.exit_code == 0, done.output
-    return [json.loads(line) for line in target.read_text().splitlines()]
+    return read_jsonl(target)
 
 
 def test_list_names_every_reward() -> None:
@@ -182,11 +183,11 @@ def test_a_run_configuration_is_a_composite(tmp_path: Path) -> None:
 
 
 def test_options_of_a_spec_are_yaml() -> None:
-    part = read_spec("a/b.py:f:x=1,names=[u,v],deep={k: 2},isolated=false,timeout_s=3").functions[
-        "f"
-    ]
-    assert part.options == {"x": 1, "names": ["u", "v"], "deep": {"k": 2}}
-    assert (part.use, part.isolated, part.timeout_s) == ("a/b.py:f", False, 3)
+    function = read_spec(
+        "a/b.py:f:x=1,names=[u,v],deep={k: 2},isolated=false,timeout_s=3"
+    ).functions["f"]
+    assert function.options == {"x": 1, "names": ["u", "v"], "deep": {"k": 2}}
+    assert (function.use, function.isolated, function.timeout_s) == ("a/b.py:f", False, 3)
 
 
 def test_bench_prints_a_table() -> None:

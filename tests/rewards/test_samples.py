@@ -31,9 +31,9 @@ def graded(path: str) -> list[dict[str, Any]]:
 
 
 def score(name: str, rows: list[dict[str, Any]]) -> list[Reward]:
-    parts = {name: RewardFunctionConfig()}
+    functions = {name: RewardFunctionConfig()}
     items: list[RewardItem] = [item(row["model_output"], row["ground_truth"]) for row in rows]
-    with build_composite_reward(RewardsConfig(functions=parts, timeout_s=10.0)) as scorer:
+    with build_composite_reward(RewardsConfig(functions=functions, timeout_s=10.0)) as scorer:
         return scorer.score(items)
 
 

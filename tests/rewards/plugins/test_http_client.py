@@ -56,8 +56,8 @@ EXPECTED = [float(n % 3 == 1) for n in range(7)]
 
 
 def score(url: str, timeout_s: float = 2.0, **options: Any) -> list[Reward]:
-    part = RewardFunctionConfig(use=url, options=options)
-    config = RewardsConfig(functions={"remote": part}, timeout_s=timeout_s)
+    function = RewardFunctionConfig(use=url, options=options)
+    config = RewardsConfig(functions={"remote": function}, timeout_s=timeout_s)
     with build_composite_reward(config) as scorer:
         return scorer.score(ITEMS)
 
@@ -152,12 +152,12 @@ def test_bad_options(options: dict[str, Any], told: str) -> None:
 
 
 @contextmanager
-def serving(spec_parts: dict[str, RewardFunctionConfig]) -> Iterator[str]:
+def serving(functions: dict[str, RewardFunctionConfig]) -> Iterator[str]:
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mmr1.rewards.http_server import create_app
 
-    with build_composite_reward(RewardsConfig(functions=spec_parts, timeout_s=1.0)) as scorer:
+    with build_composite_reward(RewardsConfig(functions=functions, timeout_s=1.0)) as scorer:
         config = uvicorn.Config(create_app(scorer), host="127.0.0.1", port=0, log_level="error")
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, daemon=True)
@@ -173,13 +173,14 @@ def serving(spec_parts: dict[str, RewardFunctionConfig]) -> Iterator[str]:
 
 
 def test_any_reward_can_be_served_and_asked() -> None:
-    parts = {"format": RewardFunctionConfig(weight=0.5), "math": RewardFunctionConfig()}
+    functions = {"format": RewardFunctionConfig(weight=0.5), "math": RewardFunctionConfig()}
     items = [
         item(think(r"\frac{\sqrt{12}}{2}"), r"\sqrt{3}", prompt="p "),
         item("<answer>1</answer>", "2", prompt="p "),
         item(think("1"), r"\frac{", prompt="p "),
     ]
-    with serving(parts) as url, build_composite_reward(RewardsConfig(functions=parts)) as scorer:
+    config = RewardsConfig(functions=functions)
+    with serving(functions) as url, build_composite_reward(config) as scorer:
         remote = RewardFunctionConfig(use=f"{url}/get_reward", timeout_s=20.0)
         with build_composite_reward(RewardsConfig(functions={"remote": remote})) as asking:
             found, direct = asking.score(items), scorer.score(items)
@@ -190,8 +191,8 @@ def test_any_reward_can_be_served_and_asked() -> None:
 def test_whole_rows_can_be_sent() -> None:
     box = item(think("[0, 0, 50, 100]"), [0, 0, 5, 8], meta={"image_size": [100, 80]})
     with serving({"iou": RewardFunctionConfig(options={"space": "0-1000"})}) as url:
-        part = RewardFunctionConfig(use=url, timeout_s=20.0, options={"rows": True})
-        with build_composite_reward(RewardsConfig(functions={"remote": part})) as asking:
+        function = RewardFunctionConfig(use=url, timeout_s=20.0, options={"rows": True})
+        with build_composite_reward(RewardsConfig(functions={"remote": function})) as asking:
             (reward,) = asking.score([box])
     assert reward.value == pytest.approx(1.0)
 

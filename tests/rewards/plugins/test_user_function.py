@@ -27,9 +27,9 @@ def items(texts: list[str] = TEXTS) -> list[RewardItem]:
     ]
 
 
-def score(spec: str, found: list[RewardItem], **part: Any) -> list[Reward]:
-    timeout_s = part.pop("timeout_s", 5.0)
-    config = RewardFunctionConfig(use=spec, **part)
+def score(spec: str, found: list[RewardItem], **function: Any) -> list[Reward]:
+    timeout_s = function.pop("timeout_s", 5.0)
+    config = RewardFunctionConfig(use=spec, **function)
     with build_composite_reward(
         RewardsConfig(functions={"plugin": config}, workers=1, timeout_s=timeout_s)
     ) as scorer:

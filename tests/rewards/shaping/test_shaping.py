@@ -14,8 +14,8 @@ from mmr1.types import Reward, Status
 from tests.rewards.helpers import item, think
 
 
-def score(parts: dict[str, dict[str, Any]], items: list[RewardItem]) -> list[Reward]:
-    config = {name: RewardFunctionConfig(**part) for name, part in parts.items()}
+def score(functions: dict[str, dict[str, Any]], items: list[RewardItem]) -> list[Reward]:
+    config = {name: RewardFunctionConfig(**function) for name, function in functions.items()}
     with build_composite_reward(RewardsConfig(functions=config, timeout_s=5.0)) as scorer:
         return scorer.score(items)
 
@@ -53,30 +53,30 @@ def test_tokens_are_counted_and_not_characters() -> None:
     assert "no token_ids" in (reward.error or "")
 
 
-def test_the_length_reward_uses_another_part() -> None:
-    parts = {
+def test_the_length_reward_uses_another_function() -> None:
+    functions = {
         "accuracy": {"use": "count"},
         "length": {"use": "length_cosine", "options": {"of": "accuracy", "max_length": 10}},
     }
     tokens = tuple(range(10))
-    rewards = score(parts, [item(think(a), 3, token_ids=tokens) for a in ("3", "4")])
+    rewards = score(functions, [item(think(a), 3, token_ids=tokens) for a in ("3", "4")])
     assert [reward.components["length"] for reward in rewards] == [0.5, -0.5]
 
 
 def test_a_derived_part_makes_its_own_accuracy() -> None:
-    parts = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
-    (reward,) = score(parts, [item(think("3"), 3, token_ids=tuple(range(10)))])
+    functions = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
+    (reward,) = score(functions, [item(think("3"), 3, token_ids=tuple(range(10)))])
     assert reward.value == 0.5
 
 
 def test_no_accuracy_no_length_reward() -> None:
-    parts = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
-    (reward,) = score(parts, [item(think("3"), "many", token_ids=(1,))])
+    functions = {"length_cosine": {"options": {"of": "count", "max_length": 10}}}
+    (reward,) = score(functions, [item(think("3"), "many", token_ids=(1,))])
     assert reward.status is Status.BAD_GOLD
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("functions", "told"),
     [
         ({"length_cosine": {}}, "needs the option 'max_length'"),
         ({"overlong": {"options": {"max_length": 4}}}, "needs the option 'buffer'"),
@@ -84,27 +84,27 @@ def test_no_accuracy_no_length_reward() -> None:
         ({"auto": {"options": {"box": {}}}}, "has no option 'box'"),
     ],
 )
-def test_options_are_checked_at_the_start(parts: dict[str, dict[str, Any]], told: str) -> None:
+def test_options_are_checked_at_the_start(functions: dict[str, dict[str, Any]], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        score(parts, [])
+        score(functions, [])
 
 
 def test_temporal_contrast() -> None:
     """3 of 4 right with frames in order against 1 of 2 shuffled: the right ones are paid 0.3."""
-    parts = {"accuracy": {"use": "count"}, "temporal_contrast": {"options": {"of": "accuracy"}}}
+    functions = {"accuracy": {"use": "count"}, "temporal_contrast": {"options": {"of": "accuracy"}}}
     shuffled = (think("3"), think("5"))
     ordered = [item(think(a), 3, shuffled=shuffled) for a in ("3", "3", "3", "4")]
     other = [item(think(a), 3, shuffled=(think("3"),), group=1) for a in ("3", "4")]
-    rewards = score(parts, ordered + other)
+    rewards = score(functions, ordered + other)
     found = [reward.components["temporal_contrast"] for reward in rewards]
     assert found == [0.3, 0.3, 0.3, 0.0, 0.0, 0.0]
     assert rewards[0].value == 1.3
 
 
 def test_temporal_contrast_without_shuffled_completions_is_no_reward() -> None:
-    parts = {"temporal_contrast": {"options": {"of": "count"}}}
+    functions = {"temporal_contrast": {"options": {"of": "count"}}}
     none_came, not_asked = score(
-        parts, [item(think("3"), 3, shuffled=()), item(think("3"), 3, group=1)]
+        functions, [item(think("3"), 3, shuffled=()), item(think("3"), 3, group=1)]
     )
     assert (none_came.value, none_came.status) == (None, Status.ERROR)
     assert not_asked.value == 0.0  # an image: no contrast, no bonus

@@ -37,6 +37,7 @@ from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
 from mmr1.vision.families.qwen2_5_vl import render_prompt
+from tests.jsonl import read_jsonl
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.test_algorithms import completion
 from tests.trainer.models.test_critic import padded_values, scalar_scorer
@@ -302,13 +303,13 @@ def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, pa
     assert logged[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert logged[-1]["rm/accuracy"] == 1
 
-    part = reward_models(rm_config(reward_model, digits, Path("x")))["rm"]
-    rows = [json.loads(line) for line in pair_file.read_text().splitlines()]
+    function = reward_models(rm_config(reward_model, digits, Path("x")))["rm"]
+    rows = read_jsonl(pair_file)
     samples = [decode(row, digits) for row in rows]
     groups = [
         group_of_responses(parts[0], render_prompt(parts[0], s), ranking_of(s)) for s in samples
     ]
-    rewards = rewards_of(part._scorer, groups)
+    rewards = rewards_of(function._scorer, groups)
     assert rewards.mean().abs() < 1e-4
     assert (rewards.view(-1, 2)[:, 0] > rewards.view(-1, 2)[:, 1]).all()
 
@@ -348,9 +349,9 @@ def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits
     ],
 )
 def test_what_is_no_reward_model_is_refused(options, said, tiny_model, digits, tmp_path):
-    part = f"rewards.functions={{rm: {{use: reward_model, options: {options}}}}}"
+    function = f"rewards.functions={{rm: {{use: reward_model, options: {options}}}}}"
     with pytest.raises(ValueError, match=said):
-        run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", part))
+        run_training(config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "out", function))
     assert not (tmp_path / "out").exists()
 
 

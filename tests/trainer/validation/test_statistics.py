@@ -121,21 +121,21 @@ def test_levels_of_a_graded_score():
 
 
 @pytest.mark.parametrize(
-    ("part", "path", "differing"),
+    ("function", "path", "differing"),
     [
         # Four of the answers that R1-V's script judged it judged wrongly: see test_samples.py.
         ("math", "geoqa_r1v/model_outputs_grpo_2epochs_subset.json", 4),
         ("count", "superclevr_counting_r1v/model_outputs_grpo100_subset.json", 0),
     ],
 )
-def test_accuracy_of_graded_outputs_of_r1v(part, path, differing):
+def test_accuracy_of_graded_outputs_of_r1v(function, path, differing):
     found = graded(path)
-    rewards = score(part, found)
+    rewards = score(function, found)
     rows = [
-        {**row(str(n), 0, r.value, None), "components": {part: r.value}}
+        {**row(str(n), 0, r.value, None), "components": {function: r.value}}
         for n, r in enumerate(rewards)
     ]
-    mode = summarise(json.loads(json.dumps(rows)), EvalConfig(), part)["sampled"]
+    mode = summarise(json.loads(json.dumps(rows)), EvalConfig(), function)["sampled"]
     upstream = [
         float(r.get("is_correct", r["extracted_answer"] == r["ground_truth"])) for r in found
     ]
