@@ -256,7 +256,7 @@ def _join(
     write_manifest(plan.output, description, skip=".parts")
     shutil.rmtree(plan.output / ".parts")
     if not counts["records"]:
-        first = json.loads((plan.output / QUARANTINE).read_text().splitlines()[0])
+        first = json.loads((plan.output / QUARANTINE).read_text().split("\n")[0])
         raise ValueError(
             f"none of the {counts['rows']} rows could be converted; the first: {first['row']}: "
             f"{first['reason']} (all in {plan.output / QUARANTINE})"

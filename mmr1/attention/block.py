@@ -45,8 +45,9 @@ def block_backward(
     """Gradients of ``block_forward`` for its output."""
     if query.device.type == "cpu":
         # In half precision this kernel takes 2 to 5 times as long as in float32.
-        floats = (x.float() for x in (grad_out, query, key, value, out))
-        mask = None if mask is None else mask.float()
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        floats = (x.to(dtype) for x in (grad_out, query, key, value, out))
+        mask = None if mask is None else mask.to(dtype)
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             *floats, lse, 0.0, causal, attn_mask=mask, scale=scale
         )

@@ -42,7 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
 def rankings(run: Path, since: int, samples: dict[str, Sample]) -> Iterator[Sample]:
     """The sample of each group whose rewards differ, with its completions as ``ranking``."""
     for path in sorted((run / "rollouts").glob("step_*.jsonl")):
-        for row in map(json.loads, path.read_text().splitlines()):
+        # Not str.splitlines: it sees line ends inside of texts, such as U+2028.
+        for row in map(json.loads, path.read_text().split("\n")[:-1]):
             best_first = ranked(row["completions"])
             if row["step"] >= since and len(best_first) > 1:
                 sample = samples[row["id"]]

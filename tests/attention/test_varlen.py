@@ -12,6 +12,9 @@ from mmr1.trainer.forward.attention import AttentionLayout, packed_attention
 
 CPU = torch.device("cpu")
 SCALE = 0.3
+# In float64, where only rounding is left: of at most 240 terms of about 1, at 1e-16 each. In
+# float32 the sums differ by up to 1e-5, by another amount on another processor.
+EXACT = {"atol": 1e-12, "rtol": 0}
 
 
 def dense(query, key, value, allowed):
@@ -33,7 +36,12 @@ def allowed_pairs(blocks):
 
 def rows(total, heads, seed):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(total, heads, 32, generator=generator, requires_grad=True)
+    shape = (total, heads, 32)
+    return torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
+
+
+def grad_like(out):
+    return torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(3))
 
 
 def check(blocks):
@@ -41,13 +49,13 @@ def check(blocks):
     key, value = rows(sum(blocks.k_lengths), 2, 1), rows(sum(blocks.k_lengths), 2, 2)
     expected = dense(query, key, value, allowed_pairs(blocks))
     out, lse = attend(query, key, value, blocks, SCALE)
-    torch.testing.assert_close(out, expected, atol=2e-6, rtol=0)
+    torch.testing.assert_close(out, expected, **EXACT)
 
-    grad = torch.randn_like(out)
-    wanted = torch.autograd.grad(expected, (query, key, value), grad)
-    got = attend_backward(grad, query, key, value, out, lse, blocks, SCALE)
-    for a, b in zip(got, wanted, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+    grad = grad_like(out)
+    expected_grads = torch.autograd.grad(expected, (query, key, value), grad)
+    grads = attend_backward(grad, query, key, value, out, lse, blocks, SCALE)
+    for actual, exact in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(actual, exact, **EXACT)
 
 
 @pytest.mark.parametrize("padding_entries", [0, 1 << 16], ids=["many buckets", "one bucket"])
@@ -81,6 +89,7 @@ def test_padding_stays_below_a_quarter_beside_the_cost_of_a_call():
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_dense_blocks_equal_the_kernel(causal):
+    torch.manual_seed(0)
     shape = (2, 3, 7, 32)
     query, key, value, grad = (torch.randn(shape) for _ in range(4))
     mask = None
@@ -135,12 +144,12 @@ def test_shared_prefix_attention_equals_a_dense_mask(groups):
     expected = dense(query, key, value, allowed)
     heads_first = [x.transpose(0, 1)[None] for x in (query, key, value)]
     out, _ = packed_attention(torch.nn.Identity(), *heads_first, None, scaling=SCALE, layout=layout)
-    torch.testing.assert_close(out[0], expected, atol=2e-6, rtol=0)
-    grad = torch.randn_like(expected)
-    wanted = torch.autograd.grad(expected, (query, key, value), grad)
-    got = torch.autograd.grad(out[0], (query, key, value), grad)
-    for a, b in zip(got, wanted, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+    torch.testing.assert_close(out[0], expected, **EXACT)
+    grad = grad_like(expected)
+    expected_grads = torch.autograd.grad(expected, (query, key, value), grad)
+    grads = torch.autograd.grad(out[0], (query, key, value), grad)
+    for actual, exact in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(actual, exact, **EXACT)
 
 
 def test_bf16_is_close_to_float32():

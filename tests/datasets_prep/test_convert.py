@@ -23,6 +23,7 @@ from datasets_prep.conversion import convert
 from datasets_prep.manifest import content_hashes, file_hash
 from datasets_prep.validate import validate
 from mmr1.data.sources import load_samples
+from tests.jsonl import read_jsonl
 from tests.vision.media import encoded, noise
 
 
@@ -53,7 +54,7 @@ def test_counts_names_and_reasons(tmp_path: Path) -> None:
         "media file '…' does not exist under …": 12,
         "not valid JSON (Expecting property name enclosed in double quotes, column N)": 10,
     }
-    dropped = [json.loads(s) for s in (tmp_path / "out/quarantine.jsonl").read_text().splitlines()]
+    dropped = read_jsonl(tmp_path / "out/quarantine.jsonl")
     assert dropped[0]["row"] == f"{source / 'train.jsonl'}:1"
     assert "'images/0.png' does not exist" in dropped[0]["reason"]
     assert validate(tmp_path / "out") == (108, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -65,6 +64,6 @@ def test_every_folder_converts_or_says_why(
     assert manifest["counts"] == {"rows": rows, "records": records, "dropped": rows - records}
     for reason, count in dropped.items():
         assert manifest["dropped"].get(reason, 0) == count
-    quarantined = [json.loads(line) for line in (output / QUARANTINE).read_text().splitlines()]
+    quarantined = read_jsonl(output / QUARANTINE)
     assert len(quarantined) == rows - records
     assert all(entry["reason"] and entry["row"].startswith(str(folder)) for entry in quarantined)

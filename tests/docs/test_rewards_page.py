@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.jsonl import read_jsonl
 from tests.paths import REPOSITORY
 
 TUTORIAL = (REPOSITORY / "docs" / "rewards.md").read_text()
@@ -17,7 +17,7 @@ BLOCK = re.compile(r"<!-- (file: (\S+)|run) -->\n```\w+\n(.*?)```", re.DOTALL)
 
 
 def rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_jsonl(path)
 
 
 def test_the_tutorial_works_as_written(tmp_path: Path) -> None:

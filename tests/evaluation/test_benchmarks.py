@@ -12,6 +12,7 @@ from mmr1.config.file import load_config
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.evaluation.store import settings
 from mmr1.vision.families.tiny import new_model
+from tests.jsonl import read_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def config(tiny_model, digits, tmp_path) -> Path:
 
 
 def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_jsonl(path)
 
 
 def test_two_models_on_two_datasets(config, tiny_model, other_model, tmp_path, mmr1):
@@ -64,7 +65,7 @@ def test_an_interrupted_evaluation_is_continued(config, tmp_path, mmr1):
     folder = tmp_path / "out" / "mine"
     code, _, message = mmr1("eval", config)
     assert code == 0, message
-    rows = (folder / "completions.jsonl").read_text().splitlines(keepends=True)
+    rows = (folder / "completions.jsonl").open().readlines()
     (folder / "result.json").unlink()
     (folder / "completions.jsonl").write_text("".join(rows[:9]) + rows[9][:20])  # cut in a line
     code, _, message = mmr1("eval", config)

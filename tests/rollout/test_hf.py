@@ -157,16 +157,26 @@ def test_an_image_of_several_prompts_is_encoded_once(parts, digit_samples):
     assert rows == [len(media[picture].patches)] * 2
 
 
-def test_a_workers_engine_keeps_the_features_of_a_frozen_tower(tiny_model, prompts):
-    """On Ray it has a model of its own, which nobody trains."""
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_workers_engine_keeps_the_features_of_a_frozen_tower(tiny_model, prompts, frozen):
+    """On Ray it has a model of its own, which nobody trains; its next weights may change a tower
+    that is not frozen."""
     config = Config(
-        model={"path": str(tiny_model), "dtype": "float32", "freeze_vision_tower": True},
+        model={"path": str(tiny_model), "dtype": "float32", "freeze_vision_tower": frozen},
         rollout={"engine": "hf"},
     )
-    groups = build_engine_with_own_weights(config).generate(
-        requests(prompts), SamplingConfig(max_tokens=2)
-    )
-    assert [len(g.completions) for g in groups] == [3, 3, 3]
+    engine = build_engine_with_own_weights(config)
+    calls = []
+    engine._model.model.visual.register_forward_pre_hook(lambda _, args: calls.append(args))
+
+    def sample() -> list[list[list[int]]]:
+        groups = engine.generate(requests(prompts), SamplingConfig(max_tokens=2))
+        return [[c.token_ids.tolist() for c in group.completions] for group in groups]
+
+    first, calls_of_first = sample(), len(calls)
+    assert sample() == first
+    assert calls_of_first > 0
+    assert len(calls) == (calls_of_first if frozen else 2 * calls_of_first)
 
 
 def test_weights_lie_as_they_did_after_an_interrupted_rollout(parts, prompts, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -21,6 +20,7 @@ from mmr1.config.file import dump_yaml
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.runs.stopping import StoppedError
 from mmr1.trainer.train import run_training
+from tests.jsonl import read_jsonl
 
 LENGTH_REWARD = """
 from pathlib import Path
@@ -89,7 +89,7 @@ def plan_accident(folder: Path, call: int, action: str) -> None:
 
 def outcome(run: Path) -> dict[str, object]:
     """Everything that two equal runs share: metrics but for times, rollouts, weights, state."""
-    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    metrics = read_jsonl(run / "metrics.jsonl")
     last = max((run / "checkpoints").glob("step_??????"))
     return {
         "metrics": [{k: v for k, v in m.items() if not k.startswith("time/")} for m in metrics],

@@ -20,6 +20,7 @@ from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.train import run_training
+from tests.jsonl import read_jsonl
 
 LOGGED = {
     "step",
@@ -91,7 +92,7 @@ def run(warm, digits, tmp_path_factory) -> Path:
 
 
 def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_jsonl(path)
 
 
 def test_supervised_loss_falls_and_is_the_mean_negative_log_likelihood(warm, tiny_model):
@@ -151,8 +152,10 @@ def test_rollouts_tell_the_whole_story(run, digits):
         rewards = [c["reward"] for c in row["completions"]]
         mean = sum(rewards) / 4
         for completion in row["completions"]:
-            parts = completion["components"]
-            assert completion["reward"] == pytest.approx(0.5 * parts["format"] + parts["math"])
+            components = completion["components"]
+            assert completion["reward"] == pytest.approx(
+                0.5 * components["format"] + components["math"]
+            )
             sign = (completion["reward"] > mean) - (completion["reward"] < mean)
             assert sign == (completion["advantage"] > 0) - (completion["advantage"] < 0)
 

@@ -29,6 +29,7 @@ from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.families.qwen2_5_vl import load_family, render_prompt
+from tests.jsonl import read_jsonl
 from tests.trainer.algorithms.test_algorithms import experience_of, scored
 from tests.trainer.test_resume import LENGTH_REWARD
 
@@ -74,7 +75,7 @@ def config(
 
 
 def metrics(run: Path) -> list[dict[str, float]]:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_jsonl(run / "metrics.jsonl")
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 

@@ -168,17 +168,24 @@ def test_explained_variance():
     assert explained_variance(returns, torch.ones(4)) is None
 
 
-@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)])
-def test_the_critic_learns_returns_it_can_tell_apart(parts, lora):
-    groups = [ScoredGroup(parts[3][0].group, tuple(Reward(float(i % 2)) for i in range(4)))]
-    own = critic(parts, lr=1e-3 if lora is None else 1e-2, clip=None, lora=lora, std=0.0)
+@pytest.mark.parametrize(("lora", "lr"), [(None, 1e-3), (LoraConfig(rank=4), 3e-3)])
+def test_the_critic_learns_returns_it_can_tell_apart(parts, lora, lr):
+    """It comes near the best there is: only before the first token are all states the same."""
+    group = parts[3][0].group
+    rewards = [float(i % 2) for i in range(len(group.completions))]
+    groups = [ScoredGroup(group, tuple(Reward(reward) for reward in rewards))]
+    own = critic(parts, lr=lr, clip=None, lora=lora, std=0.0)
     config, algorithm = ppo(lam=1.0)
-    first, last = None, None
-    for _ in range(60):
+    history = []
+    for _ in range(40):
         batch = build_experience(groups, algorithm, config, Fixed(-6.0), critic=own)
-        last = own.update(batch)
-        first = first or last
-    assert first["critic/explained_variance"] < 0.3 < 0.5 < last["critic/explained_variance"]
+        history.append(own.update(batch))
+    first, last = history[0], history[-1]
+    returns = batch.returns[batch.completion_mask]
+    unexplained = len(rewards) * torch.tensor(rewards).var(correction=0) / len(returns)
+    best = float(1 - unexplained / returns.var(correction=0))
+    assert first["critic/explained_variance"] == pytest.approx(0, abs=1e-3)
+    assert best - 0.05 < last["critic/explained_variance"] < best + 1e-3
     assert last["critic/loss"] < first["critic/loss"]
 
 

@@ -80,12 +80,31 @@ def test_offloading_changes_nothing_of_the_result(dtype):
         assert torch.equal(here, there)
 
 
-def test_an_offloaded_parameter_is_not_the_one_that_is_stepped():
-    layer = torch.nn.Linear(2, 2)
-    optimizer = Optimizer(layer, OptimizerConfig(offload=True), 1)
-    own = optimizer.tensors()["weight.weight"]
-    assert own.data_ptr() != layer.weight.data_ptr()
-    assert own.device.type == "cpu"
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_offloaded_parameter_is_not_the_one_that_is_stepped(dtype):
+    """All that AdamW works on lies in main memory: weights, gradients and moments."""
+    layer = torch.nn.Linear(2, 2).to(dtype)
+    optimizer = Optimizer(layer, OptimizerConfig(offload=True, lr=0.1, warmup_steps=0), 1)
+    before = layer.weight.detach().clone()
+    layer.weight.sum().backward()
+    stepped: list[torch.Tensor] = []
+    step = optimizer.adamw.step
+
+    def watched_step() -> None:
+        assert torch.equal(layer.weight, before)
+        step()
+        stepped.extend(p for group in optimizer.adamw.param_groups for p in group["params"])
+        assert torch.equal(layer.weight, before), "the parameter is written after the step"
+
+    optimizer.adamw.step = watched_step
+    optimizer.step()
+    assert len(stepped) == 2
+    assert not any(master is parameter for master in stepped for parameter in layer.parameters())
+    assert stepped[0].data_ptr() != layer.weight.data_ptr()
+    for tensor in (*stepped, *optimizer.tensors().values()):
+        assert (tensor.device.type, tensor.dtype) == ("cpu", torch.float32)
+    assert not torch.equal(layer.weight, before)
+    assert torch.equal(layer.weight, optimizer.tensors()["weight.weight"].to(dtype))
 
 
 def test_what_is_written_into_parameters_is_where_an_offloaded_step_begins():
@@ -123,9 +142,28 @@ def test_a_second_moment_in_bfloat16_falls_as_it_should():
 
 @given(st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False))
 def test_rounding_at_random_takes_a_neighbour_and_keeps_the_mean(value):
-    found = stochastic_round(torch.full((20_000,), value)).double()
-    exact = torch.tensor(value, dtype=torch.float32).to(torch.float64)
-    spacing = found.max() - found.min()
-    assert len(found.unique()) <= 2
-    assert found.min() <= exact <= found.max()
-    assert abs(float(found.mean() - exact)) <= 0.02 * float(spacing)
+    """Exactly: the mean over each of the 2**16 equally likely draws is the value."""
+    draws = 1 << 16
+    every_draw = torch.arange(draws, dtype=torch.int32)
+    exact = torch.full((draws,), value, dtype=torch.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randint_like", lambda like, high: every_draw)
+        rounded = stochastic_round(exact)
+    assert rounded.dtype == torch.bfloat16
+    assert rounded.double().mean().item() == exact[0].double().item()
+    lower = exact[0].view(torch.int32) >> 16 << 16
+    toward_zero, away = (bits.view(torch.float32).item() for bits in (lower, lower + (1 << 16)))
+    assert set(rounded.float().tolist()) <= {toward_zero, away}
+
+
+def test_rounding_at_random_draws_evenly():
+    """A quarter of the way to the next bfloat16 is rounded up in a quarter of the draws."""
+    torch.manual_seed(0)
+    draws = 100_000
+    rounded = stochastic_round(torch.full((draws,), 1 + 0.25 * 2**-7)).float()
+    assert set(rounded.tolist()) == {1.0, 1 + 2**-7}
+    ups = int((rounded > 1).sum())
+    # Binomial(draws, 1/4), whose deviation is sqrt(draws * 3/16); 6 of them come once in 10**9.
+    assert abs(ups - draws / 4) < 6 * (draws * 3 / 16) ** 0.5
+    halves = rounded.view(2, -1) > 1
+    assert not torch.equal(halves[0], halves[1]), "each number has a draw of its own"

@@ -18,6 +18,7 @@ from mmr1.config import Config
 from mmr1.trainer.runs import tracking
 from mmr1.trainer.runs.tracking import Trackers
 from mmr1.trainer.train import run_training
+from tests.jsonl import read_jsonl
 
 STEPS = [
     {"step": s, "reward/mean": 0.125 * s, "loss": -1e-9 / s, "time/step": 1.5} for s in (1, 2, 3)
@@ -222,7 +223,7 @@ def tracked(tiny_model, digits, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("name", STORED)
 def test_stored_values_are_those_of_metrics_jsonl(name, tracked):
     pytest.importorskip(name)
-    logged = [json.loads(line) for line in (tracked / "metrics.jsonl").read_text().splitlines()]
+    logged = read_jsonl(tracked / "metrics.jsonl")
     stored = STORED[name](tracked)
     for row in logged:
         for key, value in row.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from mmr1.trainer.algorithms.importance_sampling import rollout_importance_weigh
 from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
 from mmr1.trainer.sampling.rollouts import Rollout, build_rollouts
 from mmr1.trainer.train import run_training
+from tests.jsonl import read_jsonl
 from tests.trainer.test_resume import LENGTH_REWARD, assert_same
 
 
@@ -188,7 +188,7 @@ def test_a_run_ahead_repeats_and_resumes(tiny_model, digits, tmp_path):
         return tmp_path / name
 
     whole = run("whole", 6)
-    lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    lines = read_jsonl(whole / "metrics.jsonl")
     assert [line["rollout/staleness"] for line in lines] == [0, 1, 2, 0, 1, 2]
     assert lines[2]["rollout/logprob_gap"] > 10 * lines[0]["rollout/logprob_gap"]
     assert lines[2]["rollout/is_weight"] != 1.0

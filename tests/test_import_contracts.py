@@ -1,0 +1,147 @@
+"""The import contracts of pyproject.toml fail for each import that they are there to forbid."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.paths import REPOSITORY
+
+LAYERS = "Data flows one way"
+TRAINER = "The rooms of the trainer"
+REWARDS = "The rooms of the rewards"
+RAY = "Only the distributed trainer imports ray"
+VLLM = "Only the vLLM engine imports vllm"
+TORCH = "Rewards and the configuration load no torch"
+RECORDS = "Records and the report import no torch"
+CONTRACTS = [
+    contract["name"]
+    for contract in tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"][
+        "importlinter"
+    ]["contracts"]
+]
+
+# The contract, the file, and the import that is planted in it.
+PLANTS = [
+    (LAYERS, "mmr1/types.py", "import mmr1.registry"),
+    (LAYERS, "mmr1/attention/varlen.py", "import mmr1.config"),
+    (LAYERS, "mmr1/config/tree.py", "import mmr1.rewards"),
+    (LAYERS, "mmr1/vision/boxes.py", "import mmr1.rewards"),
+    (LAYERS, "mmr1/vision/images.py", "import mmr1.data.record"),
+    (LAYERS, "mmr1/data/record.py", "import mmr1.trainer.algorithms.kl"),
+    (LAYERS, "mmr1/data/record.py", "import mmr1.rollout.engine"),
+    (LAYERS, "mmr1/rollout/hf.py", "import mmr1.trainer.models.policy"),
+    (LAYERS, "mmr1/trainer/loop.py", "import mmr1.report.page"),
+    (LAYERS, "mmr1/report/page.py", "import mmr1.evaluation.table"),
+    (LAYERS, "mmr1/evaluation/table.py", "import mmr1.cli"),
+    (LAYERS, "mmr1/cli.py", "import datasets_prep.make"),
+    (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.forward.packed"),
+    (TRAINER, "mmr1/trainer/algorithms/grpo.py", "import mmr1.trainer.runs.output"),
+    (TRAINER, "mmr1/trainer/forward/packed.py", "import mmr1.trainer.models.policy"),
+    (TRAINER, "mmr1/trainer/models/policy.py", "import mmr1.trainer.runs.output"),
+    (TRAINER, "mmr1/trainer/runs/output.py", "import mmr1.trainer.sampling.rollouts"),
+    (TRAINER, "mmr1/trainer/sampling/rollouts.py", "import mmr1.trainer.distributed.cluster"),
+    (TRAINER, "mmr1/trainer/validation/statistics.py", "import mmr1.trainer.distributed.cluster"),
+    (TRAINER, "mmr1/trainer/distributed/cluster.py", "import mmr1.trainer.components"),
+    (TRAINER, "mmr1/trainer/components.py", "import mmr1.trainer.loop"),
+    (TRAINER, "mmr1/trainer/loop.py", "import mmr1.trainer.train"),
+    (TRAINER, "mmr1/trainer/train.py", "import mmr1.trainer.offline.sft"),
+    (TRAINER, "mmr1/trainer/unplaced.py", ""),
+    (REWARDS, "mmr1/rewards/item.py", "import mmr1.rewards.sandbox.pool"),
+    (REWARDS, "mmr1/rewards/sandbox/pool.py", "import mmr1.rewards.extract"),
+    (REWARDS, "mmr1/rewards/math/latex.py", "import mmr1.rewards.plugins.columns"),
+    (REWARDS, "mmr1/rewards/answers/text.py", "import mmr1.rewards.shaping.length"),
+    (REWARDS, "mmr1/rewards/shaping/length.py", "import mmr1.rewards.builtin"),
+    (REWARDS, "mmr1/rewards/builtin.py", "import mmr1.rewards.plugins.columns"),
+    (REWARDS, "mmr1/rewards/plugins/columns.py", "import mmr1.rewards.functions"),
+    (REWARDS, "mmr1/rewards/functions.py", "import mmr1.rewards.composite"),
+    (REWARDS, "mmr1/rewards/composite.py", "import mmr1.rewards.http_server"),
+    (REWARDS, "mmr1/rewards/unplaced.py", ""),
+    (RAY, "mmr1/trainer/models/policy.py", "import ray"),
+    (RAY, "mmr1/rollout/engine.py", "from ray.util import queue"),
+    (RAY, "datasets_prep/conversion.py", "import ray"),
+    (VLLM, "mmr1/trainer/models/optimizer.py", "import vllm"),
+    (VLLM, "mmr1/rollout/engine_process.py", "from vllm import LLM"),
+    (TORCH, "mmr1/rewards/answers/text.py", "import torch"),
+    (TORCH, "mmr1/config/tree.py", "from torch import nn"),
+    (TORCH, "mmr1/registry.py", "import transformers"),
+    (TORCH, "mmr1/rewards/math/latex.py", "import mmr1.attention.block"),
+    (RECORDS, "mmr1/report/page.py", "import torch"),
+    (RECORDS, "mmr1/data/record.py", "import transformers"),
+    (TORCH, "mmr1/types.py", "import torch"),
+    (TORCH, "mmr1/lifetime.py", "import torch"),
+]
+LINT = (
+    "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages and their configuration in a folder of their own."""
+    folder = tmp_path_factory.mktemp("copy")
+    shutil.copy(REPOSITORY / "pyproject.toml", folder)
+    for package in ("mmr1", "datasets_prep"):
+        unneeded = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / package, folder / package, ignore=unneeded)
+    return folder
+
+
+def broken_contracts(folder: Path) -> list[str]:
+    """The contracts that ``lint-imports`` finds broken; it reads the packages in its folder."""
+    run = subprocess.run([sys.executable, "-c", LINT], cwd=folder, capture_output=True, text=True)
+    verdicts = re.findall(r"^(.+) (KEPT|BROKEN)", run.stdout, re.MULTILINE)
+    assert [name for name, _ in verdicts] == CONTRACTS, run.stdout + run.stderr
+    broken = [name for name, verdict in verdicts if verdict == "BROKEN"]
+    assert run.returncode == bool(broken)
+    return broken
+
+
+def lint_with(folder: Path, file: str, planted: str) -> list[str]:
+    """The contracts that are broken while ``planted`` stands at the end of ``file``."""
+    path = folder / file
+    before = path.read_bytes() if path.exists() else None
+    path.write_bytes((before or b"") + planted.encode())
+    try:
+        return broken_contracts(folder)
+    finally:
+        if before is None:
+            path.unlink()
+        else:
+            path.write_bytes(before)
+
+
+def test_the_code_as_it_is_keeps_every_contract(copy: Path) -> None:
+    assert broken_contracts(copy) == []
+
+
+@pytest.mark.parametrize(("contract", "file", "statement"), PLANTS)
+def test_a_forbidden_import_breaks_its_contract(
+    copy: Path, contract: str, file: str, statement: str
+) -> None:
+    assert lint_with(copy, file, f"\n{statement}\n") == [contract]
+
+
+@pytest.mark.parametrize(
+    ("contract", "file", "statement"),
+    [plant for plant in PLANTS if plant[0] in (RAY, VLLM, TORCH, RECORDS)],
+)
+def test_an_import_inside_a_function_counts(
+    copy: Path, contract: str, file: str, statement: str
+) -> None:
+    assert lint_with(copy, file, f"\n\ndef planted():\n    {statement}\n") == [contract]
+
+
+def test_an_import_for_types_alone_is_free(copy: Path) -> None:
+    planted = "\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n"
+    assert lint_with(copy, "mmr1/registry.py", planted) == []
+
+
+def test_every_contract_has_imports_that_break_it() -> None:
+    assert {contract for contract, _, _ in PLANTS} == set(CONTRACTS)
