@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from datasets_prep.conversion import QUARANTINE, RECORDS, convert
-from datasets_prep.converters.base import CONVERTERS
+from datasets_prep.converters import CONVERTERS
 from datasets_prep.manifest import read_manifest
 from datasets_prep.validate import validate
 from mmr1.config import RewardFunctionConfig, RewardsConfig

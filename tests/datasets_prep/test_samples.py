@@ -9,6 +9,7 @@ import pytest
 from datasets_prep.conversion import QUARANTINE, convert
 from datasets_prep.manifest import read_manifest
 from datasets_prep.validate import validate
+from tests.jsonl import read_jsonl
 from tests.vision.media import SHARED
 
 pytestmark = pytest.mark.skipif(SHARED is None, reason="no sample data beside this checkout")

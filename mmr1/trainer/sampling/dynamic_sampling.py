@@ -78,7 +78,8 @@ def _no_signal(groups: list[ScoredGroup], batches: int) -> str:
     value_list = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
     return (
         f"{batches} generation batches ({len(groups)} prompts) gave no group whose rewards differ "
-        f"(rewards: {value_list}), so there is nothing to learn: the data are too easy or too hard for "
-        "the model, or the reward cannot tell its answers apart. Look at the rewards (mmr1 reward), "
-        "choose other data, begin with supervised training, or raise rollout.n or the temperature"
+        f"(rewards: {value_list}), so there is nothing to learn. The data are too easy or too hard "
+        "for the model, or the reward cannot tell its answers apart. Look at the rewards (mmr1 "
+        "reward), choose other data, start with supervised training, or raise rollout.n or the "
+        "temperature"
     )
