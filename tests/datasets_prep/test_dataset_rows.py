@@ -16,7 +16,7 @@ from datasets_prep.converters import CONVERTERS
 from datasets_prep.manifest import read_manifest
 from datasets_prep.validate import validate
 from mmr1.config import RewardFunctionConfig, RewardsConfig
-from mmr1.data.record import load_samples
+from mmr1.data.record import read_records
 from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.rewards.builtin import reward_of_task
 from mmr1.types import MediaRef, Sample
@@ -57,7 +57,7 @@ def test_every_dataset_converts(tmp_path: Path, dataset: Dataset, score: Any) ->
     folder, output = tmp_path / "in", tmp_path / "out"
     dataset.write(folder)
     convert(dataset.converter, folder, output, workers=1)
-    samples = load_samples(output / RECORDS)
+    samples = read_records(output / RECORDS)
     names = media_names(dataset, folder)
     assert [written(sample, names) for sample in samples] == [
         list(record.messages) for record in dataset.records
