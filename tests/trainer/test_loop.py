@@ -171,7 +171,7 @@ def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     config = config_of(files, {"format": {}}, name="dapo", max_num_gen_batches=2)
     with (
         build_composite_reward(config.rewards) as scorer,
-        pytest.raises(NoSignalError, match="2 draws"),
+        pytest.raises(NoSignalError, match="2 batches"),
     ):
         run(shared, digit_samples, config, scorer)
 
