@@ -13,9 +13,9 @@ import pytest
 
 from tests.paths import REPOSITORY
 
-LAYERS = "Data flows one way"
-TRAINER = "The rooms of the trainer"
-REWARDS = "The rooms of the rewards"
+LAYERS = "Layers of the packages"
+TRAINER = "Layers of the trainer"
+REWARDS = "Layers of the rewards"
 RAY = "Only the distributed trainer imports ray"
 VLLM = "Only the vLLM engine imports vllm"
 TORCH = "Rewards and the configuration load no torch"
