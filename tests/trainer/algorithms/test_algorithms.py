@@ -234,7 +234,9 @@ def test_over_provision_and_bound():
 
 def test_no_signal_at_all_stops_with_a_message():
     draw, _ = drawing(*[EQUAL] * 6)
-    with pytest.raises(NoSignalError, match=r"3 generation batches \(6 prompts\).*rewards: 1\).*other data"):
+    with pytest.raises(
+        NoSignalError, match=r"3 generation batches \(6 prompts\).*rewards: 1\).*other data"
+    ):
         sample_groups(draw, 2, AlgorithmConfig(name="dapo", max_num_gen_batches=3))
 
 
