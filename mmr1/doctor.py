@@ -207,7 +207,6 @@ def measured_load(config: Config, samples: int = 500) -> Load:
     from mmr1.data.sources import load_mixture
     from mmr1.estimate import Load
     from mmr1.vision.build import family_of
-    from mmr1.vision.families.qwen2_5_vl import media_tokens, prompt_length
 
     if config.data.train is None:
         raise ValueError(
@@ -218,8 +217,8 @@ def measured_load(config: Config, samples: int = 500) -> Load:
     family = family_of(config)
     render = renderer(family, config)
     prompts = [render(sample) for source in sources.values() for sample in source[:samples]]
-    lengths = [prompt_length(family, prompt) for prompt in prompts]
-    vision = [sum(media_tokens(family, m) for m in prompt.media) for prompt in prompts]
+    lengths = [family.prompt_length(prompt) for prompt in prompts]
+    vision = [sum(family.media_tokens(m) for m in prompt.media) for prompt in prompts]
     return Load(
         int(np.percentile(lengths, 95)),
         int(np.percentile(vision, 95)),

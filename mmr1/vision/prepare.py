@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from threading import Lock
@@ -59,20 +59,6 @@ class PreparedMedia:
 
 def _from_arrays(values: dict[str, Any]) -> PreparedMedia:
     return PreparedMedia(**{**values, "patches": torch.from_numpy(values["patches"])})
-
-
-def media_inputs(media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
-    """The model's pixel and grid arguments: ``[sum N, D]`` patches, ``[M, 3]`` grids, per kind."""
-    inputs: dict[str, torch.Tensor] = {}
-    for kind, pixels, grid in (
-        ("image", "pixel_values", "image_grid_thw"),
-        ("video", "pixel_values_videos", "video_grid_thw"),
-    ):
-        chosen = [m for m in media if m.kind == kind]
-        if chosen:
-            inputs[pixels] = torch.cat([m.patches for m in chosen])
-            inputs[grid] = torch.tensor([m.grid for m in chosen])
-    return inputs
 
 
 class Submits(Protocol):

@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from mmr1.trainer.runs.step import Step
 from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.step_rewards import build_step_reward_manager
-from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.algorithms.test_algorithms import own_algorithm
 
@@ -73,7 +72,7 @@ def config_of(files: Path, rewards: dict[str, Any] | None = None, **algorithm: A
 def shared(tiny_model, files) -> Iterator[tuple[Any, ...]]:
     family = load_family(str(tiny_model))
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     with build_composite_reward(config_of(files, name="grpo").rewards) as scorer:
         yield family, model, media, scorer, tiny_model
 
@@ -89,7 +88,7 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
     reference = FrozenReference(policy, start_scorer) if config.algorithm.kl_coef else None
     parts = TrainerComponents(
         sampler=Sampler(samples, 0),
-        render=partial(render_prompt, family),
+        render=family.render_prompt,
         rollout=HfEngine(model, family, media, shares_weights=True),
         rewards=RewardManager(scorer or noise, media, 0.0),
         algorithm=algorithm,
@@ -171,7 +170,7 @@ def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     config = config_of(files, {"format": {}}, name="dapo", max_num_gen_batches=2)
     with (
         build_composite_reward(config.rewards) as scorer,
-        pytest.raises(NoSignalError, match="2 draws"),
+        pytest.raises(NoSignalError, match="2 batches"),
     ):
         run(shared, digit_samples, config, scorer)
 

@@ -19,7 +19,7 @@ from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.process_group import LockstepBatch
 from mmr1.trainer.forward.sequences import TokenScores
-from mmr1.vision.families.qwen2_5_vl import unwrapped
+from mmr1.vision.families.loading import model_parts
 
 
 def join(
@@ -122,18 +122,17 @@ def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:
     long as a forward and its backward last. A frozen vision tower is not sharded: with its
     features kept, ranks run it at different times.
     """
-    base = unwrapped(model)
-    visual = base.model.visual
-    frozen_tower = not any(p.requires_grad for p in visual.parameters())
+    parts = model_parts(model)
+    tower_parameters = [] if parts.tower is None else list(parts.tower.parameters())
+    frozen_tower = not any(p.requires_grad for p in tower_parameters)
     sums_in_float32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     # The merger is a unit too: as part of the rest it would lose gradients where adapters on it are
-    # all that is trained there, in turns in which no rank sees anything.
-    tower = [] if frozen_tower else [*visual.blocks, visual.merger]
-    layers = [*base.model.language_model.layers, *tower]
-    for layer in layers:
+    # all that is trained there, in micro-batches in which no rank sees anything.
+    tower = [] if frozen_tower else [*parts.tower_blocks, *parts.tower_mergers]
+    for layer in [*parts.layers, *tower]:
         fully_shard(layer, mesh=mesh, mp_policy=sums_in_float32)
     whole = _PackedForward(model)
-    ignored = set(visual.parameters()) if frozen_tower else None
+    ignored = set(tower_parameters) if frozen_tower else None
     fully_shard(whole, mesh=mesh, mp_policy=sums_in_float32, ignored_params=ignored)
 
     def scores(model: Any, *args: Any, **kwargs: Any) -> TokenScores:

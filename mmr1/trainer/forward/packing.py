@@ -26,7 +26,8 @@ class Packed:
 
     Attributes:
         ids: ``[T]`` int64.
-        positions: ``[4, T]`` int64: place within the sequence, then the three M-RoPE rows.
+        positions: ``[1 + rows, T]`` int64: place within the sequence, then the rows of positions
+            for the rotary embedding (three for M-RoPE).
         layout: Who attends to whom.
         rows: ``[N]`` int64, where the hidden state of each completion token is read; completions
             in order, and within them tokens in order.
@@ -92,10 +93,6 @@ class _Pieces:
     prefix: torch.Tensor
     suffixes: tuple[torch.Tensor, ...]
 
-    @property
-    def next_position(self) -> int:
-        return int(self.group.prompt_positions.max()) + 1
-
 
 def _pieces(group: GroupInput, read: Read) -> _Pieces:
     fed = tuple(row if read == "at" else row[:-1] for row in group.completions)
@@ -116,20 +113,21 @@ def _layout(pieces: Sequence[_Pieces], device: torch.device) -> AttentionLayout:
 
 
 def _positions(pieces: Sequence[_Pieces]) -> torch.Tensor:
-    """``[4, T]``. Every suffix goes on where its prompt ended, as if it were the only one."""
+    """``[1 + rows, T]``. Every suffix goes on where its prompt ended, as if there were no other."""
+    rows = len(pieces[0].group.prompt_positions)
     parts = []
-    starts, lengths = [], []  # of each suffix; a start is (in the sequence, in M-RoPE)
+    starts, lengths = [], []  # of each suffix; a start is (place in the sequence, position)
     for p in pieces:
         prompt_length = len(p.group.prompt_ids)
-        own = torch.arange(len(p.prefix) - prompt_length) + p.next_position
-        rope = torch.cat([p.group.prompt_positions, own.expand(3, -1)], dim=1)
+        own = torch.arange(len(p.prefix) - prompt_length) + p.group.completion_start
+        rope = torch.cat([p.group.prompt_positions, own.expand(rows, -1)], dim=1)
         parts.append(torch.cat([torch.arange(len(p.prefix))[None], rope]))
-        starts += [(prompt_length, p.next_position)] * len(p.suffixes)
+        starts += [(prompt_length, p.group.completion_start)] * len(p.suffixes)
         lengths += [len(row) for row in p.suffixes]
     if lengths:
         lengths_t = torch.tensor(lengths)
         begin = torch.tensor(starts).T.repeat_interleave(lengths_t, dim=1)
-        parts.append((begin + _steps(lengths_t))[[0, 1, 1, 1]])
+        parts.append((begin + _steps(lengths_t))[[0] + [1] * rows])
     return torch.cat(parts, dim=1)
 
 

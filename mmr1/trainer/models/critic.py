@@ -17,7 +17,7 @@ from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import PackedScalarModel, load_scalar_model
 from mmr1.trainer.models.state import TRAINING, WriteCheckpoint, copies, load_tensors, save_tensors
 from mmr1.types import Experience, RolloutGroup, StepStats
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
 FOLDER = f"{TRAINING}/critic"
@@ -132,7 +132,7 @@ class LocalCritic:
         return total
 
 
-def build_critic(config: Config, family: Family, media: MediaCache) -> LocalCritic | None:
+def build_critic(config: Config, family: ModelFamily, media: MediaCache) -> LocalCritic | None:
     """The critic that ``algorithm.critic`` describes, or None; adapters where the policy has them.
 
     Raises:

@@ -20,7 +20,8 @@ from mmr1.trainer.forward.process_group import (
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_mask, group_input
 from mmr1.trainer.models.state import copy_into, model_weights
 from mmr1.types import RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.loading import architecture_of
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
@@ -39,7 +40,7 @@ class PackedModel:
     """
 
     model: Any
-    family: Family
+    family: ModelFamily
     media: MediaCache
     temperature: float
     budget: int
@@ -100,7 +101,9 @@ class PackedModel:
     def _dummy_group(self) -> GroupInput:
         """The least that can go through the network."""
         token = torch.tensor([self.family.tokenizer.eos_token_id])
-        return GroupInput(token, torch.zeros(3, 1, dtype=torch.int64), (), (token,))
+        rows = architecture_of(self.model).position_rows
+        positions = torch.zeros(rows, 1, dtype=torch.int64)
+        return GroupInput(token, positions, 1, (), (token,))
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take over the weights of another model of the same architecture, without adapters."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_hidden, to_rows
@@ -25,7 +26,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_snapshot
 from mmr1.types import RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import check_model, unwrapped
+from mmr1.vision.families.loading import find_architecture, model_parts
 
 HEAD_FILE = "scalar_head.safetensors"
 
@@ -36,14 +37,14 @@ class ScalarModel(torch.nn.Module):
     def __init__(self, backbone: Any) -> None:
         super().__init__()
         self.backbone = backbone
-        base = unwrapped(backbone)
-        size = base.config.text_config.hidden_size
+        base, parts = unwrapped(backbone), model_parts(backbone)
+        size = base.config.get_text_config().hidden_size
         # Float32, as its outputs are compared with rewards; zero, so that it claims nothing yet.
         self.head = torch.nn.Linear(size, 1, device=base.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        if base.lm_head.weight is not base.model.language_model.embed_tokens.weight:
-            base.lm_head.requires_grad_(False)  # or the optimizer would hold a copy of it
+        if parts.lm_head.weight is not parts.embed_tokens.weight:
+            parts.lm_head.requires_grad_(False)  # or the optimizer would hold a copy of it
 
 
 def load_scalar_model(config: ModelConfig, key: str) -> ScalarModel:
@@ -52,7 +53,7 @@ def load_scalar_model(config: ModelConfig, key: str) -> ScalarModel:
     Raises:
         ValueError: There is no model at the path; names the configuration's ``key``.
     """
-    check_model(config.path, key)
+    find_architecture(config.path, key)
     model = ScalarModel(load_trainable(config))
     if is_scalar_model(config.path):
         model.head.load_state_dict(load_file(Path(config.path) / HEAD_FILE))

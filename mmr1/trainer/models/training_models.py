@@ -25,7 +25,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import AdapterReference, FrozenReference
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
@@ -53,7 +53,7 @@ class TrainingModels:
 
 def build_training_models(
     config: Config,
-    family: Family,
+    family: ModelFamily,
     media: MediaCache,
     process_group: ProcessGroup | None = None,
     shard: Callable[[Any], Forward] = lambda model: packed_scores,

@@ -31,7 +31,7 @@ from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.types import Prompt, Sample, StepStats
 from mmr1.vision.build import family_of, media_cache
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
 
@@ -42,7 +42,7 @@ class Records:
     sources: dict[str, list[Sample]]
     shares: dict[str, float]
     dropped: list[dict[str, str]]
-    family: Family
+    family: ModelFamily
     media: MediaCache
     render: Callable[[Sample], Prompt]
 

@@ -13,7 +13,7 @@ import torch
 from mmr1.config import AlgorithmConfig, LoraConfig, ModelConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.forward.padded import _padded_inputs
+from mmr1.trainer.forward.padded import padded_hidden
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.critic import LocalCritic, explained_variance
 from mmr1.trainer.models.lora import add_adapters
@@ -57,7 +57,7 @@ def padded_values(scorer: PackedScalarModel, parts, read: str) -> list[torch.Ten
     family, _, media, groups = parts
     inputs = [group_input(family, media, s.group) for s in groups]
     model = scorer.model
-    hidden = model.backbone.model(**_padded_inputs(inputs), use_cache=False)[0]
+    hidden = padded_hidden(model.backbone, inputs)
     starts = [len(g.prompt_ids) - (read == "before") for g in inputs for _ in g.completions]
     lengths = [len(row) for g in inputs for row in g.completions]
     values = model.head(hidden)[..., 0]

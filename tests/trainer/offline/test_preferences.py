@@ -36,7 +36,6 @@ from mmr1.trainer.offline.training import Records
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
-from mmr1.vision.families.qwen2_5_vl import render_prompt
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.test_algorithms import completion
 from tests.trainer.models.test_critic import padded_values, scalar_scorer
@@ -306,7 +305,7 @@ def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, pa
     rows = [json.loads(line) for line in pair_file.read_text().splitlines()]
     samples = [decode(row, digits) for row in rows]
     groups = [
-        group_of_responses(parts[0], render_prompt(parts[0], s), ranking_of(s)) for s in samples
+        group_of_responses(parts[0], parts[0].render_prompt(s), ranking_of(s)) for s in samples
     ]
     rewards = rewards_of(part._scorer, groups)
     assert rewards.mean().abs() < 1e-4
