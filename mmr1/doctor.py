@@ -141,6 +141,7 @@ def _training() -> Check:
     from mmr1.data.rendering import renderer
     from mmr1.rollout.engine import Request
     from mmr1.rollout.hf import HfEngine
+    from mmr1.trainer.forward.sequences import ModelInputs
     from mmr1.trainer.models.loading import build_packed_model, load_model
     from mmr1.trainer.models.optimizer import Optimizer
     from mmr1.trainer.offline.sft import sft_step
@@ -164,8 +165,8 @@ def _training() -> Check:
         prompt = renderer(family, config)(Sample("red", (Message("user", parts),)))
         sampling = SamplingConfig(max_tokens=8)
         groups = HfEngine(model, family, media).generate([Request(prompt, 4, 0)], sampling)
-        scorer = build_packed_model(config, model, family, media, 1.0)
-        stats = sft_step(scorer, Optimizer(model, OptimizerConfig(), 1), groups)
+        packed_model = build_packed_model(config, model, ModelInputs(family, media), 1.0)
+        stats = sft_step(packed_model, Optimizer(model, OptimizerConfig(), 1), groups)
     took = time.perf_counter() - begin
     found = f"{stats['tokens/completion']:.0f} tokens generated, one update, {took:.1f} s"
     return Check("training", found)

@@ -20,7 +20,7 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import check_parity
@@ -240,6 +240,7 @@ def test_one_processor_call_per_image(parts, prompts):
 @pytest.mark.parametrize("cut", [{"min_p": 0.3}, {"top_p": 0.5}, {"top_k": 2}])
 def test_the_parity_check_looks_at_the_whole_distribution(cut, parts, prompts):
     family, model, media, engine = parts
-    scorer = PackedModel(model, family, media, 1.0, budget=1000)
+    packed_model = PackedModel(model, ModelInputs(family, media), 1.0, budget=1000)
     sampling = SamplingConfig(max_tokens=4, **cut)
-    assert check_parity(engine, scorer, family, media, prompts, sampling, 1e-4).max_gap <= 1e-4
+    parity = check_parity(engine, packed_model, family, media, prompts, sampling, 1e-4)
+    assert parity.max_gap <= 1e-4

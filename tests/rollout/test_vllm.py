@@ -24,7 +24,7 @@ from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_weights
@@ -76,8 +76,8 @@ def gaps(parts, prompts) -> float:
 
 def parity(parts, prompts, tolerance: float = 1e-4, rounded: bool = False):
     family, model, media, engine = parts
-    scorer = PackedModel(model, family, media, SAMPLING.temperature, budget=1000)
-    return check_parity(engine, scorer, family, media, prompts, SAMPLING, tolerance, rounded)
+    packed_model = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    return check_parity(engine, packed_model, family, media, prompts, SAMPLING, tolerance, rounded)
 
 
 def test_same_prompts_same_grids_same_logprobs(parts, prompts):

@@ -21,6 +21,8 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.forward import sequences
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import build_critic
 from mmr1.trainer.models.optimizer import Optimizer
@@ -83,9 +85,11 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
     config = config.model_copy(update={"model": ModelConfig(path=str(path), dtype="float32")})
     model = copy.deepcopy(start)
     algorithm = build_algorithm(config.algorithm)
-    policy = PackedModel(model, family, media, 1.0, 4096)
-    start_scorer = replace(policy, model=copy.deepcopy(model))
-    reference = FrozenReference(policy, start_scorer) if config.algorithm.kl_coef else None
+    inputs = ModelInputs(family, media)
+    policy = PackedModel(model, inputs, 1.0, 4096)
+    reference = None
+    if config.algorithm.kl_coef:
+        reference = FrozenReference(policy, replace(policy, model=copy.deepcopy(model)))
     parts = TrainerComponents(
         sampler=Sampler(samples, 0),
         render=family.render_prompt,
@@ -102,7 +106,7 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
         coefficients=Coefficients(config.algorithm),
         media=media,
         steps=build_step_reward_manager(config.algorithm, family),
-        critic=build_critic(config, family, media),
+        critic=build_critic(config, inputs),
     )
     return list(train(config, parts)), model, reference
 
@@ -182,3 +186,23 @@ def test_a_prompt_that_comes_twice_in_a_step_is_sampled_anew(shared, digit_sampl
         for step in run(shared, digit_samples[:1], config)[0][:1]
     ]
     assert first != second
+
+
+def test_model_inputs_are_built_once_for_each_group_of_a_step(
+    shared, digit_samples, files, monkeypatch
+):
+    """Old and reference log-probs, values, the critic's updates and three of the policy's."""
+    built = []
+
+    def counting(family, media, group):
+        built.append(group)
+        return group_input(family, media, group)
+
+    monkeypatch.setattr(sequences, "group_input", counting)
+    keys = {"ppo_epochs": 3, "kl_coef": 0.1, "use_kl_loss": True}
+    config = config_of(files, name="ppo", **keys)
+    one_step = config.trainer.model_copy(update={"max_steps": 1})
+    config = config.model_copy(update={"trainer": one_step})
+    (step,), _, _ = run(shared, digit_samples, config)
+    assert [id(group) for group in built] == [id(scored.group) for scored in step.scored]
+    assert len(built) == config.rollout.batch_size

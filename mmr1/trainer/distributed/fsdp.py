@@ -1,10 +1,11 @@
-"""Ranks of ``torch.distributed``: a model sharded over them by FSDP2, and turns taken together."""
+"""Ranks of ``torch.distributed``: a model sharded over them by FSDP2, forwards in lockstep."""
 
 from __future__ import annotations
 
 import faulthandler
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_scores
-from mmr1.trainer.forward.process_group import LockstepBatch
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.vision.families.loading import model_parts
 
@@ -86,33 +86,34 @@ def _explained(error: RuntimeError, timeout_s: float, stacks: Path) -> RuntimeEr
 
 
 class Ranks:
-    """The team of all ranks."""
+    """All ranks; a ``ProcessGroup``."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
-    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[LockstepBatch]:
+    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         most = torch.tensor(len(batches))
         dist.all_reduce(most, dist.ReduceOp.MAX)
-        sees = torch.zeros(int(most), dtype=torch.int64)
+        has_media = torch.zeros(int(most), dtype=torch.int64)
         for i, batch in enumerate(batches):
-            sees[i] = any(group.media for group in batch.groups)
-        dist.all_reduce(sees, dist.ReduceOp.MAX)
-        rest = [None] * (int(most) - len(batches))
+            has_media[i] = any(group.media for group in batch.groups)
+        dist.all_reduce(has_media, dist.ReduceOp.MAX)
+        empty = MicroBatch((), torch.zeros(0, dtype=torch.int64))
+        padded = [*batches, *[empty] * (int(most) - len(batches))]
         return [
-            LockstepBatch(batch, bool(vision))
-            for batch, vision in zip([*batches, *rest], sees, strict=True)
+            replace(batch, run_tower=bool(run_tower))
+            for batch, run_tower in zip(padded, has_media, strict=True)
         ]
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         every: list[dict[str, float]] = [{} for _ in range(self.size)]
         dist.all_gather_object(every, dict(sums))
-        found: dict[str, float] = {}
-        for one in every:
-            for name, value in one.items():
-                known = found.get(name, 0.0)
-                found[name] = max(known, value) if name.endswith("_max") else known + value
-        return found
+        totals: dict[str, float] = {}
+        for of_rank in every:
+            for name, value in of_rank.items():
+                before = totals.get(name, 0.0)
+                totals[name] = max(before, value) if name.endswith("_max") else before + value
+        return totals
 
 
 def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:

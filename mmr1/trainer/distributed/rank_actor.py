@@ -70,9 +70,9 @@ class Rank:
 
     @collective
     def logprobs(self, groups: Sequence[RolloutGroup], of_reference: bool) -> torch.Tensor:
-        scorer = self._models.reference if of_reference else self._models.policy
-        assert scorer is not None
-        return scorer.logprobs(groups)
+        model = self._models.reference if of_reference else self._models.policy
+        assert model is not None
+        return model.logprobs(groups)
 
     @collective
     def update(self, part: Experience) -> StepStats:

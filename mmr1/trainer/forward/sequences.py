@@ -1,4 +1,4 @@
-"""What goes through the network: a prompt, its media and the completions that share them."""
+"""Model inputs: a prompt, its media and its completions as tensors."""
 
 from __future__ import annotations
 
@@ -50,6 +50,32 @@ class TokenScores:
     logprobs: torch.Tensor
     entropy: torch.Tensor
     kl: torch.Tensor | None = None
+
+
+class ModelInputs:
+    """The model inputs of rollout groups, each built once for a batch of groups.
+
+    Those of the last batch are kept. In a training step policy, reference and critic share one
+    ``ModelInputs``, so log-probs, values and all epochs of the update use what was built first.
+    Groups are told apart by identity.
+
+    Attributes:
+        family: That of the models.
+    """
+
+    def __init__(self, family: ModelFamily, media: MediaCache) -> None:
+        self.family = family
+        self._media = media
+        self._last: dict[int, tuple[RolloutGroup, GroupInput]] = {}
+
+    def of(self, groups: Sequence[RolloutGroup]) -> list[GroupInput]:
+        """Their inputs, in order."""
+        # A group is kept beside its inputs, so that no other object can take over its id.
+        self._last = {
+            id(g): self._last.get(id(g)) or (g, group_input(self.family, self._media, g))
+            for g in groups
+        }
+        return [self._last[id(group)][1] for group in groups]
 
 
 def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> GroupInput:

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import find_architecture, model_parts
 from mmr1.vision.features import FeatureCache
-from mmr1.vision.prepare import MediaCache
 
 
 def load_model(config: ModelConfig) -> Any:
@@ -51,16 +50,14 @@ def feature_cache(config: Config) -> FeatureCache | None:
 def build_packed_model(
     config: Config,
     model: Any,
-    family: ModelFamily,
-    media: MediaCache,
+    inputs: ModelInputs,
     temperature: float,
     features: FeatureCache | None = None,
 ) -> PackedModel:
-    """What scores completions under ``model`` within the memory that the configuration allows."""
+    """``model`` with packed forwards that need no more memory than the configuration allows."""
     return PackedModel(
         model,
-        family,
-        media,
+        inputs,
         temperature,
         config.trainer.micro_batch_tokens,
         config.trainer.vision_token_cost,

@@ -29,12 +29,12 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
     Raises:
         ValueError: ``model.lora.target_modules`` names no layer of the model.
     """
-    wanted = config.target_modules
+    targets = config.target_modules
     settings = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
-        target_modules=wanted if isinstance(wanted, str) else list(wanted),
+        target_modules=targets if isinstance(targets, str) else list(targets),
         exclude_modules=_inside_tower(model) if freeze_vision_tower else None,
     )
     try:
@@ -42,7 +42,7 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
     except ValueError as error:
         kinds = {n.rpartition(".")[2] for n, m in model.named_modules() if _is_linear(m)}
         raise ValueError(
-            f"model.lora.target_modules={wanted!r} finds no linear layer"
+            f"model.lora.target_modules={targets!r} finds no linear layer"
             f"{' outside the frozen vision tower' if freeze_vision_tower else ''}; "
             f"the model's are called {', '.join(sorted(kinds - {'lm_head'}))}"
         ) from error

@@ -19,7 +19,6 @@ from mmr1.config import ModelConfig
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_hidden, to_rows
 from mmr1.trainer.forward.packing import Read
-from mmr1.trainer.forward.process_group import own_micro_batch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
@@ -84,39 +83,39 @@ class PackedScalarModel:
 
     Attributes:
         model: Backbone and head.
-        scorer: How the backbone's batches are cut; its model is ``model.backbone``.
+        packed_model: Cuts groups into batches; its model is ``model.backbone``.
         read: ``before``: the state each token is drawn in (critic). ``at``: the state that the
             token leads to (reward model).
     """
 
     model: ScalarModel
-    scorer: PackedModel
+    packed_model: PackedModel
     read: Read
 
-    def scores(self, batch: MicroBatch) -> torch.Tensor:
+    def values(self, batch: MicroBatch) -> torch.Tensor:
         """``[b, R]`` float32 of the batch's completions. Differentiable."""
         hidden, mask = packed_hidden(
-            self.model.backbone, batch.groups, self.read, self.scorer.features
+            self.model.backbone, batch.groups, self.read, self.packed_model.features
         )
         return to_rows(self.model.head(hidden.float())[:, 0], mask)
 
     @torch.no_grad()
-    def all(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+    def group_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
         self.model.eval()
-        found = torch.zeros(completion_mask(groups).shape)
-        for lockstep in self.scorer.lockstep_batches(groups):
-            batch = own_micro_batch(lockstep)
-            scores = self.scores(batch)
-            found[batch.rows, : scores.shape[1]] = scores.cpu()
-        return found
+        values = torch.zeros(completion_mask(groups).shape)
+        for batch in self.packed_model.batches(groups):
+            of_batch = self.values(batch)
+            values[batch.rows, : of_batch.shape[1]] = of_batch.cpu()
+        return values
 
 
-def rewards_of(scorer: PackedScalarModel, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+def rewards_of(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B]``: the number at the last token of each completion."""
-    return at_index(scorer.all(groups), completion_mask(groups).sum(-1) - 1)
+    last = completion_mask(groups).sum(-1) - 1
+    return at_index(scalar_model.group_values(groups), last)
 
 
-def at_index(scores: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def at_index(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """``[B, R]`` at one index of each row: ``[B]``."""
-    return scores.gather(-1, index.to(scores.device)[:, None])[:, 0]
+    return values.gather(-1, index.to(values.device)[:, None])[:, 0]

@@ -13,7 +13,6 @@ import torch
 from mmr1.config import Config, DpoConfig
 from mmr1.data.preferences import ranking_of
 from mmr1.data.responses import group_of_responses
-from mmr1.trainer.forward.process_group import own_micro_batch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
@@ -46,12 +45,13 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     records = read_records(config, partial(ranking_of, pairs_only=True), resume=resume)
     model = load_trainable(config.model)
     features = feature_cache(config)
-    scorer = build_packed_model(config, model, records.family, records.media, 1.0, features)
+    packed_model = build_packed_model(config, model, records.inputs, 1.0, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    pairs = _pairs(config, records, scorer)
+    pairs = _pairs(config, records, packed_model)
 
     def step(batch: Sequence[Sample]) -> StepStats:
-        return dpo_step(scorer, optimizer, [pairs[id(sample)] for sample in batch], config.dpo)
+        own_pairs = [pairs[id(sample)] for sample in batch]
+        return dpo_step(packed_model, optimizer, own_pairs, config.dpo)
 
     copy = config.trainer.async_save
     write = partial(model_snapshot, model, records.family.processor, optimizer, copy)
@@ -59,24 +59,24 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     return run_offline(config, records, learner)
 
 
-def _pairs(config: Config, records: Records, scorer: PackedModel) -> dict[int, Pair]:
-    """By identity of their samples the pairs that the run will meet, under the starting model."""
-    met = records.met(config.seed, config.trainer.max_steps * config.dpo.batch_size)
+def _pairs(config: Config, records: Records, packed_model: PackedModel) -> dict[int, Pair]:
+    """The pairs that the run will use, by the identity of their samples."""
+    samples = records.first_samples(config.seed, config.trainer.max_steps * config.dpo.batch_size)
     groups = [
         group_of_responses(records.family, records.render(sample), ranking_of(sample))
-        for sample in met
+        for sample in samples
     ]
-    return dict(zip(map(id, met), with_reference(scorer, groups), strict=True))
+    return dict(zip(map(id, samples), with_reference(packed_model, groups), strict=True))
 
 
-def with_reference(scorer: PackedModel, groups: Sequence[RolloutGroup]) -> list[Pair]:
+def with_reference(packed_model: PackedModel, groups: Sequence[RolloutGroup]) -> list[Pair]:
     """Take the model as it is now as the reference: no second one is ever needed."""
-    sums = _sums(scorer.logprobs(groups)).tolist()
+    sums = _sums(packed_model.logprobs(groups)).tolist()
     return [Pair(group, tuple(both)) for group, both in zip(groups, sums, strict=True)]
 
 
 def dpo_step(
-    scorer: PackedModel, optimizer: Optimizer, pairs: Sequence[Pair], config: DpoConfig
+    packed_model: PackedModel, optimizer: Optimizer, pairs: Sequence[Pair], config: DpoConfig
 ) -> StepStats:
     """One optimizer step on the mean loss of the pairs.
 
@@ -86,14 +86,14 @@ def dpo_step(
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    scorer.model.train()
+    packed_model.model.train()
     groups = [pair.group for pair in pairs]
     lengths = completion_mask(groups).sum(-1).view(-1, 2)  # [P, 2]
     reference = torch.tensor([pair.reference for pair in pairs])
     totals: dict[str, float] = defaultdict(float)
-    for lockstep in scorer.lockstep_batches(groups, whole=True):
-        sums = _sums(scorer.scores(lockstep).logprobs)
-        own = own_micro_batch(lockstep).rows[::2] // 2  # which pairs these are
+    for batch in packed_model.batches(groups, whole=True):
+        sums = _sums(packed_model.token_scores(batch).logprobs)
+        own = batch.rows[::2] // 2  # which pairs these are
         ref, chosen_length = reference[own].to(sums), lengths[own, 0].to(sums)
         preference = dpo(sums, ref, config.beta)
         nll = -sums[:, 0] / chosen_length

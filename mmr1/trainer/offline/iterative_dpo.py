@@ -20,6 +20,7 @@ from mmr1.rewards import build_composite_reward
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
 from mmr1.trainer.models.lora import plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
@@ -62,7 +63,8 @@ def _train(
     config: Config, inputs: Inputs, judge: RewardManager, model: Any, directory: RunDirectory
 ) -> Path:
     temperature, features = config.rollout.sampling.temperature, feature_cache(config)
-    scorer = build_packed_model(config, model, inputs.family, inputs.media, temperature, features)
+    model_inputs = ModelInputs(inputs.family, inputs.media)
+    packed_model = build_packed_model(config, model, model_inputs, temperature, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
     directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory)
@@ -70,7 +72,7 @@ def _train(
     log = directory.path / "engine.log"
     engine = build_engine(config, inputs.family, inputs.media, log, model, features)
     with closing(engine):
-        display.say(parity_summary(config, inputs, engine, scorer))
+        display.say(parity_summary(config, inputs, engine, packed_model))
 
         def keep(step: Step) -> None:
             directory.log(step.stats)
@@ -83,7 +85,7 @@ def _train(
             return model_snapshot(model, inputs.family.processor, optimizer, copy)
 
         with display:
-            steps = rounds(config, inputs, engine, judge, scorer, optimizer)
+            steps = rounds(config, inputs, engine, judge, packed_model, optimizer)
             checkpoint = run_steps(config.trainer, steps, keep, snapshot, directory.checkpoints)
         if inputs.held_out:
             result = evaluate(config, engine, inputs.render, judge, inputs.held_out)
@@ -98,7 +100,7 @@ def rounds(
     inputs: Inputs,
     engine: RolloutEngine,
     judge: RewardManager,
-    scorer: PackedModel,
+    packed_model: PackedModel,
     optimizer: Optimizer,
 ) -> Iterator[Step]:
     """Yields every step when it is done, the first of a round with what was sampled.
@@ -124,7 +126,7 @@ def rounds(
         if not chosen:
             raise NoPairsError(_no_pairs(scored, part, number))
         with clock("reference"):
-            pairs = with_reference(scorer, chosen)
+            pairs = with_reference(packed_model, chosen)
         stats = {**reward_stats([r for s in scored for r in s.rewards]), "dpo/pairs": len(pairs)}
         sampled = scored
         for batch in _batches(pairs, config.dpo.batch_size, rng):
@@ -132,11 +134,11 @@ def rounds(
                 break
             step += 1
             with clock("update"):
-                stats |= dpo_step(scorer, optimizer, batch, config.dpo)
+                stats |= dpo_step(packed_model, optimizer, batch, config.dpo)
             times = {f"time/{name}": spent for name, spent in clock.seconds().items()}
             yield Step(step, {"step": step, "dpo/round": number, **stats, **times}, sampled)
             clock, stats, sampled = PhaseTimer(), {}, []
-        engine.load_weights(plain_weights(scorer.model), number)
+        engine.load_weights(plain_weights(packed_model.model), number)
 
 
 def pairs_of(scored: ScoredGroup, part: str, limit: int, rng: random.Random) -> list[RolloutGroup]:

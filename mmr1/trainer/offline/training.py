@@ -15,6 +15,7 @@ from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
 from mmr1.runtime import set_up_torch
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import (
     HasState,
@@ -46,12 +47,17 @@ class Records:
     media: MediaCache
     render: Callable[[Sample], Prompt]
 
+    @property
+    def inputs(self) -> ModelInputs:
+        """What builds the model inputs of groups of these records."""
+        return ModelInputs(self.family, self.media)
+
     def sampler(self, seed: int) -> Sampler:
         """A fresh walk through the records, the same for the same seed."""
         return Sampler(self.sources, seed, self.shares)
 
-    def met(self, seed: int, count: int) -> list[Sample]:
-        """The distinct samples among its first ``count``; two sources may share ids."""
+    def first_samples(self, seed: int, count: int) -> list[Sample]:
+        """The distinct samples among the first ``count`` of a walk; two sources may share ids."""
         return list({id(sample): sample for sample in self.sampler(seed).next(count)}.values())
 
 

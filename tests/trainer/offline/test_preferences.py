@@ -19,7 +19,7 @@ from mmr1.data.record import decode, load_samples
 from mmr1.data.responses import group_of_responses
 from mmr1.registry import import_file
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -38,7 +38,7 @@ from mmr1.trainer.train import run_training
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.test_algorithms import completion
-from tests.trainer.models.test_critic import padded_values, scalar_scorer
+from tests.trainer.models.test_critic import new_scalar_model, padded_values
 from tests.trainer.test_resume import assert_same
 from tests.trainer.test_train import lines
 
@@ -105,7 +105,8 @@ def test_dpos_gradient_is_that_of_the_paper(parts, budget, nll_coef):
     found = caught_gradient(own, optimizer)
     pairs = [Pair(g, r) for g, r in zip(groups, reference, strict=True)]
     config = DpoConfig(beta=0.2, nll_coef=nll_coef)
-    stats = dpo_step(PackedModel(own, family, media, 1.0, budget), optimizer, pairs, config)
+    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
+    stats = dpo_step(packed_model, optimizer, pairs, config)
 
     naive = copy.deepcopy(model)
     inputs = [group_input(family, media, g) for g in groups]
@@ -126,14 +127,14 @@ def test_the_reference_is_the_model_before_the_first_step(parts):
     family, model, media, _ = parts
     torch.manual_seed(0)
     own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4), False)
-    scorer = PackedModel(own, family, media, 1.0, 100)
-    pairs = with_reference(scorer, pair_groups(parts))
+    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, 100)
+    pairs = with_reference(packed_model, pair_groups(parts))
     optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, warmup_steps=0), 10)
-    first = dpo_step(scorer, optimizer, pairs, DpoConfig())
+    first = dpo_step(packed_model, optimizer, pairs, DpoConfig())
     assert first["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert first["dpo/chosen"] == pytest.approx(0, abs=1e-5)
     for _ in range(9):
-        last = dpo_step(scorer, optimizer, pairs, DpoConfig())
+        last = dpo_step(packed_model, optimizer, pairs, DpoConfig())
     assert last["dpo/loss"] < 0.6
     assert last["dpo/accuracy"] == 1
     assert last["dpo/chosen"] > last["dpo/rejected"]
@@ -142,12 +143,12 @@ def test_the_reference_is_the_model_before_the_first_step(parts):
 @pytest.mark.parametrize("budget", [1, 10_000])
 def test_a_reward_models_gradient_is_that_of_its_rankings(parts, budget):
     groups = [s.group for s in parts[3][:2]] + pair_groups(parts)[2:]  # rankings of 4, 4 and 2
-    scorer = scalar_scorer(parts, "at", budget)
-    optimizer = Optimizer(scorer.model, OptimizerConfig(), 10)
-    found = caught_gradient(scorer.model, optimizer)
-    stats = reward_model_step(scorer, optimizer, groups)
+    scalar_model = new_scalar_model(parts, "at", budget)
+    optimizer = Optimizer(scalar_model.model, OptimizerConfig(), 10)
+    found = caught_gradient(scalar_model.model, optimizer)
+    stats = reward_model_step(scalar_model, optimizer, groups)
 
-    naive = scalar_scorer(parts, "at")
+    naive = new_scalar_model(parts, "at")
     values = padded_values(naive, parts, "at")
     rewards = [row[-1] for row in values]
     rankings = [rewards[0:4], rewards[4:8], rewards[8:10]]
@@ -307,7 +308,7 @@ def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, pa
     groups = [
         group_of_responses(parts[0], parts[0].render_prompt(s), ranking_of(s)) for s in samples
     ]
-    rewards = rewards_of(part._scorer, groups)
+    rewards = rewards_of(part._scalar_model, groups)
     assert rewards.mean().abs() < 1e-4
     assert (rewards.view(-1, 2)[:, 0] > rewards.view(-1, 2)[:, 1]).all()
 
@@ -425,4 +426,4 @@ def test_what_a_run_sampled_becomes_rankings(tiny_model, digits, tmp_path):
 def test_two_sources_may_share_ids():
     sources = {"old": [Sample("a", (), 1), Sample("b", (), 2)], "new": [Sample("a", (), 3)]}
     records = Records(sources, {"old": 1.0, "new": 1.0}, [], None, None, None)
-    assert sorted(sample.answer for sample in records.met(0, 6)) == [1, 2, 3]
+    assert sorted(sample.answer for sample in records.first_samples(0, 6)) == [1, 2, 3]
