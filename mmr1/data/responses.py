@@ -1,4 +1,4 @@
-"""Answers that a record holds, as completions: demonstrations, pairs, rankings."""
+"""Written answers of a record as completions: demonstrations, preference pairs, rankings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mmr1.vision.families.family import ModelFamily
 
 
 def group_of_responses(family: ModelFamily, prompt: Prompt, texts: Sequence[str]) -> RolloutGroup:
-    """Each text and the end of its turn, as if it had been sampled (with log-probs of 0)."""
+    """Each text with the end-of-sequence token, as if sampled (with log-probs of 0)."""
     return RolloutGroup(prompt, tuple(_completion(family, text) for text in texts))
 
 

@@ -53,7 +53,7 @@ class Decoder:
         self._padding = None if real.all() else additive_mask(real, dtype)
         groups = torch.arange(len(sizes), device=sizes.device)
         self._group = groups.repeat_interleave(sizes)  # [B], ascending
-        self._arrange()
+        self._place_rows()
         self._next_position = next_position[self._group]
         self._length = 0
         room = (len(self._group), self._prompts[0][0].shape[1], 0, self._prompts[0][0].shape[3])
@@ -62,7 +62,7 @@ class Decoder:
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Feed each row's newest token, ``[B]``; returns the logits ``[B, V]`` of the next."""
         if self._length == self._completions[0][0].shape[2]:
-            self._completions = [(_longer(k), _longer(v)) for k, v in self._completions]
+            self._completions = [(_with_room(k), _with_room(v)) for k, v in self._completions]
         parts, rows = self._parts, self._architecture.position_rows
         rope = self._next_position[None, None].expand(rows, -1, -1)
         parts.language_model.config._attn_implementation = NAME
@@ -86,7 +86,7 @@ class Decoder:
         if len(groups) < len(self._prompts[0][0]):
             self._prompts = [(k[groups], v[groups]) for k, v in self._prompts]
             self._padding = None if self._padding is None else self._padding[groups]
-        self._arrange()
+        self._place_rows()
 
     def attend(
         self,
@@ -121,14 +121,15 @@ class Decoder:
         keys, values = self._prompts[layer]
         placed = rows.new_zeros(len(keys) * self._widest, *rows.shape[1:])
         queries = placed.index_copy_(0, self._places, rows).unflatten(0, (-1, self._widest))
-        found = block_forward(
+        attended = block_forward(
             queries.transpose(1, 2).flatten(2, 3), keys, values, self._padding, False, scale
         )
         # [G, H_kv, widest * r, ...] back to rows
-        out, lse = (x.unflatten(2, (self._widest, -1)).transpose(1, 2).flatten(0, 1) for x in found)
+        by_row = (x.unflatten(2, (self._widest, -1)) for x in attended)
+        out, lse = (x.transpose(1, 2).flatten(0, 1) for x in by_row)
         return out.index_select(0, self._places), lse.index_select(0, self._places)
 
-    def _arrange(self) -> None:
+    def _place_rows(self) -> None:
         """Where each row stands in a table of groups by the rows of the largest group."""
         counts = self._group.bincount(minlength=len(self._prompts[0][0]))
         first = counts.cumsum(0) - counts
@@ -180,8 +181,8 @@ def transposed_weights(model: Any) -> Iterator[None]:
             weight.data = weight.data.contiguous()
 
 
-def _longer(kept: torch.Tensor) -> torch.Tensor:
-    """Room for more tokens."""
+def _with_room(kept: torch.Tensor) -> torch.Tensor:
+    """``[..., T, D]`` keys or values, padded with room for ``GROWTH`` more tokens."""
     return torch.nn.functional.pad(kept, (0, 0, 0, GROWTH))
 
 

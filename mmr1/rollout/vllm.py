@@ -1,4 +1,4 @@
-"""Rollouts through vLLM, in this process. ``process.py`` gives it a process of its own.
+"""Rollouts through vLLM, in this process. ``engine_process.py`` gives it a process of its own.
 
 Prompts go in expanded, with the patches that the trainer's processor made: the same pixels on both
 sides, and no second processor call. Caches are keyed by the media's digests.
@@ -105,8 +105,8 @@ class VllmEngine:
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         # On the CPU the model may go on using what it is given, and that is written into again.
-        given = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
-        self._llm.collective_rpc(_reload, args=(given, self._vision_frozen))
+        named = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
+        self._llm.collective_rpc(_reload, args=(named, self._vision_frozen))
         # Cached keys and values belong to the old weights; vision features do where they learn.
         self._llm.reset_prefix_cache()
         if not self._vision_frozen:

@@ -26,13 +26,13 @@ def _family(path: str, data: DataConfig) -> ModelFamily:
 
 def media_cache(family: ModelFamily, config: Config) -> MediaCache:
     """Prepared media, each made once; in ``data.media_workers`` processes."""
-    workers = config.data.media_workers
-    if workers is None:
-        workers = (os.cpu_count() or 1) // CORES_PER_MEDIA_WORKER
-    if workers == 0:
+    count = config.data.media_workers
+    if count is None:
+        count = (os.cpu_count() or 1) // CORES_PER_MEDIA_WORKER
+    if count == 0:
         return MediaCache(family.prepare_media)
     load = partial(_load_prepare, config.model.path, config.data)
-    return MediaCache(family.prepare_media, elsewhere=Preparers(load, workers))
+    return MediaCache(family.prepare_media, workers=Preparers(load, count))
 
 
 def _load_prepare(path: str, data: DataConfig) -> Prepare:
