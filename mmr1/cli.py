@@ -17,6 +17,7 @@ from mmr1.config import Config
 from mmr1.config.file import dump_yaml, load_config
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
+from mmr1.vision.families.registry import DEFAULT_FAMILY
 
 logger = logging.getLogger("mmr1.cli")  # also as __main__
 app = typer.Typer(
@@ -211,12 +212,15 @@ def model_new(
     output: Annotated[Path, typer.Argument(help="Folder to write, new or empty")],
     preset: Annotated[str, typer.Option(help="tiny (0.7M parameters) or 20m (21M)")] = "tiny",
     seed: Annotated[int, typer.Option(help="Seed of the random weights")] = 0,
+    family: Annotated[
+        str, typer.Option(help="model_type of the model's family, as in its config.json")
+    ] = DEFAULT_FAMILY,
 ) -> None:
-    """Create a small Qwen2.5-VL with random weights, a tokenizer and a processor."""
+    """Create a small model with random weights, a tokenizer and a processor."""
     from mmr1.vision.families.tiny import new_model
 
-    parameters = new_model(output, preset, seed)
-    typer.echo(f"{output}: {preset}, {parameters:,} parameters")
+    parameters = new_model(output, preset, seed, family=family)
+    typer.echo(f"{output}: {family} {preset}, {parameters:,} parameters")
 
 
 def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:

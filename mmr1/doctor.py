@@ -154,6 +154,7 @@ def _training() -> Check:
     from mmr1.data.rendering import renderer
     from mmr1.rollout.engine import Request
     from mmr1.rollout.hf import HfEngine
+    from mmr1.trainer.forward.sequences import ModelInputs
     from mmr1.trainer.models.loading import build_packed_model, load_model
     from mmr1.trainer.models.optimizer import Optimizer
     from mmr1.trainer.offline.sft import sft_step
@@ -177,10 +178,10 @@ def _training() -> Check:
         prompt = renderer(family, config)(Sample("red", (Message("user", content),)))
         sampling = SamplingConfig(max_tokens=8)
         groups = HfEngine(model, family, media).generate([Request(prompt, 4, 0)], sampling)
-        scorer = build_packed_model(config, model, family, media, 1.0)
-        stats = sft_step(scorer, Optimizer(model, OptimizerConfig(), 1), groups)
-    took = time.perf_counter() - start
-    outcome = f"{stats['tokens/completion']:.0f} tokens generated, one update, {took:.1f} s"
+        packed_model = build_packed_model(config, model, ModelInputs(family, media), 1.0)
+        stats = sft_step(packed_model, Optimizer(model, OptimizerConfig(), 1), groups)
+    seconds = time.perf_counter() - start
+    outcome = f"{stats['tokens/completion']:.0f} tokens generated, one update, {seconds:.1f} s"
     return Check("training", outcome)
 
 
@@ -220,7 +221,6 @@ def measured_load(config: Config, samples: int = 500) -> Load:
     from mmr1.data.sources import load_mixture
     from mmr1.estimate import Load
     from mmr1.vision.build import family_of
-    from mmr1.vision.families.qwen2_5_vl import media_tokens, prompt_length
 
     if config.data.train is None:
         raise ValueError(
@@ -231,8 +231,8 @@ def measured_load(config: Config, samples: int = 500) -> Load:
     family = family_of(config)
     render = renderer(family, config)
     prompts = [render(sample) for source in sources.values() for sample in source[:samples]]
-    lengths = [prompt_length(family, prompt) for prompt in prompts]
-    vision = [sum(media_tokens(family, m) for m in prompt.media) for prompt in prompts]
+    lengths = [family.prompt_length(prompt) for prompt in prompts]
+    vision = [sum(family.media_tokens(m) for m in prompt.media) for prompt in prompts]
     return Load(
         int(np.percentile(lengths, 95)),
         int(np.percentile(vision, 95)),

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig
 
 from mmr1.config import Config
 from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS
 from mmr1.trainer.models.lora import add_adapters
+from mmr1.vision.families.loading import find_architecture
 
 GIB = 2**30
 WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
@@ -96,14 +97,15 @@ def read_shapes(config: Config) -> Shapes:
         raise ValueError(
             f"model.path '{config.model.path}' has no configuration to read ({error})"
         ) from error
+    architecture = find_architecture(config.model.path)
     with torch.device("meta"):
-        model = AutoModelForImageTextToText.from_config(hf)
+        model = architecture.auto_class.from_config(hf)
     weights = sum(p.numel() for p in model.parameters())
-    base = model.model
-    inside = [*base.language_model.layers, *base.visual.blocks]
+    parts = architecture.parts(model)
+    inside = [*parts.layers, *parts.tower_blocks]
     layered = sum(p.numel() for layer in inside for p in layer.parameters())
-    if config.model.freeze_vision_tower:
-        base.visual.requires_grad_(False)
+    if config.model.freeze_vision_tower and parts.tower is not None:
+        parts.tower.requires_grad_(False)
     if config.model.lora is not None:
         model = add_adapters(model, config.model.lora, config.model.freeze_vision_tower)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)

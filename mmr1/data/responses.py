@@ -1,4 +1,4 @@
-"""Answers that a record holds, as completions: demonstrations, pairs, rankings."""
+"""Written answers of a record as completions: demonstrations, preference pairs, rankings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
 
 
-def group_of_responses(family: Family, prompt: Prompt, texts: Sequence[str]) -> RolloutGroup:
-    """Each text and the end of its turn, as if it had been sampled (with log-probs of 0)."""
+def group_of_responses(family: ModelFamily, prompt: Prompt, texts: Sequence[str]) -> RolloutGroup:
+    """Each text with the end-of-sequence token, as if sampled (with log-probs of 0)."""
     return RolloutGroup(prompt, tuple(_completion(family, text) for text in texts))
 
 
-def demonstration(family: Family, prompt: Prompt) -> RolloutGroup:
+def demonstration(family: ModelFamily, prompt: Prompt) -> RolloutGroup:
     """The assistant's answer at the end of the prompt's sample, as a group of one."""
     return group_of_responses(family, prompt, [assistant_text(prompt.sample)])
 
@@ -31,7 +31,7 @@ def assistant_text(sample: Sample) -> str:
     return last.text
 
 
-def _completion(family: Family, text: str) -> Completion:
+def _completion(family: ModelFamily, text: str) -> Completion:
     ids = family.tokenizer(text, add_special_tokens=False)["input_ids"]
     tokens = np.array([*ids, family.tokenizer.eos_token_id], dtype=np.int64)
     return Completion(tokens, np.zeros(len(tokens), dtype=np.float32), text, False, 0)

@@ -1,4 +1,4 @@
-"""Which of the prompts that have come an engine works on: a bounded number of vision tokens."""
+"""Admission of prompts to a rollout engine: a bounded number of vision tokens is under way."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ class AdmissionQueue:
     """Prompts between a feeder and an engine.
 
     A prompt is admitted when its vision tokens fit beside those of the prompts under way; one that
-    does not fit lets smaller ones pass, and one that is larger than the budget goes by itself.
+    does not fit lets smaller ones pass, and one that is larger than the budget is admitted when
+    nothing else is under way.
     While as much again waits, the feeder is not asked for more, so the patches of about twice the
     budget are in the engine, or those of one chunk if it is larger.
 
     Args:
-        chunks: What comes; an empty chunk says that nothing has come yet.
+        chunks: Prepared requests; an empty chunk says that none has come yet.
         budget: Vision tokens under way.
 
     Attributes:
@@ -35,11 +36,15 @@ class AdmissionQueue:
 
     @property
     def empty(self) -> bool:
-        """All has come and been admitted."""
+        """Every request has come and been admitted."""
         return self._ended and not self._waiting
 
     def admit(self) -> list[tuple[int, PreparedRequest]]:
-        """Take in a chunk, and let go what fits: places among ``prompts``, and requests."""
+        """Read a chunk and admit what fits.
+
+        Returns:
+            Each admitted request with its index in ``prompts``.
+        """
         if not self._ended and sum(map(vision_tokens, self._waiting.values())) < self._budget:
             chunk = next(self._chunks, None)
             self._ended = chunk is None

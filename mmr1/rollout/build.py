@@ -13,7 +13,7 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.vision.build import family_of
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
@@ -29,7 +29,7 @@ def check_engine(config: Config) -> None:
 
 def build_engine(
     config: Config,
-    family: Family,
+    family: ModelFamily,
     media: MediaCache,
     log: Path,
     model: Any,

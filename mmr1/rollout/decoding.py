@@ -19,6 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mmr1.attention.block import additive_mask, block_forward, merge
+from mmr1.vision.families.loading import architecture_of, model_parts
 
 NAME = "mmr1_decoding"
 GROWTH = 64  # tokens by which the completions' room grows
@@ -31,7 +32,7 @@ class Decoder:
     longest prompt.
 
     Args:
-        base: The transformers model.
+        model: The transformers model, not inside a peft model.
         prefilled: Its cache after the prompts, which are padded on the left.
         attention_mask: ``[G, P]``, 0 where a prompt is padded.
         next_position: ``[G]``, of the first token after each prompt.
@@ -40,19 +41,19 @@ class Decoder:
 
     def __init__(
         self,
-        base: Any,
+        model: Any,
         prefilled: DynamicCache,
         attention_mask: torch.Tensor,
         next_position: torch.Tensor,
         sizes: torch.Tensor,
     ) -> None:
-        self._base = base
+        self._architecture, self._parts = architecture_of(model), model_parts(model)
         self._prompts = [(layer.keys, layer.values) for layer in prefilled.layers]
         real, dtype = attention_mask.bool(), self._prompts[0][0].dtype
         self._padding = None if real.all() else additive_mask(real, dtype)
         groups = torch.arange(len(sizes), device=sizes.device)
         self._group = groups.repeat_interleave(sizes)  # [B], ascending
-        self._arrange()
+        self._place_rows()
         self._next_position = next_position[self._group]
         self._length = 0
         room = (len(self._group), self._prompts[0][0].shape[1], 0, self._prompts[0][0].shape[3])
@@ -61,12 +62,13 @@ class Decoder:
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Feed each row's newest token, ``[B]``; returns the logits ``[B, V]`` of the next."""
         if self._length == self._completions[0][0].shape[2]:
-            self._completions = [(_longer(k), _longer(v)) for k, v in self._completions]
-        text_model = self._base.model.language_model
-        text_model.config._attn_implementation = NAME
-        hidden = text_model(
-            inputs_embeds=text_model.embed_tokens(tokens)[None],
-            position_ids=self._next_position[None, None].expand(3, -1, -1),
+            self._completions = [(_with_room(k), _with_room(v)) for k, v in self._completions]
+        parts, rows = self._parts, self._architecture.position_rows
+        rope = self._next_position[None, None].expand(rows, -1, -1)
+        parts.language_model.config._attn_implementation = NAME
+        hidden = parts.language_model(
+            inputs_embeds=parts.embed_tokens(tokens)[None],
+            position_ids=self._architecture.position_ids(rope),
             # A mapping is taken as it is: nothing is masked.
             attention_mask={"full_attention": None},
             use_cache=False,
@@ -74,7 +76,7 @@ class Decoder:
         ).last_hidden_state
         self._length += 1
         self._next_position = self._next_position + 1
-        return self._base.lm_head(hidden[0])
+        return parts.lm_head(hidden[0])
 
     def keep(self, alive: torch.Tensor) -> None:
         """Drop the rows that are not ``alive``, ``[B]`` bool, and groups without a row left."""
@@ -84,7 +86,7 @@ class Decoder:
         if len(groups) < len(self._prompts[0][0]):
             self._prompts = [(k[groups], v[groups]) for k, v in self._prompts]
             self._padding = None if self._padding is None else self._padding[groups]
-        self._arrange()
+        self._place_rows()
 
     def attend(
         self,
@@ -119,14 +121,15 @@ class Decoder:
         keys, values = self._prompts[layer]
         placed = rows.new_zeros(len(keys) * self._widest, *rows.shape[1:])
         queries = placed.index_copy_(0, self._places, rows).unflatten(0, (-1, self._widest))
-        found = block_forward(
+        attended = block_forward(
             queries.transpose(1, 2).flatten(2, 3), keys, values, self._padding, False, scale
         )
         # [G, H_kv, widest * r, ...] back to rows
-        out, lse = (x.unflatten(2, (self._widest, -1)).transpose(1, 2).flatten(0, 1) for x in found)
+        by_row = (x.unflatten(2, (self._widest, -1)) for x in attended)
+        out, lse = (x.transpose(1, 2).flatten(0, 1) for x in by_row)
         return out.index_select(0, self._places), lse.index_select(0, self._places)
 
-    def _arrange(self) -> None:
+    def _place_rows(self) -> None:
         """Where each row stands in a table of groups by the rows of the largest group."""
         counts = self._group.bincount(minlength=len(self._prompts[0][0]))
         first = counts.cumsum(0) - counts
@@ -156,16 +159,17 @@ def decoding_attention(
 
 
 @contextmanager
-def transposed_weights(base: Any) -> Iterator[None]:
+def transposed_weights(model: Any) -> Iterator[None]:
     """Inside the block, the text model's linear layers keep their weights transposed in memory.
 
     On a CPU that makes them faster for the few rows of a decoding step: 64 rows of a model with 12M
     parameters took 28 ms a step instead of 33, and laying the weights out 30 ms once. Values and
     shapes are what they were. On other devices nothing happens.
     """
-    tied = base.model.language_model.embed_tokens.weight
-    layers = [m for m in base.model.language_model.modules() if isinstance(m, torch.nn.Linear)]
-    weights = [layer.weight for layer in (*layers, base.lm_head) if layer.weight is not tied]
+    parts = model_parts(model)
+    tied = parts.embed_tokens.weight
+    layers = [m for m in parts.language_model.modules() if isinstance(m, torch.nn.Linear)]
+    weights = [layer.weight for layer in (*layers, parts.lm_head) if layer.weight is not tied]
     if tied.device.type != "cpu":
         weights = []
     try:
@@ -177,8 +181,8 @@ def transposed_weights(base: Any) -> Iterator[None]:
             weight.data = weight.data.contiguous()
 
 
-def _longer(kept: torch.Tensor) -> torch.Tensor:
-    """Room for more tokens."""
+def _with_room(kept: torch.Tensor) -> torch.Tensor:
+    """``[..., T, D]`` keys or values, padded with room for ``GROWTH`` more tokens."""
     return torch.nn.functional.pad(kept, (0, 0, 0, GROWTH))
 
 

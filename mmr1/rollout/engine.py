@@ -101,12 +101,12 @@ def requests_for(
 
     A small dataset may bring a prompt twice: it is then sampled anew, not repeated.
     """
-    met: Counter[str] = Counter()
+    repeats: Counter[str] = Counter()
     requests = []
     for prompt in prompts:
         sample = prompt.sample.id
-        seed = request_seed(run_seed, step, sample, draw + _DRAWS * met[sample])
-        met[sample] += 1
+        seed = request_seed(run_seed, step, sample, draw + _DRAWS * repeats[sample])
+        repeats[sample] += 1
         requests.append(Request(prompt, n, seed))
     return requests
 

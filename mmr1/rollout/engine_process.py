@@ -1,9 +1,15 @@
 """An engine in a process of its own, behind the same protocol.
 
 vLLM binds the OpenMP threads of the process it lives in, so the trainer must live elsewhere. Calls
-go over a pipe; weights go through shared memory, written in place by the trainer and read by the
-engine when it is told to. That memory outlives the engine: one that dies or hangs is replaced, gets
-the same weights, and is asked again.
+go over a pipe. Weights take three steps:
+
+1. ``EngineProcess.load_weights`` in the trainer copies them into shared memory;
+2. ``load_shared_weights`` over the pipe makes the engine's process call ``VllmEngine.load_weights``
+   on that memory;
+3. that calls vLLM's ``reload_weights`` in each of its workers.
+
+The shared memory outlives the engine: one that dies or hangs is replaced, gets the same weights,
+and is asked again.
 """
 
 from __future__ import annotations
@@ -31,7 +37,7 @@ from mmr1.lifetime import die_with
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.types import RolloutGroup
 
-PATIENCE_S = 0.001  # for the next chunk, between two steps of the engine
+POLL_S = 0.001  # wait for the next chunk, between two steps of the engine
 
 
 class EngineError(RuntimeError):
@@ -93,7 +99,7 @@ class EngineProcess:
                 sent.append(chunk)
                 yield chunk
 
-        return self._again_if_lost(lambda: self._stream(all_chunks(), sampling))
+        return self._retry_if_lost(lambda: self._stream(all_chunks(), sampling))
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._version = version
@@ -108,8 +114,8 @@ class EngineProcess:
                 self._shared[name].copy_(tensor.detach())
         self._call("load_shared_weights", version)
 
-    def probe(self, ready: Sequence[PreparedRequest]) -> list[Probe]:
-        return self._call("probe", ready)
+    def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
+        return self._call("probe", prepared)
 
     def close(self) -> None:
         """End the process: ask, then terminate, then kill."""
@@ -127,16 +133,16 @@ class EngineProcess:
 
     def _start(self) -> None:
         context = mp.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
+        self._pipe, child_end = context.Pipe()
         if self._timeout_s is not None:
             limit_sends(self._pipe, self._timeout_s)
         environment = {} if self._threads is None else {"OMP_NUM_THREADS": str(self._threads)}
         self._process = context.Process(
-            target=_engine_main, args=(theirs, *self._target), name="mmr1-engine"
+            target=_engine_main, args=(child_end, *self._target), name="mmr1-engine"
         )
         with _environment(environment):
             self._process.start()
-        theirs.close()  # so that the pipe ends when the process does
+        child_end.close()  # so that the pipe ends when the process does
         try:
             self._receive(timeout_s=None)  # loading a large model takes as long as it takes
         except BaseException:
@@ -144,9 +150,9 @@ class EngineProcess:
             raise
 
     def _call(self, method: str, *args: Any) -> Any:
-        return self._again_if_lost(lambda: self._ask(method, *args))
+        return self._retry_if_lost(lambda: self._ask(method, *args))
 
-    def _again_if_lost(self, ask: Callable[[], Any]) -> Any:
+    def _retry_if_lost(self, ask: Callable[[], Any]) -> Any:
         """The engine's answer; a lost engine is replaced, and asked again once.
 
         Nothing that a lost engine sampled was received, so no completion is used twice.
@@ -157,7 +163,7 @@ class EngineProcess:
             if self._closed or self.restarted == self._restarts:
                 raise
             self.restarted += 1
-            self._note(f"{error}\nreplaced, {self.restarted} of {self._restarts} times")
+            self._write_log(f"{error}\nreplaced, {self.restarted} of {self._restarts} times")
             self._replace()
             return ask()
 
@@ -193,34 +199,34 @@ class EngineProcess:
         try:
             self._pipe.send(message)
         except BlockingIOError as error:
-            raise EngineLostError(self._silence()) from error
+            raise EngineLostError(self._timeout_message()) from error
         except OSError as error:
-            raise EngineLostError(self._obituary()) from error
+            raise EngineLostError(self._death_message()) from error
 
     def _receive(self, timeout_s: float | None) -> Any:
         try:
             if timeout_s is not None and not self._pipe.poll(timeout_s):
-                raise EngineLostError(self._silence())
+                raise EngineLostError(self._timeout_message())
             kind, value = self._pipe.recv()
         except (EOFError, OSError) as error:
-            raise EngineLostError(self._obituary()) from error
+            raise EngineLostError(self._death_message()) from error
         if kind == "refused":
             raise ValueError(value)
         if kind == "failed":
             raise EngineError(f"the rollout engine failed; its log is {self._log}\n{value}")
         return value
 
-    def _silence(self) -> str:
+    def _timeout_message(self) -> str:
         return (
             f"the rollout engine has not answered for {self._timeout_s:.0f} s "
             f"(rollout.timeout_s); its log is {self._log}"
         )
 
-    def _note(self, line: str) -> None:
+    def _write_log(self, line: str) -> None:
         with self._log.open("a") as log:
             log.write(f"{line}\n")
 
-    def _obituary(self) -> str:
+    def _death_message(self) -> str:
         self._process.join(timeout=5)
         tail = ""
         if self._log.exists():
@@ -300,7 +306,7 @@ def _stream_chunks(
 def _chunks(pipe: Connection) -> Iterator[list[PreparedRequest]]:
     """What the trainer sends, up to its None; an empty chunk where nothing has come yet."""
     while True:
-        if not pipe.poll(PATIENCE_S):
+        if not pipe.poll(POLL_S):
             yield []
         elif (chunk := pipe.recv()) is None:
             return

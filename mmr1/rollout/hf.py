@@ -14,17 +14,14 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
+from mmr1.adapters import unwrapped
 from mmr1.config import SamplingConfig
 from mmr1.rollout.decoding import Decoder, transposed_weights
 from mmr1.rollout.engine import Probe, Request
 from mmr1.rollout.sampling import next_tokens
 from mmr1.types import Completion, Prompt, RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import (
-    Family,
-    expand_placeholders,
-    prompt_positions,
-    unwrapped,
-)
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.loading import architecture_of, model_parts
 from mmr1.vision.features import FeatureCache, encode_media
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
@@ -35,8 +32,9 @@ class _Padded:
 
     ids: torch.Tensor  # [G, P]
     attention_mask: torch.Tensor  # [G, P], 0 on padding
-    positions: torch.Tensor  # [3, G, P]
-    placeholders: torch.Tensor  # [G, P] bool: a row of features stands here
+    positions: torch.Tensor  # [rows, G, P]
+    completion_starts: torch.Tensor  # [G]: position of the first completion token
+    slots: torch.Tensor  # [F]: the placeholders among the G * P tokens
     media: list[PreparedMedia]  # of all prompts, in order
 
 
@@ -54,7 +52,7 @@ class HfEngine:
     def __init__(
         self,
         model: Any,
-        family: Family,
+        family: ModelFamily,
         media: MediaCache,
         shares_weights: bool = False,
         features: FeatureCache | None = None,
@@ -89,7 +87,7 @@ class HfEngine:
         probes = []
         for prompt in prompts:
             media = [self._media[m] for m in prompt.media]
-            ids = expand_placeholders(self._family, prompt.token_ids, media)
+            ids = self._family.expand_placeholders(prompt.token_ids, media)
             probes.append(Probe(tuple(ids), tuple(m.grid for m in media)))
         return probes
 
@@ -158,25 +156,25 @@ class HfEngine:
 
     def _prefill(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Decoder]:
         """Each prompt once: ``[B, V]`` logits of the first tokens, and what decodes the others."""
-        base = unwrapped(self._model)
-        text_model = base.model.language_model
+        base, parts = unwrapped(self._model), model_parts(self._model)
+        architecture = architecture_of(base)
         batch = self._padded([r.prompt for r in requests])
-        embeddings = text_model.embed_tokens(batch.ids)
+        embeddings = parts.embed_tokens(batch.ids)
+        tokens = {"inputs_embeds": embeddings}
         if batch.media:
-            encoded = encode_media(base.model.visual, batch.media, self._features)
-            embeddings[batch.placeholders] = encoded.to(embeddings.dtype)
+            encoded = encode_media(base, batch.media, self._features).to(embeddings.dtype)
+            tokens = architecture.language_inputs(embeddings, batch.slots, encoded)
         cache = DynamicCache(config=base.config)
-        hidden = text_model(
-            inputs_embeds=embeddings,
-            position_ids=batch.positions,
+        hidden = parts.language_model(
+            **tokens,
+            position_ids=architecture.position_ids(batch.positions),
             attention_mask=batch.attention_mask,
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
         sizes = torch.tensor([r.n for r in requests], device=hidden.device)
-        next_position = batch.positions.amax(dim=(0, 2)) + 1  # padding holds position 0
-        decoder = Decoder(base, cache, batch.attention_mask, next_position, sizes)
-        logits = base.lm_head(hidden[:, -1]).float()
+        decoder = Decoder(base, cache, batch.attention_mask, batch.completion_starts, sizes)
+        logits = parts.lm_head(hidden[:, -1]).float()
         return logits.repeat_interleave(sizes, dim=0), decoder
 
     def _uniforms(self, requests: Sequence[Request], count: int) -> torch.Tensor:
@@ -188,9 +186,9 @@ class HfEngine:
         ids, positions, media = [], [], []
         for prompt in prompts:
             prepared = [self._media[m] for m in prompt.media]
-            row = expand_placeholders(self._family, prompt.token_ids, prepared)
+            row = self._family.expand_placeholders(prompt.token_ids, prepared)
             ids.append(torch.tensor(row))
-            positions.append(prompt_positions(self._family, row, prepared))
+            positions.append(self._family.prompt_positions(row, prepared))
             media.extend(prepared)
         longest = max(len(row) for row in ids)
 
@@ -199,6 +197,14 @@ class HfEngine:
             return torch.stack(padded, dim).to(self._model.device)
 
         tokens, real = stacked(ids), stacked([torch.ones_like(row) for row in ids])
-        of_media = torch.tensor([self._family.image_id, self._family.video_id])
-        placeholders = torch.isin(tokens, of_media.to(tokens.device)) & real.bool()
-        return _Padded(tokens, real, stacked(positions, 1), placeholders, media)
+        of_media = torch.tensor(list(self._family.placeholder_kinds), device=tokens.device)
+        slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
+        starts = [self._family.completion_start(rows) for rows in positions]
+        return _Padded(
+            tokens,
+            real,
+            stacked(positions, 1),
+            torch.tensor(starts, device=tokens.device),
+            slots,
+            media,
+        )

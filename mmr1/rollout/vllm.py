@@ -1,4 +1,4 @@
-"""Rollouts through vLLM, in this process. ``process.py`` gives it a process of its own.
+"""Rollouts through vLLM, in this process. ``engine_process.py`` gives it a process of its own.
 
 Prompts go in expanded, with the patches that the trainer's processor made: the same pixels on both
 sides, and no second processor call. Caches are keyed by the media's digests.
@@ -20,8 +20,8 @@ from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.runtime import keep_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import Family, decode_media, expand_placeholders
-from mmr1.vision.prepare import PreparedMedia, media_inputs
+from mmr1.vision.families.family import EngineInput, ModelFamily
+from mmr1.vision.prepare import PreparedMedia
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0
@@ -46,7 +46,7 @@ class VllmEngine:
         self,
         model_path: str,
         config: RolloutConfig,
-        family: Family,
+        family: ModelFamily,
         dtype: str,
         seed: int,
         vision_frozen: bool = False,
@@ -105,8 +105,8 @@ class VllmEngine:
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         # On the CPU the model may go on using what it is given, and that is written into again.
-        given = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
-        self._llm.collective_rpc(_reload, args=(given, self._vision_frozen))
+        named = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
+        self._llm.collective_rpc(_reload, args=(named, self._vision_frozen))
         # Cached keys and values belong to the old weights; vision features do where they learn.
         self._llm.reset_prefix_cache()
         if not self._vision_frozen:
@@ -120,7 +120,7 @@ class VllmEngine:
             [self._prompt(p) for p in prompts], skip_mm_cache=True
         )
         return [
-            Probe(tuple(r["prompt_token_ids"]), _grids(prompt, r.get("mm_kwargs", {})))
+            Probe(tuple(r["prompt_token_ids"]), self._grids(prompt, r.get("mm_kwargs", {})))
             for prompt, r in zip(prompts, rendered, strict=True)
         ]
 
@@ -131,36 +131,54 @@ class VllmEngine:
         """The prompt as vLLM's own renderer would hand it on, made of the prepared media."""
         from vllm.inputs.engine import mm_input, tokens_input
 
-        ids = expand_placeholders(self._family, prepared.request.prompt.token_ids, prepared.media)
-        if not prepared.media:
+        family, media = self._family, prepared.media
+        token_ids = prepared.request.prompt.token_ids
+        ids = family.expand_placeholders(token_ids, media)
+        if not media:
             return tokens_input(ids)
-        by_kind: dict[str, list[PreparedMedia]] = {}
-        for medium in prepared.media:
-            by_kind.setdefault(medium.kind, []).append(medium)
         return mm_input(
             ids,
-            mm_kwargs=_kwargs(prepared.media),
-            mm_hashes={kind: [m.digest for m in media] for kind, media in by_kind.items()},
-            mm_placeholders=_placeholders(self._family, prepared),
+            mm_kwargs=_kwargs(family.engine_inputs(media)),
+            mm_hashes=_by_kind(media, [m.digest for m in media]),
+            mm_placeholders=_by_kind(media, self._placeholders(token_ids, ids, media)),
         )
 
+    def _placeholders(
+        self, token_ids: Sequence[int], expanded: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> list[Any]:
+        """Where each medium's tokens stand in the expanded prompt."""
+        from vllm.multimodal.inputs import PlaceholderRange
+
+        kinds = self._family.placeholder_kinds
+        ranges = []
+        for start, length in self._family.engine_spans(token_ids, media):
+            is_embed = torch.tensor([i in kinds for i in expanded[start : start + length]])
+            ranges.append(PlaceholderRange(start, length, None if is_embed.all() else is_embed))
+        return ranges
+
     def _prompt(self, prompt: Prompt) -> dict[str, Any]:
-        given: dict[str, Any] = {"prompt_token_ids": list(prompt.token_ids)}
-        by_kind: dict[str, list[MediaRef]] = {}
+        """A prompt whose media vLLM's own processor is to prepare."""
+        media = prompt.media
+        vllm_prompt: dict[str, Any] = {"prompt_token_ids": list(prompt.token_ids)}
+        if not media:
+            return vllm_prompt
+        decoded = [_as_vllm_takes_it(self._family.decode_media(m)) for m in media]
+        vllm_prompt["multi_modal_data"] = _by_kind(media, decoded)
+        vllm_prompt["multi_modal_uuids"] = _by_kind(media, [m.digest() for m in media])
+        if options := self._family.engine_processor_options([m.kind for m in media]):
+            vllm_prompt["mm_processor_kwargs"] = options
+        return vllm_prompt
+
+    def _grids(
+        self, prompt: Prompt, mm_kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[int, int, int], ...]:
+        """``(t, h, w)`` of each medium, as vLLM's own processor made them."""
+        items = {kind: iter(of_kind) for kind, of_kind in mm_kwargs.items()}
+        grids = []
         for medium in prompt.media:
-            by_kind.setdefault(medium.kind, []).append(medium)
-        if by_kind:
-            given["multi_modal_data"] = {
-                kind: [_as_vllm_takes_it(decode_media(self._family, m)) for m in media]
-                for kind, media in by_kind.items()
-            }
-            given["multi_modal_uuids"] = {
-                kind: [m.digest() for m in media] for kind, media in by_kind.items()
-            }
-        if "video" in by_kind:
-            # load_video has sampled and resized; doing it again would change the grid.
-            given["mm_processor_kwargs"] = {"do_resize": False, "do_sample_frames": False}
-        return given
+            inputs = {name: field.data for name, field in next(items[medium.kind]).items()}
+            grids.append(self._family.engine_grid(medium.kind, inputs))
+        return tuple(grids)
 
     def _params(self, request: Request, sampling: SamplingConfig) -> Any:
         from vllm import SamplingParams
@@ -229,13 +247,14 @@ def _cpu_settings(config: RolloutConfig) -> dict[str, Any]:
     }
 
 
-def _grids(prompt: Prompt, mm_kwargs: Mapping[str, Any]) -> tuple[tuple[int, int, int], ...]:
-    queues = {kind: iter(items) for kind, items in mm_kwargs.items()}
-    grids = []
-    for medium in prompt.media:
-        t, h, w = next(queues[medium.kind])[f"{medium.kind}_grid_thw"].data.tolist()
-        grids.append((t, h, w))
-    return tuple(grids)
+def _by_kind(
+    media: Sequence[MediaRef | PreparedMedia], values: Sequence[Any]
+) -> dict[str, list[Any]]:
+    """One value for each medium, sorted by the medium's kind."""
+    of_kind: dict[str, list[Any]] = {}
+    for medium, value in zip(media, values, strict=True):
+        of_kind.setdefault(medium.kind, []).append(value)
+    return of_kind
 
 
 def _as_vllm_takes_it(decoded: Any) -> Any:
@@ -246,40 +265,19 @@ def _as_vllm_takes_it(decoded: Any) -> Any:
     return frames, asdict(metadata)
 
 
-def _kwargs(media: Sequence[PreparedMedia]) -> Any:
+def _kwargs(inputs: Mapping[str, EngineInput]) -> Any:
     """The model's arguments, an item for each medium."""
     from vllm.multimodal.inputs import MultiModalFieldConfig as Field
     from vllm.multimodal.inputs import MultiModalKwargsItems
 
-    inputs: dict[str, Any] = media_inputs(media)
-    fields = {}
-    for kind, pixels in (("image", "pixel_values"), ("video", "pixel_values_videos")):
-        grid = f"{kind}_grid_thw"
-        if grid in inputs:
-            fields[pixels] = Field.flat_from_sizes(kind, inputs[grid].prod(-1))
-            fields[grid] = Field.batched(kind, keep_on_cpu=True)
-    seconds = [m.seconds_per_grid for m in media if m.seconds_per_grid is not None]
-    if seconds:
-        inputs["second_per_grid_ts"] = torch.tensor(seconds)
-        fields["second_per_grid_ts"] = Field.batched("video", keep_on_cpu=True)
-    return MultiModalKwargsItems.from_hf_inputs(BatchFeature(inputs), fields)
-
-
-def _placeholders(family: Family, prepared: PreparedRequest) -> dict[str, list[Any]]:
-    """Where each medium's tokens stand in the expanded prompt."""
-    from vllm.multimodal.inputs import PlaceholderRange
-
-    queue = iter(prepared.media)
-    found: dict[str, list[Any]] = {}
-    offset = 0
-    for token in prepared.request.prompt.token_ids:
-        length = 1
-        if token in (family.image_id, family.video_id):
-            medium = next(queue)
-            length = medium.tokens
-            found.setdefault(medium.kind, []).append(PlaceholderRange(offset, length))
-        offset += length
-    return found
+    fields = {
+        name: Field.batched(argument.kind, keep_on_cpu=True)
+        if argument.sizes is None
+        else Field.flat_from_sizes(argument.kind, argument.sizes)
+        for name, argument in inputs.items()
+    }
+    values = {name: argument.values for name, argument in inputs.items()}
+    return MultiModalKwargsItems.from_hf_inputs(BatchFeature(values), fields)
 
 
 def _reload(worker: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: bool) -> None:

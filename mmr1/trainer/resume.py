@@ -12,7 +12,7 @@ from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.state import (
     TRAINING,
     HasState,
-    copies,
+    copy_to_cpu,
     load_progress,
     load_tensors,
     progress,
@@ -32,7 +32,7 @@ def snapshot(config: Config, components: TrainerComponents, step: int) -> Callab
     if components.reference is not None and config.algorithm.ref_model_sync_steps > 0:
         reference = components.reference.weights()
         if in_background:
-            reference = copies(reference)
+            reference = copy_to_cpu(reference)
 
     def write_files(folder: Path) -> None:
         policy(folder)

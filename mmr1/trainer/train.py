@@ -45,7 +45,7 @@ from mmr1.trainer.sampling.step_rewards import StepRewardManager, build_step_rew
 from mmr1.trainer.validation.evaluate import Evaluation, evaluate, write_evaluation
 from mmr1.types import Prompt, Sample
 from mmr1.vision.build import family_of, media_cache
-from mmr1.vision.families.qwen2_5_vl import Family, prompt_length
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
 PARITY_KINDS = 4
@@ -65,7 +65,7 @@ class Inputs:
     weights: dict[str, float]
     held_out: list[Sample]
     dropped: list[dict[str, str]]
-    family: Family
+    family: ModelFamily
     media: MediaCache
     render: Callable[[Sample], Prompt]
     demonstrations: Demonstrations | None = None
@@ -90,7 +90,7 @@ def check_inputs(config: Config, scorer: CompositeReward, *, train: bool) -> Inp
     def fitting(samples: list[Sample]) -> list[Sample]:
         return keep_fitting(
             samples,
-            lambda sample: prompt_length(family, render(sample)),
+            lambda sample: family.prompt_length(render(sample)),
             config.max_prompt_tokens,
             quarantine,
         )

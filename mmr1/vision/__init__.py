@@ -1,1 +1,1 @@
-"""Images, videos, boxes and pixel budgets; one file per model family."""
+"""Images, videos, boxes and pixel budgets; model families in ``families/``."""

@@ -186,8 +186,8 @@ def frame_indices(
     else:
         lowest = math.ceil(budget.min_frames / step) * step
         highest = math.floor(min(budget.max_frames, available) / step) * step
-        exact = min(max(available / fps * budget.fps, lowest), highest, available)
-        count = math.floor(exact / step) * step
+        sampled = min(max(available / fps * budget.fps, lowest), highest, available)
+        count = math.floor(sampled / step) * step
     if not step <= count <= available:
         raise ValueError(
             f"{count} frames asked for of the {available} there are; between {step} and that many "

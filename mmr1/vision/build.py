@@ -6,7 +6,8 @@ import os
 from functools import partial
 
 from mmr1.config import Config, DataConfig
-from mmr1.vision.families.qwen2_5_vl import Family, load_family, prepare_media
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from mmr1.vision.preparers import Prepare, Preparers
 
@@ -14,27 +15,26 @@ CORES_PER_MEDIA_WORKER = 4
 """The others train, verify and feed the engine."""
 
 
-def family_of(config: Config) -> Family:
+def family_of(config: Config) -> ModelFamily:
     """The processor of ``model.path``, with the video sampling of ``data``."""
     return _family(config.model.path, config.data)
 
 
-def _family(path: str, data: DataConfig) -> Family:
+def _family(path: str, data: DataConfig) -> ModelFamily:
     return load_family(path, fps=data.video_fps, max_frames=data.video_max_frames)
 
 
-def media_cache(family: Family, config: Config) -> MediaCache:
+def media_cache(family: ModelFamily, config: Config) -> MediaCache:
     """Prepared media, each made once; in ``data.media_workers`` processes."""
-    workers = config.data.media_workers
-    if workers is None:
-        workers = (os.cpu_count() or 1) // CORES_PER_MEDIA_WORKER
-    here = partial(prepare_media, family)
-    if workers == 0:
-        return MediaCache(here)
-    load = partial(_preparer, config.model.path, config.data)
-    return MediaCache(here, elsewhere=Preparers(load, workers))
+    count = config.data.media_workers
+    if count is None:
+        count = (os.cpu_count() or 1) // CORES_PER_MEDIA_WORKER
+    if count == 0:
+        return MediaCache(family.prepare_media)
+    load = partial(_load_prepare, config.model.path, config.data)
+    return MediaCache(family.prepare_media, workers=Preparers(load, count))
 
 
-def _preparer(path: str, data: DataConfig) -> Prepare:
+def _load_prepare(path: str, data: DataConfig) -> Prepare:
     """What a process that prepares media loads for itself."""
-    return partial(prepare_media, _family(path, data))
+    return _family(path, data).prepare_media

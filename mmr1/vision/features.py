@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-from mmr1.vision import tower_attention
+from mmr1.vision.families.loading import architecture_of, model_parts
 from mmr1.vision.prepare import PreparedMedia
 
 
@@ -47,69 +45,35 @@ class FeatureCache:
 
 
 def encode_media(
-    tower: Any, media: Sequence[PreparedMedia], features: FeatureCache | None = None
+    model: Any, media: Sequence[PreparedMedia], features: FeatureCache | None = None
 ) -> torch.Tensor:
-    """Features of media, concatenated: ``[sum of medium.tokens, H]``. Equal media are encoded once.
+    """Features of media by the model's tower, concatenated: ``[sum of medium.tokens, H]``.
 
-    What is to be kept is encoded one medium at a time: rounding depends on what else is in a batch,
-    and a resumed run meets its media in other company.
+    Equal media are encoded once. What is to be kept is encoded one medium at a time: rounding
+    depends on what else is in a batch, and a resumed run meets its media in other batches.
 
     Raises:
         ValueError: Features are to be kept, but the tower is being trained.
     """
+    architecture, tower = architecture_of(model), model_parts(model).tower
+    assert tower is not None, "the model has no vision tower"
     frozen = not any(p.requires_grad for p in tower.parameters())
     if features is not None and not frozen:
         raise ValueError("vision features can only be kept where the vision tower is frozen")
-    found = {m.digest: features[m.digest] for m in media if features and m.digest in features}
-    missing = list({m.digest: m for m in media if m.digest not in found}.values())
+    rows_of = {m.digest: features[m.digest] for m in media if features and m.digest in features}
+    missing = list({m.digest: m for m in media if m.digest not in rows_of}.values())
     batches = [missing] if features is None and missing else [[m] for m in missing]
     for batch in batches:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-            made = _run_tower(tower, batch)
-        for medium, rows in zip(batch, made, strict=True):
-            found[medium.digest] = rows
+            encoded = architecture.encode(tower, batch)
+        for medium, rows in zip(batch, encoded, strict=True):
+            rows_of[medium.digest] = rows
             if features is not None:
                 features[medium.digest] = rows
-    return torch.cat([found[m.digest] for m in media])
+    return torch.cat([rows_of[m.digest] for m in media])
 
 
-def encode_nothing(tower: Any) -> torch.Tensor:
-    """``[1, H]``: the features of a single black token, to take part in a sharded tower's calls."""
-    merge = tower.spatial_merge_size
-    patch_dim = tower.patch_embed.proj.weight[0].numel()
-    black = torch.zeros(merge * merge, patch_dim)
-    return _features(tower, black, [(1, merge, merge)])
-
-
-def _run_tower(tower: Any, media: Sequence[PreparedMedia]) -> tuple[torch.Tensor, ...]:
-    output = _features(tower, torch.cat([m.patches for m in media]), [m.grid for m in media])
-    return output.split([m.tokens for m in media])
-
-
-def _features(
-    tower: Any, patches: torch.Tensor, grids: Sequence[tuple[int, int, int]]
-) -> torch.Tensor:
-    weight = tower.patch_embed.proj.weight
-    grid = torch.tensor(grids, device=weight.device)
-    pixels = patches.to(weight.device, weight.dtype)
-    with _PatchesAsRows():
-        return tower(pixels, grid_thw=grid, **tower_attention.arguments(tower)).pooler_output
-
-
-class _PatchesAsRows(TorchFunctionMode):
-    """Computes a convolution whose kernel is its whole input as the matrix product that it is.
-
-    That is the tower's patch embedding; as a convolution in bf16 it took a fifth of the step.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is F.conv3d and args[0].shape[1:] == args[1].shape[1:]:
-            patches, weight, bias, *_ = args
-            return F.linear(patches.flatten(1), weight.flatten(1), bias)[:, :, None, None, None]
-        return func(*args, **(kwargs or {}))
+def encode_nothing(model: Any) -> torch.Tensor:
+    """``[1, H]``: the features of a blank medium, to take part in a sharded tower's calls."""
+    architecture, tower = architecture_of(model), model_parts(model).tower
+    return architecture.encode(tower, [architecture.blank_medium(tower)])[0]

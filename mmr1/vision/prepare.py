@@ -1,8 +1,8 @@
-"""Media as the model reads them: patches and grids, made by the model's own processor."""
+"""Prepared media: patches and grids as the vision tower takes them, and their cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from threading import Lock
@@ -61,22 +61,8 @@ def _from_arrays(values: dict[str, Any]) -> PreparedMedia:
     return PreparedMedia(**{**values, "patches": torch.from_numpy(values["patches"])})
 
 
-def media_inputs(media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
-    """The model's pixel and grid arguments: ``[sum N, D]`` patches, ``[M, 3]`` grids, per kind."""
-    inputs: dict[str, torch.Tensor] = {}
-    for kind, pixels, grid in (
-        ("image", "pixel_values", "image_grid_thw"),
-        ("video", "pixel_values_videos", "video_grid_thw"),
-    ):
-        chosen = [m for m in media if m.kind == kind]
-        if chosen:
-            inputs[pixels] = torch.cat([m.patches for m in chosen])
-            inputs[grid] = torch.tensor([m.grid for m in chosen])
-    return inputs
-
-
-class Submits(Protocol):
-    """Prepares media elsewhere (``mmr1/vision/preparers.py``)."""
+class MediaWorkers(Protocol):
+    """Processes that prepare media (``mmr1/vision/preparers.py``)."""
 
     def submit(self, media: MediaRef) -> Future[PreparedMedia]: ...
 
@@ -89,7 +75,7 @@ class MediaCache:
     Args:
         prepare: Prepares a medium in this process.
         max_bytes: Of the patches that are kept.
-        elsewhere: Prepares media in other processes; then this one never does.
+        workers: Prepare media in other processes; then this one never does.
 
     Attributes:
         processor_calls: How many media were prepared.
@@ -99,13 +85,13 @@ class MediaCache:
         self,
         prepare: Callable[[MediaRef], PreparedMedia],
         max_bytes: int = 2 * 1024**3,
-        elsewhere: Submits | None = None,
+        workers: MediaWorkers | None = None,
     ) -> None:
         self._prepare = prepare
-        self._elsewhere = elsewhere
+        self._workers = workers
         self._max_bytes = max_bytes
         self._kept: dict[str, PreparedMedia] = {}
-        self._coming: dict[str, Future[PreparedMedia]] = {}
+        self._pending: dict[str, Future[PreparedMedia]] = {}
         self._bytes = 0
         self._lock = Lock()
         self.processor_calls = 0
@@ -115,45 +101,45 @@ class MediaCache:
         with self._lock:
             if digest in self._kept:
                 return self._touch(digest)
-            coming = self._coming.get(digest)
-            if coming is None and self._elsewhere is None:
-                return self._keep(digest, self._counted(media))
-            coming = coming or self._submit(media, digest)
+            pending = self._pending.get(digest)
+            if pending is None and self._workers is None:
+                return self._keep(digest, self._prepare_here(media))
+            pending = pending or self._submit(media, digest)
         try:
-            prepared = coming.result()  # not under the lock: others go on meanwhile
+            prepared = pending.result()  # not under the lock: others go on meanwhile
         except BaseException:
             with self._lock:
-                self._coming.pop(digest, None)
+                self._pending.pop(digest, None)
             raise
         with self._lock:
-            if self._coming.pop(digest, None) is not None:
+            if self._pending.pop(digest, None) is not None:
                 self._keep(digest, prepared)
         return prepared
 
     def prefetch(self, media: Iterable[MediaRef]) -> None:
         """Begin to prepare these in other processes; nothing where there are none."""
-        if self._elsewhere is None:
+        if self._workers is None:
             return
         with self._lock:
             for medium in media:
                 digest = medium.digest()
-                if digest not in self._kept and digest not in self._coming:
+                if digest not in self._kept and digest not in self._pending:
                     self._submit(medium, digest)
 
     def is_ready(self, media: MediaRef) -> bool:
-        """Would it be there at once?"""
+        """Is it prepared, so that ``[]`` returns at once?"""
         digest = media.digest()
         with self._lock:
-            coming = self._coming.get(digest)
-            return digest in self._kept or (coming is not None and coming.done())
+            pending = self._pending.get(digest)
+            return digest in self._kept or (pending is not None and pending.done())
 
     def _submit(self, media: MediaRef, digest: str) -> Future[PreparedMedia]:
-        assert self._elsewhere is not None
+        assert self._workers is not None
         self.processor_calls += 1
-        self._coming[digest] = self._elsewhere.submit(media)
-        return self._coming[digest]
+        self._pending[digest] = self._workers.submit(media)
+        return self._pending[digest]
 
-    def _counted(self, media: MediaRef) -> PreparedMedia:
+    def _prepare_here(self, media: MediaRef) -> PreparedMedia:
         prepared = self._prepare(media)
         self.processor_calls += 1
         return prepared

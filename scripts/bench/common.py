@@ -29,8 +29,8 @@ from transformers import Qwen2_5_VLForConditionalGeneration as Model
 
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.families import tiny
-from mmr1.vision.families.qwen2_5_vl import Family, expand_placeholders, load_family
-from mmr1.vision.families.qwen2_5_vl import prompt_positions as rope_positions
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import PreparedMedia
 
 # Published shapes of Qwen2.5-VL's language model. The vision tower is the same in both.
@@ -64,8 +64,8 @@ def parser(description: str) -> argparse.ArgumentParser:
     return made
 
 
-def new_model(shape: str, device: str) -> tuple[Any, Family]:
-    """A random model: float32 on the CPU, bf16 on CUDA. The processor is that of ``model new``."""
+def new_model(shape: str, device: str) -> tuple[Any, ModelFamily]:
+    """A random model: float32 on the CPU, bf16 on CUDA. The processor is the small models'."""
     folder = Path(tempfile.mkdtemp(prefix="mmr1-bench-")) / "model"
     tiny.new_model(folder, "tiny" if shape in SHAPES else shape)
     if shape not in SHAPES:
@@ -93,7 +93,7 @@ def new_model(shape: str, device: str) -> tuple[Any, Family]:
 
 
 def new_groups(
-    family: Family, prompts: int, n: int, response: int, pixels: int, text: int = 21
+    family: ModelFamily, prompts: int, n: int, response: int, pixels: int, text: int = 21
 ) -> list[GroupInput]:
     """``prompts`` groups: one square random image of ``pixels`` and ``text`` tokens each."""
     rng = np.random.default_rng(0)
@@ -101,7 +101,7 @@ def new_groups(
 
 
 def _group(
-    family: Family, seed: int, n: int, response: int, pixels: int, text: int, rng: Any
+    family: ModelFamily, seed: int, n: int, response: int, pixels: int, text: int, rng: Any
 ) -> GroupInput:
     ids = rng.integers(20, 600, text).tolist()
     media = []
@@ -111,11 +111,11 @@ def _group(
         patches = torch.tensor(rng.standard_normal((side * side, 1176)), dtype=torch.float32)
         media = [PreparedMedia("image", patches, (1, side, side), merge, None, f"random {seed}")]
         ids.insert(3, family.image_id)
-    ids = expand_placeholders(family, ids, media)
+    ids = family.expand_placeholders(ids, media)
     completions = tuple(torch.tensor(rng.integers(20, 600, response)) for _ in range(n))
-    return GroupInput(
-        torch.tensor(ids), rope_positions(family, ids, media), tuple(media), completions
-    )
+    positions = family.prompt_positions(ids, media)
+    start = family.completion_start(positions)
+    return GroupInput(torch.tensor(ids), positions, start, tuple(media), completions)
 
 
 def flops(run: Callable[[], object]) -> int:

@@ -20,12 +20,7 @@ from PIL import Image
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sources import keep_fitting
 from mmr1.types import MediaRef, Message, Sample, TextPart
-from mmr1.vision.families.qwen2_5_vl import (
-    load_family,
-    media_tokens,
-    prompt_length,
-    render_prompt,
-)
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.families.tiny import new_model
 
 
@@ -39,7 +34,7 @@ def main() -> None:
     family = load_family(str(folder / "model"))
     refs = [MediaRef("image", path) for path in photographs(folder, args.images)]
     begin = time.perf_counter()
-    counted = sum(media_tokens(family, ref) for ref in refs)
+    counted = sum(family.media_tokens(ref) for ref in refs)
     count_s = time.perf_counter() - begin
 
     samples = [
@@ -49,7 +44,7 @@ def main() -> None:
     begin = time.perf_counter()
     kept = keep_fitting(
         samples,
-        lambda sample: prompt_length(family, render_prompt(family, sample)),
+        lambda sample: family.prompt_length(family.render_prompt(sample)),
         counted // len(refs),
         Quarantine(1.0),
     )

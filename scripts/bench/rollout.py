@@ -35,7 +35,8 @@ from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.types import MediaRef, Message, Sample, TextPart
-from mmr1.vision.families.qwen2_5_vl import Family, load_family, prepare_media, render_prompt
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.families.tiny import new_model
 from mmr1.vision.prepare import MediaCache
 
@@ -54,7 +55,7 @@ def main() -> None:
     family = load_family(str(folder / "model"))
     model = AutoModelForImageTextToText.from_pretrained(folder / "model", dtype=torch.float32)
     prompts = [_prompt(family, folder, i, args.pixels) for i in range(args.prompts)]
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     sampling = SamplingConfig(max_tokens=TOKENS)
     # A random model may end early, so the end-of-sequence token is forbidden.
     endless = dataclasses.replace(family, stop_ids=())
@@ -92,34 +93,34 @@ def main() -> None:
     common.save(args.output, "rollout", {"rows": rows, "mixed": mixed}, figure)
 
 
-def _prompt(family: Family, folder: Path, seed: int, pixels: int) -> Any:
-    """A random image and a question."""
+def _prompt(family: ModelFamily, folder: Path, seed: int, pixels: int) -> Any:
+    """A random picture and a question."""
     path = folder / f"{seed}.png"
     noise = np.random.default_rng(seed).integers(0, 255, (pixels, pixels, 3), np.uint8)
     Image.fromarray(noise).save(path)
     parts = (MediaRef("image", path), TextPart("How many shapes are there?"))
-    return render_prompt(family, Sample(str(seed), (Message("user", parts),)))
+    return family.render_prompt(Sample(str(seed), (Message("user", parts),)))
 
 
 def _mixed(
-    config: Config, family: Family, folder: Path, sampling: SamplingConfig
+    config: Config, family: ModelFamily, folder: Path, sampling: SamplingConfig
 ) -> list[dict[str, Any]]:
     """Wall seconds of the mixed batch, with media preprocessed before or during sampling."""
     samples = [_sample(folder, i) for i in range(64)]
     refs = [m for sample in samples for m in sample.media]
-    requests = [Request(render_prompt(family, s), 1, i) for i, s in enumerate(samples)]
+    requests = [Request(family.render_prompt(s), 1, i) for i, s in enumerate(samples)]
     measured = []
     for name, at_once in (("media first", True), ("media meanwhile", False)):
         rollout = config.rollout.model_copy(update={"deterministic": at_once})
         own = config.model_copy(update={"rollout": rollout})
-        media = MediaCache(partial(prepare_media, family))
+        media = MediaCache(family.prepare_media)
         engine = build_engine(own, family, media, folder / "mixed.log", None)
         engine.generate(requests[:1], sampling)
         begin = time.perf_counter()
         engine.generate(requests, sampling)
         measured.append({"run": f"mixed batch, {name}", "wall s": time.perf_counter() - begin})
         engine.close()
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     for epoch in ("first", "second"):
         begin = time.perf_counter()
         for ref in refs:
@@ -170,8 +171,8 @@ def _cpu() -> float:
 
 
 @torch.no_grad()
-def _generate(model: Any, family: Family, prompts: list[Any], n: int) -> None:
-    """Plain ``generate``: every row has its own copy of prompt and image."""
+def _generate(model: Any, family: ModelFamily, prompts: list[Any], n: int) -> None:
+    """As trainers without vLLM do it: every row with its own copy of prompt and picture."""
     rows = prompts * n
     images = [[Image.open(p.media[0].path).convert("RGB")] for p in rows]
     batch = family.processor(

@@ -19,6 +19,7 @@ from mmr1.rewards import build_composite_reward
 from mmr1.rollout.engine import Request, request_seed
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
@@ -37,10 +38,9 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
     model, family = load_model(config.model), family_of(config)
     media, render = media_cache(family, config), renderer(family, config)
     algorithm = build_algorithm(config.algorithm)
-    scores = build_packed_model(config, model, family, media, temperature=1.0)
-    policy = LocalPolicy(scores, algorithm, Optimizer(model, config.optimizer, steps), updates=1)
+    packed = build_packed_model(config, model, ModelInputs(family, media), temperature=1.0)
+    policy = LocalPolicy(packed, algorithm, Optimizer(model, config.optimizer, steps), updates=1)
     rollout, sampler = HfEngine(model, family, media), Sampler({"own": read_records(records)}, 0)
-
     with build_composite_reward(config.rewards) as scorer:
         rewards = RewardManager(scorer, media, max_invalid_fraction=0.2)
         for step in range(1, steps + 1):

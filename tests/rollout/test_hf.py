@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
+from mmr1.adapters import unwrapped
 from mmr1.config import Config, LoraConfig, SamplingConfig
 from mmr1.rollout import decoding
 from mmr1.rollout.decoding import Decoder
@@ -20,12 +20,12 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import check_parity
 from mmr1.types import Message, Prompt, Sample, TextPart
-from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt, unwrapped
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
@@ -34,7 +34,7 @@ from mmr1.vision.prepare import MediaCache
 def parts(tiny_model):
     family = load_family(str(tiny_model))
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     return family, model, media, HfEngine(model, family, media)
 
 
@@ -46,7 +46,7 @@ def prompts(parts, digit_samples):
     both = Message("user", (*first.messages[0].parts, *second.messages[0].parts))
     text = Message("user", (TextPart("How many days has a week? Think."),))
     samples = [first, Sample("two", (both,)), Sample("text", (text,))]
-    return [render_prompt(family, s) for s in samples]
+    return [family.render_prompt(s) for s in samples]
 
 
 def requests(prompts: list[Prompt], n: int = 3) -> list[Request]:
@@ -141,7 +141,7 @@ def test_an_image_of_several_prompts_is_encoded_once(parts, digit_samples):
     samples = [
         Sample(text, (Message("user", (picture, TextPart(text))),)) for text in ("Why?", "Where?")
     ]
-    asked = requests([render_prompt(family, s) for s in samples])
+    asked = requests([family.render_prompt(s) for s in samples])
     own = copy.deepcopy(model)
     rows = []
     own.model.visual.register_forward_pre_hook(lambda _, args: rows.append(len(args[0])))
@@ -240,7 +240,7 @@ def test_new_weights_are_used_and_stamped(parts, prompts):
 
 def test_one_processor_call_per_image(parts, prompts):
     family, model, _, _ = parts
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     engine = HfEngine(model, family, media)
     for _ in range(2):
         engine.generate(requests(prompts), SamplingConfig(max_tokens=2))
@@ -250,6 +250,7 @@ def test_one_processor_call_per_image(parts, prompts):
 @pytest.mark.parametrize("cut", [{"min_p": 0.3}, {"top_p": 0.5}, {"top_k": 2}])
 def test_the_parity_check_looks_at_the_whole_distribution(cut, parts, prompts):
     family, model, media, engine = parts
-    scorer = PackedModel(model, family, media, 1.0, budget=1000)
+    packed_model = PackedModel(model, ModelInputs(family, media), 1.0, budget=1000)
     sampling = SamplingConfig(max_tokens=4, **cut)
-    assert check_parity(engine, scorer, family, media, prompts, sampling, 1e-4).max_gap <= 1e-4
+    parity = check_parity(engine, packed_model, family, media, prompts, sampling, 1e-4)
+    assert parity.max_gap <= 1e-4

@@ -17,7 +17,7 @@ from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.rollout.prefetching import PrefetchingEngine, streaming_order
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample
-from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 from mmr1.vision.preparers import Preparers
 
@@ -110,7 +110,7 @@ def _fail(media: MediaRef) -> PreparedMedia:
 
 def test_media_are_prepared_in_other_processes_each_once(tmp_path):
     refs = [picture(tmp_path, i) for i in range(6)]
-    cache = MediaCache(_fail, elsewhere=Preparers(_load, 2))
+    cache = MediaCache(_fail, workers=Preparers(_load, 2))
     cache.prefetch([*refs, *refs])
     assert cache.processor_calls == 6
     found = [cache[ref] for ref in refs]
@@ -123,7 +123,7 @@ def test_media_are_prepared_in_other_processes_each_once(tmp_path):
 
 
 def test_a_medium_that_cannot_be_prepared_elsewhere_says_so_each_time(tmp_path):
-    cache = MediaCache(_fail, elsewhere=Preparers(_load, 1))
+    cache = MediaCache(_fail, workers=Preparers(_load, 1))
     broken = picture(tmp_path, 9)
     for _ in range(2):
         with pytest.raises(ValueError, match=r"9\.png is not what it says"):
@@ -131,13 +131,13 @@ def test_a_medium_that_cannot_be_prepared_elsewhere_says_so_each_time(tmp_path):
 
 
 def _real(path: str) -> object:
-    return partial(prepare_media, load_family(path))
+    return load_family(path).prepare_media
 
 
 def test_the_same_pixels_wherever_they_are_prepared(tiny_model, digit_samples):
     refs = [m for sample in digit_samples[:4] for m in sample.media]
-    here = MediaCache(partial(prepare_media, load_family(str(tiny_model))))
-    elsewhere = MediaCache(_fail, elsewhere=Preparers(partial(_real, str(tiny_model)), 1))
+    here = MediaCache(load_family(str(tiny_model)).prepare_media)
+    elsewhere = MediaCache(_fail, workers=Preparers(partial(_real, str(tiny_model)), 1))
     for ref in refs:
         assert torch.equal(here[ref].patches, elsewhere[ref].patches)
         assert here[ref].grid == elsewhere[ref].grid

@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,18 +24,13 @@ from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_weights
 from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
-from mmr1.vision.families.qwen2_5_vl import (
-    expand_placeholders,
-    load_family,
-    prepare_media,
-    render_prompt,
-)
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 
 pytestmark = pytest.mark.vllm
@@ -47,7 +41,7 @@ SAMPLING = SamplingConfig(max_tokens=12, temperature=0.9)
 def parts(tiny_model, tmp_path_factory):
     family = load_family(str(tiny_model))
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32"},
         # So few vision tokens at a time that prompts wait for each other.
@@ -63,7 +57,7 @@ def parts(tiny_model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def prompts(parts, mixed):
     """Text alone, one image, two images, a video."""
-    return [render_prompt(parts[0], sample) for sample in read_records(mixed)[:4]]
+    return [parts[0].render_prompt(sample) for sample in read_records(mixed)[:4]]
 
 
 def gaps(parts, prompts) -> float:
@@ -82,8 +76,8 @@ def gaps(parts, prompts) -> float:
 
 def parity(parts, prompts, tolerance: float = 1e-4, rounded: bool = False):
     family, model, media, engine = parts
-    scorer = PackedModel(model, family, media, SAMPLING.temperature, budget=1000)
-    return check_parity(engine, scorer, family, media, prompts, SAMPLING, tolerance, rounded)
+    packed_model = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    return check_parity(engine, packed_model, family, media, prompts, SAMPLING, tolerance, rounded)
 
 
 def test_same_prompts_same_grids_same_logprobs(parts, prompts):
@@ -168,7 +162,7 @@ def test_a_cache_that_outlives_its_weights_is_seen(forgets, parts, tiny_model, t
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     Image.effect_noise((168, 168), 60).convert("RGB").save(tmp_path / "noise.png")
     content = (MediaRef("image", tmp_path / "noise.png"), TextPart("What is it? " * 8))
-    prompts = [render_prompt(family, Sample("long", (Message("user", content),)))]
+    prompts = [family.render_prompt(Sample("long", (Message("user", content),)))]
     process = EngineProcess(forgetful_engine, (str(tiny_model), forgets), tmp_path / "log", 1)
     own = (family, model, media, PrefetchingEngine(process, media))
     try:
@@ -308,12 +302,12 @@ def test_nothing_is_encoded_twice(frozen, parts, tmp_path):
         refs.append(MediaRef("image", tmp_path / f"{name}.png"))
     questions = ["How many?", "What colour?", "Which is larger?", "Is there a circle?"]
     prompts = [
-        render_prompt(family, Sample(f"{i}{q}", (Message("user", (ref, TextPart(q))),)))
+        family.render_prompt(Sample(f"{i}{q}", (Message("user", (ref, TextPart(q))),)))
         for q in questions
         for i, ref in enumerate(refs)
     ]
     process = EngineProcess(counting_engine, (path, str(log), frozen), tmp_path / "log", 1)
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     engine = PrefetchingEngine(process, media)
     image_rows = 36  # 168 / 28 squared
     try:
@@ -336,7 +330,7 @@ def test_nothing_is_encoded_twice(frozen, parts, tmp_path):
 def identity(family, prompt: Prompt, media: MediaCache) -> tuple[int, ...]:
     """The expanded prompt with every vision token named after its image."""
     prepared = [media[m] for m in prompt.media]
-    ids = expand_placeholders(family, prompt.token_ids, prepared)
+    ids = family.expand_placeholders(prompt.token_ids, prepared)
     (image,) = prepared
     return tuple(int(image.digest[:12], 16) if i == family.image_id else i for i in ids)
 

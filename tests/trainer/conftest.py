@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
-from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 
 REWARDS = [[1.5, 0.0, 0.5, 0.5], [1.0, 1.0, 1.0, 1.0], [0.0, 1.5, 0.0, 0.5]]
@@ -21,7 +19,7 @@ def parts(tiny_model, digit_samples):
     """``(family, model, media, scored)``; tests copy the model before they change it."""
     family = load_family(str(tiny_model))
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     rng = np.random.default_rng(0)
 
     def completion() -> Completion:
@@ -31,6 +29,6 @@ def parts(tiny_model, digit_samples):
 
     scored = []
     for sample, rewards in zip(digit_samples, REWARDS, strict=False):
-        group = RolloutGroup(render_prompt(family, sample), tuple(completion() for _ in rewards))
+        group = RolloutGroup(family.render_prompt(sample), tuple(completion() for _ in rewards))
         scored.append(ScoredGroup(group, tuple(Reward(r) for r in rewards)))
     return family, model, media, scored

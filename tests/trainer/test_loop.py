@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.forward import sequences
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import build_critic
 from mmr1.trainer.models.optimizer import Optimizer
@@ -32,7 +33,7 @@ from mmr1.trainer.runs.step import Step
 from mmr1.trainer.sampling.dynamic_sampling import NoSignalError
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.step_rewards import build_step_reward_manager
-from mmr1.vision.families.qwen2_5_vl import load_family, prepare_media, render_prompt
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.algorithms.test_algorithms import own_algorithm
 
@@ -73,7 +74,7 @@ def config_of(files: Path, rewards: dict[str, Any] | None = None, **algorithm: A
 def shared(tiny_model, files) -> Iterator[tuple[Any, ...]]:
     family = load_family(str(tiny_model))
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     with build_composite_reward(config_of(files, name="grpo").rewards) as scorer:
         yield family, model, media, scorer, tiny_model
 
@@ -84,12 +85,14 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
     config = config.model_copy(update={"model": ModelConfig(path=str(path), dtype="float32")})
     model = copy.deepcopy(start)
     algorithm = build_algorithm(config.algorithm)
-    policy = PackedModel(model, family, media, 1.0, 4096)
-    start_scorer = replace(policy, model=copy.deepcopy(model))
-    reference = FrozenReference(policy, start_scorer) if config.algorithm.kl_coef else None
+    inputs = ModelInputs(family, media)
+    policy = PackedModel(model, inputs, 1.0, 4096)
+    reference = None
+    if config.algorithm.kl_coef:
+        reference = FrozenReference(policy, replace(policy, model=copy.deepcopy(model)))
     parts = TrainerComponents(
         sampler=Sampler(samples, 0),
-        render=partial(render_prompt, family),
+        render=family.render_prompt,
         rollout=HfEngine(model, family, media, shares_weights=True),
         rewards=RewardManager(scorer or noise, media, 0.0),
         algorithm=algorithm,
@@ -103,7 +106,7 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
         coefficients=Coefficients(config.algorithm),
         media=media,
         steps=build_step_reward_manager(config.algorithm, family),
-        critic=build_critic(config, family, media),
+        critic=build_critic(config, inputs),
     )
     return list(train(config, parts)), model, reference
 
@@ -172,6 +175,7 @@ def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     with (
         build_composite_reward(config.rewards) as scorer,
         pytest.raises(NoSignalError, match="2 generation batches"),
+        pytest.raises(NoSignalError, match="2 batches"),
     ):
         run(shared, digit_samples, config, scorer)
 
@@ -191,3 +195,23 @@ def test_a_profiler_shows_the_phases(shared, files, digit_samples):
     spans = {event.key: event.count for event in profile.key_averages() if "mmr1/" in event.key}
     phases = ("rollout", "reward", "experience", "update", "sync")
     assert spans == {f"mmr1/{phase}": 2 for phase in phases}  # two steps
+
+
+def test_model_inputs_are_built_once_for_each_group_of_a_step(
+    shared, digit_samples, files, monkeypatch
+):
+    """Old and reference log-probs, values, the critic's updates and three of the policy's."""
+    built = []
+
+    def counting(family, media, group):
+        built.append(group)
+        return group_input(family, media, group)
+
+    monkeypatch.setattr(sequences, "group_input", counting)
+    keys = {"ppo_epochs": 3, "kl_coef": 0.1, "use_kl_loss": True}
+    config = config_of(files, name="ppo", **keys)
+    one_step = config.trainer.model_copy(update={"max_steps": 1})
+    config = config.model_copy(update={"trainer": one_step})
+    (step,), _, _ = run(shared, digit_samples, config)
+    assert [id(group) for group in built] == [id(scored.group) for scored in step.scored]
+    assert len(built) == config.rollout.batch_size

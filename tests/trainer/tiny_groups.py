@@ -15,12 +15,8 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.families import tiny
-from mmr1.vision.families.qwen2_5_vl import (
-    Family,
-    expand_placeholders,
-    load_family,
-    prompt_positions,
-)
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import PreparedMedia
 
 
@@ -32,7 +28,7 @@ def model_dir(preset: str) -> Path:
 
 
 @functools.cache
-def family() -> Family:
+def family() -> ModelFamily:
     return load_family(str(model_dir("tiny")))
 
 
@@ -88,10 +84,12 @@ def group(
     places = sorted(rng.integers(0, text, len(media)).tolist())
     for place, medium in reversed(list(zip(places, media, strict=True))):
         ids.insert(place, names[medium.kind])
-    ids = expand_placeholders(family(), ids, media)
+    ids = family().expand_placeholders(ids, media)
+    positions = family().prompt_positions(ids, media)
     return GroupInput(
         prompt_ids=torch.tensor(ids),
-        prompt_positions=prompt_positions(family(), ids, media),
+        prompt_positions=positions,
+        completion_start=family().completion_start(positions),
         media=tuple(media),
         completions=tuple(torch.tensor(rng.integers(20, 600, n)) for n in completions),
     )

@@ -58,7 +58,7 @@ def test_vllm_gives_the_same_pixels(files: list[Path], tmp_path: Path) -> None:
     from vllm.config import ModelConfig
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
-    from mmr1.vision.families.qwen2_5_vl import load_family
+    from mmr1.vision.families.loading import load_family
     from mmr1.vision.families.tiny import new_model
 
     new_model(tmp_path / "model")
@@ -88,7 +88,7 @@ def test_vllm_counts_what_the_headers_say(tmp_path: Path) -> None:
     from vllm.config import ModelConfig
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
-    from mmr1.vision.families.qwen2_5_vl import decode_media, load_family, media_tokens
+    from mmr1.vision.families.loading import load_family
     from mmr1.vision.families.tiny import new_model
 
     new_model(tmp_path / "model")
@@ -108,7 +108,7 @@ def test_vllm_counts_what_the_headers_say(tmp_path: Path) -> None:
         path = write_video(tmp_path / f"{number}.mp4", frames, width, height, fps)
         refs.append(MediaRef("video", path, options={"fps": chance.choice([1, 2, 4])}))
     for ref in refs:
-        decoded = decode_media(family, ref)
+        decoded = family.decode_media(ref)
         options = {}
         if ref.kind == "video":
             decoded = (decoded[0], dataclasses.asdict(decoded[1]))
@@ -117,7 +117,7 @@ def test_vllm_counts_what_the_headers_say(tmp_path: Path) -> None:
         prompt = f"<|vision_start|><|{ref.kind}_pad|><|vision_end|>"
         out = processor(prompt, mm_items=items, hf_processor_mm_kwargs=options)
         pad = family.image_id if ref.kind == "image" else family.video_id
-        assert out["prompt_token_ids"].count(pad) == media_tokens(family, ref), ref
+        assert out["prompt_token_ids"].count(pad) == family.media_tokens(ref), ref
 
 
 def _normalised(pixels: torch.Tensor, processor: Qwen2VLImageProcessor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForImageTextToText
 
 from mmr1.vision import tower_attention
-from mmr1.vision.features import encode_media
+from mmr1.vision.families.qwen2_5_vl.tower import run_tower
 from mmr1.vision.prepare import PreparedMedia
 
 # Patches of images with whole windows and parts of some, and of a video: windows are 8 x 8.
@@ -57,7 +57,7 @@ def features(tower, media, checkpointing: bool = False):
     if checkpointing:
         tower.gradient_checkpointing_enable({"use_reentrant": False})
     with Calls() as calls:
-        rows = encode_media(tower, media)
+        rows = torch.cat(run_tower(tower, media))
         forward = calls.attention
         rows.square().sum().backward()
     return rows, {n: p.grad for n, p in tower.named_parameters()}, forward, calls.attention
@@ -104,7 +104,7 @@ def test_the_same_features_and_gradients_in_fewer_calls(tower, media, checkpoint
 @pytest.mark.usefixtures("as_on_gpu")
 def test_others_who_call_the_tower_get_transformers_attention(tower, media):
     used = copy.deepcopy(tower)
-    encode_media(used, media[:1])
+    run_tower(used, media[:1])
     assert used.config._attn_implementation == "mmr1_flash"
     grid = torch.tensor([m.grid for m in media])
     patches = torch.cat([m.patches for m in media])

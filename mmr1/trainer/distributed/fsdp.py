@@ -1,10 +1,11 @@
-"""Ranks of ``torch.distributed``: FSDP2 sharding, and micro-batches in lockstep."""
+"""Ranks of ``torch.distributed``: a model sharded over them by FSDP2, forwards in lockstep."""
 
 from __future__ import annotations
 
 import faulthandler
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_scores
-from mmr1.trainer.forward.process_group import LockstepBatch
 from mmr1.trainer.forward.sequences import TokenScores
-from mmr1.vision.families.qwen2_5_vl import unwrapped
+from mmr1.vision.families.loading import model_parts
 
 
 def join(
@@ -85,33 +85,34 @@ def _explained(error: RuntimeError, timeout_s: float, stacks: Path) -> RuntimeEr
     return None
 
 
-class Ranks:
-    """The process group of all ranks."""
+class DistributedProcessGroup:
+    """All ranks; a ``ProcessGroup``."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
 
-    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[LockstepBatch]:
-        count = torch.tensor(len(batches))
-        dist.all_reduce(count, dist.ReduceOp.MAX)
-        runs_vision = torch.zeros(int(count), dtype=torch.int64)
+    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+        most = torch.tensor(len(batches))
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        has_media = torch.zeros(int(most), dtype=torch.int64)
         for i, batch in enumerate(batches):
-            runs_vision[i] = any(group.media for group in batch.groups)
-        dist.all_reduce(runs_vision, dist.ReduceOp.MAX)
-        padding = [None] * (int(count) - len(batches))
+            has_media[i] = any(group.media for group in batch.groups)
+        dist.all_reduce(has_media, dist.ReduceOp.MAX)
+        empty = MicroBatch((), torch.zeros(0, dtype=torch.int64))
+        padded = [*batches, *[empty] * (int(most) - len(batches))]
         return [
-            LockstepBatch(batch, bool(vision))
-            for batch, vision in zip([*batches, *padding], runs_vision, strict=True)
+            replace(batch, run_tower=bool(run_tower))
+            for batch, run_tower in zip(padded, has_media, strict=True)
         ]
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         every: list[dict[str, float]] = [{} for _ in range(self.size)]
         dist.all_gather_object(every, dict(sums))
         totals: dict[str, float] = {}
-        for sums_of_rank in every:
-            for name, value in sums_of_rank.items():
-                total = totals.get(name, 0.0)
-                totals[name] = max(total, value) if name.endswith("_max") else total + value
+        for of_rank in every:
+            for name, value in of_rank.items():
+                before = totals.get(name, 0.0)
+                totals[name] = max(before, value) if name.endswith("_max") else before + value
         return totals
 
 
@@ -122,22 +123,21 @@ def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:
     gathered during a forward and its backward. A frozen vision tower is not sharded: its features
     are cached, so ranks run it at different times.
     """
-    base = unwrapped(model)
-    visual = base.model.visual
-    frozen_tower = not any(p.requires_grad for p in visual.parameters())
+    parts = model_parts(model)
+    tower_parameters = [] if parts.tower is None else list(parts.tower.parameters())
+    frozen_tower = not any(p.requires_grad for p in tower_parameters)
     sums_in_float32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    # The merger is an FSDP unit of its own. Without that, adapters that train only the merger would
-    # lose their gradients in batches in which no rank has an image.
-    tower = [] if frozen_tower else [*visual.blocks, visual.merger]
-    layers = [*base.model.language_model.layers, *tower]
-    for layer in layers:
+    # The merger is a unit too: as part of the rest it would lose gradients where adapters on it are
+    # all that is trained there, in micro-batches in which no rank sees anything.
+    tower = [] if frozen_tower else [*parts.tower_blocks, *parts.tower_mergers]
+    for layer in [*parts.layers, *tower]:
         fully_shard(layer, mesh=mesh, mp_policy=sums_in_float32)
-    root = _PackedForward(model)
-    ignored = set(visual.parameters()) if frozen_tower else None
-    fully_shard(root, mesh=mesh, mp_policy=sums_in_float32, ignored_params=ignored)
+    whole = _PackedForward(model)
+    ignored = set(tower_parameters) if frozen_tower else None
+    fully_shard(whole, mesh=mesh, mp_policy=sums_in_float32, ignored_params=ignored)
 
     def scores(model: Any, *args: Any, **kwargs: Any) -> TokenScores:
-        return TokenScores(*root(*args, **kwargs))
+        return TokenScores(*whole(*args, **kwargs))
 
     return scores
 

@@ -64,7 +64,7 @@ class Rank:
             config,
             family,
             media_cache(family, config),
-            process_group=fsdp.Ranks(self._rank, size),
+            process_group=fsdp.DistributedProcessGroup(self._rank, size),
             shard=lambda model: fsdp.shard(model, mesh),
         )
 

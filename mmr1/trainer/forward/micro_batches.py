@@ -16,18 +16,21 @@ class MicroBatch:
     """What one forward and backward takes.
 
     Attributes:
-        groups: Whole groups, or parts of groups.
+        groups: Whole groups, or groups with some of their completions. Empty where other ranks have
+            work left and this one has none.
         rows: ``[b]`` int64: which sequences of the batch these are, so that
             ``advantages[rows]`` and the like go with them.
+        run_tower: A rank has media in this forward, so a sharded vision tower runs on all.
     """
 
     groups: tuple[GroupInput, ...]
     rows: torch.Tensor
+    run_tower: bool = False
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """A group, or a part of one, with its rows in the batch."""
+class _GroupSlice:
+    """A group with some of its completions, or all, and their rows in the batch."""
 
     group: GroupInput
     rows: tuple[int, ...]
@@ -39,19 +42,22 @@ class _Piece:
 
 @dataclass
 class _Bin:
-    pieces: list[_Piece] = field(default_factory=list)
+    """A micro-batch that is being filled."""
+
+    slices: list[_GroupSlice] = field(default_factory=list)
     digests: set[str] = field(default_factory=set)
     cost: float = 0.0
 
-    def added_cost(self, piece: _Piece, vision_token_cost: float) -> float:
-        """An image that another prompt here shows already costs nothing more."""
-        new = {m.digest: m.tokens for m in piece.group.media if m.digest not in self.digests}
-        return piece.tokens + vision_token_cost * sum(new.values())
+    def added_cost(self, group_slice: _GroupSlice, vision_token_cost: float) -> float:
+        """A medium that another prompt in the bin has already costs nothing more."""
+        media = group_slice.group.media
+        new = {m.digest: m.tokens for m in media if m.digest not in self.digests}
+        return group_slice.tokens + vision_token_cost * sum(new.values())
 
-    def add(self, piece: _Piece, vision_token_cost: float) -> None:
-        self.cost += self.added_cost(piece, vision_token_cost)
-        self.pieces.append(piece)
-        self.digests.update(m.digest for m in piece.group.media)
+    def add(self, group_slice: _GroupSlice, vision_token_cost: float) -> None:
+        self.cost += self.added_cost(group_slice, vision_token_cost)
+        self.slices.append(group_slice)
+        self.digests.update(m.digest for m in group_slice.group.media)
 
 
 def micro_batches(
@@ -64,9 +70,9 @@ def micro_batches(
     """Cut a batch by cost: its tokens, a shared prompt's once, and its vision tokens once more.
 
     A group that fits the budget stays whole. One that does not is cut between completions, and
-    each part brings the prompt again. A single completion that does not fit goes alone. Sums over
-    the micro-batches do not depend on the cut, nor does the gradient of a loss that is such a sum
-    (divide by the token count of the *batch*).
+    each part brings the prompt again. A single completion that does not fit has a micro-batch to
+    itself. Sums over the micro-batches do not depend on the cut, nor does the gradient of a loss
+    that is such a sum (divide by the token count of the *batch*).
 
     Args:
         groups: B sequences in all.
@@ -75,7 +81,7 @@ def micro_batches(
             Qwen2.5-VL-3B, 0.42 for 7B, 0 where the features of a frozen tower are kept.
         keep: ``[B]`` bool, the sequences that count; others (zero advantage, say) are left out,
             and with all of its completions a prompt and its images.
-        whole: Never cut a group; one that does not fit goes alone.
+        whole: Never cut a group; one that does not fit has a micro-batch to itself.
 
     Returns:
         The most expensive first, so that too large a budget fails at once. Together they hold
@@ -86,14 +92,15 @@ def micro_batches(
     """
     if budget <= 0:
         raise ValueError(f"the token budget of a micro-batch must be positive, not {budget}")
-    pieces: list[_Piece] = []
+    slices: list[_GroupSlice] = []
     start = 0
     for group in groups:
         rows = range(start, start + len(group.completions))
         start = rows.stop
-        pieces += _split(_kept(group, rows, keep), math.inf if whole else budget, vision_token_cost)
-    bins = _first_fit(pieces, budget, vision_token_cost)
-    return [_micro_batch(one.pieces) for one in sorted(bins, key=lambda b: -b.cost)]
+        kept = _kept_slice(group, rows, keep)
+        slices += _split(kept, math.inf if whole else budget, vision_token_cost)
+    bins = _first_fit_decreasing(slices, budget, vision_token_cost)
+    return [_micro_batch(b.slices) for b in sorted(bins, key=lambda b: -b.cost)]
 
 
 def balanced(costs: Sequence[float], shares: int) -> list[list[int]]:
@@ -105,30 +112,36 @@ def balanced(costs: Sequence[float], shares: int) -> list[list[int]]:
     [[0, 3], [1, 2, 4]]
     """
     sums = [0.0] * shares
-    found: list[list[int]] = [[] for _ in range(shares)]
+    indices: list[list[int]] = [[] for _ in range(shares)]
     for index in sorted(range(len(costs)), key=lambda i: -costs[i]):
         least = sums.index(min(sums))
         sums[least] += costs[index]
-        found[least].append(index)
-    return [sorted(share) for share in found]
+        indices[least].append(index)
+    return [sorted(share) for share in indices]
 
 
-def _kept(group: GroupInput, rows: range, keep: torch.Tensor | None) -> _Piece:
-    chosen = tuple(row for row in rows if keep is None or keep[row])
-    completions = tuple(group.completions[row - rows.start] for row in chosen)
-    return _Piece(replace(group, completions=completions), chosen)
+def _kept_slice(group: GroupInput, rows: range, keep: torch.Tensor | None) -> _GroupSlice:
+    kept = [i for i, row in enumerate(rows) if keep is None or keep[row]]
+    return _select(_GroupSlice(group, tuple(rows)), kept)
 
 
-def _split(piece: _Piece, budget: float, vision_token_cost: float) -> list[_Piece]:
-    """Parts within the budget, by first fit of the longest completions first."""
-    if not piece.rows:
+def _select(group_slice: _GroupSlice, indices: Sequence[int]) -> _GroupSlice:
+    """The slice with those of its completions."""
+    group = group_slice.group
+    completions = tuple(group.completions[i] for i in indices)
+    rows = tuple(group_slice.rows[i] for i in indices)
+    return _GroupSlice(replace(group, completions=completions), rows)
+
+
+def _split(group_slice: _GroupSlice, budget: float, vision_token_cost: float) -> list[_GroupSlice]:
+    """Slices within the budget, by first fit of the longest completions first."""
+    if not group_slice.rows:
         return []
-    if _Bin().added_cost(piece, vision_token_cost) <= budget:
-        return [piece]
-    empty = replace(piece.group, completions=())
-    fixed = _Bin().added_cost(_Piece(empty, ()), vision_token_cost)
-    lengths = [len(row) for row in piece.group.completions]
-    room = max(budget - fixed, max(lengths))
+    if _Bin().added_cost(group_slice, vision_token_cost) <= budget:
+        return [group_slice]
+    prompt_cost = _Bin().added_cost(_select(group_slice, []), vision_token_cost)
+    lengths = [len(row) for row in group_slice.group.completions]
+    room = max(budget - prompt_cost, max(lengths))
     parts: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         for part in parts:
@@ -137,29 +150,25 @@ def _split(piece: _Piece, budget: float, vision_token_cost: float) -> list[_Piec
                 break
         else:
             parts.append([i])
-    return [_part(piece, sorted(part)) for part in parts]
+    return [_select(group_slice, sorted(part)) for part in parts]
 
 
-def _part(piece: _Piece, indices: Sequence[int]) -> _Piece:
-    completions = tuple(piece.group.completions[i] for i in indices)
-    group = replace(piece.group, completions=completions)
-    return _Piece(group, tuple(piece.rows[i] for i in indices))
-
-
-def _first_fit(pieces: Sequence[_Piece], budget: float, vision_token_cost: float) -> list[_Bin]:
+def _first_fit_decreasing(
+    slices: Sequence[_GroupSlice], budget: float, vision_token_cost: float
+) -> list[_Bin]:
     bins: list[_Bin] = []
-    for piece in sorted(pieces, key=lambda p: -p.tokens):
-        for one in bins:
-            if one.cost + one.added_cost(piece, vision_token_cost) <= budget:
-                one.add(piece, vision_token_cost)
+    for group_slice in sorted(slices, key=lambda s: -s.tokens):
+        for bin_ in bins:
+            if bin_.cost + bin_.added_cost(group_slice, vision_token_cost) <= budget:
+                bin_.add(group_slice, vision_token_cost)
                 break
         else:
             bins.append(_Bin())
-            bins[-1].add(piece, vision_token_cost)
+            bins[-1].add(group_slice, vision_token_cost)
     return bins
 
 
-def _micro_batch(pieces: Sequence[_Piece]) -> MicroBatch:
-    ordered = sorted(pieces, key=lambda p: p.rows)
-    rows = torch.tensor([row for piece in ordered for row in piece.rows])
-    return MicroBatch(tuple(piece.group for piece in ordered), rows)
+def _micro_batch(slices: Sequence[_GroupSlice]) -> MicroBatch:
+    ordered = sorted(slices, key=lambda s: s.rows)
+    rows = torch.tensor([row for group_slice in ordered for row in group_slice.rows])
+    return MicroBatch(tuple(group_slice.group for group_slice in ordered), rows)

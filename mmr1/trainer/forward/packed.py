@@ -18,7 +18,8 @@ from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS, token_logprobs
 from mmr1.trainer.forward.packing import Packed, Read, pack
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores
-from mmr1.vision.families.qwen2_5_vl import unwrapped
+from mmr1.vision.families.family import ModelParts
+from mmr1.vision.families.loading import architecture_of, model_parts
 from mmr1.vision.features import FeatureCache, encode_media, encode_nothing
 
 
@@ -35,7 +36,7 @@ def packed_scores(
     """Log-probs and entropies of all completion tokens. Differentiable.
 
     Args:
-        model: A ``Qwen2_5_VLForConditionalGeneration``, as it is or inside a peft model.
+        model: A transformers model of a known family, as it is or inside a peft model.
         groups: B sequences in all.
         temperature: That of the rollout; the logits are divided by it.
         forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
@@ -45,9 +46,9 @@ def packed_scores(
             and other ranks run it.
         reference: To measure the KL to: of the same groups, from :func:`packed_distributions`.
     """
-    base = unwrapped(model)
-    packed = pack(groups, _placeholder_ids(base), base.device)
-    hidden, weight = _forward(base, packed, features, run_tower), _output_weight(base)
+    parts = model_parts(model)
+    packed = pack(groups, parts.placeholder_ids, model.device)
+    hidden, weight = _forward(model, packed, features, run_tower), _output_weight(parts)
     logprobs, entropy = token_logprobs(
         hidden, weight, packed.targets, temperature, forbidden_ids, chunk_elements
     )
@@ -65,7 +66,7 @@ def packed_distributions(
 ) -> Distributions:
     """What a model would have drawn each completion token from, without gradient."""
     hidden, _ = packed_hidden(model, groups, "before", features)
-    return Distributions(hidden, _output_weight(unwrapped(model)))
+    return Distributions(hidden, _output_weight(model_parts(model)))
 
 
 def packed_hidden(
@@ -84,9 +85,8 @@ def packed_hidden(
         ``[N, H]``, sequences in group order, and the ``[B, R]`` bool mask of their places;
         ``to_rows`` brings ``[N]`` values there.
     """
-    base = unwrapped(model)
-    packed = pack(groups, _placeholder_ids(base), base.device, read)
-    return _forward(base, packed, features), packed.mask
+    packed = pack(groups, model_parts(model).placeholder_ids, model.device, read)
+    return _forward(model, packed, features), packed.mask
 
 
 def to_rows(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -94,12 +94,8 @@ def to_rows(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return values.new_zeros(mask.shape).masked_scatter(mask, values)
 
 
-def _placeholder_ids(base: Any) -> tuple[int, int]:
-    return base.config.image_token_id, base.config.video_token_id
-
-
-def _output_weight(base: Any) -> torch.Tensor:
-    head = base.lm_head
+def _output_weight(parts: ModelParts) -> torch.Tensor:
+    head = parts.lm_head
     if type(head) is not torch.nn.Linear or head.bias is not None:
         raise ValueError(
             f"lm_head is a {type(head).__name__}; log-probs are computed from its plain weight, so "
@@ -109,34 +105,37 @@ def _output_weight(base: Any) -> torch.Tensor:
 
 
 def _forward(
-    base: Any, packed: Packed, features: FeatureCache | None, run_tower: bool = False
+    model: Any, packed: Packed, features: FeatureCache | None, run_tower: bool = False
 ) -> torch.Tensor:
     """``[N, H]``: the hidden states that ``packed.rows`` names."""
-    text_model = base.model.language_model
-    embeddings = text_model.embed_tokens(packed.ids)
+    architecture, parts = architecture_of(model), model_parts(model)
+    embeddings = parts.embed_tokens(packed.ids)
+    tokens = {"inputs_embeds": embeddings[None]}
     if packed.media:
-        encoded = encode_media(base.model.visual, packed.media, features)
-        placed = encoded.to(embeddings.dtype).index_select(0, packed.feature_rows)
-        embeddings = embeddings.index_copy(0, packed.feature_slots, placed)
+        encoded = encode_media(model, packed.media, features).to(embeddings.dtype)
+        placed = encoded.index_select(0, packed.feature_rows)
+        tokens = architecture.language_inputs(embeddings[None], packed.feature_slots, placed)
     elif run_tower:
-        embeddings = embeddings + 0 * encode_nothing(base.model.visual).to(embeddings.dtype)
-    text_model.config._attn_implementation = NAME
-    hidden = text_model(
-        inputs_embeds=embeddings[None],
-        position_ids=packed.positions[:, None],
+        blank = encode_nothing(model).to(embeddings.dtype)
+        tokens = {"inputs_embeds": (embeddings + 0 * blank.sum())[None]}
+    places, rope = packed.positions[:1], packed.positions[1:, None]
+    parts.language_model.config._attn_implementation = NAME
+    hidden = parts.language_model(
+        **tokens,
+        position_ids=architecture.position_ids(rope, places),
         # A mapping is taken as it is: no mask is built from positions or by tokens squared.
         attention_mask={"full_attention": None},
         use_cache=False,
         layout=packed.layout,
     ).last_hidden_state
-    _check_forward(text_model, packed, hidden)
+    _check_forward(parts, packed, hidden, architecture.position_rows)
     return hidden[0].index_select(0, packed.rows)
 
 
-def _check_forward(text_model: Any, packed: Packed, hidden: torch.Tensor) -> None:
+def _check_forward(parts: ModelParts, packed: Packed, hidden: torch.Tensor, rows: int) -> None:
     """Packing goes wrong silently: these are the ways that were seen."""
     ran = len(packed.layout.calls)
-    layers = len(text_model.layers)
+    layers = len(parts.layers)
     assert ran == layers, f"{layers - ran} of {layers} layers mixed the packed sequences"
-    assert packed.positions.shape == (4, len(packed.ids)), "a packed forward has 4-row positions"
+    assert packed.positions.shape == (1 + rows, len(packed.ids)), packed.positions.shape
     assert hidden.shape[:2] == (1, len(packed.ids)), hidden.shape

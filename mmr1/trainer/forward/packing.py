@@ -26,7 +26,8 @@ class Packed:
 
     Attributes:
         ids: ``[T]`` int64.
-        positions: ``[4, T]`` int64: place within the sequence, then the three M-RoPE rows.
+        positions: ``[1 + rows, T]`` int64: place within the sequence, then the rows of positions
+            for the rotary embedding (three for M-RoPE).
         layout: Who attends to whom.
         rows: ``[N]`` int64, where the hidden state of each completion token is read; completions
             in order, and within them tokens in order.
@@ -67,15 +68,15 @@ def pack(
     """
     assert groups, "nothing to pack"
     assert all(group.completions for group in groups), "a group has no completions"
-    pieces = [_pieces(group, read) for group in groups]
-    ids = torch.cat([p.prefix for p in pieces] + [row for p in pieces for row in p.suffixes])
+    segments = [_segments(group, read) for group in groups]
+    ids = torch.cat([p.prefix for p in segments] + [row for p in segments for row in p.suffixes])
     media, feature_rows, feature_slots = _place_media(groups, ids, placeholder_ids)
     completion_ids, mask = completion_batch(groups)
     return Packed(
         ids=ids.to(device),
-        positions=_positions(pieces).to(device),
-        layout=_layout(pieces, device),
-        rows=_read_rows(pieces, read).to(device),
+        positions=_positions(segments).to(device),
+        layout=_layout(segments, device),
+        rows=_read_rows(segments, read).to(device),
         mask=mask.to(device),
         targets=completion_ids[mask].to(device),
         media=media,
@@ -85,29 +86,25 @@ def pack(
 
 
 @dataclass(frozen=True)
-class _Pieces:
-    """A group cut up: its prefix ``[L]``, and its suffixes unless it has a single completion."""
+class _GroupSegments:
+    """A group's prefix ``[L]``, and its suffixes unless it has a single completion."""
 
     group: GroupInput
     prefix: torch.Tensor
     suffixes: tuple[torch.Tensor, ...]
 
-    @property
-    def next_position(self) -> int:
-        return int(self.group.prompt_positions.max()) + 1
 
-
-def _pieces(group: GroupInput, read: Read) -> _Pieces:
+def _segments(group: GroupInput, read: Read) -> _GroupSegments:
     fed = tuple(row if read == "at" else row[:-1] for row in group.completions)
     if len(fed) == 1:
-        return _Pieces(group, torch.cat([group.prompt_ids, *fed]), ())
-    return _Pieces(group, group.prompt_ids, fed)
+        return _GroupSegments(group, torch.cat([group.prompt_ids, *fed]), ())
+    return _GroupSegments(group, group.prompt_ids, fed)
 
 
-def _layout(pieces: Sequence[_Pieces], device: torch.device) -> AttentionLayout:
-    prefixes = tuple(len(p.prefix) for p in pieces)
-    suffixes = tuple(len(row) for p in pieces for row in p.suffixes)
-    per_prefix = tuple(sum(len(row) for row in p.suffixes) for p in pieces)
+def _layout(segments: Sequence[_GroupSegments], device: torch.device) -> AttentionLayout:
+    prefixes = tuple(len(p.prefix) for p in segments)
+    suffixes = tuple(len(row) for p in segments for row in p.suffixes)
+    per_prefix = tuple(sum(len(row) for row in p.suffixes) for p in segments)
     return AttentionLayout(
         prefixes=Blocks(prefixes, prefixes, causal=True, device=device),
         suffixes=Blocks(suffixes, suffixes, causal=True, device=device),
@@ -115,21 +112,22 @@ def _layout(pieces: Sequence[_Pieces], device: torch.device) -> AttentionLayout:
     )
 
 
-def _positions(pieces: Sequence[_Pieces]) -> torch.Tensor:
-    """``[4, T]``. Every suffix goes on where its prompt ended, as if it were the only one."""
+def _positions(segments: Sequence[_GroupSegments]) -> torch.Tensor:
+    """``[1 + rows, T]``. Every suffix goes on where its prompt ended, as if there were no other."""
+    rows = len(segments[0].group.prompt_positions)
     parts = []
-    starts, lengths = [], []  # of each suffix; a start is (in the sequence, in M-RoPE)
-    for p in pieces:
+    starts, lengths = [], []  # of each suffix; a start is (place in the sequence, position)
+    for p in segments:
         prompt_length = len(p.group.prompt_ids)
-        own = torch.arange(len(p.prefix) - prompt_length) + p.next_position
-        rope = torch.cat([p.group.prompt_positions, own.expand(3, -1)], dim=1)
+        own = torch.arange(len(p.prefix) - prompt_length) + p.group.completion_start
+        rope = torch.cat([p.group.prompt_positions, own.expand(rows, -1)], dim=1)
         parts.append(torch.cat([torch.arange(len(p.prefix))[None], rope]))
-        starts += [(prompt_length, p.next_position)] * len(p.suffixes)
+        starts += [(prompt_length, p.group.completion_start)] * len(p.suffixes)
         lengths += [len(row) for row in p.suffixes]
     if lengths:
         lengths_t = torch.tensor(lengths)
         begin = torch.tensor(starts).T.repeat_interleave(lengths_t, dim=1)
-        parts.append((begin + _steps(lengths_t))[[0, 1, 1, 1]])
+        parts.append((begin + _steps(lengths_t))[[0] + [1] * rows])
     return torch.cat(parts, dim=1)
 
 
@@ -139,11 +137,11 @@ def _steps(lengths: torch.Tensor) -> torch.Tensor:
     return torch.arange(int(lengths.sum())) - starts.repeat_interleave(lengths)
 
 
-def _read_rows(pieces: Sequence[_Pieces], read: Read) -> torch.Tensor:
+def _read_rows(segments: Sequence[_GroupSegments], read: Read) -> torch.Tensor:
     """``[N]``. Token t of a completion is read at its own row, or one before it."""
     firsts, lengths = [], []  # rows where tokens 0 and 1 are read; the rest follows token 1
-    prefix_start, suffix_start = 0, sum(len(p.prefix) for p in pieces)
-    for p in pieces:
+    prefix_start, suffix_start = 0, sum(len(p.prefix) for p in segments)
+    for p in segments:
         prompt_end = prefix_start + len(p.group.prompt_ids)
         own_rows = [prompt_end]
         if p.suffixes:

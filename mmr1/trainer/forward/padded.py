@@ -13,7 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.trainer.forward.logprob_head import FORBIDDEN
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_batch
-from mmr1.vision.prepare import PreparedMedia, media_inputs
+from mmr1.vision.families.family import Architecture
+from mmr1.vision.families.loading import architecture_of, model_parts
+from mmr1.vision.prepare import PreparedMedia
 
 
 def padded_scores(
@@ -25,21 +27,20 @@ def padded_scores(
     """Log-probs and entropies of all completion tokens, by one padded batch. Differentiable.
 
     Args:
-        model: A ``Qwen2_5_VLForConditionalGeneration``.
+        model: A transformers model of a known family.
         groups: B sequences in all.
         temperature: That of the rollout; the logits are divided by it.
         forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
     """
     device = model.device
-    inputs = _padded_inputs(groups)
-    hidden = model.model(**{k: v.to(device) for k, v in inputs.items()}, use_cache=False)[0]
-
+    hidden = padded_hidden(model, groups)
     completion_ids, mask = completion_batch(groups)
     # The logits at position p predict the token at p + 1: row b's completion starts at prompt_b.
     prompt_lengths = torch.tensor([len(g.prompt_ids) for g in groups for _ in g.completions])
     columns = prompt_lengths[:, None] - 1 + torch.arange(completion_ids.shape[1])
     rows = torch.arange(len(prompt_lengths))[:, None].expand_as(columns)
-    logits = model.lm_head(hidden[rows[mask], columns[mask]]).float() / temperature  # [N, V]
+    states = hidden[rows[mask], columns[mask]]
+    logits = model_parts(model).lm_head(states).float() / temperature  # [N, V]
     logits[:, list(forbidden_ids)] = FORBIDDEN
 
     log_distribution = logits.log_softmax(-1)
@@ -49,12 +50,21 @@ def padded_scores(
     return TokenScores(_scatter(logprobs, mask), _scatter(entropy, mask))
 
 
+def padded_hidden(model: Any, groups: Sequence[GroupInput]) -> torch.Tensor:
+    """Hidden states of all sequences, ``[B, T, H]``. Differentiable."""
+    inputs = _padded_inputs(architecture_of(model), groups)
+    on_device = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+    return model.model(**on_device, use_cache=False)[0]
+
+
 def _scatter(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     mask = mask.to(values.device)
     return torch.zeros(mask.shape, device=values.device).masked_scatter(mask, values)
 
 
-def _padded_inputs(groups: Sequence[GroupInput]) -> dict[str, torch.Tensor]:
+def _padded_inputs(
+    architecture: Architecture, groups: Sequence[GroupInput]
+) -> dict[str, torch.Tensor]:
     ids, positions = [], []
     media: list[PreparedMedia] = []
     for group in groups:
@@ -64,9 +74,10 @@ def _padded_inputs(groups: Sequence[GroupInput]) -> dict[str, torch.Tensor]:
             positions.append(torch.cat(both, dim=1).T)
             media.extend(group.media)
     attention_mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
+    rope = pad_sequence(positions, batch_first=True).permute(2, 0, 1)  # [rows, B, T]
     return {
         "input_ids": pad_sequence(ids, batch_first=True),
         "attention_mask": attention_mask,
-        "position_ids": pad_sequence(positions, batch_first=True).permute(2, 0, 1),  # [3, B, T]
-        **media_inputs(media),
+        "position_ids": architecture.position_ids(rope),
+        **architecture.media_inputs(media),
     }

@@ -1,36 +1,16 @@
-"""Who computes an update: one process alone, or ranks that take every turn together.
+"""Which processes compute an update: a single one, or ranks whose forwards run in lockstep.
 
 A sharded model is gathered layer by layer as it runs, so every rank must run the same layers the
-same number of times: ``ProcessGroup`` says in which turns, and adds up what the ranks logged.
+same number of times. ``ProcessGroup`` gives the ranks equally many micro-batches, and adds up what
+they logged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from mmr1.trainer.forward.micro_batches import MicroBatch
-
-
-@dataclass(frozen=True, slots=True)
-class LockstepBatch:
-    """One forward (and backward) of every rank.
-
-    Attributes:
-        micro_batch: What this rank computes; None when only other ranks have work left. It then
-            runs a dummy batch.
-        vision: The vision tower runs on some rank, so it must on all.
-    """
-
-    micro_batch: MicroBatch | None
-    vision: bool = False
-
-
-def own_micro_batch(lockstep: LockstepBatch) -> MicroBatch:
-    """The batch of a turn of a process that is alone."""
-    assert lockstep.micro_batch is not None, "this runs in one process"
-    return lockstep.micro_batch
 
 
 class ProcessGroup(Protocol):
@@ -39,8 +19,11 @@ class ProcessGroup(Protocol):
     rank: int
     size: int
 
-    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[LockstepBatch]:
-        """The turns of this rank, as many as those of the rank with most micro-batches."""
+    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+        """This rank's micro-batches, as many as those of the rank with most.
+
+        Empty ones are added at the end, and ``run_tower`` is set where any rank has media.
+        """
         ...
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
@@ -52,12 +35,12 @@ class ProcessGroup(Protocol):
 
 
 class SingleProcess:
-    """A single process."""
+    """A process without others."""
 
     rank, size = 0, 1
 
-    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[LockstepBatch]:
-        return [LockstepBatch(batch) for batch in batches]
+    def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+        return list(batches)
 
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         return dict(sums)

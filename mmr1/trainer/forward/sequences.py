@@ -1,4 +1,4 @@
-"""What goes through the network: a prompt, its media and the completions that share them."""
+"""Model inputs: a prompt, its media and its completions as tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.types import RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import Family, expand_placeholders, prompt_positions
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
 
@@ -19,20 +19,22 @@ class GroupInput:
 
     Attributes:
         prompt_ids: ``[P]`` int64, placeholders expanded.
-        prompt_positions: ``[3, P]`` int64 M-RoPE positions of the prompt.
+        prompt_positions: ``[rows, P]`` int64 positions of the prompt, 3 rows for M-RoPE.
+        completion_start: Position of the first completion token, on all rows.
         media: The prompt's images and videos, in placeholder order.
         completions: n tensors ``[R_i]`` int64.
     """
 
     prompt_ids: torch.Tensor
     prompt_positions: torch.Tensor
+    completion_start: int
     media: tuple[PreparedMedia, ...]
     completions: tuple[torch.Tensor, ...]
 
     def completion_positions(self, index: int) -> torch.Tensor:
-        """``[3, R_i]``: all rows go on from the prompt's largest position."""
-        start = int(self.prompt_positions.max()) + 1
-        return torch.arange(start, start + len(self.completions[index])).expand(3, -1)
+        """``[rows, R_i]``."""
+        steps = torch.arange(len(self.completions[index]))
+        return (self.completion_start + steps).expand(len(self.prompt_positions), -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +52,43 @@ class TokenScores:
     kl: torch.Tensor | None = None
 
 
-def group_input(
-    family: Family, media: MediaCache, group: RolloutGroup, keep: Sequence[int] | None = None
-) -> GroupInput:
-    """Tensors of a rollout group, or of those of its completions whose indices are in ``keep``."""
+class ModelInputs:
+    """The model inputs of rollout groups, each built once for a batch of groups.
+
+    Those of the last batch are kept. In a training step policy, reference and critic share one
+    ``ModelInputs``, so log-probs, values and all epochs of the update use what was built first.
+    Groups are told apart by identity.
+
+    Attributes:
+        family: That of the models.
+    """
+
+    def __init__(self, family: ModelFamily, media: MediaCache) -> None:
+        self.family = family
+        self._media = media
+        self._last: dict[int, tuple[RolloutGroup, GroupInput]] = {}
+
+    def of(self, groups: Sequence[RolloutGroup]) -> list[GroupInput]:
+        """Their inputs, in order."""
+        # A group is kept beside its inputs, so that no other object can take over its id.
+        self._last = {
+            id(g): self._last.get(id(g)) or (g, group_input(self.family, self._media, g))
+            for g in groups
+        }
+        return [self._last[id(group)][1] for group in groups]
+
+
+def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> GroupInput:
+    """The model inputs of a rollout group."""
     prepared = tuple(media[m] for m in group.prompt.media)
-    prompt_ids = expand_placeholders(family, group.prompt.token_ids, prepared)
-    chosen = range(len(group.completions)) if keep is None else keep
+    prompt_ids = family.expand_placeholders(group.prompt.token_ids, prepared)
+    positions = family.prompt_positions(prompt_ids, prepared)
     return GroupInput(
         prompt_ids=torch.tensor(prompt_ids),
-        prompt_positions=prompt_positions(family, prompt_ids, prepared),
+        prompt_positions=positions,
+        completion_start=family.completion_start(positions),
         media=prepared,
-        completions=tuple(torch.tensor(group.completions[i].token_ids) for i in chosen),
+        completions=tuple(torch.tensor(c.token_ids) for c in group.completions),
     )
 
 

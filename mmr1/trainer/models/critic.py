@@ -1,4 +1,4 @@
-"""The critic: what return a completion is heading for, token by token, and how it learns that."""
+"""The critic of PPO: the expected return at every token, and how it learns to predict it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ import torch
 
 from mmr1.config import Config
 from mmr1.trainer.algorithms.losses import token_weights, value_loss
-from mmr1.trainer.forward.process_group import own_micro_batch
+from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model, feature_cache
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import PackedScalarModel, load_scalar_model
-from mmr1.trainer.models.state import TRAINING, WriteCheckpoint, copies, load_tensors, save_tensors
+from mmr1.trainer.models.state import (
+    TRAINING,
+    WriteCheckpoint,
+    copy_to_cpu,
+    load_tensors,
+    save_tensors,
+)
 from mmr1.types import Experience, RolloutGroup, StepStats
-from mmr1.vision.families.qwen2_5_vl import Family
-from mmr1.vision.prepare import MediaCache
 
 FOLDER = f"{TRAINING}/critic"
 
@@ -51,15 +56,19 @@ class LocalCritic:
     """The critic of a single process: a value head on a vision-language model of its own."""
 
     def __init__(
-        self, scorer: PackedScalarModel, optimizer: Optimizer, updates: int, clip: float | None
+        self,
+        scalar_model: PackedScalarModel,
+        optimizer: Optimizer,
+        updates: int,
+        clip: float | None,
     ) -> None:
-        self._scorer = scorer
+        self._scalar_model = scalar_model
         self._optimizer = optimizer
         self._updates = updates
         self._clip = clip
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return self._scorer.all(groups)
+        return self._scalar_model.group_values(groups)
 
     def update(self, experience: Experience) -> StepStats:
         """``updates`` optimizer steps on the batch.
@@ -67,28 +76,33 @@ class LocalCritic:
         Raises:
             NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
         """
-        self._scorer.model.train()
+        self._scalar_model.model.train()
         stats = critic_stats(experience)
         if self._optimizer.steps_taken == 0:
-            experience = self._begin_near(experience)
+            experience = self._fit_head(experience)
+        groups = [scored.group for scored in experience.groups]
+        learning = experience.completion_mask.any(dim=1)
+        batches = self._scalar_model.packed_model.batches(groups, learning)
         for _ in range(self._updates):
-            stats["critic/loss"] = self._accumulate(experience)
+            stats["critic/loss"] = self._accumulate(experience, batches)
             stats["critic/lr"] = self._optimizer.lr
             stats["critic/grad_norm"] = self._optimizer.step()
         return stats
 
     @torch.no_grad()
-    def _begin_near(self, experience: Experience) -> Experience:
-        """Bring the head to the first returns, as near as a straight line of its values comes.
+    def _fit_head(self, experience: Experience) -> Experience:
+        """Scale and shift the head so that its values fit the first returns by least squares.
 
         Else the whole network would learn their mean and scale first, by making its states alike:
-        a head from zero knows neither, and a reward model's numbers are of a scale of their own.
-        The batch goes on with the values of the new head, for the clip is around them.
+        a head of zeros has neither, and a reward model's numbers are of a scale of their own.
+
+        Returns:
+            The batch with the values of the new head, around which the update is clipped.
         """
         assert experience.values is not None
         assert experience.returns is not None
-        mask, head = experience.completion_mask, self._scorer.model.head
-        slope, offset = line(experience.values[mask], experience.returns[mask])
+        mask, head = experience.completion_mask, self._scalar_model.model.head
+        slope, offset = fit_line(experience.values[mask], experience.returns[mask])
         head.weight.mul_(slope)
         head.bias.mul_(slope).add_(offset)
         self._optimizer.parameters_changed()
@@ -97,7 +111,7 @@ class LocalCritic:
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
         tensors = self._optimizer.tensors()
         if copy:
-            tensors = copies(tensors)
+            tensors = copy_to_cpu(tensors)
         return lambda folder: save_tensors(folder / FOLDER, tensors)
 
     def load_snapshot(self, checkpoint: Path) -> None:
@@ -110,17 +124,14 @@ class LocalCritic:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def _accumulate(self, experience: Experience) -> float:
+    def _accumulate(self, experience: Experience, batches: Sequence[MicroBatch]) -> float:
         """Sum up the gradient of the mean loss per token; returns that loss."""
         assert experience.values is not None
         assert experience.returns is not None
         weights = token_weights(experience.completion_mask, "token-mean")
-        kept = experience.completion_mask.any(dim=1)
         total = 0.0
-        groups = [scored.group for scored in experience.groups]
-        for lockstep in self._scorer.scorer.lockstep_batches(groups, kept):
-            batch = own_micro_batch(lockstep)
-            values = self._scorer.scores(batch)
+        for batch in batches:
+            values = self._scalar_model.values(batch)
             own, old, returns = (
                 x[batch.rows, : values.shape[1]].to(values)
                 for x in (weights, experience.values, experience.returns)
@@ -132,27 +143,27 @@ class LocalCritic:
         return total
 
 
-def build_critic(config: Config, family: Family, media: MediaCache) -> LocalCritic | None:
+def build_critic(config: Config, inputs: ModelInputs) -> LocalCritic | None:
     """The critic that ``algorithm.critic`` describes, or None; adapters where the policy has them.
 
     Raises:
         ValueError: There is no model at its path.
     """
-    wanted = config.algorithm.critic
-    if wanted is None:
+    critic = config.algorithm.critic
+    if critic is None:
         return None
-    where = config.model.model_copy(update={"path": wanted.path or config.model.path})
-    model = load_scalar_model(where, "algorithm.critic.path")
+    model_config = config.model.model_copy(update={"path": critic.path or config.model.path})
+    model = load_scalar_model(model_config, "algorithm.critic.path")
     # Its tower may be another than the policy's, so it keeps features of its own.
     features = feature_cache(config)
-    scorer = build_packed_model(config, model.backbone, family, media, 1.0, features)
+    backbone = build_packed_model(config, model.backbone, inputs, 1.0, features)
     settings = config.optimizer.model_copy(
-        update={"lr": wanted.lr, "lr_scheduler_type": "constant"}
+        update={"lr": critic.lr, "lr_scheduler_type": "constant"}
     )
-    updates = wanted.ppo_epochs or config.algorithm.ppo_epochs
+    updates = critic.ppo_epochs or config.algorithm.ppo_epochs
     optimizer = Optimizer(model, settings, config.trainer.max_steps * updates)
     return LocalCritic(
-        PackedScalarModel(model, scorer, "before"), optimizer, updates, wanted.cliprange_value
+        PackedScalarModel(model, backbone, "before"), optimizer, updates, critic.cliprange_value
     )
 
 
@@ -167,10 +178,10 @@ def critic_stats(experience: Experience) -> StepStats:
     return stats if explained is None else {**stats, "critic/explained_variance": explained}
 
 
-def line(x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+def fit_line(x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
     """Slope and offset of the least-squares line ``[N] -> [N]``; slope 1 where x is constant.
 
-    >>> line(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 3.0, 5.0]))
+    >>> fit_line(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 3.0, 5.0]))
     (2.0, 1.0)
     """
     spread = x - x.mean()

@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.loading import find_architecture, model_parts
 from mmr1.vision.features import FeatureCache
-from mmr1.vision.prepare import MediaCache
 
 
 def load_model(config: ModelConfig) -> Any:
-    """The model on the GPU if there is one."""
+    """The model on the GPU if there is one.
+
+    Raises:
+        ValueError: There is no model at ``config.path``, or no family for it.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return AutoModelForImageTextToText.from_pretrained(
-        config.path, dtype=getattr(torch, config.dtype)
-    ).to(device)
+    auto_class = find_architecture(config.path).auto_class
+    return auto_class.from_pretrained(config.path, dtype=getattr(torch, config.dtype)).to(device)
 
 
 def load_trainable(config: ModelConfig) -> Any:
@@ -30,8 +32,9 @@ def load_trainable(config: ModelConfig) -> Any:
         ValueError: The adapters fit no layer.
     """
     model = load_model(config)
-    if config.freeze_vision_tower:
-        model.model.visual.requires_grad_(False)
+    tower = model_parts(model).tower
+    if config.freeze_vision_tower and tower is not None:
+        tower.requires_grad_(False)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora is None:
@@ -47,16 +50,14 @@ def feature_cache(config: Config) -> FeatureCache | None:
 def build_packed_model(
     config: Config,
     model: Any,
-    family: Family,
-    media: MediaCache,
+    inputs: ModelInputs,
     temperature: float,
     features: FeatureCache | None = None,
 ) -> PackedModel:
-    """What scores completions under ``model`` within the memory that the configuration allows."""
+    """``model`` with packed forwards that need no more memory than the configuration allows."""
     return PackedModel(
         model,
-        family,
-        media,
+        inputs,
         temperature,
         config.trainer.micro_batch_tokens,
         config.trainer.vision_token_cost,

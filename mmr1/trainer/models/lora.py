@@ -6,6 +6,7 @@ Only the adapters are trained. Outside the trainer nobody sees them: engines and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from mmr1.config import LoraConfig
+from mmr1.vision.families.loading import model_parts
 
 ADAPTER_FOLDER = "adapter"
 _ADAPTER = "default"
@@ -27,23 +29,30 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
     Raises:
         ValueError: ``model.lora.target_modules`` names no layer of the model.
     """
-    wanted = config.target_modules
+    targets = config.target_modules
     settings = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
-        target_modules=wanted if isinstance(wanted, str) else list(wanted),
-        exclude_modules=r".*\bvisual\..*" if freeze_vision_tower else None,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        exclude_modules=_inside_tower(model) if freeze_vision_tower else None,
     )
     try:
         return peft.get_peft_model(model, settings)
     except ValueError as error:
         kinds = {n.rpartition(".")[2] for n, m in model.named_modules() if _is_linear(m)}
         raise ValueError(
-            f"model.lora.target_modules={wanted!r} finds no linear layer"
+            f"model.lora.target_modules={targets!r} finds no linear layer"
             f"{' outside the frozen vision tower' if freeze_vision_tower else ''}; "
             f"the model's are called {', '.join(sorted(kinds - {'lm_head'}))}"
         ) from error
+
+
+def _inside_tower(model: Any) -> str | None:
+    """A pattern of the names of the vision tower's modules; None without a tower."""
+    tower = model_parts(model).tower
+    names = [name for name, module in model.named_modules() if module is tower]
+    return rf"{re.escape(names[0])}\..*" if names else None
 
 
 def has_adapters(model: Any) -> bool:

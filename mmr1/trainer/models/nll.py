@@ -1,11 +1,10 @@
-"""The gradient of a batch's negative log-likelihood: SFT's loss, and the PTX term's."""
+"""The gradient of the negative log-likelihood of a batch, for SFT and for the PTX term."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from mmr1.trainer.algorithms.losses import token_weights
-from mmr1.trainer.forward.process_group import own_micro_batch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.optimizer import check_finite
 from mmr1.trainer.models.packed_model import PackedModel
@@ -13,7 +12,7 @@ from mmr1.types import RolloutGroup
 
 
 def add_nll_gradient(
-    scorer: PackedModel, groups: Sequence[RolloutGroup], coefficient: float = 1.0
+    packed_model: PackedModel, groups: Sequence[RolloutGroup], coefficient: float = 1.0
 ) -> float:
     """Add ``coefficient`` times the gradient of the mean per token to the model's gradients.
 
@@ -25,10 +24,9 @@ def add_nll_gradient(
     """
     weights = token_weights(completion_mask(groups), "token-mean")
     total = 0.0
-    for lockstep in scorer.lockstep_batches(groups):
-        logprobs = scorer.scores(lockstep).logprobs
-        own_weights = weights[own_micro_batch(lockstep).rows, : logprobs.shape[1]].to(logprobs)
-        loss = -(own_weights * logprobs).sum()
+    for batch in packed_model.batches(groups):
+        logprobs = packed_model.token_scores(batch).logprobs
+        loss = -(weights[batch.rows, : logprobs.shape[1]].to(logprobs) * logprobs).sum()
         (coefficient * loss).backward()
         total += float(loss.detach())
     check_finite(total)

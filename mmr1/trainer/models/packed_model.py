@@ -1,4 +1,4 @@
-"""How probable completions are under a model: what policy and reference have in common."""
+"""A model and its packed forward: what policy, reference and offline training have in common."""
 
 from __future__ import annotations
 
@@ -9,27 +9,23 @@ from typing import Any
 import torch
 
 from mmr1.trainer.forward.kl_head import Distributions
-from mmr1.trainer.forward.micro_batches import micro_batches
+from mmr1.trainer.forward.micro_batches import MicroBatch, micro_batches
 from mmr1.trainer.forward.packed import packed_distributions, packed_scores
-from mmr1.trainer.forward.process_group import (
-    LockstepBatch,
-    ProcessGroup,
-    SingleProcess,
-    own_micro_batch,
-)
-from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_mask, group_input
+from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
+from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores, completion_mask
 from mmr1.trainer.models.state import copy_into, model_weights
 from mmr1.types import RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.loading import architecture_of
 from mmr1.vision.features import FeatureCache
-from mmr1.vision.prepare import MediaCache
 
 
 @dataclass(frozen=True, slots=True)
 class PackedModel:
-    """Scores completions under a model.
+    """Computes log-probs and entropies of completions by packed forwards.
 
     Attributes:
+        inputs: Builds what the model is fed; shared by all models of a training step.
         temperature: That of the rollout.
         budget: Largest cost of a forward pass, in tokens; see ``micro_batches``.
         vision_token_cost: Cost of a vision token in the tower, in language-model tokens.
@@ -39,8 +35,7 @@ class PackedModel:
     """
 
     model: Any
-    family: Family
-    media: MediaCache
+    inputs: ModelInputs
     temperature: float
     budget: int
     vision_token_cost: float = 1.0
@@ -48,59 +43,65 @@ class PackedModel:
     process_group: ProcessGroup = field(default_factory=SingleProcess)
     forward: Callable[..., TokenScores] = packed_scores
 
-    def lockstep_batches(
+    @property
+    def family(self) -> ModelFamily:
+        return self.inputs.family
+
+    def batches(
         self,
         groups: Sequence[RolloutGroup],
         keep: torch.Tensor | None = None,
         whole: bool = False,
-    ) -> list[LockstepBatch]:
+    ) -> list[MicroBatch]:
         """The completions of B sequences, or those that ``keep`` ``[B]`` names, cut by cost.
 
-        ``whole`` leaves every group in one piece, for losses that compare its completions.
+        ``whole`` never cuts a group, for losses that compare its completions.
         """
-        inputs = [group_input(self.family, self.media, group) for group in groups]
         vision_token_cost = self.vision_token_cost if self.features is None else 0.0
         return self.process_group.lockstep_batches(
-            micro_batches(inputs, self.budget, vision_token_cost, keep, whole)
+            micro_batches(self.inputs.of(groups), self.budget, vision_token_cost, keep, whole)
         )
 
-    def scores(
-        self, lockstep: LockstepBatch, reference: Distributions | None = None
+    def token_scores(
+        self, batch: MicroBatch, reference: Distributions | None = None
     ) -> TokenScores:
-        """Log-probs and entropies ``[b, R]`` of the turn's completions. Differentiable.
+        """Log-probs and entropies ``[b, R]`` of the batch's completions. Differentiable.
 
-        With a reference's distributions at the same tokens, the KL to them too.
+        With a reference's distributions at the same tokens, the KL to them too. An empty batch
+        takes part in the collective calls: it gives ``[1, 1]`` numbers that mean nothing.
         """
         return self.forward(
             self.model,
-            (self._dummy_group(),) if lockstep.micro_batch is None else lockstep.micro_batch.groups,
+            batch.groups or (self._dummy_group(),),
             self.temperature,
             self.family.forbidden_ids,
             self.features,
-            run_tower=lockstep.vision,
+            run_tower=batch.run_tower,
             **({} if reference is None else {"reference": reference}),
         )
 
-    def distributions(self, lockstep: LockstepBatch) -> Distributions:
-        """What the model would draw the tokens of the turn's completions from. No gradient."""
+    def distributions(self, batch: MicroBatch) -> Distributions:
+        """What the model would draw the tokens of the batch's completions from. No gradient."""
         self.model.eval()
-        return packed_distributions(self.model, own_micro_batch(lockstep).groups, self.features)
+        return packed_distributions(self.model, batch.groups, self.features)
 
     @torch.no_grad()
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
         self.model.eval()
-        found = torch.zeros(completion_mask(groups).shape)
-        for lockstep in self.lockstep_batches(groups):
-            scored = self.scores(lockstep).logprobs
-            if lockstep.micro_batch is not None:
-                found[lockstep.micro_batch.rows, : scored.shape[1]] = scored.cpu()
-        return found
+        logprobs = torch.zeros(completion_mask(groups).shape)
+        for batch in self.batches(groups):
+            of_batch = self.token_scores(batch).logprobs
+            if batch.groups:
+                logprobs[batch.rows, : of_batch.shape[1]] = of_batch.cpu()
+        return logprobs
 
     def _dummy_group(self) -> GroupInput:
         """The least that can go through the network."""
         token = torch.tensor([self.family.tokenizer.eos_token_id])
-        return GroupInput(token, torch.zeros(3, 1, dtype=torch.int64), (), (token,))
+        rows = architecture_of(self.model).position_rows
+        positions = torch.zeros(rows, 1, dtype=torch.int64)
+        return GroupInput(token, positions, 1, (), (token,))
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take over the weights of another model of the same architecture, without adapters."""

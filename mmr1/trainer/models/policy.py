@@ -15,7 +15,7 @@ from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.algorithms.importance_sampling import Correction, unit_weights
 from mmr1.trainer.algorithms.kl import k3
-from mmr1.trainer.forward.process_group import LockstepBatch
+from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
@@ -62,12 +62,13 @@ class LocalPolicy:
 
     Args:
         reference: To measure the KL over the vocabulary to, where the loss has it.
-        correction: What makes up for the engine's own probabilities; see ``correction.py``.
+        correction: What makes up for the engine's own probabilities; see
+            ``importance_sampling.py``.
     """
 
     def __init__(
         self,
-        scorer: PackedModel,
+        packed_model: PackedModel,
         algorithm: Algorithm,
         optimizer: Optimizer,
         updates: int,
@@ -75,7 +76,7 @@ class LocalPolicy:
         correction: Correction = unit_weights,
     ) -> None:
         self.version = 0
-        self._scorer = scorer
+        self._packed_model = packed_model
         self._algorithm = algorithm
         self._optimizer = optimizer
         self._updates = updates
@@ -83,18 +84,18 @@ class LocalPolicy:
         self._correction = correction
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return self._scorer.logprobs(groups)
+        return self._packed_model.logprobs(groups)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        return self._scorer.weights()
+        return self._packed_model.weights()
 
     def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
-        scorer = self._scorer
-        processor, rank = scorer.family.processor, scorer.process_group.rank
-        return model_snapshot(scorer.model, processor, self._optimizer, copy, rank)
+        packed_model = self._packed_model
+        processor, rank = packed_model.family.processor, packed_model.process_group.rank
+        return model_snapshot(packed_model.model, processor, self._optimizer, copy, rank)
 
     def load_snapshot(self, checkpoint: Path) -> None:
-        load_snapshot(checkpoint, self._optimizer, self._scorer.process_group.rank)
+        load_snapshot(checkpoint, self._optimizer, self._packed_model.process_group.rank)
 
     def state_dict(self) -> dict[str, Any]:
         return {"version": self.version, "optimizer": self._optimizer.state_dict()}
@@ -109,24 +110,25 @@ class LocalPolicy:
         Raises:
             NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
         """
-        self._scorer.model.train()
+        self._packed_model.model.train()
+        groups = [scored.group for scored in experience.groups]
+        batches = self._packed_model.batches(groups, self._learning(experience))
         for _ in range(self._updates):
-            stats = self._accumulate(experience)
+            stats = self._accumulate(experience, batches)
             stats["lr"] = self._optimizer.lr
             stats["grad_norm"] = self._optimizer.step()
             self.version += 1
         return stats
 
-    def _accumulate(self, experience: Experience) -> StepStats:
+    def _accumulate(self, experience: Experience, batches: Sequence[MicroBatch]) -> StepStats:
         """Sum up the gradient over micro-batches; token means of what is logged."""
         sums: dict[str, float] = defaultdict(float)
-        groups = [scored.group for scored in experience.groups]
-        for lockstep in self._scorer.lockstep_batches(groups, self._learning(experience)):
-            scores = self._scores(lockstep)
-            if lockstep.micro_batch is None:
+        for batch in batches:
+            scores = self._token_scores(batch)
+            if not batch.groups:
                 (0 * scores.logprobs.sum()).backward()
                 continue
-            rows = _rows(experience, lockstep.micro_batch.rows, scores.logprobs)
+            rows = _rows(experience, batch.rows, scores.logprobs)
             inputs = _loss_inputs(rows, scores)
             correction = self._correction(
                 inputs.old_logprobs, rows.rollout_logprobs, rows.completion_mask
@@ -134,7 +136,7 @@ class LocalPolicy:
             token_loss = correction * self._algorithm.token_loss(inputs)
             loss = (rows.loss_weights * token_loss).sum()
             # Ranks' gradients are averaged, and should be added up.
-            (loss * self._scorer.process_group.size).backward()
+            (loss * self._packed_model.process_group.size).backward()
             sums["loss"] += float(loss.detach())
             sums["tokens"] += float(rows.completion_mask.sum())
             logged = {**self._logged(inputs, rows), "rollout/is_weight": correction}
@@ -143,19 +145,21 @@ class LocalPolicy:
             gap = (inputs.old_logprobs - rows.rollout_logprobs)[rows.completion_mask].abs()
             widest = float(gap.max()) if len(gap) else 0.0
             sums[WIDEST_GAP] = max(sums[WIDEST_GAP], widest)
-        stats = self._means(self._scorer.process_group.total(sums))
+        stats = self._means(self._packed_model.process_group.total(sums))
         if experience.demonstrations:
-            ptx = add_nll_gradient(self._scorer, experience.demonstrations, experience.ptx_coef)
+            ptx = add_nll_gradient(
+                self._packed_model, experience.demonstrations, experience.ptx_coef
+            )
             stats["ptx_loss"] = ptx
         return stats
 
-    def _scores(self, lockstep: LockstepBatch) -> TokenScores:
+    def _token_scores(self, batch: MicroBatch) -> TokenScores:
         """With the KL over the vocabulary where the loss asks for it."""
         if self._reference is None:
-            return self._scorer.scores(lockstep)
-        reference = self._reference.distributions(lockstep)
-        self._scorer.model.train()
-        return self._scorer.scores(lockstep, reference)
+            return self._packed_model.token_scores(batch)
+        reference = self._reference.distributions(batch)
+        self._packed_model.model.train()
+        return self._packed_model.token_scores(batch, reference)
 
     def _means(self, sums: dict[str, float]) -> StepStats:
         """Loss and widest gap as they are, the rest per token; raises for an infinite loss."""

@@ -1,4 +1,4 @@
-"""The reference that the KL term holds on to: a frozen copy, or the adapters switched off."""
+"""The reference policy of the KL term: a frozen copy, or the policy with its adapters off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from mmr1.trainer.forward.kl_head import Distributions
-from mmr1.trainer.forward.process_group import LockstepBatch
+from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.models.lora import adapter_weights, set_adapter_weights
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.types import RolloutGroup
@@ -38,8 +38,8 @@ class Reference(Protocol):
 class SupportsDistributions(Protocol):
     """A reference in the policy's own process, for the KL over the vocabulary."""
 
-    def distributions(self, lockstep: LockstepBatch) -> Distributions:
-        """What it would draw the turn's completion tokens from. Without gradient."""
+    def distributions(self, batch: MicroBatch) -> Distributions:
+        """What it would draw the batch's completion tokens from. Without gradient."""
         ...
 
 
@@ -62,8 +62,8 @@ class FrozenReference:
         with self._on_device():
             return self._own.logprobs(groups)
 
-    def distributions(self, lockstep: LockstepBatch) -> Distributions:
-        return self._own.distributions(lockstep)
+    def distributions(self, batch: MicroBatch) -> Distributions:
+        return self._own.distributions(batch)
 
     @contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -96,9 +96,9 @@ class AdapterReference:
         with _adapters(self._policy.model, self._kept):
             return self._policy.logprobs(groups)
 
-    def distributions(self, lockstep: LockstepBatch) -> Distributions:
+    def distributions(self, batch: MicroBatch) -> Distributions:
         with _adapters(self._policy.model, self._kept):
-            return self._policy.distributions(lockstep)
+            return self._policy.distributions(batch)
 
     def refresh(self) -> None:
         self._kept = adapter_weights(self._policy.model)

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_hidden, to_rows
 from mmr1.trainer.forward.packing import Read
-from mmr1.trainer.forward.process_group import own_micro_batch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_snapshot
 from mmr1.types import RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import check_model, unwrapped
+from mmr1.vision.families.loading import find_architecture, model_parts
 
 HEAD_FILE = "scalar_head.safetensors"
 
@@ -36,14 +36,14 @@ class ScalarModel(torch.nn.Module):
     def __init__(self, backbone: Any) -> None:
         super().__init__()
         self.backbone = backbone
-        base = unwrapped(backbone)
-        size = base.config.text_config.hidden_size
+        base, parts = unwrapped(backbone), model_parts(backbone)
+        size = base.config.get_text_config().hidden_size
         # Float32, as its outputs are compared with rewards; zero, so that it claims nothing yet.
         self.head = torch.nn.Linear(size, 1, device=base.device, dtype=torch.float32)
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
-        if base.lm_head.weight is not base.model.language_model.embed_tokens.weight:
-            base.lm_head.requires_grad_(False)  # or the optimizer would hold a copy of it
+        if parts.lm_head.weight is not parts.embed_tokens.weight:
+            parts.lm_head.requires_grad_(False)  # or the optimizer would hold a copy of it
 
 
 def load_scalar_model(config: ModelConfig, key: str) -> ScalarModel:
@@ -52,7 +52,7 @@ def load_scalar_model(config: ModelConfig, key: str) -> ScalarModel:
     Raises:
         ValueError: There is no model at the path; names the configuration's ``key``.
     """
-    check_model(config.path, key)
+    find_architecture(config.path, key)
     model = ScalarModel(load_trainable(config))
     if is_scalar_model(config.path):
         model.head.load_state_dict(load_file(Path(config.path) / HEAD_FILE))
@@ -83,39 +83,39 @@ class PackedScalarModel:
 
     Attributes:
         model: Backbone and head.
-        scorer: How the backbone's batches are cut; its model is ``model.backbone``.
+        packed_model: Cuts groups into batches; its model is ``model.backbone``.
         read: ``before``: the state each token is drawn in (critic). ``at``: the state that the
             token leads to (reward model).
     """
 
     model: ScalarModel
-    scorer: PackedModel
+    packed_model: PackedModel
     read: Read
 
-    def scores(self, batch: MicroBatch) -> torch.Tensor:
+    def values(self, batch: MicroBatch) -> torch.Tensor:
         """``[b, R]`` float32 of the batch's completions. Differentiable."""
         hidden, mask = packed_hidden(
-            self.model.backbone, batch.groups, self.read, self.scorer.features
+            self.model.backbone, batch.groups, self.read, self.packed_model.features
         )
         return to_rows(self.model.head(hidden.float())[:, 0], mask)
 
     @torch.no_grad()
-    def all(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+    def group_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
         self.model.eval()
-        found = torch.zeros(completion_mask(groups).shape)
-        for lockstep in self.scorer.lockstep_batches(groups):
-            batch = own_micro_batch(lockstep)
-            scores = self.scores(batch)
-            found[batch.rows, : scores.shape[1]] = scores.cpu()
-        return found
+        values = torch.zeros(completion_mask(groups).shape)
+        for batch in self.packed_model.batches(groups):
+            of_batch = self.values(batch)
+            values[batch.rows, : of_batch.shape[1]] = of_batch.cpu()
+        return values
 
 
-def rewards_of(scorer: PackedScalarModel, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+def rewards_of(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B]``: the number at the last token of each completion."""
-    return at_index(scorer.all(groups), completion_mask(groups).sum(-1) - 1)
+    last = completion_mask(groups).sum(-1) - 1
+    return at_index(scalar_model.group_values(groups), last)
 
 
-def at_index(scores: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+def at_index(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """``[B, R]`` at one index of each row: ``[B]``."""
-    return scores.gather(-1, index.to(scores.device)[:, None])[:, 0]
+    return values.gather(-1, index.to(values.device)[:, None])[:, 0]

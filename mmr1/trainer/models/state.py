@@ -1,4 +1,4 @@
-"""What a run must find again to go on as if it had not been killed.
+"""Checkpoint state: what a resumed run needs to reach the same numbers.
 
 A checkpoint is an ordinary Hugging Face model directory with one folder more::
 
@@ -56,7 +56,7 @@ def model_snapshot(
     weights, adapters = model_weights(model), full_state_dict(adapter_state(model))
     tensors = optimizer.tensors()
     if copy:
-        weights, adapters, tensors = copies(weights), copies(adapters), copies(tensors)
+        weights, adapters, tensors = map(copy_to_cpu, (weights, adapters, tensors))
     rng = _rng_state()
 
     def write_files(folder: Path) -> None:
@@ -171,14 +171,14 @@ def _without_notice() -> Iterator[None]:
         yield
 
 
-def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies in CPU memory; tensors that shared their memory (tied weights) share a copy."""
+def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies in main memory; tensors that shared their memory (tied weights) share a copy."""
     tensors = dict(tensors)  # merged weights are made when asked for: all must live at once
-    made: dict[int, torch.Tensor] = {}
+    copies: dict[int, torch.Tensor] = {}
     for tensor in tensors.values():
-        if tensor.data_ptr() not in made:
-            made[tensor.data_ptr()] = tensor.detach().to("cpu", copy=True)
-    return {name: made[tensor.data_ptr()] for name, tensor in tensors.items()}
+        if tensor.data_ptr() not in copies:
+            copies[tensor.data_ptr()] = tensor.detach().to("cpu", copy=True)
+    return {name: copies[tensor.data_ptr()] for name, tensor in tensors.items()}
 
 
 def _rng_state() -> dict[str, torch.Tensor]:

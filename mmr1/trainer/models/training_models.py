@@ -1,4 +1,4 @@
-"""What a run trains: policy, reference and critic, built in one process or on each rank alike."""
+"""Policy, reference and critic of a run, built the same in one process and on each rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmr1.trainer.algorithms.importance_sampling import (
 )
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
-from mmr1.trainer.forward.sequences import TokenScores
+from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
 from mmr1.trainer.models.critic import Critic, build_critic
 from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
 from mmr1.trainer.models.lora import has_adapters
@@ -25,17 +25,17 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import AdapterReference, FrozenReference
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
 Forward = Callable[..., TokenScores]
-"""What takes the place of ``packed_scores``."""
+"""``packed_scores``, or that of a sharded model."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingModels:
-    """Built before anything is written.
+    """The models of a run and their optimizers, built before anything is written.
 
     Attributes:
         model: The policy's, which the engine ``hf`` samples from.
@@ -53,45 +53,40 @@ class TrainingModels:
 
 def build_training_models(
     config: Config,
-    family: Family,
+    family: ModelFamily,
     media: MediaCache,
     process_group: ProcessGroup | None = None,
     shard: Callable[[Any], Forward] = lambda model: packed_scores,
 ) -> TrainingModels:
-    """Load the model and put learners around it.
+    """Load the model, its reference and its critic.
 
     Args:
         process_group: The ranks that compute together, if any.
         shard: Spreads a model over them, in place; returns the forward of the sharded model.
     """
     model = load_trainable(config.model)
+    inputs = ModelInputs(family, media)
     features = feature_cache(config)
     # Copied before it is sharded; adapters need no second model.
     needs_copy = config.algorithm.kl_coef > 0 and not has_adapters(model)
     frozen = copy.deepcopy(model).requires_grad_(False).eval() if needs_copy else None
-    scorer = replace(
-        build_packed_model(
-            config,
-            model,
-            family,
-            media,
-            config.rollout.sampling.temperature,
-            features,
-        ),
+    temperature = config.rollout.sampling.temperature
+    packed_model = replace(
+        build_packed_model(config, model, inputs, temperature, features),
         process_group=process_group or SingleProcess(),
         forward=shard(model),
     )
-    reference = _reference(config, scorer, frozen, shard)
+    reference = _reference(config, packed_model, frozen, shard)
     updates = config.algorithm.ppo_epochs
     policy = LocalPolicy(
-        scorer,
+        packed_model,
         build_algorithm(config.algorithm),
         Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
         updates=updates,
         reference=reference if config.algorithm.kl_estimator == "full" else None,
         correction=_correction(config),
     )
-    critic = build_critic(config, family, media)
+    critic = build_critic(config, inputs)
     return TrainingModels(model, policy, reference, critic, features)
 
 

@@ -13,7 +13,6 @@ import torch
 from mmr1.config import Config, DpoConfig
 from mmr1.data.preferences import ranking_of
 from mmr1.data.responses import group_of_responses
-from mmr1.trainer.forward.process_group import own_micro_batch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
@@ -46,12 +45,13 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     records = load_training_records(config, partial(ranking_of, pairs_only=True), resume=resume)
     model = load_trainable(config.model)
     features = feature_cache(config)
-    packed = build_packed_model(config, model, records.family, records.media, 1.0, features)
+    packed_model = build_packed_model(config, model, records.inputs, 1.0, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    pairs = _pairs(config, records, packed)
+    pairs = _pairs(config, records, packed_model)
 
     def step(batch: Sequence[Sample]) -> StepStats:
-        return dpo_step(packed, optimizer, [pairs[id(sample)] for sample in batch], config.dpo)
+        own_pairs = [pairs[id(sample)] for sample in batch]
+        return dpo_step(packed_model, optimizer, own_pairs, config.dpo)
 
     copy = config.trainer.async_save
     write = partial(model_snapshot, model, records.family.processor, optimizer, copy)
@@ -59,8 +59,8 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     return run_offline(config, records, task)
 
 
-def _pairs(config: Config, records: Records, packed: PackedModel) -> dict[int, Pair]:
-    """The pairs of the run, by ``id`` of their samples, with log-probs of the untrained model."""
+def _pairs(config: Config, records: Records, packed_model: PackedModel) -> dict[int, Pair]:
+    """The pairs that the run will use, by the identity of their samples."""
     samples = records.distinct_samples(
         config.seed, config.trainer.max_steps * config.dpo.batch_size
     )
@@ -68,19 +68,19 @@ def _pairs(config: Config, records: Records, packed: PackedModel) -> dict[int, P
         group_of_responses(records.family, records.render(sample), ranking_of(sample))
         for sample in samples
     ]
-    return dict(zip(map(id, samples), with_reference_logprobs(packed, groups), strict=True))
+    return dict(zip(map(id, samples), with_reference_logprobs(packed_model, groups), strict=True))
 
 
-def with_reference_logprobs(packed: PackedModel, groups: Sequence[RolloutGroup]) -> list[Pair]:
-    """Pairs with the log-probs of the current model, so that no reference model is needed."""
-    sums = _sums(packed.logprobs(groups)).tolist()
-    return [
-        Pair(group, tuple(logprob_pair)) for group, logprob_pair in zip(groups, sums, strict=True)
-    ]
+def with_reference_logprobs(
+    packed_model: PackedModel, groups: Sequence[RolloutGroup]
+) -> list[Pair]:
+    """Take the model as it is now as the reference: no second one is ever needed."""
+    sums = _sums(packed_model.logprobs(groups)).tolist()
+    return [Pair(group, tuple(both)) for group, both in zip(groups, sums, strict=True)]
 
 
 def dpo_step(
-    packed: PackedModel, optimizer: Optimizer, pairs: Sequence[Pair], config: DpoConfig
+    packed_model: PackedModel, optimizer: Optimizer, pairs: Sequence[Pair], config: DpoConfig
 ) -> StepStats:
     """One optimizer step on the mean loss of the pairs.
 
@@ -90,18 +90,16 @@ def dpo_step(
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    packed.model.train()
+    packed_model.model.train()
     groups = [pair.group for pair in pairs]
     lengths = completion_mask(groups).sum(-1).view(-1, 2)  # [P, 2]
     reference = torch.tensor([pair.reference for pair in pairs])
     totals: dict[str, float] = defaultdict(float)
-    for lockstep in packed.lockstep_batches(groups, whole=True):
-        sums = _sums(packed.scores(lockstep).logprobs)
-        pair_indices = own_micro_batch(lockstep).rows[::2] // 2  # of this micro-batch
-        ref_logprobs, chosen_length = (
-            reference[pair_indices].to(sums),
-            lengths[pair_indices, 0].to(sums),
-        )
+    for batch in packed_model.batches(groups, whole=True):
+        sums = _sums(packed_model.token_scores(batch).logprobs)
+        pair_indices = batch.rows[::2] // 2  # of this micro-batch
+        ref_logprobs = reference[pair_indices].to(sums)
+        chosen_length = lengths[pair_indices, 0].to(sums)
         preference = dpo(sums, ref_logprobs, config.beta)
         nll = -sums[:, 0] / chosen_length
         loss = (preference + config.nll_coef * nll).sum() / len(pairs)

@@ -20,6 +20,7 @@ from mmr1.rewards import build_composite_reward
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
 from mmr1.trainer.models.lora import plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
@@ -66,7 +67,8 @@ def _train(
     directory: RunDirectory,
 ) -> Path:
     temperature, features = config.rollout.sampling.temperature, feature_cache(config)
-    packed = build_packed_model(config, model, inputs.family, inputs.media, temperature, features)
+    model_inputs = ModelInputs(inputs.family, inputs.media)
+    packed_model = build_packed_model(config, model, model_inputs, temperature, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
     directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory)
@@ -74,7 +76,7 @@ def _train(
     log = directory.path / "engine.log"
     engine = build_engine(config, inputs.family, inputs.media, log, model, features)
     with closing(engine):
-        display.say(parity_summary(config, inputs, engine, packed))
+        display.say(parity_summary(config, inputs, engine, packed_model))
 
         def record(step: Step) -> None:
             directory.log(step.stats)
@@ -87,7 +89,7 @@ def _train(
             return model_snapshot(model, inputs.family.processor, optimizer, copy)
 
         with display:
-            steps = rounds(config, inputs, engine, reward_manager, packed, optimizer)
+            steps = rounds(config, inputs, engine, reward_manager, packed_model, optimizer)
             checkpoint = run_steps(config.trainer, steps, record, snapshot, directory.checkpoints)
         if inputs.held_out:
             result = evaluate(config, engine, inputs.render, reward_manager, inputs.held_out)
@@ -102,7 +104,7 @@ def rounds(
     inputs: Inputs,
     engine: RolloutEngine,
     reward_manager: RewardManager,
-    packed: PackedModel,
+    packed_model: PackedModel,
     optimizer: Optimizer,
 ) -> Iterator[Step]:
     """Yields each finished step; the first step of a round carries the round's completions.
@@ -130,7 +132,7 @@ def rounds(
         if not pair_groups:
             raise NoPairsError(_no_pairs(scored, accuracy_name, number))
         with timer("reference"):
-            pairs = with_reference_logprobs(packed, pair_groups)
+            pairs = with_reference_logprobs(packed_model, pair_groups)
         stats = {**reward_stats([r for s in scored for r in s.rewards]), "dpo/pairs": len(pairs)}
         sampled = scored
         for batch in _batches(pairs, config.dpo.batch_size, rng):
@@ -138,11 +140,11 @@ def rounds(
                 break
             step += 1
             with timer("update"):
-                stats |= dpo_step(packed, optimizer, batch, config.dpo)
+                stats |= dpo_step(packed_model, optimizer, batch, config.dpo)
             times = {f"time/{name}": spent for name, spent in timer.seconds().items()}
             yield Step(step, {"step": step, "dpo/round": number, **stats, **times}, sampled)
             timer, stats, sampled = PhaseTimer(f"step {step + 1}"), {}, []
-        engine.load_weights(plain_weights(packed.model), number)
+        engine.load_weights(plain_weights(packed_model.model), number)
 
 
 def pairs_of(

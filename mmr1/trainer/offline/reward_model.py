@@ -13,7 +13,6 @@ from mmr1.config import Config
 from mmr1.data.preferences import ranking_of
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
-from mmr1.trainer.forward.process_group import own_micro_batch
 from mmr1.trainer.models.loading import build_packed_model, feature_cache
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
@@ -47,22 +46,22 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     family = records.family
     model = load_scalar_model(config.model, "model.path")
     features = feature_cache(config)
-    backbone = build_packed_model(config, model.backbone, family, records.media, 1.0, features)
-    reward_model = PackedScalarModel(model, backbone, read="at")
+    backbone = build_packed_model(config, model.backbone, records.inputs, 1.0, features)
+    scalar_model = PackedScalarModel(model, backbone, read="at")
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
 
     def step(batch: Sequence[Sample]) -> StepStats:
-        return reward_model_step(reward_model, optimizer, [_group(records, s) for s in batch])
+        return reward_model_step(scalar_model, optimizer, [_group(records, s) for s in batch])
 
     def snapshot(number: int) -> WriteCheckpoint:
-        samples = records.distinct_samples(config.seed, number * config.rm.batch_size)
-        centre(reward_model, [_group(records, sample) for sample in samples])
+        learnt_from = records.distinct_samples(config.seed, number * config.rm.batch_size)
+        shift_to_zero_mean(scalar_model, [_group(records, sample) for sample in learnt_from])
         return scalar_snapshot(model, family.processor, optimizer, config.trainer.async_save)
 
     task = OfflineTask(optimizer, config.rm.batch_size, step, snapshot)
     checkpoint = run_offline(config, records, task)
     if held_out:
-        accuracy, pairs = ranking_accuracy(reward_model, [_group(records, s) for s in held_out])
+        accuracy, pairs = ranking_accuracy(scalar_model, [_group(records, s) for s in held_out])
         folder = Path(config.trainer.output_dir) / "eval"
         folder.mkdir(exist_ok=True)
         result = {"pairs": pairs, "accuracy": accuracy}
@@ -76,19 +75,18 @@ def _group(records: Records, sample: Sample) -> RolloutGroup:
 
 
 def reward_model_step(
-    reward_model: PackedScalarModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
+    scalar_model: PackedScalarModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
 ) -> StepStats:
     """One optimizer step on the mean loss of rankings; each group's completions come best first.
 
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    reward_model.model.train()
+    scalar_model.model.train()
     totals: dict[str, float] = defaultdict(float)
-    for lockstep in reward_model.scorer.lockstep_batches(groups, whole=True):
-        batch = own_micro_batch(lockstep)
+    for batch in scalar_model.packed_model.batches(groups, whole=True):
         last = torch.tensor([len(row) - 1 for g in batch.groups for row in g.completions])
-        rewards = at_index(reward_model.scores(batch), last)
+        rewards = at_index(scalar_model.values(batch), last)
         rankings = rewards.split([len(g.completions) for g in batch.groups])
         loss = torch.stack([bradley_terry(r) for r in rankings]).sum() / len(groups)
         loss.backward()
@@ -101,21 +99,21 @@ def reward_model_step(
 
 
 @torch.no_grad()
-def centre(reward_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> None:
+def shift_to_zero_mean(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> None:
     """Shift the head so that these completions have a mean reward of 0.
 
     The loss depends on differences only, so it leaves the mean arbitrary; RL would read that as a
     reward.
     """
-    bias = reward_model.model.head.bias
-    bias.sub_(rewards_of(reward_model, groups).mean().to(bias))
+    bias = scalar_model.model.head.bias
+    bias.sub_(rewards_of(scalar_model, groups).mean().to(bias))
 
 
 def ranking_accuracy(
-    reward_model: PackedScalarModel, groups: Sequence[RolloutGroup]
+    scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]
 ) -> tuple[float, int]:
     """The share of pairs whose better completion has the higher reward, and their number."""
-    rankings = rewards_of(reward_model, groups).split([len(group.completions) for group in groups])
+    rankings = rewards_of(scalar_model, groups).split([len(group.completions) for group in groups])
     verdicts = torch.cat([pairs_right(ranking) for ranking in rankings])
     return float(verdicts.float().mean()), len(verdicts)
 

@@ -28,12 +28,12 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
     records = load_training_records(config, assistant_text, resume=resume)
     family = records.family
     model = load_trainable(config.model)
-    packed = build_packed_model(config, model, family, records.media, temperature=1.0)
+    packed_model = build_packed_model(config, model, records.inputs, temperature=1.0)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
 
     def step(batch: Sequence[Sample]) -> StepStats:
         groups = [demonstration(family, records.render(sample)) for sample in batch]
-        return sft_step(packed, optimizer, groups)
+        return sft_step(packed_model, optimizer, groups)
 
     copy = config.trainer.async_save
     write = partial(model_snapshot, model, family.processor, optimizer, copy)
@@ -42,15 +42,15 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
 
 
 def sft_step(
-    packed: PackedModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
+    packed_model: PackedModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
 ) -> StepStats:
     """One optimizer step on the mean negative log-likelihood of the batch's tokens, in nats.
 
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    packed.model.train()
-    loss = add_nll_gradient(packed, groups)
+    packed_model.model.train()
+    loss = add_nll_gradient(packed_model, groups)
     lr = optimizer.lr
     return {
         "loss": loss,

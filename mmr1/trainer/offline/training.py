@@ -15,6 +15,7 @@ from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
 from mmr1.logs import log_to_file
 from mmr1.runtime import set_up_torch
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import (
     HasState,
@@ -32,7 +33,7 @@ from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.types import Prompt, Sample, StepStats
 from mmr1.vision.build import family_of, media_cache
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
 
@@ -43,9 +44,14 @@ class Records:
     sources: dict[str, list[Sample]]
     shares: dict[str, float]
     dropped: list[dict[str, str]]
-    family: Family
+    family: ModelFamily
     media: MediaCache
     render: Callable[[Sample], Prompt]
+
+    @property
+    def inputs(self) -> ModelInputs:
+        """What builds the model inputs of groups of these records."""
+        return ModelInputs(self.family, self.media)
 
     def sampler(self, seed: int) -> Sampler:
         """A new sampler at its start; equal seeds give equal orders."""

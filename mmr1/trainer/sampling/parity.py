@@ -19,7 +19,7 @@ from mmr1.rollout.engine import Request, RolloutEngine
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.types import Prompt, RolloutGroup
-from mmr1.vision.families.qwen2_5_vl import Family, expand_placeholders
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
 
@@ -45,7 +45,7 @@ class Parity:
 def check_parity(
     engine: RolloutEngine,
     policy: SupportsLogprobs,
-    family: Family,
+    family: ModelFamily,
     media: MediaCache,
     prompts: Sequence[Prompt],
     sampling: SamplingConfig,
@@ -64,7 +64,7 @@ def check_parity(
     """
     for prompt, probe in zip(prompts, engine.probe(prompts), strict=True):
         prepared = [media[m] for m in prompt.media]
-        expanded = expand_placeholders(family, prompt.token_ids, prepared)
+        expanded = family.expand_placeholders(prompt.token_ids, prepared)
         name = f"sample '{prompt.sample.id}'"
         if tuple(m.grid for m in prepared) != probe.grids:
             raise ParityError(

@@ -10,7 +10,7 @@ from mmr1.data.responses import assistant_text, demonstration
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_samples
 from mmr1.types import Prompt, RolloutGroup, Sample
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
 
 
 class Demonstrations:
@@ -32,7 +32,7 @@ class Demonstrations:
 
 
 def build_demonstrations(
-    config: Config, family: Family, render: Callable[[Sample], Prompt]
+    config: Config, family: ModelFamily, render: Callable[[Sample], Prompt]
 ) -> Demonstrations | None:
     """The demonstrations of ``data.ptx``, or None.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mmr1.config import Config, RewardFunctionConfig
 from mmr1.rewards import RewardFunction, RewardItem
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model
 from mmr1.trainer.models.scalar_model import (
     HEAD_FILE,
@@ -55,16 +56,16 @@ class RewardModelReward:
         self._family = family_of(model_config)
         media = media_cache(self._family, model_config)
         backbone = build_packed_model(
-            model_config, scalar.backbone, self._family, media, 1.0, FeatureCache()
+            model_config, scalar.backbone, ModelInputs(self._family, media), 1.0, FeatureCache()
         )
-        self._model = PackedScalarModel(scalar, backbone, read="at")
+        self._scalar_model = PackedScalarModel(scalar, backbone, read="at")
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
         """The model's value at each completion's last token."""
         if not items:
             return []
         runs = [list(run) for _, run in groupby(items, key=lambda item: item.group)]
-        rewards = rewards_of(self._model, [self._group(run) for run in runs])
+        rewards = rewards_of(self._scalar_model, [self._group(run) for run in runs])
         return [Reward(value) for value in rewards.tolist()]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:

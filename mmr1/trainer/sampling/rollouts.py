@@ -17,7 +17,7 @@ from typing import Protocol
 from mmr1.config import Config
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.models.policy import Policy
-from mmr1.trainer.models.state import copies
+from mmr1.trainer.models.state import copy_to_cpu
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
 
@@ -94,8 +94,8 @@ class AsynchronousRollouts:
         return self._futures.pop(number).result()
 
     def load_weights(self, policy: Policy) -> None:
-        # Copies, because the next update changes the weights before the engine has read them.
-        weights = copies(policy.weights())
+        # Copies: the next update changes the weights while the engine still samples.
+        weights = copy_to_cpu(policy.weights())
         self._load = self._thread.submit(self._engine.load_weights, weights, policy.version)
 
     def finish(self) -> None:

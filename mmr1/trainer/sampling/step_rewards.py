@@ -11,7 +11,7 @@ from typing import Any
 from mmr1.config import AlgorithmConfig
 from mmr1.registry import Registry
 from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup
-from mmr1.vision.families.qwen2_5_vl import Family
+from mmr1.vision.families.family import ModelFamily
 
 StepRewardFunction = Callable[[str, Sample], Sequence[tuple[int, float]]]
 """``(completion text, sample) -> [(end, reward), ...]``, one pair per step.
@@ -65,7 +65,9 @@ class StepRewardManager:
         return bisect_left(range(len(ids)), end, key=lambda i: len(self._decode(ids[: i + 1])))
 
 
-def build_step_reward_manager(config: AlgorithmConfig, family: Family) -> StepRewardManager | None:
+def build_step_reward_manager(
+    config: AlgorithmConfig, family: ModelFamily
+) -> StepRewardManager | None:
     """The manager of the function that ``algorithm.step_rewards`` names, or None.
 
     Raises:

@@ -1,1 +1,1 @@
-"""What differs between model families: processor, positions, media tokens."""
+"""Model families behind one protocol: how each reads prompts, and where its model's parts are."""

@@ -28,7 +28,7 @@ from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
-from mmr1.vision.families.qwen2_5_vl import load_family, render_prompt
+from mmr1.vision.families.loading import load_family
 from tests.jsonl import read_jsonl
 from tests.trainer.algorithms.test_algorithms import experience_of, scored
 from tests.trainer.test_resume import LENGTH_REWARD
@@ -292,7 +292,7 @@ def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
     family = load_family(str(tiny_model))
     samples = read_records(mixed)[:4]
     with on_ray(two) as cluster:
-        requests = [Request(render_prompt(family, s), 3, i) for i, s in enumerate(samples)]
+        requests = [Request(family.render_prompt(s), 3, i) for i, s in enumerate(samples)]
         groups = cluster.engines.generate(requests, two.rollout.sampling)
         scored = [
             ScoredGroup(g, tuple(Reward(float(i)) for i, _ in enumerate(g.completions)))

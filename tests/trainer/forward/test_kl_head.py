@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.packed import packed_hidden
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -63,13 +64,13 @@ def moved(model):
 def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
     family, model, media, scored = parts
     own = copy.deepcopy(model)
-    scorer = PackedModel(own, family, media, 1.0, budget)
-    reference = FrozenReference(scorer, PackedModel(moved(model), family, media, 1.0, budget))
+    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
+    reference = FrozenReference(packed_model, replace(packed_model, model=moved(model)))
     config = AlgorithmConfig(name="rloo", kl_coef=0.5, kl_estimator="full")
     algorithm = build_algorithm(config)
     optimizer = Optimizer(own, OptimizerConfig(), 10)
     found = caught_gradient(own, optimizer)
-    policy = LocalPolicy(scorer, algorithm, optimizer, 1, reference)
+    policy = LocalPolicy(packed_model, algorithm, optimizer, 1, reference)
     batch = build_experience(scored, algorithm, config, policy, reference)
     assert batch.ref_logprobs is None
     batch.advantages.zero_()  # leaves the KL alone
@@ -91,12 +92,12 @@ def test_adapters_are_measured_against_the_model_without_them(parts):
     family, model, media, scored = parts
     torch.manual_seed(0)
     own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4, dropout=0.1), False)
-    scorer = PackedModel(own, family, media, 1.0, 100)
-    reference = AdapterReference(scorer)
+    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, 100)
+    reference = AdapterReference(packed_model)
     config = AlgorithmConfig(kl_coef=0.1, kl_estimator="full")
     algorithm = build_algorithm(config)
     optimizer = Optimizer(own, OptimizerConfig(lr=1e-2, warmup_steps=0), 10)
-    policy = LocalPolicy(scorer, algorithm, optimizer, 1, reference)
+    policy = LocalPolicy(packed_model, algorithm, optimizer, 1, reference)
     kl = [
         policy.update(build_experience(scored, algorithm, config, policy, reference))["kl"]
         for _ in range(2)

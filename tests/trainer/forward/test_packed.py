@@ -1,14 +1,17 @@
 """The packed forward against the padded one: values and every parameter's gradient."""
 
+from dataclasses import replace
+
 import peft
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmr1.trainer.forward.packed import packed_hidden, packed_scores, to_rows, unwrapped
+from mmr1.adapters import unwrapped
+from mmr1.trainer.forward.packed import packed_hidden, packed_scores, to_rows
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import GroupInput, completion_batch
+from mmr1.trainer.forward.sequences import completion_batch
 from mmr1.vision.features import FeatureCache, encode_media
 from tests.trainer.tiny_groups import family, group, image, new_model, video
 
@@ -162,9 +165,9 @@ def test_kept_features_do_not_depend_on_what_is_encoded_beside_them():
     model.model.visual.requires_grad_(False)
     media = [m for g in GROUPS["everything"]() for m in g.media]
     together = FeatureCache()
-    encode_media(model.model.visual, media, together)
+    encode_media(model, media, together)
     for medium in media:
-        alone = encode_media(model.model.visual, [medium], FeatureCache())
+        alone = encode_media(model, [medium], FeatureCache())
         assert torch.equal(alone, together[medium.digest])
 
 
@@ -204,7 +207,7 @@ def test_split_groups_add_up_to_the_whole(case):
         half = (len(g.completions) + 1) // 2
         for part in (g.completions[:half], g.completions[half:]):
             if part:
-                piece = GroupInput(g.prompt_ids, g.prompt_positions, g.media, part)
+                piece = replace(g, completions=part)
                 scores = packed_scores(model, [piece], 1.0)
                 scores.logprobs.square().sum().backward()
                 rows += [row[: len(c)] for row, c in zip(scores.logprobs, part, strict=True)]
@@ -221,7 +224,7 @@ def test_hidden_states_are_those_of_the_plain_forward(read):
     expected = []
     for g in groups:
         for i, completion in enumerate(g.completions):
-            one = GroupInput(g.prompt_ids, g.prompt_positions, g.media, (completion,))
+            one = replace(g, completions=(completion,))
             states = whole_sequence(model, one)
             start = len(g.prompt_ids) - (read == "before")
             expected.append(states[start : start + len(completion)])
@@ -290,7 +293,7 @@ def test_sampled_placeholders_are_refused():
     g = group([one_image()], 5, [4, 4], 0)
     bad = g.completions[0].clone()
     bad[1] = family().image_id
-    g = GroupInput(g.prompt_ids, g.prompt_positions, g.media, (bad, g.completions[1]))
+    g = replace(g, completions=(bad, g.completions[1]))
     with pytest.raises(ValueError, match="forbid them in sampling"):
         packed_scores(new_model(), [g], 1.0)
 

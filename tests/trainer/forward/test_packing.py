@@ -1,5 +1,7 @@
 """The packed layout against one worked by hand, and micro-batches by their promises."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,6 @@ from mmr1.trainer.forward.micro_batches import micro_batches
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.packing import pack
 from mmr1.trainer.forward.sequences import GroupInput
-from mmr1.vision.families.qwen2_5_vl import prompt_positions
 from mmr1.vision.prepare import PreparedMedia
 from tests.trainer.tiny_groups import family, group, image, new_model
 
@@ -22,11 +23,11 @@ def hand_made():
     medium = PreparedMedia("image", torch.zeros(8, 1176), (1, 2, 4), 2, None, "two tokens")
     pad = family().image_id
     ids = [30, pad, pad, 31]
-    positions = prompt_positions(family(), ids, [medium])
+    positions = family().prompt_positions(ids, [medium])
     completions = (torch.tensor([40, 41, 42]), torch.tensor([50]), torch.tensor([60, 61]))
-    first = GroupInput(torch.tensor(ids), positions, (medium,), completions)
+    first = GroupInput(torch.tensor(ids), positions, 4, (medium,), completions)
     second = GroupInput(
-        torch.tensor([32, 33]), torch.arange(2).expand(3, -1), (), (torch.tensor([70, 71]),)
+        torch.tensor([32, 33]), torch.arange(2).expand(3, -1), 2, (), (torch.tensor([70, 71]),)
     )
     return [first, second]
 
@@ -114,7 +115,7 @@ def test_micro_batches_keep_their_promises(data):
     assert costs == sorted(costs, reverse=True)
     for batch, spent in zip(made, costs, strict=True):
         fixed = cost(
-            [GroupInput(g.prompt_ids, g.prompt_positions, g.media, ()) for g in batch.groups],
+            [replace(g, completions=()) for g in batch.groups],
             vision_token_cost,
         )
         # What cannot fit is not cut finer than its longest completion makes necessary.
@@ -125,7 +126,7 @@ def test_micro_batches_keep_their_promises(data):
     for g, own in zip(groups, rows_of(groups), strict=True):
         kept = [row for row in own if keep[row]]
         part = tuple(completions[row] for row in kept)
-        whole = GroupInput(g.prompt_ids, g.prompt_positions, g.media, part)
+        whole = replace(g, completions=part)
         if kept and cost([whole], vision_token_cost) <= budget:
             assert any(set(kept) <= set(batch.rows.tolist()) for batch in made)
 

@@ -13,8 +13,8 @@ import torch
 from mmr1.config import AlgorithmConfig, LoraConfig, ModelConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.forward.padded import _padded_inputs
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.padded import padded_hidden
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.critic import LocalCritic, explained_variance
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
@@ -32,7 +32,7 @@ from tests.trainer.algorithms.test_algorithms import Fixed, scored
 from tests.trainer.test_train import lines, rl
 
 
-def scalar_scorer(
+def new_scalar_model(
     parts, read="before", budget: int = 10_000, lora: LoraConfig | None = None, std: float = 0.1
 ):
     """Over a copy of the tiny model, its head drawn at random."""
@@ -41,23 +41,24 @@ def scalar_scorer(
     torch.manual_seed(0)
     scalar = ScalarModel(own if lora is None else add_adapters(own, lora, False))
     torch.nn.init.normal_(scalar.head.weight, std=std)
-    return PackedScalarModel(scalar, PackedModel(scalar.backbone, family, media, 1.0, budget), read)
+    backbone = PackedModel(scalar.backbone, ModelInputs(family, media), 1.0, budget)
+    return PackedScalarModel(scalar, backbone, read)
 
 
 def critic(parts, lr: float = 1e-3, clip: float | None = 0.2, updates: int = 1, **options):
-    scorer = scalar_scorer(parts, **options)
+    scalar_model = new_scalar_model(parts, **options)
     settings = OptimizerConfig(
         lr=lr, warmup_steps=0, lr_scheduler_type="constant", max_grad_norm=1e9
     )
-    return LocalCritic(scorer, Optimizer(scorer.model, settings, 10), updates, clip)
+    return LocalCritic(scalar_model, Optimizer(scalar_model.model, settings, 10), updates, clip)
 
 
-def padded_values(scorer: PackedScalarModel, parts, read: str) -> list[torch.Tensor]:
+def padded_values(scalar_model: PackedScalarModel, parts, read: str) -> list[torch.Tensor]:
     """Every sequence whole and padded; the head on the hidden states, row by row."""
     family, _, media, groups = parts
     inputs = [group_input(family, media, s.group) for s in groups]
-    model = scorer.model
-    hidden = model.backbone.model(**_padded_inputs(inputs), use_cache=False)[0]
+    model = scalar_model.model
+    hidden = padded_hidden(model.backbone, inputs)
     starts = [len(g.prompt_ids) - (read == "before") for g in inputs for _ in g.completions]
     lengths = [len(row) for g in inputs for row in g.completions]
     values = model.head(hidden)[..., 0]
@@ -70,10 +71,10 @@ def padded_values(scorer: PackedScalarModel, parts, read: str) -> list[torch.Ten
 @pytest.mark.parametrize("read", ["before", "at"])
 @pytest.mark.parametrize("budget", [1, 10_000])
 def test_values_are_the_head_on_the_state_of_each_token(parts, read, budget):
-    scorer = scalar_scorer(parts, read, budget)
-    found = scorer.all([s.group for s in parts[3]])
+    scalar_model = new_scalar_model(parts, read, budget)
+    found = scalar_model.group_values([s.group for s in parts[3]])
     with torch.no_grad():
-        expected = padded_values(scorer, parts, read)
+        expected = padded_values(scalar_model, parts, read)
     for row, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(row[: len(wanted)], wanted, atol=1e-5, rtol=0)
         assert not row[len(wanted) :].any()
@@ -95,7 +96,7 @@ def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
     # As if the critic had moved since the rollout, so that the clip has something to do.
     batch = replace(batch, values=batch.values + 0.5 * torch.randn(batch.values.shape))
     caught: dict[str, torch.Tensor] = {}
-    model = own._scorer.model
+    model = own._scalar_model.model
 
     def step() -> float:
         caught.update({n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad})
@@ -105,7 +106,7 @@ def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
     own._optimizer.steps_taken = 1  # not the first, before which the head is moved
     stats = own.update(batch)
 
-    other = scalar_scorer(parts)
+    other = new_scalar_model(parts)
     total, tokens = 0.0, 0
     for row, values in enumerate(padded_values(other, parts, "before")):
         for t, value in enumerate(values):
@@ -222,14 +223,16 @@ def test_several_updates_share_one_pass_for_the_old_values(parts, monkeypatch):
 
 
 def test_a_saved_model_is_loaded_with_its_head(parts, tmp_path):
-    scorer = scalar_scorer(parts)
+    scalar_model = new_scalar_model(parts)
     groups = [s.group for s in parts[3]]
-    expected = scorer.all(groups)
-    optimizer = Optimizer(scorer.model, OptimizerConfig(), 1)
-    scalar_snapshot(scorer.model, parts[0].processor, optimizer)(tmp_path)
+    expected = scalar_model.group_values(groups)
+    optimizer = Optimizer(scalar_model.model, OptimizerConfig(), 1)
+    scalar_snapshot(scalar_model.model, parts[0].processor, optimizer)(tmp_path)
     loaded = load_scalar_model(ModelConfig(path=str(tmp_path), dtype="float32"), "a.path")
-    again = PackedScalarModel(loaded, replace(scorer.scorer, model=loaded.backbone), "before")
-    torch.testing.assert_close(again.all(groups), expected, atol=1e-6, rtol=0)
+    again = PackedScalarModel(
+        loaded, replace(scalar_model.packed_model, model=loaded.backbone), "before"
+    )
+    torch.testing.assert_close(again.group_values(groups), expected, atol=1e-6, rtol=0)
 
 
 def test_a_policy_gives_a_critic_that_claims_nothing(tiny_model):

@@ -12,6 +12,7 @@ from transformers import AutoModelForImageTextToText
 from mmr1.config import AlgorithmConfig, Config, LoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import ADAPTER_FOLDER, add_adapters, plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -33,13 +34,15 @@ class Adapted:
         torch.manual_seed(0)
         self.model = add_adapters(copy.deepcopy(model), LoraConfig(**lora), freeze_vision_tower)
         cache = FeatureCache() if freeze_vision_tower else None
-        self.scorer = PackedModel(self.model, family, media, 1.0, 100, features=cache)
+        self.packed_model = PackedModel(
+            self.model, ModelInputs(family, media), 1.0, 100, features=cache
+        )
         self.groups = [s.group for s in self.scored]
-        self.reference = AdapterReference(self.scorer)
+        self.reference = AdapterReference(self.packed_model)
         config = AlgorithmConfig(kl_coef=0.1)
         algorithm = build_algorithm(config)
         optimizer = Optimizer(self.model, OptimizerConfig(lr=1e-2, warmup_steps=0), 10)
-        self.policy = LocalPolicy(self.scorer, algorithm, optimizer, 1)
+        self.policy = LocalPolicy(self.packed_model, algorithm, optimizer, 1)
         self.config, self.algorithm = config, algorithm
 
     def update(self) -> dict[str, float]:
@@ -52,7 +55,8 @@ class Adapted:
 def logprobs(parts, model) -> torch.Tensor:
     """Of the plain model, without any adapter code."""
     family, _, media, scored = parts
-    return PackedModel(model, family, media, 1.0, 10_000).logprobs([s.group for s in scored])
+    packed_model = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    return packed_model.logprobs([s.group for s in scored])
 
 
 @pytest.mark.parametrize("freeze_vision_tower", [False, True])

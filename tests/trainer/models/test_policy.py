@@ -10,7 +10,7 @@ import torch
 from mmr1.config import AlgorithmConfig, OptimizerConfig
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.optimizer import NonFiniteError, Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
@@ -22,9 +22,9 @@ def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-
     """A policy with its own copy of the model, and that copy."""
     family, model, media, _ = parts
     own = copy.deepcopy(model)
-    scorer = PackedModel(own, family, media, 1.0, budget)
+    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
     optimizer = Optimizer(own, OptimizerConfig(lr=lr, warmup_steps=0, max_grad_norm=1e9), 10)
-    return LocalPolicy(scorer, build_algorithm(config), optimizer, config.ppo_epochs), own
+    return LocalPolicy(packed_model, build_algorithm(config), optimizer, config.ppo_epochs), own
 
 
 def experience(parts, config: AlgorithmConfig, own: LocalPolicy, reference=None):
@@ -92,10 +92,11 @@ def test_micro_batches_do_not_change_the_gradient(parts, config, budget):
     frozen = copy.deepcopy(model)
     with torch.no_grad():
         frozen.lm_head.weight += 0.05 * torch.randn_like(frozen.lm_head.weight)
-    reference = PackedModel(frozen, family, media, 1.0, 100) if config.get("kl_coef") else None
+    inputs = ModelInputs(family, media)
+    reference = PackedModel(frozen, inputs, 1.0, 100) if config.get("kl_coef") else None
     whole, stats = gradients_of_update(parts, settings, 10_000, reference)
-    pieces, other = gradients_of_update(parts, settings, budget, reference)
-    assert_close(pieces, whole, 1e-6)
+    cut, other = gradients_of_update(parts, settings, budget, reference)
+    assert_close(cut, whole, 1e-6)
     assert other == pytest.approx(stats, abs=1e-5)
     assert (stats["kl"] > 0) == ("kl_coef" in config)
 
@@ -103,13 +104,13 @@ def test_micro_batches_do_not_change_the_gradient(parts, config, budget):
 def test_a_group_without_signal_is_left_out(parts, monkeypatch):
     # That the mean is still right is what the two tests against the naive gradient show.
     seen: list[int] = []
-    scores = PackedModel.scores
+    token_scores = PackedModel.token_scores
 
-    def counting(self, lockstep):
-        seen.append(len(lockstep.micro_batch.groups))
-        return scores(self, lockstep)
+    def counting(self, batch):
+        seen.append(len(batch.groups))
+        return token_scores(self, batch)
 
-    monkeypatch.setattr(PackedModel, "scores", counting)
+    monkeypatch.setattr(PackedModel, "token_scores", counting)
     gradients_of_update(parts, AlgorithmConfig())
     assert sum(seen) == 2
     gradients_of_update(parts, AlgorithmConfig(entropy_coef=0.01))

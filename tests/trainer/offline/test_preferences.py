@@ -19,7 +19,7 @@ from mmr1.data.record import decode, read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.registry import import_file
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -36,10 +36,9 @@ from mmr1.trainer.offline.training import Records
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
-from mmr1.vision.families.qwen2_5_vl import render_prompt
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.test_algorithms import completion
-from tests.trainer.models.test_critic import padded_values, scalar_scorer
+from tests.trainer.models.test_critic import new_scalar_model, padded_values
 from tests.trainer.test_resume import assert_same
 from tests.trainer.test_train import lines
 
@@ -106,7 +105,8 @@ def test_dpos_gradient_is_that_of_the_paper(parts, budget, nll_coef):
     caught = caught_gradient(own, optimizer)
     pairs = [Pair(g, r) for g, r in zip(groups, reference, strict=True)]
     config = DpoConfig(beta=0.2, nll_coef=nll_coef)
-    stats = dpo_step(PackedModel(own, family, media, 1.0, budget), optimizer, pairs, config)
+    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
+    stats = dpo_step(packed_model, optimizer, pairs, config)
 
     naive = copy.deepcopy(model)
     inputs = [group_input(family, media, g) for g in groups]
@@ -127,14 +127,14 @@ def test_the_reference_is_the_model_before_the_first_step(parts):
     family, model, media, _ = parts
     torch.manual_seed(0)
     own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4), False)
-    packed = PackedModel(own, family, media, 1.0, 100)
-    pairs = with_reference_logprobs(packed, pair_groups(parts))
+    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, 100)
+    pairs = with_reference_logprobs(packed_model, pair_groups(parts))
     optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, warmup_steps=0), 10)
-    first = dpo_step(packed, optimizer, pairs, DpoConfig())
+    first = dpo_step(packed_model, optimizer, pairs, DpoConfig())
     assert first["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)
     assert first["dpo/chosen"] == pytest.approx(0, abs=1e-5)
     for _ in range(9):
-        last = dpo_step(packed, optimizer, pairs, DpoConfig())
+        last = dpo_step(packed_model, optimizer, pairs, DpoConfig())
     assert last["dpo/loss"] < 0.6
     assert last["dpo/accuracy"] == 1
     assert last["dpo/chosen"] > last["dpo/rejected"]
@@ -143,12 +143,12 @@ def test_the_reference_is_the_model_before_the_first_step(parts):
 @pytest.mark.parametrize("budget", [1, 10_000])
 def test_a_reward_models_gradient_is_that_of_its_rankings(parts, budget):
     groups = [s.group for s in parts[3][:2]] + pair_groups(parts)[2:]  # rankings of 4, 4 and 2
-    reward_model = scalar_scorer(parts, "at", budget)
-    optimizer = Optimizer(reward_model.model, OptimizerConfig(), 10)
-    caught = caught_gradient(reward_model.model, optimizer)
-    stats = reward_model_step(reward_model, optimizer, groups)
+    scalar_model = new_scalar_model(parts, "at", budget)
+    optimizer = Optimizer(scalar_model.model, OptimizerConfig(), 10)
+    caught = caught_gradient(scalar_model.model, optimizer)
+    stats = reward_model_step(scalar_model, optimizer, groups)
 
-    naive = scalar_scorer(parts, "at")
+    naive = new_scalar_model(parts, "at")
     values = padded_values(naive, parts, "at")
     rewards = [row[-1] for row in values]
     rankings = [rewards[0:4], rewards[4:8], rewards[8:10]]
@@ -306,9 +306,9 @@ def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, pa
     rows = [json.loads(line) for line in pair_file.read_text().splitlines()]
     samples = [decode(row, digits) for row in rows]
     groups = [
-        group_of_responses(parts[0], render_prompt(parts[0], s), ranking_of(s)) for s in samples
+        group_of_responses(parts[0], parts[0].render_prompt(s), ranking_of(s)) for s in samples
     ]
-    rewards = rewards_of(reward_function._model, groups)
+    rewards = rewards_of(reward_function._scalar_model, groups)
     assert rewards.mean().abs() < 1e-4
     assert (rewards.view(-1, 2)[:, 0] > rewards.view(-1, 2)[:, 1]).all()
 

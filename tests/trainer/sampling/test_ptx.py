@@ -16,7 +16,6 @@ from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.train import run_training
-from mmr1.vision.families.qwen2_5_vl import render_prompt
 from tests.trainer.conftest import REWARDS
 from tests.trainer.models.test_policy import experience, naive_gradient, policy
 from tests.trainer.offline.test_preferences import assert_gradient
@@ -27,7 +26,7 @@ from tests.trainer.test_train import lines, rl
 def demonstrations(parts, digits):
     family = parts[0]
     samples = read_records(digits / "sft.jsonl")
-    return tuple(demonstration(family, render_prompt(family, s)) for s in samples[:3])
+    return tuple(demonstration(family, family.render_prompt(s)) for s in samples[:3])
 
 
 @pytest.mark.parametrize("budget", [1, 10_000])

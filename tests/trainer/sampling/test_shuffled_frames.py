@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.sampling.shuffled_frames import sample_shuffled
 from mmr1.trainer.train import run_training
 from mmr1.types import MediaRef, Message, Sample, TextPart
-from mmr1.vision.families.qwen2_5_vl import prepare_media, render_prompt
 from mmr1.vision.prepare import MediaCache
 from mmr1.vision.videos import load_video
 from tests.trainer.tiny_groups import new_model
@@ -44,13 +42,13 @@ def test_frames_are_put_into_another_order(clip):
 
 def test_half_a_group_is_sampled_for_each_video_and_none_for_an_image(clip, digit_samples, parts):
     family = parts[0]
-    media = MediaCache(partial(prepare_media, family))
+    media = MediaCache(family.prepare_media)
     engine = HfEngine(new_model(), family, media)
     video = MediaRef("video", clip, options={"fps": 2.0})
     sample = Sample("v", (Message("user", (video, TextPart("Which way?"))),))
     requests = [
-        Request(render_prompt(family, digit_samples[0]), 4, 1),
-        Request(render_prompt(family, sample), 5, 2),
+        Request(family.render_prompt(digit_samples[0]), 4, 1),
+        Request(family.render_prompt(sample), 5, 2),
     ]
     sampling = SamplingConfig(max_tokens=12)
     texts_of = sample_shuffled(engine, requests, sampling)

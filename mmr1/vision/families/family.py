@@ -1,0 +1,252 @@
+"""What mmr1 asks of a model family. ``docs/models.md`` says how to add one.
+
+Two protocols, since some callers have a model and no processor: :class:`ModelFamily` is what mmr1
+asks about a model's inputs, :class:`Architecture` what it asks about the model itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from mmr1.types import MediaRef, Prompt, Sample
+from mmr1.vision.prepare import PreparedMedia
+
+Kind = Literal["image", "video"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInput:
+    """One argument that a rollout engine passes to its model, holding the media of one kind.
+
+    Attributes:
+        kind: Of the media.
+        values: Rows of all these media, concatenated.
+        sizes: ``[media]`` int64, rows of each; None where each has one.
+    """
+
+    kind: Kind
+    values: torch.Tensor
+    sizes: torch.Tensor | None = None
+
+
+class ModelFamily(Protocol):
+    """How models of a family read prompts and media; made for one model directory.
+
+    The order of media is everywhere that of their placeholders in the prompt.
+    """
+
+    @property
+    def processor(self) -> Any:
+        """transformers' processor, saved beside every checkpoint; a tokenizer in a text family."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    @property
+    def pad_id(self) -> int: ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Tokens that end a completion."""
+        ...
+
+    @property
+    def forbidden_ids(self) -> tuple[int, ...]:
+        """Vision placeholders and padding, which are outside the policy's vocabulary.
+
+        A completion that holds a placeholder cannot be fed back. Engines never sample these tokens,
+        and the trainer's softmax leaves them out too.
+        """
+        ...
+
+    @property
+    def placeholder_kinds(self) -> Mapping[int, Kind]:
+        """Of each token id that stands for vision tokens, which kind of medium it is for."""
+        ...
+
+    def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
+        """Apply the chat template up to the assistant's turn; a medium stays one placeholder."""
+        ...
+
+    def decode_media(self, media: MediaRef) -> Any:
+        """Pixels of one medium, sampled and resized to what the model sees.
+
+        Engine and trainer both start from these, so their processors have nothing left to resize.
+
+        Returns:
+            A PIL image, or for a video ``(frames [T, 3, H, W] uint8, VideoMetadata)``.
+        """
+        ...
+
+    def media_tokens(self, media: MediaRef) -> int:
+        """Tokens that the medium adds to a prompt, from its header: nothing is decoded."""
+        ...
+
+    def prompt_length(self, prompt: Prompt) -> int:
+        """Tokens of a prompt with its placeholders expanded, media measured by their headers."""
+        ...
+
+    def prepare_media(self, media: MediaRef) -> PreparedMedia:
+        """Decode one medium and run the processor on it, once."""
+        ...
+
+    def expand_placeholders(
+        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> list[int]:
+        """The prompt as the model reads it: each placeholder becomes the tokens of its medium.
+
+        Raises:
+            ValueError: Placeholders and media differ in number or in kind.
+        """
+        ...
+
+    def prompt_positions(
+        self, prompt_ids: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> torch.Tensor:
+        """Positions of an expanded prompt for the rotary embedding: ``[rows, P]`` int64.
+
+        One row, or three (time, height, width) for M-RoPE.
+        """
+        ...
+
+    def completion_start(self, prompt_positions: torch.Tensor) -> int:
+        """Position of the first completion token, on all rows; each further one adds 1."""
+        ...
+
+    def engine_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, EngineInput]:
+        """Prepared media as arguments of the model inside a rollout engine, by name."""
+        ...
+
+    def engine_spans(
+        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> list[tuple[int, int]]:
+        """``(first token, tokens)`` of each medium in the expansion of ``token_ids``.
+
+        Text that stands between the placeholders of one medium is inside its span.
+        """
+        ...
+
+    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
+        """Options for an engine's own processor, which is given media from ``decode_media``."""
+        ...
+
+    def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
+        """The grid ``(t, h, w)`` in what an engine's own processor made of one medium."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParts:
+    """Where a transformers model has what mmr1 works on.
+
+    Attributes:
+        language_model: Called with ``inputs_embeds`` and ``position_ids``; its layers call the
+            attention that ``config._attn_implementation`` names and hand extra arguments on to it.
+        layers: The decoder layers, in order.
+        embed_tokens: The input embedding.
+        lm_head: The output embedding.
+        tower: The vision tower; None in a text model.
+        tower_blocks: Its transformer blocks.
+        tower_mergers: What brings its outputs to the width of the language model.
+        placeholder_ids: Token ids that vision features are put in the place of.
+    """
+
+    language_model: Any
+    layers: Sequence[torch.nn.Module]
+    embed_tokens: Any
+    lm_head: Any
+    tower: torch.nn.Module | None
+    tower_blocks: Sequence[torch.nn.Module]
+    tower_mergers: Sequence[torch.nn.Module]
+    placeholder_ids: tuple[int, ...]
+
+
+class Architecture(Protocol):
+    """The models of a family. Stateless: one object serves them all."""
+
+    @property
+    def auto_class(self) -> Any:
+        """transformers' auto class that loads these models."""
+        ...
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of positions that the rotary embedding reads: 3 for M-RoPE, else 1."""
+        ...
+
+    @property
+    def presets(self) -> Sequence[str]:
+        """Sizes in which ``new_model`` makes models."""
+        ...
+
+    def load_family(self, path: str, config: Any, **video_options: float) -> ModelFamily:
+        """Load the processor beside a model.
+
+        Args:
+            path: Model directory or hub name.
+            config: The model's configuration.
+            video_options: ``fps``, ``max_frames``, ... in place of the defaults of ``VideoBudget``.
+
+        Raises:
+            ValueError: The processor cannot be loaded.
+        """
+        ...
+
+    def parts(self, model: Any) -> ModelParts:
+        """The parts of a transformers model that is not inside a peft model."""
+        ...
+
+    def media_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
+        """The media arguments of the transformers model's own forward."""
+        ...
+
+    def encode(self, tower: Any, media: Sequence[PreparedMedia]) -> Sequence[torch.Tensor]:
+        """Run the tower on all media at once: ``[tokens, F]`` of each.
+
+        F is the width of the language model, or a multiple of it where features enter several
+        layers.
+        """
+        ...
+
+    def blank_medium(self, tower: Any) -> PreparedMedia:
+        """The least that the tower can be run on."""
+        ...
+
+    def language_inputs(
+        self, embeddings: torch.Tensor, slots: torch.Tensor, features: torch.Tensor
+    ) -> dict[str, Any]:
+        """Arguments by which the language model is given its tokens and what they see.
+
+        Args:
+            embeddings: ``[B, T, H]`` of all tokens, placeholders included.
+            slots: ``[F]`` int64, the placeholders among the ``B * T`` tokens, ascending.
+            features: ``[F, ...]`` from ``encode``, in the precision of the embeddings.
+        """
+        ...
+
+    def position_ids(self, rope: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
+        """``position_ids`` of the language model.
+
+        Args:
+            rope: ``[rows, B, T]`` positions for the rotary embedding.
+            places: ``[B, T]`` place of each token in its sequence.
+        """
+        ...
+
+    def new_model(
+        self, output: Path, preset: str, seed: int, corpus: Sequence[str] | None = None
+    ) -> int:
+        """Write a small model with random weights; returns its number of parameters.
+
+        Args:
+            output: A directory that is empty or does not exist.
+            preset: One of ``presets``.
+            corpus: What the tokenizer learns its merges from; None for the family's own.
+        """
+        ...

@@ -1,0 +1,88 @@
+"""The family of a model: found by the ``model_type`` of its configuration."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+
+from mmr1.adapters import unwrapped
+from mmr1.registry import suggest
+from mmr1.vision.families.family import Architecture, ModelFamily, ModelParts
+from mmr1.vision.families.registry import FAMILIES
+
+
+def load_family(path: str, **video_options: float) -> ModelFamily:
+    """The family of the model at ``path``, with the processor that is there.
+
+    Args:
+        path: Model directory or hub name.
+        video_options: ``fps``, ``max_frames``, ... in place of the defaults of ``VideoBudget``.
+
+    Raises:
+        ValueError: There is no model at ``path``, or no family for it.
+    """
+    architecture = find_architecture(path)
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"model.path '{path}' has no configuration to read: {error}") from error
+    return architecture.load_family(path, config, **video_options)
+
+
+def find_architecture(path: str, key: str = "model.path") -> Architecture:
+    """The architecture of the model at ``path``, which the configuration names in ``key``.
+
+    Raises:
+        ValueError: There is no model, or no family for it.
+    """
+    model_type = _model_type(path, key)
+    if model_type not in FAMILIES.names():
+        raise ValueError(
+            f"{key} '{path}' is a '{model_type}' model{suggest(model_type, FAMILIES.names())}; "
+            f"mmr1 trains vision-language models of type {', '.join(sorted(FAMILIES.names()))}, "
+            "and those of families that a plugin adds (docs/models.md)"
+        )
+    return architecture_named(model_type)
+
+
+@lru_cache
+def architecture_named(name: str) -> Architecture:
+    """By ``model_type``, or ``package.module:ATTRIBUTE``, or ``file.py:ATTRIBUTE``.
+
+    Raises:
+        ValueError: There is none of this name.
+    """
+    architecture: Architecture = FAMILIES.load(name)
+    return architecture
+
+
+def architecture_of(model: Any) -> Architecture:
+    """The architecture of a loaded transformers model, or of the one inside a peft model."""
+    return architecture_named(unwrapped(model).config.model_type)
+
+
+def model_parts(model: Any) -> ModelParts:
+    """The parts of a loaded transformers model, or of the one inside a peft model."""
+    return architecture_of(model).parts(unwrapped(model))
+
+
+def _model_type(path: str, key: str) -> str:
+    # A path that looks like one must exist: the hub's error for it would speak of repositories.
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
+    if (looks_local or Path(path).exists()) and not (Path(path) / "config.json").is_file():
+        raise ValueError(
+            f"{key} '{path}' is not a model directory (no config.json there); "
+            "make a small one with 'mmr1 model new' or name a Hugging Face model"
+        )
+    try:
+        # Not AutoConfig: a plugin may have to be imported before transformers knows the type.
+        settings, _ = PretrainedConfig.get_config_dict(path)
+    except (OSError, ValueError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"{key} '{path}' does not exist here and cannot be had from the hub: {first_line}"
+        ) from error
+    return str(settings.get("model_type"))

@@ -1,0 +1,58 @@
+"""Three-row rotary positions (M-RoPE, Qwen2-VL, arXiv 2409.12191): time, height and width."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from mmr1.vision.prepare import PreparedMedia
+
+
+def mrope_positions(
+    prompt_ids: Sequence[int],
+    media: Sequence[PreparedMedia],
+    placeholder_ids: Collection[int],
+    tokens_per_second: float,
+) -> torch.Tensor:
+    """Positions of an expanded prompt: ``[3, P]`` int64.
+
+    Text advances all rows together. A medium spans its grid from the next free position on, and
+    what follows starts after the largest position of any row, as in the Qwen2.5-VL release and in
+    vLLM. (transformers 5 steps over the larger *spatial* side only, which differs for videos that
+    last longer than they are wide; positions are therefore always passed to the model.)
+
+    Args:
+        tokens_per_second: Temporal positions per second of video.
+    """
+    runs: list[torch.Tensor] = []
+    remaining = iter(media)
+    start, index = 0, 0
+    while index < len(prompt_ids):
+        if prompt_ids[index] in placeholder_ids:
+            run = _grid_positions(next(remaining), tokens_per_second) + start
+        else:
+            length = _text_run(prompt_ids, index, placeholder_ids)
+            run = (start + torch.arange(length)).expand(3, -1)
+        runs.append(run)
+        index += run.shape[1]
+        start = int(run.max()) + 1
+    return torch.cat(runs, dim=1) if runs else torch.zeros(3, 0, dtype=torch.int64)
+
+
+def _text_run(prompt_ids: Sequence[int], start: int, placeholder_ids: Collection[int]) -> int:
+    """Number of text tokens from ``start`` to the next placeholder or the end."""
+    end = start
+    while end < len(prompt_ids) and prompt_ids[end] not in placeholder_ids:
+        end += 1
+    return end - start
+
+
+def _grid_positions(medium: PreparedMedia, tokens_per_second: float) -> torch.Tensor:
+    t, h, w = medium.grid
+    per_frame = 1.0
+    if medium.seconds_per_grid is not None:
+        per_frame = medium.seconds_per_grid * tokens_per_second
+    time = (torch.arange(t) * per_frame).long()
+    axes = (time, torch.arange(h // medium.merge), torch.arange(w // medium.merge))
+    return torch.stack(torch.meshgrid(*axes, indexing="ij")).reshape(3, -1)

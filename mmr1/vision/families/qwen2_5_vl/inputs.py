@@ -1,0 +1,164 @@
+"""How Qwen2.5-VL reads prompts: its processor, its placeholder tokens and its positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoProcessor, GenerationConfig
+
+from mmr1.types import MediaRef, Prompt, Sample, TextPart
+from mmr1.vision.budget import (
+    PixelBudget,
+    VideoBudget,
+    image_budget,
+    image_grid,
+    tokens,
+    video_budget,
+)
+from mmr1.vision.families.family import EngineInput, Kind
+from mmr1.vision.families.mrope import mrope_positions
+from mmr1.vision.families.placeholders import repeat_placeholders, repeated_spans
+from mmr1.vision.families.qwen2_5_vl.media import engine_inputs, processed
+from mmr1.vision.images import image_size, load_image
+from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.videos import load_video, sampled_grid
+
+VISION_TOKENS = (
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|vision_pad|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Qwen25VLFamily:
+    """A ``ModelFamily``.
+
+    Attributes:
+        image_id, video_id: Placeholder tokens.
+        images: How large an image may be.
+        videos: How many frames of a video are sampled, and how large they may be.
+        tokens_per_second: Temporal positions per second of video.
+    """
+
+    processor: Any
+    image_id: int
+    video_id: int
+    pad_id: int
+    stop_ids: tuple[int, ...]
+    images: PixelBudget
+    videos: VideoBudget
+    tokens_per_second: float
+    forbidden_ids: tuple[int, ...]
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.processor.tokenizer
+
+    @property
+    def placeholder_kinds(self) -> Mapping[int, Kind]:
+        return {self.image_id: "image", self.video_id: "video"}
+
+    def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
+        conversation: list[dict[str, Any]] = []
+        if system_prompt is not None and all(m.role != "system" for m in sample.messages):
+            conversation.append({"role": "system", "content": system_prompt})
+        for message in sample.messages:
+            if message.role == "assistant" and message is sample.messages[-1]:
+                break  # a demonstration's answer is not part of its prompt
+            content = [
+                {"type": "text", "text": part.text}
+                if isinstance(part, TextPart)
+                else {"type": part.kind}
+                for part in message.parts
+            ]
+            conversation.append({"role": message.role, "content": content})
+        text = self.processor.apply_chat_template(
+            conversation, tokenize=False, add_generation_prompt=True
+        )
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return Prompt(sample=sample, text=text, token_ids=tuple(ids))
+
+    def decode_media(self, media: MediaRef) -> Any:
+        if media.kind == "image":
+            return load_image(media, self.images)
+        return load_video(media, self.videos)
+
+    def media_tokens(self, media: MediaRef) -> int:
+        if media.kind == "image":
+            budget = self.images.of(media.options)
+            return tokens(image_grid(*image_size(media), budget), budget.merge)
+        return tokens(sampled_grid(media, self.videos), self.videos.frame.merge)
+
+    def prompt_length(self, prompt: Prompt) -> int:
+        return len(prompt.token_ids) + sum(self.media_tokens(m) - 1 for m in prompt.media)
+
+    def prepare_media(self, media: MediaRef) -> PreparedMedia:
+        return processed(self.processor, media, self.decode_media(media))
+
+    def expand_placeholders(
+        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> list[int]:
+        return repeat_placeholders(self.placeholder_kinds, token_ids, media)
+
+    def prompt_positions(
+        self, prompt_ids: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> torch.Tensor:
+        placeholders = (self.image_id, self.video_id)
+        return mrope_positions(prompt_ids, media, placeholders, self.tokens_per_second)
+
+    def completion_start(self, prompt_positions: torch.Tensor) -> int:
+        return int(prompt_positions.max()) + 1
+
+    def engine_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, EngineInput]:
+        return engine_inputs(media)
+
+    def engine_spans(
+        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> list[tuple[int, int]]:
+        return repeated_spans(self.placeholder_kinds, token_ids, media)
+
+    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
+        # load_video has sampled and resized; doing it again would change the grid.
+        return {"do_resize": False, "do_sample_frames": False} if "video" in kinds else {}
+
+    def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
+        t, h, w = inputs[f"{kind}_grid_thw"].tolist()
+        return t, h, w
+
+
+def load_family(path: str, config: Any, **video_options: float) -> Qwen25VLFamily:
+    """See ``Architecture.load_family``."""
+    try:
+        processor = AutoProcessor.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
+    tokenizer = processor.tokenizer
+    stop_ids = _stop_ids(path, tokenizer)
+    vision_ids = {tokenizer.convert_tokens_to_ids(name) for name in VISION_TOKENS}
+    never = (vision_ids | {tokenizer.pad_token_id}) - {None, *stop_ids}
+    return Qwen25VLFamily(
+        processor=processor,
+        image_id=config.image_token_id,
+        video_id=config.video_token_id,
+        pad_id=tokenizer.pad_token_id,
+        stop_ids=stop_ids,
+        images=image_budget(processor),
+        videos=video_budget(processor, **video_options),
+        tokens_per_second=float(config.vision_config.tokens_per_second),
+        forbidden_ids=tuple(sorted(never)),
+    )
+
+
+def _stop_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
+    try:
+        ids = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # a model without generation_config.json
+        ids = None
+    listed = [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+    return tuple(sorted({*listed, tokenizer.eos_token_id}))

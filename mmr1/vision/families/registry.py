@@ -1,0 +1,18 @@
+"""Names of model families: the ``model_type`` of ``config.json``, or an entry point of a plugin.
+
+Nothing but strings: the command line reads this module, and it must stay light.
+"""
+
+from __future__ import annotations
+
+from mmr1.registry import Registry
+
+FAMILIES = Registry(
+    "model family",
+    {"qwen2_5_vl": "mmr1.vision.families.qwen2_5_vl.model:ARCHITECTURE"},
+    group="mmr1.families",
+)
+"""Each name loads an :class:`~mmr1.vision.families.family.Architecture`."""
+
+DEFAULT_FAMILY = "qwen2_5_vl"
+"""The one that ``mmr1 model new`` makes."""
