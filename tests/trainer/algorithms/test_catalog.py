@@ -199,3 +199,27 @@ def test_shuffled_frames_and_their_reward_function_go_together(name):
 def test_what_an_algorithm_requires_is_said(keys, said):
     with pytest.raises(ValueError, match=said):
         AlgorithmConfig(**keys)
+
+
+BATCH = (11**0.5, -(11**-0.5))  # mean 1/12, population deviation sqrt(11) / 12
+FIRST_ADVANTAGES = {
+    # Of a completion with reward 1 and of one with reward 0 of the group 1, 0, 0, 0, worked by
+    # hand; two more groups have rewards of 0 only.
+    **dict.fromkeys(("grpo", "dapo", "gspo", "t_grpo", "cispo", "sapo"), (1.5, -0.5)),
+    "dr_grpo": (0.75, -0.25),
+    "rloo": (1, -1 / 3),
+    "gpg": (3 * 0.75, 3 * -0.25),
+    "reinforce": (11 / 12, -1 / 12),
+    "remax": (0.5, -0.5),
+    "reinforce_pp": BATCH,
+    "ppo": BATCH,
+    "reinforce_pp_baseline": (3, -1),
+    "process_grpo": (2 * 0.75 / (1.5 / 7) ** 0.5, 2 * -0.25 / (1.5 / 7) ** 0.5),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_each_name_has_the_advantage_of_its_paper(name):
+    algorithm = build_algorithm(config_of(name))
+    advantages = algorithm.advantages(inputs([[1.0, 0.0, 0.0, 0.0], [0.0] * 4, [0.0] * 4]))
+    assert advantages[:2, 0].tolist() == pytest.approx(FIRST_ADVANTAGES[name], rel=1e-4)
