@@ -73,19 +73,19 @@ def named_option(text: str, options: Mapping[str, str]) -> str | None:
         options: Option texts by letter; empty when unknown, and then any letter is an option.
     """
     by_text = {_plain(option): letter for letter, option in options.items()}
-    if found := by_text.get(_plain(text)):
-        return found
+    if letter_of_text := by_text.get(_plain(text)):
+        return letter_of_text
     equal = [letter for letter, option in options.items() if decide(option, text) == 1.0]
     if len(equal) == 1 and any(c.isdigit() for c in text):
         return equal[0]  # 140 for 140°
-    known = set(options) or set(LETTERS)
-    if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in known:
+    letters = set(options) or set(LETTERS)
+    if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in letters:
         return alone[1].upper()
     labelled = _LABELLED.fullmatch(text)
-    if labelled and labelled[1].upper() in known and _plain(labelled[2]) in by_text:
+    if labelled and labelled[1].upper() in letters and _plain(labelled[2]) in by_text:
         letter = labelled[1].upper()
         return letter if by_text[_plain(labelled[2])] == letter else None
-    standing = set(_STANDING.findall(_ARTICLE.sub(" ", text))) & known
+    standing = set(_STANDING.findall(_ARTICLE.sub(" ", text))) & letters
     return standing.pop() if len(standing) == 1 else None
 
 

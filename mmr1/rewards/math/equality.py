@@ -34,6 +34,7 @@ _LABELLED_CHOICE = re.compile(
 )
 _OTHER_CHOICE = re.compile(r"(?<![\w'\\])[A-J](?![\w'])")
 _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
+_ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 
 
@@ -127,6 +128,9 @@ def _compare_words(gold: str, prediction: str) -> float | None:
     if len(gold) == 1 and gold in "ABCDEFGHIJ":
         choice = _chosen(prediction)
         return float(choice == gold) if choice else None
+    angles = _ANGLE.fullmatch(gold), _ANGLE.fullmatch(prediction)
+    if angles[0] and angles[1]:  # read from either side, an angle keeps its vertex in the middle
+        return float(angles[1][1] in (angles[0][1], angles[0][1][::-1]))
     if _NAME.fullmatch(gold) and _NAME.fullmatch(prediction) and _are_names(gold, prediction):
         return 0.0
     if not is_prose(gold) and any(c.isalnum() for c in gold):

@@ -177,6 +177,8 @@ def check_gold_value(gold: str) -> Any:
 def _equal(gold: str, gold_value: Any, prediction: str, value: Any) -> bool:
     if isinstance(value, sympy.Eq | And) and not _is_relation(gold_value):
         value = _stated(value)
+    elif isinstance(value, FiniteSet) and not any(map(_is_relation, gold_value.args)):
+        value = _all_stated(value)
     elif isinstance(gold_value, sympy.Eq) and isinstance(value, sympy.Expr):
         gold_value = _stated(gold_value)
     if value is None or gold_value is None:
@@ -227,6 +229,14 @@ def _stated(relation: Any) -> Any:
     if isinstance(first, sympy.Symbol) and first in last.free_symbols:
         return None
     return last
+
+
+def _all_stated(listed: Any) -> Any:
+    """``x = 1, y = 2`` as the list 1, 2, or None where an equation states no value."""
+    if not any(isinstance(element, sympy.Eq) for element in listed._unsorted_args):
+        return listed
+    elements = [_stated(e) if isinstance(e, sympy.Eq) else e for e in listed._unsorted_args]
+    return None if any(element is None for element in elements) else FiniteSet(*elements)
 
 
 def _is_false(link: Any) -> bool:

@@ -314,6 +314,7 @@ EQUATIONS_AS_ANSWERS: list[Case] = [
     ("x+1", ["y=x+1", "g(x)=x+1"], ["x=x+1", "x = 1+x", "y+1=x+1"]),
     ("ab", ["S=ab"], ["a=ab", "b=ab", "a+b=ab"]),
     ("5", ["V = 5 V", "V=5V", "m = 5 m"], ["m = 6 m", "x=5x", "5x=x"]),
+    ("1, 2", ["x=1, y=2", "a=2, b=1"], ["x+y=1, xy=2", "5=1, 2", "x=1, y=x+2", "x^2=1, 2x=2"]),
     ("3.33", ["10/3=3.33"], ["11/3=3.33", "10=3.33"]),
 ]
 
@@ -344,6 +345,7 @@ NAMES: list[Case] = [
     ("AB", ["AB", r"\mathrm{AB}"], ["BA", "B A", "AC", "A"]),
     ("ABC", ["ABC"], ["CAB", "BCA", "ACB", "AB"]),
     ("cat", ["cat", "Cat"], ["act", "tac", "ca"]),
+    (r"\angle ABC", [r"\angle CBA", "∠ABC"], [r"\angle BAC", r"\angle ACB", "∠BCA", "ABD"]),
     ("mn", ["mn", r"m \times n"], ["nm", "m+n"]),
     ("xy", ["yx", r"y \cdot x"], ["x", "x+y", "xyz"]),
     ("3ab", ["3ba", "ab+2ab", r"3 \cdot b \cdot a"], ["ab", "3a+b", "3abc"]),
