@@ -223,9 +223,9 @@ def _stated(relation: Any) -> Any:
     first, last = links[0].lhs, links[-1].rhs
     if _is_number(first):
         return first if isinstance(last, sympy.Symbol) else last
-    sums = (sympy.Add, sympy.Pow) if len(links) > 1 else (sympy.Add, sympy.Mul, sympy.Pow)
-    if isinstance(first, sums) and first.free_symbols:
-        return None
+    if isinstance(first, sympy.Add | sympy.Mul | sympy.Pow | sympy.Mod) and first.free_symbols:
+        side = len(links) > 1 and first.is_Mul and all(f.is_Symbol for f in first.args)
+        return last if side else None  # AB = CD = 4 is about a side AB
     if isinstance(first, sympy.Symbol) and first in last.free_symbols:
         return None
     return last
@@ -243,7 +243,9 @@ def _is_false(link: Any) -> bool:
     """Two numbers that differ; one of them may be the other, rounded."""
     if not (_is_number(link.lhs) and _is_number(link.rhs)):
         return False
-    left, right = sympy.N(link.lhs, 50), sympy.N(link.rhs, 50)
+    left, right = _to_50_digits(link.lhs), _to_50_digits(link.rhs)
+    if not (left.is_finite and right.is_finite):
+        return bool(left != right)
     exact = link.lhs.is_Integer and link.rhs.is_Integer
     return bool(abs(left - right) > (0 if exact else abs(left) / 100))
 
@@ -309,10 +311,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, sympy.Expr) and value.is_number is True
 
 
+def _to_50_digits(number: Any) -> Any:
+    if not number.has(sympy.Mod):
+        return sympy.N(number, 50)
+    try:
+        return sympy.N(number.doit(), 50)  # N alone leaves a remainder as it is
+    except ZeroDivisionError:
+        return sympy.nan
+
+
 def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
     """Two numbers by value: exactly, or as a decimal that stands for the other."""
     decimals = [n.decimals for n in map(parse_number, (gold, prediction)) if n and n.decimals]
-    x, y = (sympy.N(n.doit() if n.has(sympy.Mod) else n, 50) for n in (a, b))
+    x, y = _to_50_digits(a), _to_50_digits(b)
     if not (x.is_finite and y.is_finite):
         return bool(x == y and x is not sympy.nan)
     if not decimals:

@@ -314,6 +314,14 @@ def test_an_error_that_claims_to_be_fine_is_an_error() -> None:
     assert rewards[6].value == 1.0
 
 
+def test_a_log_called_score_does_not_replace_the_reward() -> None:
+    logs = {"score": [9.0] * 7, "overall": [8.0] * 7, "length": [7.0] * 7}
+    with server(lambda body: (200, {"rewards": [0.5] * 7, "extra_logs": logs})) as url:
+        rewards = score(url)
+    assert [reward.value for reward in rewards] == [0.5] * 7
+    assert rewards[0].components == {"remote": 0.5, "remote/length": 7.0}
+
+
 def test_a_redirect_is_not_followed() -> None:
     calls: list[int] = []
     with server(lambda body: (calls.append(1), right(body))[1]) as other:
