@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict
 
 from mmr1.rewards.composite import CompositeReward
 from mmr1.rewards.item import RewardItem
+from mmr1.rewards.plugins.bounded_json import read_json
 from mmr1.rewards.plugins.item_rows import to_item
 from mmr1.types import Reward
+
+MAX_BODY = 128 << 20  # bytes of one request; a thousand long completions with their tokens fit
 
 
 class Query(BaseModel):
@@ -33,11 +37,19 @@ class Query(BaseModel):
     rows: list[dict[str, Any]] | None = None
 
 
-def create_app(composite_reward: CompositeReward) -> FastAPI:
-    """An application that answers ``POST /``, ``POST /get_reward`` and ``GET /health``.
+def create_app(composite_reward: CompositeReward, *, max_body: int = MAX_BODY) -> FastAPI:
+    """An application that answers ``POST /`` and ``POST /get_reward``, and ``GET /health``.
 
-    In its answer, ``rewards`` and ``scores`` hold one number per query, or null without a valid
-    reward. ``status`` and ``error`` say why. ``extra_logs`` holds the components.
+    ``rewards`` and ``scores`` hold a number for each query, or null where there is no valid
+    reward; ``status`` and ``error`` say why; ``extra_logs`` holds the
+    components.
+
+    A request that is too long is answered by 413. One that is no JSON, nests deeper than 32
+    levels or is no query is answered by 422.
+
+    Args:
+        composite_reward: What scores the queries.
+        max_body: The longest request, in bytes.
     """
     app = FastAPI(title="mmr1 reward")
 
@@ -47,13 +59,34 @@ def create_app(composite_reward: CompositeReward) -> FastAPI:
 
     @app.post("/")
     @app.post("/get_reward")
-    def get_reward(query: Query) -> dict[str, Any]:
+    async def get_reward(request: Request) -> dict[str, Any]:
+        body = await _body(request, max_body)
         try:
-            return _answer(composite_reward.score(_items(query)))
+            return await run_in_threadpool(_scored, composite_reward, body)
         except ValueError as error:
             raise HTTPException(422, str(error)) from error
 
     return app
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """The request's body. Raises HTTPException 413 when it has more than ``limit`` bytes."""
+    too_long = HTTPException(
+        413, f"the request is longer than {limit:,} bytes; send fewer items in one request"
+    )
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_long
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise too_long
+    return bytes(body)
+
+
+def _scored(composite_reward: CompositeReward, body: bytes) -> dict[str, Any]:
+    return _answer(composite_reward.score(_items(Query.model_validate(read_json(body)))))
 
 
 def _items(query: Query) -> list[RewardItem]:

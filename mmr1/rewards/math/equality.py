@@ -13,8 +13,10 @@ from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, Job, no_answer
+from mmr1.rewards.math.dates import read_date
 from mmr1.rewards.math.latex import normalise, without_labels
 from mmr1.rewards.math.numbers import Number, parse_number, same_number
+from mmr1.rewards.math.sentences import stated_quantity
 from mmr1.rewards.math.units import DEGREE, PERCENT, Unit, split_unit
 from mmr1.types import Reward
 
@@ -27,6 +29,13 @@ _FUNCTIONS = re.compile(
 )
 _LETTER, _COMMAND = re.compile(r"[A-Za-z]"), re.compile(r"\\[A-Za-z]+")
 _CHOICE = re.compile(r"(?:option|choice)?\s*\(?([A-Ja-j])\)?\.?", re.IGNORECASE)
+_LABELLED_CHOICE = re.compile(
+    r"(?:option |choice )?[(\[]?([A-Ja-j])(?:[)\].:]+\s*|\s+-\s+)([^\s)\].:].*)", re.IGNORECASE
+)
+_OTHER_CHOICE = re.compile(r"(?<![\w'\\])[A-J](?![\w'])")
+_NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
+_ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
+_SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 
 
 def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward | Job:
@@ -91,6 +100,10 @@ def decide(gold: str, prediction: str) -> float | Job:
     gold, prediction = _normalised_gold(gold), normalise(prediction)
     if gold == prediction:
         return 1.0
+    if read_date(prediction) or read_date(gold):
+        return float(read_date(prediction) == read_date(gold))
+    if (quantity := stated_quantity(prediction)) and not stated_quantity(gold):
+        prediction = quantity
     if "=" in gold or "=" in prediction:
         gold, prediction = without_labels(gold, prediction)
     worded = _compare_words(gold, prediction)
@@ -113,11 +126,36 @@ def is_prose(text: str) -> bool:
 def _compare_words(gold: str, prediction: str) -> float | None:
     """The text comparer for golds that are words or the letter of an option, else None."""
     if len(gold) == 1 and gold in "ABCDEFGHIJ":
-        choice = _CHOICE.fullmatch(prediction)
-        return float(choice[1].upper() == gold) if choice else None
+        choice = _chosen(prediction)
+        return float(choice == gold) if choice else None
+    angles = _ANGLE.fullmatch(gold), _ANGLE.fullmatch(prediction)
+    if angles[0] and angles[1]:  # read from either side, an angle keeps its vertex in the middle
+        return float(angles[1][1] in (angles[0][1], angles[0][1][::-1]))
+    if _NAME.fullmatch(gold) and _NAME.fullmatch(prediction) and _are_names(gold, prediction):
+        return 0.0
     if not is_prose(gold) and any(c.isalnum() for c in gold):
         return None
     return float(_plain(gold) == _plain(prediction))
+
+
+def _chosen(text: str) -> str | None:
+    """The letter of an option, alone or before the option's text; "?" where there are several."""
+    if choice := _CHOICE.fullmatch(text):
+        return choice[1].upper()
+    if (labelled := _LABELLED_CHOICE.fullmatch(text)) is None:
+        return None
+    letter = labelled[1].upper()
+    return letter if set(_OTHER_CHOICE.findall(labelled[2])) <= {letter} else "?"
+
+
+def _are_names(gold: str, prediction: str) -> bool:
+    """The same letters in another order: ``ba`` is another point, word or line than ``ab``.
+
+    Nothing is ever called by the letters of unknowns, so ``yx`` is the product ``xy``. Where there
+    is a digit or an operator (``3ab``, ``a \\cdot b``), the letters are factors.
+    """
+    left, right = gold.replace(" ", "").lower(), prediction.replace(" ", "").lower()
+    return left != right and sorted(left) == sorted(right) and not set(left) <= set("xyz")
 
 
 def _plain(text: str) -> str:
@@ -136,14 +174,17 @@ def _decide_quantities(gold: str, prediction: str) -> float | Job:
     if gold == prediction and gold_unit == unit:
         return 1.0
     numbers = parse_number(gold), parse_number(prediction)
+    if numbers[0] and _SPACED_THOUSANDS.fullmatch(prediction):
+        numbers = numbers[0], parse_number(prediction.replace(" ", ""))
     if gold_unit and unit:
         return _same_units(gold, gold_unit, prediction, unit, numbers)
     if numbers[0] and numbers[1]:
         return float(_same_up_to_percent(numbers[0], gold_unit, numbers[1], unit))
-    if gold == prediction:
+    if gold == prediction and unit != PERCENT:
         return 1.0
     if PERCENT in (gold_unit, unit):
-        return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction, 100))
+        which = "gold" if gold_unit == PERCENT else "prediction"
+        return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction, which))
     if (gold_unit == DEGREE and r"\pi" in prediction) or (unit == DEGREE and r"\pi" in gold):
         gold, prediction = _in_radians(gold, gold_unit), _in_radians(prediction, unit)
     return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction))
@@ -177,16 +218,15 @@ def _scaled(text: str, unit: Unit) -> str:
 def _same_up_to_percent(
     gold: Number, gold_unit: Unit | None, number: Number, unit: Unit | None
 ) -> bool:
-    """50% is 50 and is 0.5: whether the sign belongs to the number is not written down."""
+    """A gold of 50% is answered by 50, whose sign the question had, and by 0.5.
+
+    An answer of 50% is 0.5 and never 50: the sign is a factor, and the gold has none.
+    """
+    if unit == PERCENT:
+        return same_number(gold, _hundredth(number))
     if same_number(gold, number):
         return True
-    if gold_unit == PERCENT:
-        gold = _hundredth(gold)
-    elif unit == PERCENT:
-        number = _hundredth(number)
-    else:
-        return False
-    return same_number(gold, number)
+    return gold_unit == PERCENT and same_number(_hundredth(gold), number)
 
 
 def _hundredth(number: Number) -> Number:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from mmr1.rewards.math.units import split_unit
+
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
@@ -30,6 +32,8 @@ _UNICODE = {
     "∩": r"\cap ",
     "∈": r"\in ",
     "∅": r"\emptyset ",
+    "∠": r"\angle ",
+    "∡": r"\angle ",
     "º": "°",
     "˚": "°",
     "′": "'",
@@ -54,9 +58,12 @@ _TEXT = re.compile(
 )
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|in)(?![a-z])")
 _LABEL = re.compile(
-    r"(?:(?:\\(?:angle|triangle|odot|overline|vec)\s*)?\{?(?:[A-Za-z]|[A-Z]{2,4})'?(?:_\{?\w+\}?)?\}?"
-    r"(?:\s*\([A-Za-z]\))?|[A-Za-z]{4,20}(?: [A-Za-z]{1,20}){0,3})\s*=\s*(?=[^=]+$)"
+    r"(?:(?:\\(?:triangle|odot|overline|vec)\s*)?\{?(?:[A-Za-z]|[A-Z]{2,4})'?(?:_\{?\w+\}?)?\}?"
+    r"(?:\s*\([A-Za-z]\))?"
+    r"|(?:m\s*)?\\(?:measured)?angle\s*\{?(?:\d{1,2}|[A-Za-z]|[A-Z]{2,4})'?(?:_\{?\w+\}?)?\}?"
+    r"|[A-Za-z]{4,20}(?: [A-Za-z]{1,20}){0,3})\s*=\s*(?=[^=]+$)"
 )
+_COMMAND = re.compile(r"\\[A-Za-z]+")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", "**"), ("`", "`"))
 _FIRST = {opening[0] for opening, _ in _DELIMITERS}
 _MAX_WRAPPERS = 8  # nobody nests more, and a megabyte of them must not cost a megabyte squared
@@ -130,13 +137,25 @@ def without_labels(gold: str, prediction: str) -> tuple[str, str]:
     >>> without_labels("x = 3", "3"), without_labels("x=3", "y=3"), without_labels("3x=y", "2")
     (('3', '3'), ('x=3', 'y=3'), ('3x=y', '2'))
     """
-    labels = _LABEL.match(gold), _LABEL.match(prediction)
+    labels = _label(gold), _label(prediction)
     same = all(labels) and len({"".join(m[0].split()) for m in labels if m}) == 1
     if labels[0] and (same or not _RELATION.search(prediction)):
         gold = gold[labels[0].end() :]
     if labels[1] and (same or not _RELATION.search(gold)):
         prediction = prediction[labels[1].end() :]
     return gold, prediction
+
+
+def _label(text: str) -> re.Match[str] | None:
+    """The name that a text gives its value; ``x = 2x`` is an equation and names nothing."""
+    label = _LABEL.match(text)
+    if label is None:
+        return None
+    name, rest = label[0].partition("=")[0].strip(), text[label.end() :]
+    if len(name) < 5 and name in _COMMAND.sub("", rest):
+        core, _ = split_unit(rest, bare_letters=False)  # the V of "V = 5 V" is a unit
+        return None if name in _COMMAND.sub("", core) else label
+    return label
 
 
 def _to_latex(text: str) -> str:

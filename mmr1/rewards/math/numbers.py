@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 MAX_DIGITS = 60  # longer literals are left to the sandbox
+FLOAT_DIGITS = 15  # significant decimal digits that a double always holds
 
 _INTEGER = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)"
 _DECIMAL = re.compile(rf"(?:{_INTEGER})?\.\d+|{_INTEGER}\.?")
@@ -103,7 +104,9 @@ def same_number(a: Number, b: Number) -> bool:
 
     Integers and fractions are exact. A decimal stands for another number when they agree to one
     unit of its last place (of the coarser one's, if both are decimals) and to one part in 10^6, so
-    0.333333 is 1/3, 0.33 is not, and 1e-7 is not 2e-7.
+    0.333333 is 1/3, 0.33 is not, and 1e-7 is not 2e-7. A decimal of 15 digits or more may be the
+    printed form of a double, whose last places are rounding: four units of the double's precision
+    are allowed.
 
     >>> [same_number(Number(1, 3), parse_number(text)) for text in ("0.333333", "0.33", "2/6")]
     [True, False, True]
@@ -114,6 +117,14 @@ def same_number(a: Number, b: Number) -> bool:
     decimals = [n.decimals for n in (a, b) if n.decimals]
     if not decimals:
         return False
-    gap = abs(left - right)
-    enough = gap * 10 ** min(decimals) <= a.denominator * b.denominator
-    return enough and gap * 1_000_000 <= max(abs(left), abs(right))
+    gap, magnitude = abs(left - right), max(abs(left), abs(right))
+    shift, product = 10 ** min(decimals), a.denominator * b.denominator
+    if gap * shift <= product:
+        return gap * 1_000_000 <= magnitude
+    if magnitude * shift < 10 ** (FLOAT_DIGITS - 1) * product or _are_integers(a, b):
+        return False
+    return gap << 50 <= magnitude
+
+
+def _are_integers(a: Number, b: Number) -> bool:
+    return a.numerator % a.denominator == 0 and b.numerator % b.denominator == 0

@@ -140,6 +140,6 @@ def read_number(text: str) -> Fraction | None:
         core, _ = split_unit(normalise(text), bare_letters=True)
         if whole := parse_number(core):
             return whole.value
-    found = [m[0] for m in _NUMBER.finditer(text) if any(c.isdigit() for c in m[0])]
-    number = parse_number(found[0]) if len(found) == 1 else None
+    literals = [m[0] for m in _NUMBER.finditer(text) if any(c.isdigit() for c in m[0])]
+    number = parse_number(literals[0]) if len(literals) == 1 else None
     return number.value if number else None

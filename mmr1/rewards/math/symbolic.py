@@ -10,21 +10,25 @@ import logging
 import re
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import sympy
 from antlr4.atn.PredictionMode import PredictionMode
 from latex2sympy2_extended import NormalizationConfig, normalize_latex
 from latex2sympy2_extended.latex2sympy2 import _Latex2Sympy
 from latex2sympy2_extended.logic import And
+from latex2sympy2_extended.sets import FiniteSet
 from math_verify import verify as math_verify
-from math_verify.grader import should_treat_as_complex
+from math_verify.grader import should_treat_as_complex, sort_key
+from sympy.core.relational import Relational
 
 from mmr1.rewards.item import BadGoldError
 from mmr1.rewards.math.numbers import Number, parse_number, same_number
 
 # It warns that nobody holds the deadline; the pool does.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+Percent = Literal["gold", "prediction", "neither"]
 
 _NORMALISATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
@@ -38,6 +42,13 @@ _TRIGONOMETRY = re.compile(
     r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\s*\^\s*(?:\d|\{\d+\}))?)\s*\(?\s*(\d+(?:\.\d+)?)\s*°\s*\)?"
 )
 _MIXED = re.compile(r"(?<![\d.}\w])(\d+)\s*(?:\\frac\{(\d+)\}\{(\d+)\}|\s(\d+)/(\d+))(?![\d!^])")
+_MODULO = re.compile(r"\\[bp]?mod(?![a-z])|(?<=[\d\s)}])(?<!\\)mod(?=[\s\d({])")
+_BASE = re.compile(r"(?<![A-Za-z\d_^}.])\d[\dA-F]*(?:\.[\dA-F]+)?_\{?(\d+)")
+_ROW = re.compile(r"\d\s+\d")
+# Numbers with spaces between them are a row; the grammar would multiply them, or add them.
+_SIDE_BY_SIDE = re.compile(
+    r"(?<![\w\\^.}])(?:\\[A-Za-z]+\s*)?[+-]?\d+(?:\.\d+)?(?:\s+[+-]?\d+(?:\.\d+)?)+"
+)
 _POINT = re.compile(r"[A-Z]'?\s*(?=\()")
 _RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
 
@@ -117,29 +128,36 @@ def warm() -> None:
     parse.cache_clear()
 
 
-def verify(gold: str, prediction: str, percent: int = 1) -> float:
+def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
     """1.0 where two normalised answers are equal, else 0.0.
 
     Args:
         gold: The gold answer.
         prediction: The model's answer.
-        percent: 100 where one side carried a percent sign, which may mean a hundredth or nothing.
+        percent: The side that carried a percent sign. The gold's may be left out by an answer; an
+            answer's own sign is a hundredth.
 
     Raises:
         BadGoldError: The gold is no mathematics that this grammar knows.
     """
     gold_value = check_gold_value(gold)
+    if _other_base(gold, prediction):
+        return 0.0
     try:
         value = parse(prediction)
     except ValueError:
         return 0.0
+    gold_value, value = _with_imaginary_unit(gold_value, value)
+    if percent == "prediction":
+        return float(
+            _is_number(gold_value)
+            and _is_number(value)
+            and _same_value(gold, gold_value * 100, prediction, value)
+        )
     if _equal(gold, gold_value, prediction, value):
         return 1.0
-    if percent != 1 and _is_number(gold_value) and _is_number(value):
-        return float(
-            _same_value(gold, gold_value * percent, prediction, value)
-            or _same_value(gold, gold_value, prediction, value * percent)
-        )
+    if percent == "gold" and _is_number(gold_value) and _is_number(value):
+        return float(_same_value(gold, gold_value, prediction, value * 100))
     return 0.0
 
 
@@ -157,10 +175,25 @@ def check_gold_value(gold: str) -> Any:
 
 
 def _equal(gold: str, gold_value: Any, prediction: str, value: Any) -> bool:
+    if isinstance(value, sympy.Eq | And) and not _is_relation(gold_value):
+        value = _stated(value)
+    elif isinstance(value, FiniteSet) and not any(map(_is_relation, gold_value.args)):
+        value = _all_stated(value)
+    elif isinstance(gold_value, sympy.Eq) and isinstance(value, sympy.Expr):
+        gold_value = _stated(gold_value)
+    if value is None or gold_value is None:
+        return False
     if _is_number(gold_value) and _is_number(value):
         return _same_value(gold, gold_value, prediction, value)
-    if _solves_for_nothing(gold_value, value) or _solves_for_nothing(value, gold_value):
+    if isinstance(gold_value, sympy.Expr) and _members(value) != 1:
         return False
+    repeated = _with_repeats(gold, gold_value), _with_repeats(prediction, value)
+    if repeated[0] or repeated[1]:
+        return _same_lists(gold_value, repeated[0], value, repeated[1])
+    return _verified(gold_value, value)
+
+
+def _verified(gold_value: Any, value: Any) -> bool:
     return bool(
         math_verify(
             gold_value,
@@ -172,21 +205,125 @@ def _equal(gold: str, gold_value: Any, prediction: str, value: Any) -> bool:
     )
 
 
-def _solves_for_nothing(equation: Any, other: Any) -> bool:
-    """``xy = 6`` beside 6: math-verify takes any product of symbols for the name of the result."""
-    if not isinstance(equation, sympy.Eq) or isinstance(other, sympy.Eq | And):
+def _is_relation(value: Any) -> bool:
+    return isinstance(value, Relational | And)
+
+
+def _stated(relation: Any) -> Any:
+    """The value that an equation gives its left side, or None where it gives none.
+
+    ``x = 4``, ``f(2) = 4``, ``S = 2 + 2 = 4`` and ``2 + 2 = 4`` state 4. ``x + y = 4`` and
+    ``x^2 = 4`` are conditions, ``x = 2x`` is an equation to be solved and ``5 = 4`` is false.
+    """
+    links = list(relation._unsorted_args) if isinstance(relation, And) else [relation]
+    if not all(isinstance(link, sympy.Eq) for link in links):
+        return relation  # an inequality between two bounds: a set, for math-verify to compare
+    if any(_is_false(link) for link in links):
+        return None
+    first, last = links[0].lhs, links[-1].rhs
+    if _is_number(first):
+        return first if isinstance(last, sympy.Symbol) else last
+    if isinstance(first, sympy.Add | sympy.Mul | sympy.Pow | sympy.Mod) and first.free_symbols:
+        side = len(links) > 1 and first.is_Mul and all(f.is_Symbol for f in first.args)
+        return last if side else None  # AB = CD = 4 is about a side AB
+    if isinstance(first, sympy.Symbol) and first in last.free_symbols:
+        return None
+    return last
+
+
+def _all_stated(listed: Any) -> Any:
+    """``x = 1, y = 2`` as the list 1, 2, or None where an equation states no value."""
+    if not any(isinstance(element, sympy.Eq) for element in listed._unsorted_args):
+        return listed
+    elements = [_stated(e) if isinstance(e, sympy.Eq) else e for e in listed._unsorted_args]
+    return None if any(element is None for element in elements) else FiniteSet(*elements)
+
+
+def _is_false(link: Any) -> bool:
+    """Two numbers that differ; one of them may be the other, rounded."""
+    if not (_is_number(link.lhs) and _is_number(link.rhs)):
         return False
-    return isinstance(equation.lhs, sympy.Mul) and bool(equation.lhs.free_symbols)
+    left, right = _to_50_digits(link.lhs), _to_50_digits(link.rhs)
+    if not (left.is_finite and right.is_finite):
+        return bool(left != right)
+    exact = link.lhs.is_Integer and link.rhs.is_Integer
+    return bool(abs(left - right) > (0 if exact else abs(left) / 100))
+
+
+def _members(value: Any) -> int:
+    """How many values an answer lists, each as often as it was written; a set of many is 2."""
+    if isinstance(value, FiniteSet):
+        return len(value._unsorted_args)
+    return 2 if isinstance(value, sympy.Set | sympy.Tuple) else 1
+
+
+def _with_repeats(text: str, value: Any) -> list[Any] | None:
+    """The values of a list such as ``1, 1, -1``; None for all others, and in braces for sets."""
+    if not isinstance(value, FiniteSet) or text.lstrip().startswith(r"\{"):
+        return None
+    return list(value._unsorted_args) if len(value._unsorted_args) > len(value.args) else None
+
+
+def _same_lists(
+    gold_value: Any, gold_list: list[Any] | None, value: Any, values: list[Any] | None
+) -> bool:
+    """Two lists in any order, or a list and a tuple ``(1, 1, -1)`` in the same."""
+    if gold_list is None and isinstance(gold_value, sympy.Tuple):
+        return _verified(gold_value, sympy.Tuple(*(values or ())))
+    if values is None and isinstance(value, sympy.Tuple):
+        return _verified(sympy.Tuple(*(gold_list or ())), value)
+    if gold_list is None or values is None:
+        return False
+    ordered = (sympy.Tuple(*sorted(written, key=sort_key)) for written in (gold_list, values))
+    return _verified(*ordered)
+
+
+def _with_imaginary_unit(gold_value: Any, value: Any) -> tuple[Any, Any]:
+    """Both values with ``i`` as the imaginary unit, where it is their only letter.
+
+    Beside other letters it is as likely a current or an index, and remains a symbol. It is made the
+    same on both sides: the parser takes it for real in ``Ri`` and for complex in ``R i``.
+    """
+    symbols = {s for v in (gold_value, value) for s in getattr(v, "free_symbols", ())}
+    names = {symbol.name for symbol in symbols}
+    if names == {"i"}:
+        table = dict.fromkeys(symbols, sympy.I)
+    elif len(names) < len(symbols):
+        table = {symbol: sympy.Symbol(symbol.name, real=True) for symbol in symbols}
+    else:
+        return gold_value, value
+    return _substituted(gold_value, table), _substituted(value, table)
+
+
+def _substituted(value: Any, table: dict[Any, Any]) -> Any:
+    if isinstance(value, FiniteSet):  # whose own subs forgets what was written twice
+        return FiniteSet(*(element.subs(table) for element in value._unsorted_args))
+    return value.subs(table)
+
+
+def _other_base(gold: str, prediction: str) -> bool:
+    """``12_8`` is not 12 and not ``12_9``; a gold's base may be left out by the answer."""
+    bases = set(_BASE.findall(prediction)) - {"10"}
+    return bool(bases) and bases != set(_BASE.findall(gold))
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, sympy.Expr) and value.is_number is True
 
 
+def _to_50_digits(number: Any) -> Any:
+    if not number.has(sympy.Mod):
+        return sympy.N(number, 50)
+    try:
+        return sympy.N(number.doit(), 50)  # N alone leaves a remainder as it is
+    except ZeroDivisionError:
+        return sympy.nan
+
+
 def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
     """Two numbers by value: exactly, or as a decimal that stands for the other."""
     decimals = [n.decimals for n in map(parse_number, (gold, prediction)) if n and n.decimals]
-    x, y = sympy.N(a, 50), sympy.N(b, 50)
+    x, y = _to_50_digits(a), _to_50_digits(b)
     if not (x.is_finite and y.is_finite):
         return bool(x == y and x is not sympy.nan)
     if not decimals:
@@ -206,7 +343,8 @@ def _prepare(text: str) -> str:
     text = _FUNCTION_NAME.sub(r"\\\1", text)
     text = _TRIGONOMETRY.sub(r"\1(\\frac{\2\\pi}{180})", text).replace("°", "")
     text = _MIXED.sub(_mixed_to_sum, text)
-    text = text.replace("**", "^").replace("*", r"\cdot ")
+    text = _SIDE_BY_SIDE.sub(_separated, text) if _ROW.search(text) else text
+    text = _MODULO.sub(r"\\mod ", text.replace("**", "^").replace("*", r"\cdot "))
     if _RATIO.fullmatch(text) and "\\" not in text.replace(r"\frac", "").replace(r"\sqrt", ""):
         return _ratio(text)
     if text.startswith(("<", ">", r"\le ", r"\ge ")):
@@ -220,6 +358,12 @@ def _mixed_to_sum(match: re.Match[str]) -> str:
     if not 0 < int(numerator) < int(denominator):
         return match[0]
     return rf"({whole}+\frac{{{numerator}}}{{{denominator}}})"
+
+
+def _separated(match: re.Match[str]) -> str:
+    """A row of numbers with commas; the arguments of a command (``\\frac 2 3``) are no row."""
+    row = match[0]
+    return row if row.startswith("\\") or not _ROW.search(row) else ", ".join(row.split())
 
 
 def _ratio(text: str) -> str:

@@ -16,6 +16,7 @@ from mmr1.rewards.item import RewardItem, as_reward, invalid
 from mmr1.rewards.plugins.columns import all_columns, bind, column
 from mmr1.types import Reward, Status
 
+_TOTALS = ("overall", "score", "reward")
 SIGNATURES = """\
   mmr1       def reward(completion, answer, **sample) -> float
   TRL        def reward(completions, prompts=..., **columns) -> list[float | None]
@@ -112,7 +113,11 @@ def _as_list(value: Any) -> list[Any] | None:
         columns = {k: _as_list(v) for k, v in logs.items()} if isinstance(logs, Mapping) else {}
         if rewards is None:
             return None
-        extra = {k: v for k, v in columns.items() if v is not None and len(v) == len(rewards)}
+        extra = {  # a log called "score" is a log, and must not take the reward's place
+            name: values
+            for name, values in columns.items()
+            if values is not None and len(values) == len(rewards) and name not in _TOTALS
+        }
         return [
             {"score": reward, **{k: v[i] for k, v in extra.items()}}
             for i, reward in enumerate(rewards)
@@ -126,14 +131,14 @@ def _from_value(value: Any) -> Reward:
     """A number, or a mapping with ``overall`` or ``score`` whose other numbers are logged."""
     if not isinstance(value, Mapping):
         return as_reward(value)
-    total = next((value[key] for key in ("overall", "score", "reward") if key in value), None)
+    total = next((value[key] for key in _TOTALS if key in value), None)
     reward = as_reward(total)
     if not reward.valid:
         return reward
     components = {}
     for name, component in value.items():
         checked = as_reward(component)
-        if name not in ("overall", "score", "reward") and checked.valid:
+        if name not in _TOTALS and checked.valid:
             components[str(name)] = checked.value
     return Reward(reward.value, reward.status, components)
 

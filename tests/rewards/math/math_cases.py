@@ -82,6 +82,17 @@ DEGREES_AND_TRIGONOMETRY: list[Case] = [
     ),
     (r"140^\circ", ["140°", "140", "140.0", "140 deg"], ["40°", "40"]),
     (r"\angle ABC = 60^\circ", ["60°", "60", r"\angle ABC = 60°"], ["120°"]),
+    (
+        "43",
+        [
+            r"m\angle 1=43",
+            r"\angle 1 = 43°",
+            "m∠1 = 43",
+            r"\text{m}\angle ABC = 43^\circ",
+            r"m \angle B=43",
+        ],
+        [r"m\angle 1=34", r"m\angle 1+m\angle 2=43", r"2m\angle 1=43", "1=43"],
+    ),
     ("55", ["55°", r"55^{\circ}", r"$55^\circ$"], ["35°", "5.5"]),
     (r"\sin 30^\circ", ["0.5", r"\frac{1}{2}", r"\cos 60^\circ"], ["-0.988", r"\cos 30^\circ"]),
     (r"\tan 45^\circ", ["1", r"\tan(45°)"], ["0", "1.6198"]),
@@ -99,7 +110,11 @@ PERCENT: list[Case] = [
     (r"12.5\%", ["12.5%", "0.125", "1/8", "12.5"], ["125%", "1.25"]),
     ("0.25", ["25%", "1/4"], ["2.5%", "4"]),
     ("150%", ["1.5", "150", "3/2"], ["15%", "0.15"]),
-    ("20", ["20%", r"20\%"], ["2%", "200%"]),
+    # The sign is a hundredth and no unit: 20% is 0.2. Only the gold's own sign may be left out.
+    ("20", ["20", "2000%"], ["2%", "200%", "20%", r"20\%", "20 percent"]),
+    ("4", ["400%", "4"], ["4%", r"4\%", "4 percent", "4.0%", r"\frac{8}{2}\%"]),
+    ("4%", ["4", "4%", "0.04", "4 percent"], ["400%", "0.4%", "400"]),
+    (r"\sqrt{2}", [r"100\sqrt{2}\%"], [r"\sqrt{2}\%", r"\sqrt{2} percent"]),
 ]
 
 UNITS: list[Case] = [
@@ -221,8 +236,14 @@ RATIOS: list[Case] = [
 ]
 
 COMPLEX: list[Case] = [
-    ("2+3i", ["3i+2", r"2 + 3i"], ["2-3i", "5", "3+2i"]),
-    ("i", [r"\sqrt{-1}"], ["-i", "1"]),
+    ("2+3i", ["3i+2", r"2 + 3i", r"2+3\sqrt{-1}", "(2+3i)"], ["2-3i", "5", "3+2i"]),
+    ("i", [r"\sqrt{-1}", "(i)", r"e^{i\pi/2}"], ["-i", "1", "-1"]),
+    (r"\sqrt{-1}", ["(i)", "i", "$i$"], ["-i", "1", "(1)", "j", "i, i"]),
+    (r"\sqrt{-4}", ["2i", r"2\sqrt{-1}", "(2i)"], ["-2i", "2", "-2", "4i"]),
+    (r"e^{i\pi}", ["-1", "i^2", r"\cos\pi"], ["1", "i", r"e^{\pi}"]),
+    ("-1", [r"e^{i\pi}", "i^2", r"e^{-i\pi}"], [r"e^{i\pi/2}", "i", "-i"]),
+    ("5", ["|3+4i|", "(2+i)(2-i)"], ["3+4i", "5i", "(2+i)^2"]),
+    ("i^2R", ["Ri^2"], ["-R", "R"]),  # beside other letters i is a current, or an index
 ]
 
 WORDS_AND_CHOICES: list[Case] = [
@@ -237,6 +258,12 @@ WORDS_AND_CHOICES: list[Case] = [
         ["A", "(C)", "AB", "D."],
     ),
     ("D", ["D", "(D)", "Choice D"], ["B", "E"]),
+    (
+        "A",
+        ["A. 12 cm", "(A) 12 cm", "A) 12 cm", "A: yes", "Option A: red", "A - 12 cm"],
+        ["B. 12 cm", "(C) 12 cm", "A. B", "A. 12 cm, B. 13 cm", "A = 5", "A(3,4)", "12 cm"],
+    ),
+    ("C", ["C. Point C", "c) 5"], ["C or D", "(C)(D)", "D: C", "C. 4 or D. 5"]),
     ("isosceles triangle", ["Isosceles Triangle"], ["equilateral triangle"]),
     ("rhombus", ["Rhombus", r"\mathrm{rhombus}"], ["square"]),
 ]
@@ -274,6 +301,147 @@ GEOMETRY_DATA: list[Case] = [
     ("60√{3}+1", [r"60\sqrt{3}+1", r"1+60\sqrt{3}"], [r"61\sqrt{3}", r"60\sqrt{3}"]),
 ]
 
+EQUATIONS_AS_ANSWERS: list[Case] = [
+    # An equation answers with a value where it names the value, and where it is true.
+    (
+        "4",
+        ["4=4", "2+2=4", "x=2+2=4", "f(2)=4", "4=x", r"\frac{8}{2} = 4", "AB=CD=4"],
+        [
+            "5=4",
+            "3=4",
+            "x=5=4",
+            "4=5",
+            "2+1=4",
+            "2x=4",
+            "x^2=4",
+            "5=x",
+            r"\sqrt{x}=4",
+            "2x=2+2=4",
+            r"\frac{0}{0}=4",
+            r"\frac{4}{0}=4",
+        ],
+    ),
+    ("6", ["x=6", "S=2+4=6"], ["x+y=6", "x-y=6", "a+b+c=6", "xy=6", "x+1=6", "2x=6", "x/2=6"]),
+    ("25", ["x=25"], ["x^2+y^2=25", "x^2=25", "5=25"]),
+    ("2x", ["y=2x", "f(x)=2x", "2x"], ["x=2x", "2x=x", "x+0=2x"]),
+    ("x+1", ["y=x+1", "g(x)=x+1"], ["x=x+1", "x = 1+x", "y+1=x+1"]),
+    ("ab", ["S=ab"], ["a=ab", "b=ab", "a+b=ab"]),
+    ("5", ["V = 5 V", "V=5V", "m = 5 m"], ["m = 6 m", "x=5x", "5x=x"]),
+    ("1, 2", ["x=1, y=2", "a=2, b=1"], ["x+y=1, xy=2", "5=1, 2", "x=1, y=x+2", "x^2=1, 2x=2"]),
+    ("3.33", ["10/3=3.33"], ["11/3=3.33", "10=3.33"]),
+]
+
+REPEATED_VALUES: list[Case] = [
+    # A list has each of its values as often as it was written; a set in braces has them once.
+    ("4", [r"\{4\}", "(4)"], ["4,4", "4, 4", "4 and 4", "4; 4", "x=4, x=4", "[4,4]", "(4,4)"]),
+    ("2", ["2"], ["2,2", "2, 2, 2", "2, 2.0", r"2, \frac{4}{2}", r"\{2, 2\}", "2 or 2"]),
+    ("4, 4", ["4,4", "4 and 4", "(4,4)", "4, 4.0"], ["4", "4, 4, 4", "4, 5", "8"]),
+    ("1, 2", ["2, 1", "1 and 2"], ["1, 2, 2", "1, 1, 2", "2, 2", "1, 1"]),
+    ("(1,1,-1)", ["1, 1, -1", "(1, 1, -1)"], ["1, -1", "(1,-1)", "(1,-1,1)", "1, 1"]),
+]
+
+ROWS_OF_NUMBERS: list[Case] = [
+    # Spaces between numbers separate them; they neither multiply nor add.
+    ("1 1 -1", ["1, 1, -1", "(1,1,-1)", "1  1  -1"], ["1", "10", "-1", "1, -1", "1 1 1", "1 1"]),
+    ("2 3 5", ["2, 3, 5", r"2\ 3\ 5"], ["30", "10", "235", "2, 3", "2 3 6"]),
+    ("3", ["3"], ["1 2", "3 1", "1 1 1", "3 3"]),
+    ("15", ["15"], ["7 8", "3 5", "1 5", "15 1"]),
+    ("0", ["0"], ["12 000", "5 0", "0 7"]),
+    ("12000", ["12 000", r"12\,000", "12,000"], ["12 00", "12", "0", "120 000"]),
+    ("1000000", ["1 000 000", r"1\,000\,000"], ["1 000", "1 0 0"]),
+    ("4", ["5 - 1", "5 -1"], ["5 1", "5, -1"]),
+]
+
+NAMES: list[Case] = [
+    # Letters alone are a name and keep their order; beside digits and operators they are factors.
+    ("ab", ["ab", r"a \cdot b", "b*a", r"\text{ab}"], ["ba", "b a", r"\text{ba}", "a", "abb"]),
+    ("AB", ["AB", r"\mathrm{AB}"], ["BA", "B A", "AC", "A"]),
+    ("ABC", ["ABC"], ["CAB", "BCA", "ACB", "AB"]),
+    ("cat", ["cat", "Cat"], ["act", "tac", "ca"]),
+    (r"\angle ABC", [r"\angle CBA", "∠ABC"], [r"\angle BAC", r"\angle ACB", "∠BCA", "ABD"]),
+    ("mn", ["mn", r"m \times n"], ["nm", "m+n"]),
+    ("xy", ["yx", r"y \cdot x"], ["x", "x+y", "xyz"]),
+    ("3ab", ["3ba", "ab+2ab", r"3 \cdot b \cdot a"], ["ab", "3a+b", "3abc"]),
+]
+
+NUMBER_BASES: list[Case] = [
+    # The base of an answer counts; an answer may leave out the one that the gold names.
+    ("7", ["7", "7_{10}"], ["7_8", "7_{8}", "x=7_8", "7_8 cm", "7.0_9"]),
+    ("12", ["12", "12_{10}"], ["12_8", "12_{16}", "12_{3}"]),
+    ("12_8", ["12_{8}", "12"], ["12_9", "12_{7}", "10", "13_8"]),
+    ("1011_2", ["1011_{2}", "1011"], ["1011_3", "11", "1010_2"]),
+    (r"\log_2 8", ["3", r"\log_3 27"], [r"\log_3 8"]),
+    ("x_1+7", ["7+x_1"], ["x_1+7_8", "x_2+7"]),
+]
+
+DATES: list[Case] = [
+    # A date is not the difference of its numbers.
+    ("2013", ["2013", "2019-6"], ["2019-05-01", "2019/05/01", "2019-5-1", "2019.05.01"]),
+    ("2014", ["2014"], ["2019-05", "2019-04-01"]),
+    ("-2012", ["-2012"], ["2-5-2009", "05-01-2016"]),
+    ("2019-05-01", ["2019-05-01", "2019/5/1", "2019-5-1"], ["2013", "2019-05-02", "2018-05-01"]),
+    ("05/01/2019", ["05/01/2019", "5/1/2019"], ["06/01/2019", "5/2019", "1/2019"]),
+    ("2", ["5-3", "2000-1998"], ["5-4"]),
+]
+
+MODULO: list[Case] = [
+    ("1", [r"7 \mod 3", r"7 \bmod 3", "7 mod 3", r"7 \pmod 3"], [r"7 \mod 4", r"8 \bmod 3"]),
+    (r"7 \mod 3", ["1", "1.0", r"10 \bmod 3"], ["7", "3", "2", "21"]),
+    ("2", [r"2^{10} \mod 7", r"17 \bmod 5"], [r"2^{10} \mod 9", r"7 \mod 3"]),
+    ("1", [r"7 \mod 3 = 1", r"x = 7 \bmod 3"], [r"7 \mod 4 = 1", r"x \mod 3 = 1", "1 mod 0"]),
+    (r"-1 \mod 5", ["4"], ["-1", "1", "5"]),
+]
+
+SENTENCES: list[Case] = [
+    # A plain sentence states its only number; a hedge or a second number states none.
+    (
+        "3",
+        [
+            "There are 3 cubes",
+            "There are 3 red cubes on the table.",
+            "There are exactly 3 cubes left",
+            "It has 3 sides",
+            "The number of cubes is 3.",
+            "I counted 3 cubes",
+        ],
+        [
+            "There are 4 cubes",
+            "There are not 3 cubes",
+            "There aren't 3 cubes",
+            "There are 3 or 4 cubes",
+            "There are more than 3 cubes",
+            "There are about 3 cubes",
+            "There are 3 cubes and 4 balls",
+            "There are 3 cubes, 4 balls",
+            "There are 3 dozen cubes",
+            "There are 3 times as many cubes",
+            "There are 3x cubes",
+            "The cube 3",
+        ],
+    ),
+    ("7 apples", ["There are 7 green apples"], ["There are 7 green oranges", "There are 8 apples"]),
+    (
+        "12 cm",
+        ["The length is 12 cm.", "It is 12 cm long", "The length is 120 mm"],
+        ["The length is 12 m", "The length is 12 in", "The length is under 12 cm"],
+    ),
+    (r"5\sqrt{2}", [r"The length is $5\sqrt{2}$."], [r"The length is $5\sqrt{3}$."]),
+]
+
+PRINTED_DOUBLES: list[Case] = [
+    # What Python prints for the double nearest to the gold, and its neighbours by rounding.
+    (
+        r"5\sqrt{2}",
+        ["7.0710678118654755", "7.0710678118654746", "7.07106781186547"],
+        ["7.0710678118655755", "7.0710678118644755", "7.0711"],
+    ),
+    (r"\sqrt{3}", ["1.7320508075688772"], ["1.7320508075688872", "1.7320508075678772"]),
+    (r"\frac{1}{3}", ["0.33333333333333331", "0.3333333333333333"], ["0.33333333333334331"]),
+    (r"10\pi", ["31.41592653589793"], ["31.41592653589893"]),
+    (r"\frac{2}{7}", ["0.2857142857142857", "0.28571428571428570"], ["0.2857142857142957"]),
+    ("5", ["4.999999999999999999", "5.0000000000000001"], ["4.9999", "5.00000000000001001"]),
+]
+
 TRAPS: list[Case] = [
     (
         "2",
@@ -305,6 +473,15 @@ CATEGORIES: dict[str, list[Case]] = {
     "words and choices": WORDS_AND_CHOICES,
     "wrappers": WRAPPERS,
     "geometry data": GEOMETRY_DATA,
+    "equations as answers": EQUATIONS_AS_ANSWERS,
+    "repeated values": REPEATED_VALUES,
+    "rows of numbers": ROWS_OF_NUMBERS,
+    "names": NAMES,
+    "number bases": NUMBER_BASES,
+    "dates": DATES,
+    "modulo": MODULO,
+    "sentences": SENTENCES,
+    "printed doubles": PRINTED_DOUBLES,
     "traps": TRAPS,
 }
 

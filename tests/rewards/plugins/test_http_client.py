@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
+import logging
+import socket
 import threading
 import time
+import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,8 +20,19 @@ import pytest
 
 from mmr1.config import RewardFunctionConfig, RewardsConfig
 from mmr1.rewards import build_composite_reward
+from mmr1.rewards.plugins.bounded_json import read_json
+from mmr1.rewards.plugins.http_client import REPLY_BYTES, REPLY_BYTES_PER_ITEM
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import item, think
+from tests.rewards.plugins.raw_server import (
+    DRIP_S,
+    OK,
+    Behaviour,
+    drips,
+    raw_server,
+    replies,
+    silent,
+)
 
 Answer = tuple[int, Any]
 
@@ -141,28 +158,274 @@ def test_a_server_that_sleeps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [({"retry": 1}, "no option 'retry'"), ({"urls": ["x"]}, "no http address")],
+    ("options", "told"),
+    [
+        ({"retry": 1}, "no option 'retry'"),
+        ({"urls": ["x"]}, "no http address"),
+        ({"urls": ["http://host:port/"]}, "not readable"),
+        ({"headers": {"Authorization": "two\nlines"}}, "'Authorization' is not one line"),
+    ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         score("http://127.0.0.1:1/", **options)
 
 
+# --- servers that misbehave --------------------------------------------------------------------
+
+DEADLINE_S = 0.5
+# A test's bound on a call: far above the deadline on a busy machine, far below a drip's minute.
+BOUND_S = 20.0
+LIMIT = REPLY_BYTES + len(ITEMS) * REPLY_BYTES_PER_ITEM
+
+
+def gzipped(size: int) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    pieces = [packer.compress(b" " * (1 << 20)) for _ in range(size >> 20)]
+    return b"".join([*pieces, packer.flush()])
+
+
+def floods(connection: socket.socket) -> None:
+    connection.sendall(OK + b"\r\n")
+    while True:
+        connection.sendall(b" " * 65536)
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [
+        drips(b"HTTP/1.1 200 "),
+        drips(b"HTTP/1.1 200 OK\r\nX-Drip: "),
+        drips(OK + b"Content-Length: 100000\r\n\r\n"),
+        drips(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        drips(b"HTTP/1.1 500 No\r\nContent-Length: 100000\r\n\r\n"),
+        silent,
+    ],
+    ids=["status line", "headers", "body", "chunks", "error", "silent"],
+)
+def test_the_deadline_is_that_of_the_whole_call(behave: Behaviour) -> None:
+    with raw_server(behave) as url:
+        start = time.monotonic()
+        rewards = score(url, timeout_s=DEADLINE_S, retries=0)
+        assert time.monotonic() - start < BOUND_S
+    assert {(reward.value, reward.status) for reward in rewards} == {(None, Status.TIMEOUT)}
+    assert "no answer within 0.5 s" in (rewards[0].error or "")
+
+
+def test_the_deadline_holds_while_the_request_is_sent() -> None:
+    long = [item(think("1"), 1, prompt="p" * (32 << 20))]
+    with raw_server(silent, reads=False) as url:
+        part = RewardFunctionConfig(use=url, options={"retries": 0})
+        config = RewardsConfig(functions={"remote": part}, timeout_s=DEADLINE_S)
+        with build_composite_reward(config) as scorer:
+            start = time.monotonic()
+            (reward,) = scorer.score(long)
+            assert time.monotonic() - start < BOUND_S
+    assert reward.status is Status.TIMEOUT
+
+
+@pytest.mark.parametrize(
+    ("behave", "told"),
+    [
+        (floods, f"longer than {LIMIT:,} bytes"),
+        (replies(b" " * (LIMIT + 1)), f"longer than {LIMIT:,} bytes"),
+        (replies(gzipped(100 << 20), b"Content-Encoding: gzip\r\n"), "longer than"),
+        (replies(b"{}", b"Content-Encoding: gzip\r\n"), "compressed reply is broken"),
+        (replies(gzipped(1 << 20)[:-9], b"Content-Encoding: gzip\r\n"), "ends early"),
+        (replies(b"{}", b"Content-Encoding: br\r\n"), "compressed as 'br'"),
+        (replies(b'{"rewards": ' + b"[" * 200_000), "nests deeper than 32"),
+        (replies(b'{"a":' * 100_000), "nests deeper than 32"),
+        (replies(b"\xff\xfe"), "no JSON"),
+        (replies(b'{"rewards": [' + b"9" * 10_000 + b"]}"), "no JSON"),
+        (lambda connection: connection.sendall(OK + b"Content-Length: 99\r\n\r\n{"), "closed"),
+        (lambda connection: None, "disconnected"),
+        (lambda connection: connection.sendall(b"SSH-2.0-x\r\n\r\n"), "http"),
+    ],
+    ids=[
+        "flood",
+        "one byte too long",
+        "gzip bomb",
+        "no gzip",
+        "half a gzip",
+        "brotli",
+        "deep list",
+        "deep object",
+        "no text",
+        "endless number",
+        "closes early",
+        "closes at once",
+        "another protocol",
+    ],
+)
+def test_what_cannot_be_read_is_an_error_that_says_so(behave: Behaviour, told: str) -> None:
+    with raw_server(behave) as url:
+        tracemalloc.start()
+        start = time.monotonic()
+        rewards = score(url, timeout_s=20.0, retries=0)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert time.monotonic() - start < DRIP_S
+    assert {(reward.value, reward.status) for reward in rewards} == {(None, Status.ERROR)}
+    assert told.lower() in (rewards[0].error or "").lower()
+    assert peak < 40 << 20
+
+
+def test_a_reply_as_long_as_the_limit_is_read() -> None:
+    body = json.dumps({"rewards": [0.5] * 7}).encode()
+    packed = zlib.compress(body.ljust(LIMIT))
+    with (
+        raw_server(replies(body.ljust(LIMIT))) as plain,
+        raw_server(replies(packed, b"Content-Encoding: deflate\r\n")) as compressed,
+    ):
+        for url in (plain, compressed):
+            assert [reward.value for reward in score(url, timeout_s=20.0)] == [0.5] * 7
+
+
+def test_a_bad_number_leaves_the_other_completions_whole() -> None:
+    body = b'{"rewards": [1, NaN, 1e999, -Infinity, "1", null, 0.25]}'
+    with raw_server(replies(body)) as url:
+        rewards = score(url)
+    assert [reward.value for reward in rewards] == [1.0, None, None, None, None, None, 0.25]
+    assert {reward.status for reward in rewards[1:6]} == {Status.ERROR}
+    assert "not finite" in (rewards[1].error or "")
+
+
+def test_a_bad_server_leaves_the_other_shares_whole() -> None:
+    with raw_server(silent) as bad, server(right) as good:
+        rewards = score(f"{bad},{good}", timeout_s=2.0, retries=0)
+    assert [reward.status for reward in rewards[:4]] == [Status.TIMEOUT] * 4
+    assert [reward.value for reward in rewards[4:]] == EXPECTED[4:]
+
+
+def test_an_error_that_claims_to_be_fine_is_an_error() -> None:
+    statuses = ["ok", "killed", "timeout", "nonsense", [], None, "no_answer"]
+    answer = {"rewards": [1.0] * 7, "status": statuses, "error": ["x"] * 6 + [None]}
+    with server(lambda body: (200, answer)) as url:
+        rewards = score(url)
+    assert [reward.status for reward in rewards] == [
+        Status.ERROR,
+        Status.KILLED,
+        Status.TIMEOUT,
+        Status.ERROR,
+        Status.ERROR,
+        Status.ERROR,
+        Status.OK,
+    ]
+    assert rewards[6].value == 1.0
+
+
+def test_a_log_called_score_does_not_replace_the_reward() -> None:
+    logs = {"score": [9.0] * 7, "overall": [8.0] * 7, "length": [7.0] * 7}
+    with server(lambda body: (200, {"rewards": [0.5] * 7, "extra_logs": logs})) as url:
+        rewards = score(url)
+    assert [reward.value for reward in rewards] == [0.5] * 7
+    assert rewards[0].components == {"remote": 0.5, "remote/length": 7.0}
+
+
+def test_a_redirect_is_not_followed() -> None:
+    calls: list[int] = []
+    with server(lambda body: (calls.append(1), right(body))[1]) as other:
+        reply = b"HTTP/1.1 307 Go\r\nContent-Length: 0\r\nLocation: %s\r\n\r\n" % other.encode()
+        with raw_server(lambda connection: connection.sendall(reply)) as url:
+            rewards = score(url, retries=0)
+    assert calls == []
+    assert {(reward.value, reward.status) for reward in rewards} == {(None, Status.ERROR)}
+    assert "a redirect to 127.0.0.1, which is not followed" in (rewards[0].error or "")
+
+
+def test_a_server_that_is_busy_is_asked_again() -> None:
+    calls: list[int] = []
+
+    def answer(body: dict[str, Any]) -> Answer:
+        calls.append(1)
+        return (429, "slow down") if len(calls) < 2 else right(body)
+
+    with server(answer) as url:
+        assert [reward.value for reward in score(url)] == EXPECTED
+
+
+def test_a_record_that_is_no_json_is_an_error() -> None:
+    part = RewardFunctionConfig(use="http://127.0.0.1:1/")
+    with build_composite_reward(RewardsConfig(functions={"remote": part})) as scorer:
+        (reward,) = scorer.score([item(think("1"), {1, 2})])
+    assert reward.status is Status.ERROR
+    assert "cannot be sent as JSON" in (reward.error or "")
+
+
+def test_credentials_are_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """Not by an error that repeats what was sent, nor by a log at its most talkative."""
+    secrets = ["hunter22", "tok-4711-abc", base64.b64encode(b"alice:hunter22").decode()]
+    received: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            received.append(str(self.headers))
+            self.send_response(500)
+            self.end_headers()
+            self.wfile.write(b"x" * 150 + str(self.headers).encode())
+
+        def log_message(self, *args: object) -> None:
+            """Silence."""
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    place = f"127.0.0.1:{listening.server_port}/score"
+    with caplog.at_level(logging.DEBUG):
+        rewards = score(
+            f"http://alice:hunter22@{place}", headers={"X-Key": "Bearer tok-4711-abc"}, retries=0
+        )
+    listening.shutdown()
+    listening.server_close()
+    assert all(secret in received[0] for secret in secrets[1:])
+    assert f"http://{place}: HTTP 500" in (rewards[0].error or "")
+    shown = [caplog.text, *(reward.error or "" for reward in rewards)]
+    assert not [secret for secret in secrets for text in shown if secret in text]
+    assert caplog.text  # httpx did log the request
+    with pytest.raises(ValueError, match="address") as error:
+        score("http://alice:hunter22@/")
+    assert "hunter22" not in str(error.value)
+
+
+def test_it_can_be_asked_where_an_event_loop_runs() -> None:
+    async def ask(url: str) -> list[Reward]:
+        return score(url)
+
+    with server(right) as url:
+        assert [reward.value for reward in asyncio.run(ask(url))] == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b'{"a": "[[[[\\"[["}', {"a": '[[[["[['}),
+        (b"[" * 32 + b"]" * 32, None),
+        (b'["]", "]", [1]]', ["]", "]", [1]]),
+    ],
+)
+def test_brackets_in_text_are_no_nesting(data: bytes, value: Any) -> None:
+    assert value is None or read_json(data) == value
+    read_json(data)
+
+
+@pytest.mark.parametrize("data", [b"[" * 33 + b"]" * 33, b"[" + b"[]," * 1_000_001 + b"0]"])
+def test_json_is_refused_before_it_is_built(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"its JSON (nests|holds)"):
+        read_json(data)
+
+
 # --- the server of mmr1 ------------------------------------------------------------------------
 
 
 @contextmanager
-def serving(functions: dict[str, RewardFunctionConfig]) -> Iterator[str]:
+def serving(spec_parts: dict[str, RewardFunctionConfig], **options: Any) -> Iterator[str]:
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mmr1.rewards.http_server import create_app
 
-    with build_composite_reward(
-        RewardsConfig(functions=functions, timeout_s=1.0)
-    ) as composite_reward:
+    with build_composite_reward(RewardsConfig(functions=spec_parts, timeout_s=1.0)) as scorer:
         config = uvicorn.Config(
-            create_app(composite_reward), host="127.0.0.1", port=0, log_level="error"
+            create_app(scorer, **options), host="127.0.0.1", port=0, log_level="error"
         )
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, daemon=True)
@@ -189,10 +452,10 @@ def test_any_reward_can_be_served_and_asked() -> None:
         build_composite_reward(RewardsConfig(functions=functions)) as composite_reward,
     ):
         remote = RewardFunctionConfig(use=f"{url}/get_reward", timeout_s=20.0)
-        with build_composite_reward(RewardsConfig(functions={"remote": remote})) as remote_reward:
-            served, direct = remote_reward.score(items), composite_reward.score(items)
-    assert [(r.value, r.status) for r in served] == [(r.value, r.status) for r in direct]
-    assert served[0].components == {"remote": 1.5, "remote/format": 1.0, "remote/math": 1.0}
+        with build_composite_reward(RewardsConfig(functions={"remote": remote})) as asking:
+            remote_rewards, direct = asking.score(items), composite_reward.score(items)
+    assert [(r.value, r.status) for r in remote_rewards] == [(r.value, r.status) for r in direct]
+    assert remote_rewards[0].components == {"remote": 1.5, "remote/format": 1.0, "remote/math": 1.0}
 
 
 def test_whole_rows_can_be_sent() -> None:
@@ -211,3 +474,23 @@ def test_the_server_says_what_it_cannot_read() -> None:
         bad = httpx.post(url, json={"query": ["a", "b"], "labels": ["c"]})
         assert (bad.status_code, "different lengths" in bad.text) == (422, True)
         assert httpx.post(url, json={"rows": [{"answer": 1}]}).status_code == 422
+
+
+def test_the_server_bounds_a_request() -> None:
+    httpx = pytest.importorskip("httpx")
+    with serving({"format": RewardFunctionConfig()}, max_body=100_000) as url:
+        long = json.dumps({"query": ["x" * 100_000]}).encode()
+        pieces = (long[start : start + 1000] for start in range(0, len(long), 1000))
+        for content in (long, pieces):  # with a declared length, and in chunks without one
+            refused = httpx.post(url, content=content)
+            assert (refused.status_code, "longer than 100,000 bytes" in refused.text) == (413, True)
+        for body, told in (
+            (b"[" * 50_000, "nests deeper"),
+            (b'{"rows": [' + b'{"a":' * 10_000, "nests deeper"),
+            (b"{", "no JSON"),
+            (b'{"query": 3}', "query"),
+        ):
+            refused = httpx.post(url, content=body)
+            assert (refused.status_code, told in refused.text) == (422, True)
+        good = httpx.post(url, json={"query": ["<think>a</think><answer>b</answer>"]})
+        assert good.json()["rewards"] == [1.0]

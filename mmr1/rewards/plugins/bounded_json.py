@@ -1,0 +1,36 @@
+"""JSON from another machine: how deep it may nest is checked before it is parsed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+MAX_DEPTH = 32
+MAX_CONTAINERS = 1_000_000  # lists and objects; an empty one is two bytes here and fifty in memory
+
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{\]}]', re.DOTALL)
+
+
+def read_json(data: bytes) -> Any:
+    """Parse JSON whose nesting and number of lists and objects are bounded.
+
+    Raises:
+        ValueError: It is no JSON in UTF-8, nests deeper than ``MAX_DEPTH``, or holds more than
+            ``MAX_CONTAINERS`` lists and objects.
+    """
+    depth = containers = 0
+    for token in _TOKEN.finditer(data):
+        kind = token[0][:1]
+        if kind in b"[{":
+            depth, containers = depth + 1, containers + 1
+            if depth > MAX_DEPTH:
+                raise ValueError(f"its JSON nests deeper than {MAX_DEPTH} levels")
+            if containers > MAX_CONTAINERS:
+                raise ValueError(f"its JSON holds more than {MAX_CONTAINERS:,} lists and objects")
+        elif kind in b"]}":
+            depth -= 1
+    try:
+        return json.loads(data.decode())
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
