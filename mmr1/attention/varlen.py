@@ -218,6 +218,15 @@ def has_varlen_kernel(query: torch.Tensor) -> bool:
     return torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
+def _longest(blocks: Blocks) -> tuple[int, int]:
+    """Upper bounds of the blocks' lengths for the kernel, which sizes its grid by them.
+
+    At least 2 queries: told that no block has more than one, the kernel reshapes the queries as if
+    every block had exactly one, and fails where a block has none.
+    """
+    return max(2, *blocks.q_lengths), max(blocks.k_lengths)
+
+
 def _kernel_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: Blocks, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -227,8 +236,7 @@ def _kernel_forward(
         value,
         blocks.q_offsets,
         blocks.k_offsets,
-        max(blocks.q_lengths),
-        max(blocks.k_lengths),
+        *_longest(blocks),
         0.0,
         blocks.causal,
         False,
@@ -257,8 +265,7 @@ def _kernel_backward(
         lse.T.contiguous(),
         blocks.q_offsets,
         blocks.k_offsets,
-        max(blocks.q_lengths),
-        max(blocks.k_lengths),
+        *_longest(blocks),
         0.0,
         blocks.causal,
         unused_rng,

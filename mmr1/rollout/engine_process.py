@@ -35,6 +35,7 @@ import torch.multiprocessing
 from mmr1.config import SamplingConfig
 from mmr1.lifetime import die_with
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
+from mmr1.rollout.shared_weights import SharedWeights, share_weights
 from mmr1.types import RolloutGroup
 
 POLL_S = 0.001  # wait for the next chunk, between two steps of the engine
@@ -82,7 +83,7 @@ class EngineProcess:
         self._threads = threads
         self._timeout_s = timeout_s
         self._restarts = restarts
-        self._shared: dict[str, torch.Tensor] | None = None
+        self._shared: SharedWeights | None = None
         self._version = 0
         self._closed = False
         self._start()
@@ -104,14 +105,10 @@ class EngineProcess:
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._version = version
         if self._shared is None:
-            self._shared = {
-                name: tensor.detach().cpu().clone().share_memory_()
-                for name, tensor in weights.items()
-            }
+            self._shared = share_weights(weights)
             self._call("share_weights", self._shared)
         else:
-            for name, tensor in weights.items():
-                self._shared[name].copy_(tensor.detach())
+            self._shared.write(weights)
         self._call("load_shared_weights", version)
 
     def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
@@ -282,7 +279,7 @@ def _engine_main(
         except (EOFError, OSError):  # the trainer closed its end or is gone
             return
         if method == "share_weights":
-            shared = arguments[0]
+            shared = arguments[0].tensors()
             pipe.send(("ok", None))
         elif method == "load_shared_weights":
             version = arguments[0]

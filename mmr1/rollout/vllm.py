@@ -108,7 +108,8 @@ class VllmEngine:
         named = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
         self._llm.collective_rpc(_reload, args=(named, self._vision_frozen))
         # Cached keys and values belong to the old weights; vision features do where they learn.
-        self._llm.reset_prefix_cache()
+        if not self._llm.reset_prefix_cache():
+            raise RuntimeError("vLLM did not drop its prefix cache, which holds the old weights")
         if not self._vision_frozen:
             self._llm.llm_engine.reset_encoder_cache()
         self._version = version
@@ -286,7 +287,18 @@ def _reload(worker: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: b
     The CPU backend packs linear weights as it loads them, so the model's own load_weights cannot be
     called again; reload_weights unpacks, loads and packs. It also drops the encoded media.
     """
-    features = worker.model_runner.encoder_cache
+    features = encoder_outputs(worker.model_runner.encoder_cache)
     kept = dict(features) if keep_vision else {}
     worker.reload_weights(weights_iterator=iter(weights))
     features.update(kept)
+
+
+def encoder_outputs(cache: Any) -> dict[str, torch.Tensor]:
+    """Encoded media by digest in the cache of a vLLM model runner.
+
+    The first runner, which the CPU backend has, keeps them in a dictionary. The second, which vLLM
+    takes on GPUs, has an object with such a dictionary, or None for a text model.
+    """
+    if cache is None:
+        return {}
+    return cache if isinstance(cache, dict) else cache.encoder_outputs

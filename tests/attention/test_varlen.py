@@ -165,3 +165,20 @@ def test_bf16_is_close_to_float32():
     )
     expected = dense(*[x.float() for x in halves], allowed)
     torch.testing.assert_close(out[0].float(), expected, atol=2e-2, rtol=0)
+
+
+def test_the_kernel_is_never_told_that_blocks_have_a_single_query(monkeypatch):
+    """With max_seqlen_q 1 it takes every block to have exactly one query; some have none."""
+    lengths = []
+
+    def kernel(query, key, value, q_offsets, k_offsets, longest_q, longest_k, *args, **options):
+        lengths.append((longest_q, longest_k))
+        return torch.zeros_like(query), torch.zeros(query.shape[1], len(query))
+
+    monkeypatch.setattr(varlen, "has_varlen_kernel", lambda query: True)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", kernel)
+    blocks = Blocks((1, 0, 1), (3, 4, 2), causal=False, device=torch.device("cpu"))
+    query, key = torch.zeros(2, 4, 8), torch.zeros(9, 2, 8)
+    out, lse = attend(query, key, key, blocks, 1.0)
+    assert (out.shape, lse.shape) == (query.shape, (2, 4))
+    assert lengths == [(2, 4)]

@@ -23,6 +23,7 @@ from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.prefetching import PrefetchingEngine
+from mmr1.rollout.vllm import encoder_outputs
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
@@ -352,3 +353,19 @@ def test_a_refusal_keeps_its_message(tmp_path: Path):
 def test_a_death_is_reported_with_the_end_of_the_log(tmp_path: Path):
     with pytest.raises(EngineError, match=r"died \(exit code -9\)[\s\S]*about to crash"):
         EngineProcess(_crash, (), tmp_path / "engine.log")
+
+
+def test_encoded_media_of_both_model_runners():
+    """Each keeps them its own way, and a text model's second runner keeps none."""
+    from vllm.v1.worker.gpu.mm.encoder_cache import EncoderCache
+
+    second = EncoderCache()
+    second.encoder_outputs["a"] = torch.ones(1)
+    first = {"a": torch.ones(1)}
+    for cache in (first, second):
+        kept = dict(encoder_outputs(cache))
+        encoder_outputs(cache).clear()
+        encoder_outputs(cache).update(kept)
+        assert encoder_outputs(cache)["a"].item() == 1
+    assert second.encoder_outputs.keys() == {"a"}
+    assert encoder_outputs(None) == {}

@@ -1,0 +1,77 @@
+"""Weights in shared memory, for an engine in another process on the same machine.
+
+Tensors of one dtype lie in one block. Handing them over takes one file descriptor per dtype, where
+one per tensor would exceed the usual limit of 1,024 (``ulimit -n``) with a model of 3B parameters.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import torch
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWeights:
+    """Named tensors in shared memory; another process gets the same memory by pickling this.
+
+    Attributes:
+        blocks: One flat tensor of each dtype.
+        places: Dtype, first element and shape of each tensor, by name.
+    """
+
+    blocks: dict[torch.dtype, torch.Tensor]
+    places: dict[str, tuple[torch.dtype, int, tuple[int, ...]]]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Views of the blocks, by name."""
+        return {
+            name: self.blocks[dtype][start : start + prod(shape)].view(shape)
+            for name, (dtype, start, shape) in self.places.items()
+        }
+
+    def write(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Copy tensors of the same names and shapes into the memory."""
+        tensors = self.tensors()
+        for name, weight in weights.items():
+            tensors[name].copy_(weight.detach())
+
+
+def share_weights(weights: Mapping[str, torch.Tensor]) -> SharedWeights:
+    """Shared memory for these weights, with their values.
+
+    Raises:
+        ValueError: There is too little shared memory.
+    """
+    sizes: dict[torch.dtype, int] = {}
+    places = {}
+    for name, weight in weights.items():
+        start = sizes.get(weight.dtype, 0)
+        places[name] = (weight.dtype, start, tuple(weight.shape))
+        sizes[weight.dtype] = start + weight.numel()
+    _check_room(sum(count * dtype.itemsize for dtype, count in sizes.items()))
+    blocks = {
+        dtype: torch.empty(count, dtype=dtype).share_memory_() for dtype, count in sizes.items()
+    }
+    shared = SharedWeights(blocks, places)
+    shared.write(weights)
+    return shared
+
+
+def _check_room(size: int) -> None:
+    """Writing more than there is ends the process with SIGBUS, so it is refused before."""
+    if not SHARED_MEMORY.is_dir():
+        return
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if size > free:
+        raise ValueError(
+            f"the weights for the rollout engine take {size / 2**30:.1f} GiB of shared memory and "
+            f"{SHARED_MEMORY} has {free / 2**30:.1f} GiB free; give it more (in a container "
+            "--shm-size or --ipc=host)"
+        )
