@@ -26,6 +26,10 @@ class RewardFunctionConfig(Section):
     isolated: bool = Field(
         True, description="Run a plugin in the sandbox: no network, no writing, limited memory"
     )
+    readable: list[str] = Field(
+        default_factory=list,
+        description="Files and folders that an isolated plugin may read besides its own folder",
+    )
     timeout_s: float | None = Field(
         None, gt=0, description="Deadline of one call of a plugin or URL; else rewards.timeout_s"
     )
@@ -43,7 +47,17 @@ class RewardsConfig(Section):
         min_length=1,
     )
     workers: Positive = Field(2, description="Verifier processes")
-    timeout_s: float = Field(2.0, gt=0, description="Deadline of one verdict")
+    timeout_s: float = Field(
+        2.0,
+        gt=0,
+        description="Deadline of one verdict by rule, in CPU time; of a plugin or URL, on the wall",
+    )
+    start_timeout_s: float = Field(
+        120.0, gt=0, description="Longest wait for a worker to import the verifier or a plugin"
+    )
+    allow_weak_sandbox: bool = Field(
+        False, description="Run where the system denies the sandbox a wall that it needs"
+    )
     max_invalid_fraction: Fraction = Field(
         0.2, description="The run stops when more of a step's completions have no valid reward"
     )
