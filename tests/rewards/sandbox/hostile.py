@@ -78,6 +78,11 @@ def sleep(seconds: float) -> float:
     return 1.0
 
 
+def slow_echo(seconds: float, number: float) -> float:
+    time.sleep(seconds)
+    return number
+
+
 def exit_process() -> float:
     os._exit(7)
 
