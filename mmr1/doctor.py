@@ -62,7 +62,9 @@ def checks() -> Iterator[Check]:
     except importlib.metadata.PackageNotFoundError:
         yield Check("mmr1", "its metadata are missing", "pip install -e . in its checkout")
     yield _vllm()
-    yield from map(_guarded, (_torchvision, _decoders, _device, _memory, _disk, _training))
+    yield from map(_guarded, (_torchvision, _decoders, _device, _memory, _disk))
+    yield from sandbox_checks()
+    yield _guarded(_training)
 
 
 def packages(declared: Iterable[str]) -> Iterator[Check]:
@@ -105,6 +107,37 @@ def _guarded(check: Callable[[], Check]) -> Check:
     except Exception as error:
         subject = check.__name__.strip("_")
         return Check(subject, "failed", f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+# What a missing wall means, and what to do where rewards are refused without it.
+_WALLS = {
+    "network namespace": "the system call filter alone keeps rewards off the network",
+    "seccomp": "run on Linux (x86-64 or arm64), in a container that allows seccomp",
+    "resource limits": "raise the hard limits (ulimit -H) of memory and open files",
+    "no_new_privs": "run on Linux 3.5 or newer",
+    "death signal": "run on Linux",
+    "Landlock": "isolated plugins can read what you can; Linux 5.13 or newer has it",
+}
+
+
+def sandbox_checks() -> Iterator[Check]:
+    """Each wall of the rewards' sandbox, tried in a worker."""
+    from mmr1.rewards.sandbox.probe import try_walls
+    from mmr1.rewards.sandbox.walls import REQUIRED, WALLS
+
+    try:
+        missing = try_walls()
+    except ValueError as error:
+        yield Check("sandbox", "no worker starts", str(error))
+        return
+    for wall in WALLS:
+        if wall not in missing:
+            yield Check("sandbox", wall)
+        elif wall in REQUIRED:
+            remedy = f"{_WALLS[wall]}; or set rewards.allow_weak_sandbox=true"
+            yield Check("sandbox", f"{wall} is missing: {missing[wall]}", remedy)
+        else:
+            yield Check("sandbox", f"{wall} is missing ({missing[wall]}): {_WALLS[wall]}")
 
 
 def _torchvision() -> Check:

@@ -26,6 +26,10 @@ class RewardFunctionConfig(Section):
     isolated: bool = Field(
         True, description="Run a plugin in the sandbox: no network, no file writes, limited memory"
     )
+    readable: list[str] = Field(
+        default_factory=list,
+        description="Files and folders that an isolated plugin may read besides its own folder",
+    )
     timeout_s: float | None = Field(
         None,
         gt=0,
@@ -47,7 +51,20 @@ class RewardsConfig(Section):
         min_length=1,
     )
     workers: Positive = Field(2, description="Processes that verify answers")
-    timeout_s: float = Field(2.0, gt=0, description="Seconds allowed to verify one answer")
+    timeout_s: float = Field(
+        2.0,
+        gt=0,
+        description="Seconds allowed for one answer: CPU time of a built-in function, wall-clock "
+        "time of a plugin or URL",
+    )
+    start_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        description="Seconds that a worker process may take to import the verifier or a plugin",
+    )
+    allow_weak_sandbox: bool = Field(
+        False, description="Run even if the system lacks a protection that the sandbox needs"
+    )
     max_invalid_fraction: Fraction = Field(
         0.2,
         description="The run stops if a larger share of a step's completions has no valid reward",

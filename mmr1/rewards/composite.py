@@ -34,7 +34,12 @@ class CompositeReward:
 
     def __init__(self, config: RewardsConfig, reward_models: Mapping[str, RewardFunction]) -> None:
         self.config = config
-        self._pool = Pool(config.workers, config.timeout_s)
+        self._pool = Pool(
+            config.workers,
+            config.timeout_s,
+            start_s=config.start_timeout_s,
+            allow_weak=config.allow_weak_sandbox,
+        )
         self._functions: dict[str, RewardFunction] = {}
         try:
             for name, function_config in config.functions.items():
@@ -43,8 +48,7 @@ class CompositeReward:
                     function_config,
                     self._pool,
                     self._functions,
-                    workers=config.workers,
-                    timeout_s=config.timeout_s,
+                    rewards=config,
                 )
         except BaseException:
             self.close()

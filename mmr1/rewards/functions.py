@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from mmr1.config import RewardFunctionConfig
+from mmr1.config import RewardFunctionConfig, RewardsConfig
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import DERIVED, REWARDS, TASKS, gold_check, reward_of_task
 from mmr1.rewards.item import Job, RewardItem, as_reward, invalid, reward_of_exception
@@ -247,8 +247,7 @@ def make_reward_function(
     pool: Pool,
     earlier: Mapping[str, RewardFunction],
     *,
-    workers: int,
-    timeout_s: float,
+    rewards: RewardsConfig,
 ) -> RewardFunction:
     """The reward function that a configuration describes.
 
@@ -257,8 +256,7 @@ def make_reward_function(
         config: Its configuration.
         pool: The verifier, for built-ins.
         earlier: The functions before it, by name.
-        workers: Processes of an isolated plugin.
-        timeout_s: Seconds for one call of a plugin, unless its configuration sets its own.
+        rewards: Its section, for the workers and for the deadline of a plugin without its own.
 
     Raises:
         ValueError: It is unknown, cannot be loaded or does not take an option.
@@ -275,13 +273,16 @@ def make_reward_function(
         return DerivedReward(use, config.options, pool, earlier)
     if use in REWARDS.builtin:
         return BuiltinReward(use, config.options, pool)
-    timeout_s = config.timeout_s or timeout_s
+    timeout_s = config.timeout_s or rewards.timeout_s
     if is_url(use):
         return RemoteReward(use, config.options, timeout_s=timeout_s)
     return PluginReward(
         use,
         config.options,
         isolated=config.isolated,
-        workers=workers,
+        workers=rewards.workers,
         timeout_s=timeout_s,
+        start_timeout_s=rewards.start_timeout_s,
+        readable=config.readable,
+        allow_weak=rewards.allow_weak_sandbox,
     )

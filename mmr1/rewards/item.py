@@ -49,11 +49,13 @@ class Job:
         target: ``"module:function"``, imported by the worker.
         args: Positional arguments; hashable where ``cached``, because equal jobs run once.
         cached: False for work whose result may differ from call to call.
+        size: How many rewards it answers with.
     """
 
     target: str
     args: tuple[Any, ...]
     cached: bool = True
+    size: int = 1
 
 
 def no_answer() -> Reward:
@@ -72,7 +74,7 @@ def as_reward(value: Any) -> Reward:
     if type(value) is float and math.isfinite(value):
         return Reward(value)
     if isinstance(value, Reward):
-        return value
+        return _checked(value)
     if value is None:
         return invalid(Status.ERROR, "returned None, not a number")
     if isinstance(value, str | bytes):
@@ -84,6 +86,21 @@ def as_reward(value: Any) -> Reward:
     if not math.isfinite(number):
         return invalid(Status.ERROR, f"returned {number}, which is not finite")
     return Reward(number)
+
+
+def _checked(reward: Reward) -> Reward:
+    """A reward made by somebody else's code: itself when its numbers are numbers."""
+    if not isinstance(reward.status, Status) or reward.status.valid != (reward.value is not None):
+        return invalid(Status.ERROR, f"returned {reward.value} with the status {reward.status}")
+    numbers = {"value": reward.value, **reward.components}
+    for name, number in numbers.items():
+        if number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            return invalid(Status.ERROR, f"returned a Reward whose {name} is no number")
+        if not math.isfinite(number):
+            return invalid(Status.ERROR, f"returned a Reward whose {name} is {number}, not finite")
+    return reward
 
 
 def reward_of_exception(error: BaseException) -> Reward:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import inspect
-import os
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -19,14 +18,21 @@ from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.item import Job, RewardItem, invalid, reward_of_exception
 from mmr1.rewards.plugins.columns import check_options
 from mmr1.rewards.plugins.dialects import Dialect, call, detect, rewards_of
+from mmr1.rewards.sandbox.deadline import Deadline
 from mmr1.rewards.sandbox.limits import GIB, Limits
-from mmr1.rewards.sandbox.pool import Pool
+from mmr1.rewards.sandbox.pool import START_S, Pool
+from mmr1.rewards.sandbox.readable import plugin_paths
 from mmr1.types import MediaRef, Message, Reward, Sample, Status
 
 PLUGIN_LIMITS = Limits(memory=8 * GIB, open_files=256)
 _MEDIA = {"media", "image", "images", "video", "videos"}
 _PROBES, _MAX_STUCK = 4, 8
 _REMEDY = "; it ran isolated: set isolated: false for a reward that writes, connects or needs a GPU"
+_READING = (
+    "; it ran isolated: name what it reads outside its own folder in "
+    "rewards.functions.NAME.readable"
+)
+_IMPORTED = Job("mmr1.rewards.plugins.user_function:imported", ())
 
 
 @lru_cache(64)
@@ -35,7 +41,7 @@ def load(spec: str, options: str) -> tuple[Callable[..., Any], Dialect]:
 
     Args:
         spec: ``file.py:function``, a dotted path or an entry point.
-        options: The function's options as YAML, which can be a key of the cache.
+        options: The function's options as YAML, so that the cache can tell them apart.
 
     Raises:
         ValueError: It cannot be imported, is no function, has the signature of no dialect or does
@@ -51,6 +57,10 @@ def load(spec: str, options: str) -> tuple[Callable[..., Any], Dialect]:
         return function, detect(function, keywords, conversational)
     except ValueError as error:
         raise ValueError(f"reward function '{spec}': {error}") from error
+
+
+def imported() -> None:
+    """What the zygote runs: this module and what it imports are then in every worker."""
 
 
 def describe(spec: str, options: str) -> dict[str, Any]:
@@ -90,9 +100,12 @@ class PluginReward:
             that hangs there is given up, but may keep running.
         workers: Worker processes of an isolated function.
         timeout_s: Deadline of one call, which for a batch function is that of the whole batch.
+        start_timeout_s: Longest wait for a worker to import it.
+        readable: Files and folders that it may read besides its own folder and Python's.
+        allow_weak: Run it where a required wall of the sandbox is missing.
 
     Raises:
-        ValueError: The function cannot be loaded or understood.
+        ValueError: The function cannot be loaded or understood, or a wall is missing.
     """
 
     def __init__(
@@ -103,22 +116,25 @@ class PluginReward:
         isolated: bool,
         workers: int,
         timeout_s: float,
+        start_timeout_s: float = START_S,
+        readable: Sequence[str] = (),
+        allow_weak: bool = False,
     ) -> None:
         self._spec, self._options, self._timeout_s = spec, yaml.safe_dump(dict(options)), timeout_s
         self._pool: Pool | None = None
         self._stuck: list[threading.Thread] = []
         if isolated:
-            warm = Job("mmr1.rewards.plugins.user_function:describe", (spec, self._options))
             self._pool = Pool(
-                workers, timeout_s, warm=warm, limits=PLUGIN_LIMITS, environment=os.environ
+                workers,
+                deadline=Deadline(timeout_s),
+                warm=_IMPORTED,
+                prepare=Job("mmr1.rewards.plugins.user_function:describe", (spec, self._options)),
+                limits=PLUGIN_LIMITS,
+                readable=plugin_paths(spec, readable),
+                start_s=start_timeout_s,
+                allow_weak=allow_weak,
             )
-            try:
-                described = self._pool.start()
-            except ValueError as error:
-                names_spec = spec.partition(":")[0] in str(error)
-                raise (
-                    error if names_spec else ValueError(f"reward function '{spec}': {error}")
-                ) from error
+            described = _started(self._pool, spec)
         else:
             described = describe(spec, self._options)
         self._batch, self._media = described["batch"], described["media"]
@@ -158,6 +174,7 @@ class PluginReward:
                 "mmr1.rewards.plugins.user_function:run",
                 (self._spec, self._options, [self._light(item) for item in batch]),
                 cached=False,
+                size=len(batch),
             )
             for batch in batches
         ]
@@ -197,17 +214,34 @@ def _interrupt(thread: threading.Thread) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
 
 
+def _started(pool: Pool, spec: str) -> dict[str, bool]:
+    """Start the workers; what the function is, checked, for a plugin's process said so.
+
+    Raises:
+        ValueError: It cannot be loaded, or a wall is missing; the message names the function.
+    """
+    try:
+        described = pool.start()
+    except ValueError as error:
+        named = spec.partition(":")[0] in str(error)
+        message = str(error) if named else f"reward '{spec}': {error}"
+        raise ValueError(message + _remedy(message)) from error
+    keys = ("batch", "media")
+    if not isinstance(described, dict) or any(type(described.get(k)) is not bool for k in keys):
+        raise ValueError(f"reward '{spec}': its process did not say what it is")
+    return described
+
+
 def _with_remedy(reward: Reward) -> Reward:
-    blocked = (
-        "PermissionError",
-        "[Errno 1]",
-        "[Errno 13]",
-        "MemoryError",
-        "Operation not permitted",
-    )
-    if reward.error and any(word in reward.error for word in blocked):
-        return replace(reward, error=reward.error + _REMEDY)
-    return reward
+    return replace(reward, error=reward.error + _remedy(reward.error)) if reward.error else reward
+
+
+def _remedy(error: str) -> str:
+    """What to change where a wall was in the way: EACCES is Landlock's, EPERM the filter's."""
+    if "[Errno 13]" in error:
+        return _READING
+    blocked = ("PermissionError", "[Errno 1]", "MemoryError", "Operation not permitted")
+    return _REMEDY if any(word in error for word in blocked) else ""
 
 
 def _without_bytes(sample: Sample) -> Sample:

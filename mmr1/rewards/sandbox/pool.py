@@ -6,61 +6,28 @@ the main thread, another thread, an asyncio loop and a Ray actor all see the sam
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
-import socket
-import subprocess
-import sys
+import select
 import threading
-import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from mmr1.rewards.item import Job, invalid
+from mmr1.rewards.sandbox.deadline import Deadline, Stopwatch, rule_deadline
+from mmr1.rewards.sandbox.environment import worker_environment
 from mmr1.rewards.sandbox.limits import Limits
-from mmr1.rewards.sandbox.wire import (
-    FrameBuffer,
-    pack_job,
-    recv_exactly,
-    recv_frame,
-    send_frame,
-    unpack_rewards,
-)
-from mmr1.rewards.sandbox.zygote import ANSWER, FORK, KILL
+from mmr1.rewards.sandbox.processes import Processes, Worker, describe
+from mmr1.rewards.sandbox.walls import Missing, shortcoming, warn_of
+from mmr1.rewards.sandbox.wire import REWARDS, VALUE, read_rewards, unpack_answer
+from mmr1.rewards.sandbox.zygote import Settings
 from mmr1.types import Reward, Status
 
 VERIFIER = Job("mmr1.rewards.math.symbolic:warm", ())
-_START_S = 120.0
-_SEND_S = 10.0
-_BOOT = (
-    "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
-    "from mmr1.rewards.sandbox import limits, zygote; "
-    "zygote.main(a['fd'], a['target'], a['args'], limits.Limits(**a['limits']))"
-)
-# Pure-Python integers can be interrupted by a kill like anything else, but gmpy2 aborts the whole
-# process when it runs out of memory; and one BLAS thread is enough.
-_ENVIRONMENT = {
-    "SYMPY_GROUND_TYPES": "python",
-    "MPMATH_NOGMPY": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-}
-_INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "VIRTUAL_ENV")
-
-
-@dataclass(slots=True)
-class _Worker:
-    pid: int
-    channel: socket.socket
-    job: Job | None = None
-    deadline: float = 0.0
-    buffer: FrameBuffer = field(default_factory=FrameBuffer)
+START_S = 120.0
+_MAX_PROBLEM = 2000  # characters
+_MAX_WAIT_S = 60.0
 
 
 class Pool:
@@ -68,13 +35,19 @@ class Pool:
 
     Args:
         workers: How many processes.
-        timeout_s: Deadline of one job, in seconds, held by this side.
-        warm: A job (JSON arguments) that the zygote runs first: what it imports and caches, the
-            workers find done. Its answer is what ``start`` returns.
+        timeout_s: Seconds of CPU time for one job, held by this side.
+        deadline: Of one job, in place of ``timeout_s``.
+        warm: A job of our own (JSON arguments) that the zygote runs first: what it imports and
+            caches, the workers find done.
+        prepare: A job that each worker runs first, behind its walls and before any deadline of a
+            job; its JSON answer is what ``start`` returns.
         limits: What a worker may use.
-        environment: Environment of the workers; a short safe list by default, without tokens.
+        readable: Files and folders that a worker may read besides Python's own.
+        environment: What the workers' environment is taken from: a short list of it, and no
+            secrets. This process's by default.
         cache_size: Results of cached jobs to remember, time-outs included.
-        start_s: Longest wait for the warm-up.
+        start_s: Longest wait for the warm-up, and for a worker's preparation.
+        allow_weak: Work where a required wall is missing.
     """
 
     def __init__(
@@ -82,38 +55,50 @@ class Pool:
         workers: int = 2,
         timeout_s: float = 2.0,
         *,
+        deadline: Deadline | None = None,
         warm: Job = VERIFIER,
+        prepare: Job | None = None,
         limits: Limits | None = None,
+        readable: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         cache_size: int = 100_000,
-        start_s: float = _START_S,
+        start_s: float = START_S,
+        allow_weak: bool = False,
     ) -> None:
-        self.timeout_s = timeout_s
-        self._warm, self._limits = warm, limits or Limits()
-        if environment is None:
-            environment = {k: v for k in _INHERITED if (v := os.environ.get(k))}
-        self._environment = {**environment, **_ENVIRONMENT}
+        self._deadline = deadline or rule_deadline(timeout_s)
+        self._settings = Settings(warm.target, warm.args, limits or Limits(), readable, allow_weak)
+        self._prepare = prepare
+        self._environment = worker_environment(os.environ if environment is None else environment)
         self._start_s = start_s
         self._cache: OrderedDict[Job, list[Reward]] = OrderedDict()
         self._cache_size = cache_size
         self._lock = threading.RLock()
         self._size = workers
         self._greeting: Any = None
-        self._state = _Processes()
-        self._finalizer = weakref.finalize(self, _Processes.end, self._state)
+        self._state = Processes()
+        self._finalizer = weakref.finalize(self, Processes.end, self._state)
 
     def start(self) -> Any:
-        """Start the processes unless they are there, and return what the warm-up returned.
+        """Start the processes unless they are there, and return what the preparation returned.
 
         Raises:
-            ValueError: The warm-up fails, or takes the process down.
+            ValueError: The warm-up or the preparation fails, or takes the process down; or a wall
+                is missing.
         """
         with self._lock:
             assert self._finalizer.alive, "the pool is closed"
             if not self._state.workers:
-                self._start_zygote()
-                self._state.workers = [self._state.fork() for _ in range(self._size)]
+                try:
+                    self._start()
+                except BaseException:
+                    self._state.end()
+                    raise
             return self._greeting
+
+    @property
+    def missing(self) -> Missing:
+        """The walls that the workers lack, and why; known once they are started."""
+        return dict(self._state.missing)
 
     def run(self, jobs: Sequence[Job]) -> list[list[Reward]]:
         """The rewards of each job, in order. Equal cached jobs run once. Never raises for a job."""
@@ -158,45 +143,124 @@ class Pool:
         if len(self._cache) > self._cache_size:
             self._cache.popitem(last=False)
 
+    def _start(self) -> None:
+        self._start_zygote()
+        for _ in range(self._size):
+            self._state.workers.append(self._fork())
+        if line := shortcoming(self._state.missing):
+            warn_of(line)
+        while not all(worker.prepared for worker in self._state.workers):
+            for worker in self._wait():
+                problem = self._finish_preparation(worker)
+                if problem:
+                    raise ValueError(problem)
+
+    def _start_zygote(self) -> None:
+        self._state.start(self._settings, self._environment, self._start_s)
+
+    def _fork(self) -> Worker:
+        """A new worker; its preparation is under way."""
+        worker = self._state.fork()
+        if self._prepare is not None:
+            worker.prepared = False
+            worker.watch = Stopwatch(Deadline(self._start_s), worker.pid)
+            worker.send(VALUE, self._prepare)
+        return worker
+
+    def _replace(self, worker: Worker) -> None:
+        """Kill a worker and put a fresh one in its place."""
+        place = self._state.workers.index(worker)
+        self._state.kill(worker)
+        try:
+            fresh = self._fork()
+        except (OSError, EOFError):  # somebody killed the zygote
+            self._start_zygote()
+            fresh = self._fork()
+        self._state.workers[place] = fresh
+
     def _run(self, jobs: Sequence[Job]) -> list[list[Reward]]:
         results: list[list[Reward]] = [[] for _ in jobs]
         waiting = deque(range(len(jobs)))
-        busy: dict[int, _Worker] = {}  # by the index of the job in flight
         if jobs:
             self.start()
-        idle = [self._replace(worker) for worker in self._state.workers]
-        with selectors.DefaultSelector() as selector:
-            while waiting or busy:
-                while waiting and idle:
-                    index, worker = waiting.popleft(), idle.pop()
-                    self._send(worker, jobs[index])
-                    busy[index] = worker
-                    selector.register(worker.channel, selectors.EVENT_READ, index)
-                patience = min(worker.deadline for worker in busy.values()) - time.monotonic()
-                ready = {key.data for key, _ in selector.select(max(0.0, patience))}
-                now = time.monotonic()
-                for index, worker in list(busy.items()):
-                    outcome = self._receive(worker) if index in ready else None
-                    if outcome is None and now >= worker.deadline:
-                        outcome = [invalid(Status.TIMEOUT, f"no verdict in {self.timeout_s:g} s")]
-                    if outcome is None:
-                        continue
-                    results[index] = outcome
-                    del busy[index]
-                    selector.unregister(worker.channel)
-                    idle.append(self._replace(worker))
+        while waiting or any(worker.index is not None for worker in self._state.workers):
+            self._hand_out(jobs, waiting)
+            for worker in self._wait():
+                if worker.prepared:
+                    assert worker.index is not None
+                    index, size = worker.index, jobs[worker.index].size
+                    rewards = self._finish_job(worker, size)
+                    if rewards is not None:
+                        results[index] = rewards
+                # A worker that cannot be prepared costs a job, or this would never end.
+                elif (problem := self._finish_preparation(worker)) and waiting:
+                    results[waiting.popleft()] = [invalid(Status.KILLED, problem)]
         return results
 
-    def _send(self, worker: _Worker, job: Job) -> None:
-        worker.job, worker.buffer = job, FrameBuffer()
-        worker.deadline = time.monotonic() + self.timeout_s
-        worker.channel.settimeout(max(self.timeout_s, _SEND_S))
-        with suppress(OSError):  # a dead worker shows as the end of its channel
-            send_frame(worker.channel, pack_job(job.target, job.args))
-        worker.channel.setblocking(False)
+    def _hand_out(self, jobs: Sequence[Job], waiting: deque[int]) -> None:
+        for worker in list(self._state.workers):
+            if waiting and worker.number is None and worker.disturbed:
+                self._replace(worker)
+        for worker in self._state.workers:
+            if waiting and worker.number is None:
+                worker.index = waiting.popleft()
+                worker.watch = Stopwatch(self._deadline, worker.pid)
+                worker.send(REWARDS, jobs[worker.index])
 
-    def _receive(self, worker: _Worker) -> list[Reward] | None:
-        """A finished job's rewards, or None while the result is on its way."""
+    def _wait(self) -> list[Worker]:
+        """The workers of which something came or whose time is up, after a while if none."""
+        busy = {w.channel.fileno(): w for w in self._state.workers if w.watch is not None}
+        poll = select.poll()
+        for descriptor in busy:
+            poll.register(descriptor, select.POLLIN)
+        patience_s = min((w.watch.wait_s for w in busy.values() if w.watch), default=0.0)
+        patience_s = min(patience_s, _MAX_WAIT_S)  # poll(2) counts in milliseconds, in an int
+        ready = {descriptor for descriptor, _ in poll.poll(patience_s * 1000)}
+        return [w for fd, w in busy.items() if fd in ready or (w.watch and w.watch.passed)]
+
+    def _finish_preparation(self, worker: Worker) -> str | None:
+        """Take a worker's preparation: None when it is done or under way, else what went wrong.
+
+        A worker that fails is killed; the next job that waits for one brings a fresh one.
+        """
+        try:
+            greeting = self._take(worker)
+            if greeting is None and worker.watch and (limit := worker.watch.passed):
+                raise _WorkerError(Status.TIMEOUT, f"it is not ready after {limit}")
+            if greeting is None:
+                return None
+            self._greeting = _value(greeting)
+        except _WorkerError as failure:
+            self._state.kill(worker)
+            worker.rest()
+            return failure.error
+        worker.prepared = True
+        worker.rest()
+        return None
+
+    def _finish_job(self, worker: Worker, size: int) -> list[Reward] | None:
+        """A job's rewards, or None while they are on their way; a failed worker is replaced."""
+        try:
+            answer = self._take(worker)
+            if answer is not None:
+                rewards = _rewards(answer, size)
+                worker.rest()
+                return rewards
+            if worker.watch is None or not (limit := worker.watch.passed):
+                return None
+            failure = _WorkerError(Status.TIMEOUT, f"no verdict in {limit}")
+        except _WorkerError as raised:
+            failure = raised
+        self._replace(worker)
+        return [invalid(failure.status, failure.error)]
+
+    def _take(self, worker: Worker) -> Any:
+        """The answer to what is in flight, or None while it is on its way.
+
+        Raises:
+            _WorkerError: The process ended, or sent what is no answer to this.
+        """
+        assert worker.number is not None
         try:
             chunk = worker.channel.recv(1 << 20)
         except BlockingIOError:
@@ -204,143 +268,34 @@ class Pool:
         except OSError:
             chunk = b""
         if not chunk:
-            code = self._state.kill(worker)
-            return [invalid(Status.KILLED, f"the verifier process ended ({_describe(code)})")]
+            code = describe(self._state.kill(worker))
+            raise _WorkerError(Status.KILLED, f"the verifier process ended ({code})")
         try:
             body = worker.buffer.feed(chunk)
-            if body is None:
-                return None
-            rewards = unpack_rewards(body)
+            return None if body is None else unpack_answer(body, worker.number)
         except ValueError as error:
-            return [invalid(Status.ERROR, f"the verifier process sent {error}")]
-        worker.job = None
-        return rewards
-
-    def _replace(self, worker: _Worker) -> _Worker:
-        """The worker itself when it is idle, else a fresh one in its place."""
-        if worker.job is None and not _closed(worker.channel):
-            return worker
-        place = self._state.workers.index(worker)
-        self._state.kill(worker)
-        try:
-            fresh = self._state.fork()
-        except (OSError, EOFError):  # somebody killed the zygote
-            self._start_zygote()
-            fresh = self._state.fork()
-        self._state.workers[place] = fresh
-        return fresh
-
-    def _start_zygote(self) -> None:
-        self._greeting = self._state.start(
-            self._warm, self._limits, self._environment, self._start_s
-        )
+            raise _WorkerError(Status.ERROR, f"the verifier process sent {error}") from error
 
 
-class _Processes:
-    """The zygote and its workers, apart from the pool so that a finalizer can end them."""
+class _WorkerError(Exception):
+    """A worker did not do what was asked of it, and is of no more use."""
 
-    def __init__(self) -> None:
-        self.workers: list[_Worker] = []
-        self.zygote: subprocess.Popen[bytes] | None = None
-        self.control: socket.socket | None = None
-
-    def start(
-        self,
-        warm: Job,
-        limits: Limits,
-        environment: Mapping[str, str],
-        patience: float,
-    ) -> Any:
-        self._end_zygote()
-        ours, theirs = socket.socketpair()
-        settings = {
-            "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100 - "" is the cwd
-            "fd": theirs.fileno(),
-            "target": warm.target,
-            "args": warm.args,
-            "limits": {"memory": limits.memory, "open_files": limits.open_files},
-        }
-        with theirs:
-            self.zygote = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, json.dumps(settings)],
-                env=dict(environment),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self.control = ours
-        ours.settimeout(patience)
-        try:
-            hello = json.loads(recv_frame(ours))
-        except TimeoutError:
-            hello = None, f"the verifier gives no sign of life in {patience:g} s"
-        except (EOFError, OSError):
-            hello = None, f"the verifier ended while starting ({_describe(self.zygote.wait())})"
-        greeting, problem = hello
-        if problem:
-            self.end()
-            raise ValueError(problem)
-        return greeting
-
-    def fork(self) -> _Worker:
-        assert self.control is not None
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self.control, [FORK], [theirs.fileno()])
-            (pid,) = ANSWER.unpack(recv_exactly(self.control, ANSWER.size))
-        ours.setblocking(False)
-        return _Worker(pid, ours)
-
-    def kill(self, worker: _Worker) -> int | None:
-        """SIGKILL and reap; the exit code, or None if it is already known to be gone."""
-        worker.channel.close()
-        if worker.pid == 0 or self.control is None:
-            return None
-        pid, worker.pid = worker.pid, 0
-        try:
-            self.control.sendall(KILL + ANSWER.pack(pid))
-            (code,) = ANSWER.unpack(recv_exactly(self.control, ANSWER.size))
-        except (OSError, EOFError):
-            return None
-        return int(code)
-
-    def end(self) -> None:
-        for worker in self.workers:
-            self.kill(worker)
-        self.workers = []
-        self._end_zygote()
-
-    def _end_zygote(self) -> None:
-        """Hang up on the zygote; its death is its workers' death."""
-        for worker in self.workers:
-            worker.pid = 0
-        if self.control is not None:
-            self.control.close()
-            self.control = None
-        if self.zygote is not None:
-            try:
-                self.zygote.wait(2)
-            except subprocess.TimeoutExpired:
-                self.zygote.kill()
-                self.zygote.wait()
-            self.zygote = None
+    def __init__(self, status: Status, error: str) -> None:
+        super().__init__(error)
+        self.status, self.error = status, error
 
 
-def _closed(channel: socket.socket) -> bool:
-    """Whether the other side hung up while nothing was asked of it."""
-    if channel.fileno() < 0:
-        return True
+def _rewards(answer: Any, size: int) -> list[Reward]:
     try:
-        return channel.recv(1, socket.MSG_PEEK) is not None
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+        return read_rewards(answer, size)
+    except ValueError as error:
+        raise _WorkerError(Status.ERROR, f"the verifier process sent {error}") from error
 
 
-def _describe(code: int | None) -> str:
-    if code is None:
-        return "killed"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+def _value(answer: Any) -> Any:
+    """What a preparation returned, in ``{"value": ...}`` or ``{"error": ...}``."""
+    if not isinstance(answer, dict) or set(answer) not in ({"value"}, {"error"}):
+        raise _WorkerError(Status.ERROR, "the verifier process sent no greeting")
+    if "error" in answer:
+        raise _WorkerError(Status.ERROR, str(answer["error"])[:_MAX_PROBLEM])
+    return answer["value"]

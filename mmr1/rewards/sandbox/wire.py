@@ -1,13 +1,16 @@
 """Length-prefixed frames between the pool and its processes.
 
 Jobs travel as pickles, from the trusted side to the workers. Results come back as JSON only: a
-worker may have been taken over by an answer, and unpickling its bytes would let it out.
+worker may have been taken over by an answer, and unpickling its bytes would let it out. Each job
+has a number that its answer repeats, and each answer is checked before it is believed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import pickle
+import secrets
 import socket
 import struct
 from typing import Any
@@ -16,6 +19,7 @@ from mmr1.types import Reward, Status
 
 MAX_RESULT = 64 << 20
 LENGTH = struct.Struct("!I")
+REWARDS, VALUE = "rewards", "value"
 
 
 def send_frame(channel: socket.socket, body: bytes) -> None:
@@ -45,7 +49,11 @@ class FrameBuffer:
         self._data = bytearray()
 
     def feed(self, chunk: bytes) -> bytes | None:
-        """The frame's body once it is whole. Raises ValueError when it claims to be too long."""
+        """The frame's body once it is whole.
+
+        Raises:
+            ValueError: It claims to be too long, or something follows it: one job, one answer.
+        """
         self._data += chunk
         if len(self._data) < LENGTH.size:
             return None
@@ -54,29 +62,84 @@ class FrameBuffer:
             raise ValueError(f"a result of {length} bytes")
         if len(self._data) < LENGTH.size + length:
             return None
+        if len(self._data) > LENGTH.size + length:
+            raise ValueError("more than one answer")
         return bytes(self._data[LENGTH.size :])
 
 
-def pack_job(target: str, args: tuple[Any, ...]) -> bytes:
-    return pickle.dumps((target, args), protocol=pickle.HIGHEST_PROTOCOL)
+def new_number() -> int:
+    """What an answer must repeat. Random, so that no job can answer ahead for the next one."""
+    return secrets.randbits(48)
 
 
-def pack_rewards(rewards: list[Reward]) -> bytes:
-    return json.dumps(
-        [(r.value, r.status.value, r.error, dict(r.components)) for r in rewards]
-    ).encode()
+def pack_job(number: int, kind: str, target: str, args: tuple[Any, ...]) -> bytes:
+    """A job: ``kind`` is ``REWARDS``, or ``VALUE`` for any JSON value."""
+    return pickle.dumps((number, kind, target, args), protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def unpack_rewards(body: bytes) -> list[Reward]:
-    """The results of a worker, every field checked. Raises ValueError on anything else."""
+def pack_answer(number: int, answer: Any) -> bytes:
+    return json.dumps([number, answer]).encode()
+
+
+def unpack_answer(body: bytes, number: int) -> Any:
+    """The answer to the job of this number. Raises ValueError on anything else."""
     try:
-        rows = json.loads(body)
-        return [_reward(*row) for row in rows]
-    except (TypeError, AssertionError, RecursionError) as error:
-        raise ValueError(f"a result that is none: {error}") from error
+        message = json.loads(body, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("a result that is nested too deep") from error
+    if not isinstance(message, list) or len(message) != 2:
+        raise ValueError("a result that is none")
+    if type(message[0]) is not int or message[0] != number:
+        raise ValueError("an answer to another job")
+    if message[1] is None:
+        raise ValueError("an empty answer")
+    return message[1]
 
 
-def _reward(value: Any, status: str, error: Any, components: Any) -> Reward:
-    number = None if value is None else float(value)
-    checked = {str(n): None if v is None else float(v) for n, v in components.items()}
-    return Reward(number, Status(status), checked, None if error is None else str(error)[:500])
+def reward_rows(rewards: list[Reward]) -> list[Any]:
+    return [(r.value, r.status.value, r.error, dict(r.components)) for r in rewards]
+
+
+def read_rewards(rows: Any, expected: int) -> list[Reward]:
+    """A worker's rewards, every field checked: ``expected`` of them, or one that says what failed.
+
+    Raises:
+        ValueError: They are anything else.
+    """
+    if not isinstance(rows, list):
+        raise ValueError("a result that is no list")
+    rewards = [_reward(row) for row in rows]
+    if len(rewards) != expected and not (len(rewards) == 1 and not rewards[0].valid):
+        raise ValueError(f"{len(rewards)} rewards for {expected}")
+    return rewards
+
+
+def _reward(row: Any) -> Reward:
+    if not isinstance(row, list) or len(row) != 4 or not isinstance(row[3], dict):
+        raise ValueError("a row that is no reward")
+    value, status, error, components = row
+    if error is not None and not isinstance(error, str):
+        raise ValueError("an error that is no text")
+    number, checked = _number(value), Status(status)
+    if (number is not None) != checked.valid:
+        raise ValueError(f"a reward of {number} with the status {checked}")
+    parts = {name: _number(part) for name, part in components.items()}
+    return Reward(number, checked, parts, None if error is None else error[:500])
+
+
+def _number(value: Any) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float):
+        raise ValueError("a value that is no number")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError("a number beyond all bounds") from error
+    if not math.isfinite(number):  # 1e999 is JSON
+        raise ValueError("a number that is not finite")
+    return number
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name}, which is no number")

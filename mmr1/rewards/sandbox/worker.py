@@ -1,8 +1,12 @@
-"""The loop of one worker: a job in, its rewards out, until it is killed."""
+"""The loop of one worker: walls up, then a job in and its answer out, until it is killed.
+
+A plugin is imported here, as the first job, so that its import is behind the walls too.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pickle
 import socket
@@ -11,33 +15,82 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mmr1.rewards.item import as_reward, reward_of_exception
-from mmr1.rewards.sandbox.limits import Limits, contain
-from mmr1.rewards.sandbox.wire import LENGTH, pack_rewards
+from mmr1.rewards.sandbox.limits import Limits
+from mmr1.rewards.sandbox.readable import python_paths
+from mmr1.rewards.sandbox.stand_ins import provide_stand_ins
+from mmr1.rewards.sandbox.walls import Missing, raise_walls, refusal
+from mmr1.rewards.sandbox.wire import LENGTH, VALUE, pack_answer, reward_rows
 from mmr1.types import Reward
 
 
-def work(channel: socket.socket, limits: Limits, parent: int) -> None:
-    """Serve jobs on this channel in a contained process."""
+def work(
+    channel: socket.socket,
+    limits: Limits,
+    readable: Sequence[str],
+    missing: Missing,
+    parent: int,
+    *,
+    allow_weak: bool,
+) -> None:
+    """Raise the walls, report which are missing, and serve jobs on this channel.
+
+    Args:
+        channel: To the pool.
+        limits: Memory and file limits.
+        readable: Files and folders that may be read besides Python's own.
+        missing: Walls that the parent process could not raise.
+        parent: Process whose death ends this one.
+        allow_weak: Go on without a wall that is required.
+    """
     disable_lambdify()
+    provide_stand_ins()
     # The filter allows read and write only; a socket's own methods are other system calls.
     reader = os.fdopen(channel.fileno(), "rb")
     writer = os.fdopen(channel.detach(), "wb", closefd=False)
-    contain(limits, parent)
+    close_other_descriptors(reader.fileno())
+    missing = {**missing, **raise_walls(limits, [*python_paths(), *readable], parent)}
+    _send(writer, json.dumps(missing).encode())
+    if refusal(missing) and not allow_weak:
+        return
     while True:
         size = reader.read(LENGTH.size)
         if len(size) < LENGTH.size:
             return  # the pool hung up
-        results = pack_rewards(_run(reader.read(LENGTH.unpack(size)[0])))
-        writer.write(LENGTH.pack(len(results)) + results)
-        writer.flush()
+        number, kind, target, args = pickle.loads(reader.read(LENGTH.unpack(size)[0]))
+        answer = (_value if kind == VALUE else _rewards)(target, args)
+        _send(writer, pack_answer(number, answer))
 
 
-def _run(body: bytes) -> list[Reward]:
+def close_other_descriptors(channel: int) -> None:
+    """Leave standard input, output and error, which are /dev/null, and the channel."""
+    os.closerange(3, channel)
+    os.closerange(channel + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _send(writer: Any, body: bytes) -> None:
+    writer.write(LENGTH.pack(len(body)) + body)
+    writer.flush()
+
+
+def _rewards(target: str, args: tuple[Any, ...]) -> list[Any]:
     try:
-        target, args = pickle.loads(body)
-        return run_job(target, args)
+        return reward_rows(run_job(target, args))
     except BaseException as error:  # SystemExit and KeyboardInterrupt of a plugin too
-        return [reward_of_exception(error)]
+        return reward_rows([reward_of_exception(error)])
+
+
+def _value(target: str, args: tuple[Any, ...]) -> dict[str, Any]:
+    """``{"value": ...}``, or ``{"error": ...}`` in one line."""
+    try:
+        return {"value": call_target(target, args)}
+    except BaseException as error:
+        return {"error": error_line(error)}
+
+
+def error_line(error: BaseException) -> str:
+    """What a failed preparation says; a ValueError of ours needs no type in front."""
+    name = "" if type(error) is ValueError else f"{type(error).__name__}: "
+    return f"{name}{error}" or "it failed"
 
 
 def call_target(target: str, args: Sequence[Any]) -> Any:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import inspect
+import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import pytest
 
 from mmr1.config import RewardFunctionConfig, RewardsConfig
 from mmr1.rewards import RewardItem, build_composite_reward
+from mmr1.rewards.sandbox.probe import try_walls
+from mmr1.rewards.sandbox.walls import LANDLOCK
 from mmr1.types import Reward, Status
 from tests.rewards.helpers import item
 
@@ -140,6 +142,9 @@ POISON = ["clean", "poison", "clean again"]
         ("hangs", {Status.TIMEOUT}, "no verdict in 1 s"),
         ("hangs_in_c", {Status.TIMEOUT}, "no verdict in 1 s"),
         ("nan", {Status.ERROR}, "returned nan, which is not finite"),
+        ("reward_of_nan", {Status.ERROR}, "a Reward whose value is nan, not finite"),
+        ("part_of_nan", {Status.ERROR}, "a Reward whose part is nan, not finite"),
+        ("forges", {Status.ERROR}, "the verifier process sent"),
         ("none", {Status.ERROR}, "returned None"),
         ("text", {Status.ERROR}, "returned text ('1.0'), not a number"),
         ("allocates", {Status.ERROR, Status.KILLED}, ""),
@@ -182,12 +187,12 @@ def test_a_wrong_number_of_values(function: str, message: str, isolated: bool) -
     assert message in (rewards[0].error or "")
 
 
-@pytest.mark.parametrize("function", ["raises", "hangs", "nan", "none", "text", "system_exit"])
+@pytest.mark.parametrize(
+    "function", ["raises", "hangs", "nan", "reward_of_nan", "none", "text", "system_exit"]
+)
 def test_what_can_be_caught_without_a_sandbox(function: str) -> None:
-    start = time.monotonic()
-    rewards = score(f"{PLUGINS}/bad.py:{function}", items(POISON), isolated=False, timeout_s=0.5)
+    rewards = score(f"{PLUGINS}/bad.py:{function}", items(POISON), isolated=False, timeout_s=2.0)
     assert [rewards[0].value, rewards[1].value, rewards[2].value] == [1.0, None, 1.0]
-    assert time.monotonic() - start < 10
 
 
 def test_a_loop_without_a_sandbox_does_not_go_on_beside_the_run() -> None:
@@ -233,6 +238,114 @@ def test_a_file_that_ends_the_process_when_imported(tmp_path: Path) -> None:
     file.write_text("import os\nos._exit(5)\n")
     with pytest.raises(ValueError, match=r"leaving.py.*exit code 5"):
         score(f"{file}:reward", [])
+
+
+# --- the import of a plugin is behind the walls too ----------------------------------------------
+
+REWARD = "\ndef reward(completion, answer, **options):\n    return {value}\n"
+
+
+def plugin(folder: Path, code: str, value: str = "1.0") -> str:
+    """A file with this code at its top, and a reward function that returns ``value``."""
+    folder.mkdir(exist_ok=True)
+    (folder / "plugin.py").write_text(code + REWARD.format(value=value))
+    return f"{folder / 'plugin.py'}:reward"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "open({out!r}, 'w')",
+        "import socket; socket.create_connection(('127.0.0.1', {port}), timeout=1)",
+        "import subprocess; subprocess.run(['/bin/touch', {out!r}], check=True)",
+        "import os; os.kill(os.getppid(), 0)",
+        "import os; os.mkdir({out!r})",
+    ],
+)
+def test_an_import_cannot_get_out(tmp_path: Path, attempt: str) -> None:
+    out = tmp_path / "out"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = attempt.format(out=str(out), port=server.getsockname()[1])
+        spec = plugin(tmp_path / "own", code)
+        with pytest.raises(ValueError, match=r"plugin.py.*PermissionError.*set isolated: false"):
+            score(spec, items())
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert not out.exists()
+
+
+def test_a_socket_of_the_import_does_not_send_at_call_time(tmp_path: Path) -> None:
+    code = (
+        "import socket\n"
+        "try:\n"
+        "    channel = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "    channel.connect(('127.0.0.1', {port}))\n"
+        "except OSError:\n"
+        "    channel = None\n"
+    )
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        spec = plugin(
+            tmp_path / "own",
+            code.format(port=receiver.getsockname()[1]),
+            "float(channel.send(b'x')) if channel else -1.0",
+        )
+        assert [reward.value for reward in score(spec, items())] == [-1.0] * 3
+        receiver.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            receiver.recv(1)
+
+
+def test_the_first_call_is_not_charged_with_the_import(tmp_path: Path) -> None:
+    spec = plugin(tmp_path / "own", "import time; time.sleep(4)")
+    assert [reward.value for reward in score(spec, items(), timeout_s=2.0)] == [1.0] * 3
+
+
+def test_a_fresh_worker_imports_the_plugin_anew_before_its_next_call(tmp_path: Path) -> None:
+    code = "import time; time.sleep(4)\ncalls = []"
+    value = "float(calls.append(1) or len(calls)) if completion != 'poison' else time.sleep(99)"
+    rewards = score(plugin(tmp_path / "own", code, value), items(POISON), timeout_s=2.0)
+    assert [reward.value for reward in rewards] == [1.0, None, 1.0]
+    assert rewards[1].status is Status.TIMEOUT
+
+
+def test_an_import_that_does_not_end_has_a_deadline_of_its_own(tmp_path: Path) -> None:
+    spec = plugin(tmp_path / "own", "import time; time.sleep(999)")
+    config = RewardsConfig(
+        functions={"plugin": RewardFunctionConfig(use=spec)}, timeout_s=0.1, start_timeout_s=3.0
+    )
+    with pytest.raises(ValueError, match=r"plugin.py.*not ready after 3 s"):
+        build_composite_reward(config)
+
+
+def test_a_plugin_sees_neither_secrets_nor_the_user_s_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2")
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    monkeypatch.setenv("WANDB_API_KEY", "hunter2")
+    names = "'HF_TOKEN', 'WANDB_API_KEY'"
+    spec = plugin(tmp_path / "own", "import os", f"float(any(n in os.environ for n in ({names})))")
+    assert score(spec, items())[0].value == 0.0
+    if LANDLOCK in try_walls():
+        pytest.skip("no Landlock here")
+    read = f"float(len(open({str(secret)!r}).read()))"
+    (reward, *_) = score(plugin(tmp_path / "own", "", read), items())
+    assert reward.status is Status.ERROR
+    assert "rewards.functions.NAME.readable" in (reward.error or "")
+    (reward, *_) = score(plugin(tmp_path / "own", "", read), items(), readable=[str(secret)])
+    assert reward.value == 7.0
+    (tmp_path / "own" / "table").write_text("12")
+    near = "float(open(__file__.replace('plugin.py', 'table')).read())"
+    assert score(plugin(tmp_path / "own", "", near), items())[0].value == 12.0
+
+
+def test_libraries_can_be_imported_behind_the_walls(tmp_path: Path) -> None:
+    code = "import numpy, torch, transformers, sympy, PIL.Image, asyncio"
+    value = "float(torch.tensor(numpy.ones(3)).sum())"
+    assert score(plugin(tmp_path / "own", code, value), items(), timeout_s=60.0)[0].value == 3.0
 
 
 def test_examples_are_all_here() -> None:

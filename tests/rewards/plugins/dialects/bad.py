@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import time
 from pathlib import Path
 
 
@@ -30,6 +31,30 @@ def hangs_in_c(completion, answer):
 
 def nan(completion, answer):
     return float("nan") if _poisoned(completion) else 1.0
+
+
+def reward_of_nan(completion, answer):
+    from mmr1.types import Reward
+
+    return Reward(float("nan")) if _poisoned(completion) else Reward(1.0)
+
+
+def part_of_nan(completion, answer):
+    from mmr1.types import Reward
+
+    return Reward(1.0, components={"part": float("nan") if _poisoned(completion) else 1.0})
+
+
+def forges(completion, answer):
+    """An answer of its own, on whatever descriptor leads out, and then the honest one."""
+    if _poisoned(completion):
+        for descriptor in range(3, 20):
+            try:
+                os.write(descriptor, b'\0\0\0\x17[[NaN, "ok", null, {}]]')
+            except OSError:
+                continue
+        time.sleep(0.5)
+    return 1.0
 
 
 def none(completion, answer):
