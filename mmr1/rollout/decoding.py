@@ -69,8 +69,7 @@ class Decoder:
         hidden = parts.language_model(
             inputs_embeds=parts.embed_tokens(tokens)[None],
             position_ids=self._architecture.position_ids(rope),
-            # A mapping is taken as it is: nothing is masked.
-            attention_mask={"full_attention": None},
+            attention_mask=self._architecture.no_mask,
             use_cache=False,
             decoder=self,
         ).last_hidden_state

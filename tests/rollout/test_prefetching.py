@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +29,14 @@ class Recorder:
 
     def __init__(self) -> None:
         self.chunks: list[list[PreparedRequest]] = []
+        self.versions: list[int] = []
+        self.closed = False
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        self.versions.append(version)
+
+    def close(self) -> None:
+        self.closed = True
 
     def stream(
         self, chunks: Iterator[list[PreparedRequest]], sampling: SamplingConfig
@@ -69,7 +77,11 @@ def test_what_is_ready_goes_first_and_shared_media_together(tmp_path):
     cache, engine = MediaCache(prepared), Recorder()
     cache[b], cache[c]
     requests = [Request(p, 1, i) for i, p in enumerate(prompts)]
-    groups = PrefetchingEngine(engine, cache).generate(requests, SAMPLING)
+    prefetching = PrefetchingEngine(engine, cache)
+    prefetching.load_weights({}, 3)
+    groups = prefetching.generate(requests, SAMPLING)
+    prefetching.close()
+    assert (engine.versions, engine.closed) == ([3], True)
     assert names(engine.chunks) == [["text", "b1", "b2", "c"], ["a1"], ["a2"]]
     assert [g.prompt.text for g in groups] == [p.text for p in prompts]
     assert cache.processor_calls == 3

@@ -123,8 +123,7 @@ def _forward(
     hidden = parts.language_model(
         **tokens,
         position_ids=architecture.position_ids(rope, places),
-        # A mapping is taken as it is: no mask is built from positions or by tokens squared.
-        attention_mask={"full_attention": None},
+        attention_mask=architecture.no_mask,  # else one of tokens by tokens would be built
         use_cache=False,
         layout=packed.layout,
     ).last_hidden_state

@@ -181,6 +181,16 @@ class Architecture(Protocol):
         ...
 
     @property
+    def no_mask(self) -> Any:
+        """``attention_mask`` with which the language model builds no mask.
+
+        Packed attention knows itself who attends to whom. Models that take masks by layer type are
+        given ``{"full_attention": None}``; others an empty tensor of four dimensions, which
+        transformers hands on as it is.
+        """
+        ...
+
+    @property
     def presets(self) -> Sequence[str]:
         """Sizes in which ``new_model`` makes models."""
         ...

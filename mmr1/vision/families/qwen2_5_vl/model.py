@@ -22,6 +22,10 @@ class Qwen25VLArchitecture:
     position_rows = 3
     presets = tuple(tiny.PRESETS)
 
+    @property
+    def no_mask(self) -> dict[str, None]:
+        return {"full_attention": None}
+
     def load_family(self, path: str, config: Any, **video_options: float) -> ModelFamily:
         return inputs.load_family(path, config, **video_options)
 
