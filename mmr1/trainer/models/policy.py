@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch.profiler import record_function
 
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
@@ -116,7 +117,8 @@ class LocalPolicy:
         for _ in range(self._updates):
             stats = self._accumulate(experience, batches)
             stats["lr"] = self._optimizer.lr
-            stats["grad_norm"] = self._optimizer.step()
+            with record_function("mmr1/optimizer"):
+                stats["grad_norm"] = self._optimizer.step()
             self.version += 1
         return stats
 
@@ -124,25 +126,29 @@ class LocalPolicy:
         """Sum up the gradient over micro-batches; token means of what is logged."""
         sums: dict[str, float] = defaultdict(float)
         for batch in batches:
-            scores = self._token_scores(batch)
+            with record_function("mmr1/forward"):
+                scores = self._token_scores(batch)
             if not batch.groups:
                 (0 * scores.logprobs.sum()).backward()
                 continue
-            rows = _rows(experience, batch.rows, scores.logprobs)
-            inputs = _loss_inputs(rows, scores)
+            selected = _select_rows(experience, batch.rows, scores.logprobs)
+            inputs = _loss_inputs(selected, scores)
             correction = self._correction(
-                inputs.old_logprobs, rows.rollout_logprobs, rows.completion_mask
+                inputs.old_logprobs,
+                selected.rollout_logprobs,
+                selected.completion_mask,
             )
             token_loss = correction * self._algorithm.token_loss(inputs)
-            loss = (rows.loss_weights * token_loss).sum()
+            loss = (selected.loss_weights * token_loss).sum()
             # Ranks' gradients are averaged, and should be added up.
-            (loss * self._packed_model.process_group.size).backward()
+            with record_function("mmr1/backward"):
+                (loss * self._packed_model.process_group.size).backward()
             sums["loss"] += float(loss.detach())
-            sums["tokens"] += float(rows.completion_mask.sum())
-            logged = {**self._logged(inputs, rows), "rollout/is_weight": correction}
+            sums["tokens"] += float(selected.completion_mask.sum())
+            logged = {**self._logged(inputs, selected), "rollout/is_weight": correction}
             for name, values in logged.items():
-                sums[name] += float(values.detach()[rows.completion_mask].sum())
-            gap = (inputs.old_logprobs - rows.rollout_logprobs)[rows.completion_mask].abs()
+                sums[name] += float(values.detach()[selected.completion_mask].sum())
+            gap = (inputs.old_logprobs - selected.rollout_logprobs)[selected.completion_mask].abs()
             widest = float(gap.max()) if len(gap) else 0.0
             sums[WIDEST_GAP] = max(sums[WIDEST_GAP], widest)
         stats = self._means(self._packed_model.process_group.total(sums))
@@ -171,14 +177,14 @@ class LocalPolicy:
         check_finite(loss)
         return {**whole, **{name: value / tokens for name, value in sums.items()}}
 
-    def _logged(self, inputs: LossInputs, rows: Experience) -> dict[str, torch.Tensor]:
-        gap = inputs.logprobs.detach() - rows.rollout_logprobs
-        ref = inputs.logprobs if rows.ref_logprobs is None else rows.ref_logprobs
+    def _logged(self, inputs: LossInputs, selected: Experience) -> dict[str, torch.Tensor]:
+        gap = inputs.logprobs.detach() - selected.rollout_logprobs
+        ref = inputs.logprobs if selected.ref_logprobs is None else selected.ref_logprobs
         return {
             "entropy": inputs.entropy,
             "kl": k3(inputs.logprobs, ref) if inputs.full_kl is None else inputs.full_kl,
             "rollout/logprob_gap": gap.abs(),
-            "rollout/kl": k3(rows.rollout_logprobs, inputs.logprobs.detach()),
+            "rollout/kl": k3(selected.rollout_logprobs, inputs.logprobs.detach()),
             **self._algorithm.metrics(inputs),
         }
 
@@ -195,7 +201,7 @@ class LocalPolicy:
         return has_signal
 
 
-def _rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Experience:
+def _select_rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Experience:
     """The given sequences of a batch, as wide as ``like`` ``[b, R]`` and on its device."""
 
     def cut(value: Any) -> Any:
@@ -207,15 +213,17 @@ def _rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Exp
     )
 
 
-def _loss_inputs(rows: Experience, scores: TokenScores) -> LossInputs:
+def _loss_inputs(selected: Experience, scores: TokenScores) -> LossInputs:
     return LossInputs(
         logprobs=scores.logprobs,
-        old_logprobs=scores.logprobs.detach() if rows.old_logprobs is None else rows.old_logprobs,
-        advantages=rows.advantages,
+        old_logprobs=scores.logprobs.detach()
+        if selected.old_logprobs is None
+        else selected.old_logprobs,
+        advantages=selected.advantages,
         entropy=scores.entropy,
         full_kl=scores.kl,
-        mask=rows.completion_mask,
-        ref_logprobs=rows.ref_logprobs,
-        kl_coef=rows.kl_coef,
-        entropy_coef=rows.entropy_coef,
+        mask=selected.completion_mask,
+        ref_logprobs=selected.ref_logprobs,
+        kl_coef=selected.kl_coef,
+        entropy_coef=selected.entropy_coef,
     )
