@@ -197,7 +197,7 @@ def test_what_is_offloaded_changes_no_number(tiny_model, digits, reward, undistu
 def test_a_second_signal_does_not_wait_for_the_step(tiny_model, digits, reward, tmp_path):
     again = "os.kill(os.getpid(), signal.SIGINT); time.sleep(0.5)"
     plan_accident(tmp_path, 15, f"{again}; {again}")
-    with pytest.raises(StoppedError, match="before the step was done"):
+    with pytest.raises(StoppedError, match="before the step was finished"):
         run_training(rl(tiny_model, digits, reward, tmp_path / "run"))
     saved = sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir())
     assert saved == ["step_000002"]
@@ -206,7 +206,7 @@ def test_a_second_signal_does_not_wait_for_the_step(tiny_model, digits, reward, 
 def test_the_end_of_the_grace_time_is_such_a_signal(tiny_model, digits, reward, tmp_path):
     plan_accident(tmp_path, 9, "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)")
     begin = time.monotonic()
-    with pytest.raises(StoppedError, match="before the step was done"):
+    with pytest.raises(StoppedError, match="before the step was finished"):
         run_training(rl(tiny_model, digits, reward, tmp_path / "run", grace_period_s=0.5))
     assert time.monotonic() - begin < 50
 

@@ -158,7 +158,7 @@ def test_a_server_that_sleeps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"retry": 1}, "no option 'retry'"),
         ({"urls": ["x"]}, "no http address"),
