@@ -108,10 +108,10 @@ def additive_mask(valid: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def merge(
-    one: tuple[torch.Tensor, torch.Tensor], other: tuple[torch.Tensor, torch.Tensor]
+    first: tuple[torch.Tensor, torch.Tensor], second: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention over the union of two sets of keys, from the attention over each."""
-    (out_1, lse_1), (out_2, lse_2) = one, other
+    (out_1, lse_1), (out_2, lse_2) = first, second
     lse = torch.logaddexp(lse_1, lse_2)
     out = out_1 * (lse_1 - lse).exp()[..., None] + out_2 * (lse_2 - lse).exp()[..., None]
     return out.to(out_1.dtype), lse

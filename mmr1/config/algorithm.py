@@ -104,7 +104,7 @@ class AlgorithmConfig(Section):
     rollout_is: Literal["auto", "none", "token", "sequence"] = Field(
         "auto",
         description="Multiply losses by the trainer's probability over the engine's; auto: token "
-        "when rollouts run ahead or rollout.dtype is not model.dtype",
+        "when rollouts are asynchronous or rollout.dtype is not model.dtype",
     )
     rollout_is_threshold: float = Field(2.0, gt=0, description="Largest such weight")
     rollout_rs_threshold: float | None = Field(

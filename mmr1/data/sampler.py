@@ -15,7 +15,7 @@ class Sampler:
     """An endless, reproducible order over one source or a weighted mixture of several.
 
     Every source is walked through in a fresh permutation per epoch, so no sample comes again
-    before all others of its source came. Sources are interleaved by weight without chance: after
+    before all others of its source came. Sources alternate by weight, in a fixed pattern: after
     any number of draws each source is near its share (of two sources: within one draw). The order
     depends neither on the sizes of the requests nor on who decodes the samples.
 

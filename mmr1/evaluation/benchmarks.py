@@ -20,10 +20,10 @@ from mmr1.evaluation.presets import with_preset
 from mmr1.evaluation.store import Store
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine
+from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import load_model
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.train import Inputs, check_inputs
 from mmr1.trainer.validation.evaluate import Evaluation, decodings, evaluate, prompt_scores
 from mmr1.trainer.validation.statistics import Paired, paired
 

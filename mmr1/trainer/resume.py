@@ -1,4 +1,4 @@
-"""What of a run goes into a checkpoint, and how it comes back."""
+"""The checkpoint of a whole run: what goes into it, and how a run resumes from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mmr1.trainer.models.state import (
 
 
 def snapshot(config: Config, components: TrainerComponents, step: int) -> Callable[[Path], None]:
-    """What writes the run as it is after ``step`` into a checkpoint's folder."""
+    """A function that writes the state after ``step`` into a checkpoint's folder."""
     in_background = config.trainer.async_save
     policy = components.policy.snapshot(copy=in_background)
     critic = components.critic and components.critic.snapshot(copy=in_background)
@@ -46,7 +46,7 @@ def snapshot(config: Config, components: TrainerComponents, step: int) -> Callab
 
 
 def restore(checkpoint: Path, components: TrainerComponents) -> int:
-    """Put every component back to where it was; the step after which that was.
+    """Restore every component; returns the step after which the checkpoint was written.
 
     Raises:
         ValueError: The model or the data are others than those of the checkpoint.

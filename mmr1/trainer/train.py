@@ -1,4 +1,4 @@
-"""``mmr1 train``: put the components together, run them, keep what they did."""
+"""``mmr1 train``: build the components of a run, train, and write what the run produces."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from itertools import chain
 from pathlib import Path
 
 from mmr1.config import Config
-from mmr1.data.quarantine import Quarantine
-from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
-from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.logs import log_to_file
 from mmr1.rewards import CompositeReward, build_composite_reward
-from mmr1.rollout.build import build_engine, check_engine
+from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
-from mmr1.runtime import set_up_torch
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
+from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.loop import FailedStepError, train
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
@@ -37,85 +34,26 @@ from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.parity import check_parity
-from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.sampling.scoring import RewardManager, check_gold
+from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
 from mmr1.trainer.sampling.step_rewards import StepRewardManager, build_step_reward_manager
-from mmr1.trainer.validation.evaluate import Evaluation, evaluate, write_evaluation
-from mmr1.types import Prompt, Sample
-from mmr1.vision.build import family_of, media_cache
-from mmr1.vision.families.family import ModelFamily
+from mmr1.trainer.validation.evaluate import evaluate, summary_line, write_evaluation
+from mmr1.types import Sample
 from mmr1.vision.prepare import MediaCache
 
 PARITY_KINDS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """What a command was given, checked.
-
-    Attributes:
-        sources: Training samples by source; empty for an evaluation.
-        weights: Share of each source.
-        dropped: Rows left out, with their reasons.
-    """
-
-    sources: dict[str, list[Sample]]
-    weights: dict[str, float]
-    held_out: list[Sample]
-    dropped: list[dict[str, str]]
-    family: ModelFamily
-    media: MediaCache
-    render: Callable[[Sample], Prompt]
-    demonstrations: Demonstrations | None = None
-
-
-def check_inputs(config: Config, scorer: CompositeReward, *, train: bool) -> Inputs:
-    """Read and check everything that can be checked before anything is written.
-
-    Raises:
-        ValueError: Something the user can mend.
-    """
-    check_engine(config)
-    set_up_torch(config.seed, config.trainer.threads)
-    quarantine = Quarantine(config.data.max_bad_fraction)
-    sources, weights = load_mixture(config.data, quarantine) if train else ({}, {})
-    with_eval = config.data.eval is not None or not train
-    held_out = load_held_out(config) if with_eval else []
-    family = family_of(config)
-    render = renderer(family, config)
-    check_gold(scorer, [*chain.from_iterable(sources.values()), *held_out])
-
-    def fitting(samples: list[Sample]) -> list[Sample]:
-        return keep_fitting(
-            samples,
-            lambda sample: family.prompt_length(render(sample)),
-            config.max_prompt_tokens,
-            quarantine,
-        )
-
-    return Inputs(
-        {name: fitting(samples) for name, samples in sources.items()},
-        weights,
-        fitting(held_out),
-        quarantine.dropped,
-        family,
-        media_cache(family, config),
-        render,
-        build_demonstrations(config, family, render) if train else None,
-    )
-
-
 def run_training(config: Config, *, resume: bool = False) -> Path:
-    """Train and return the last checkpoint's directory.
+    """Train; returns the directory of the last checkpoint.
 
-    With ``resume`` a run that is in ``trainer.output_dir`` goes on from its newest whole
-    checkpoint, to the same numbers as if it had not been stopped.
+    With ``resume`` a run in ``trainer.output_dir`` continues from its latest valid checkpoint. Its
+    results are the same as without the interruption.
 
     Raises:
-        ValueError: Something the user can mend; nothing has been written yet.
-        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
+        ValueError: The configuration or the data cannot be used; nothing has been written yet.
+        StoppedError: SIGTERM or Ctrl-C; the last finished step is saved.
     """
     check_directory(config, resume=resume)
     if resume and (last := finished(config)):
@@ -123,9 +61,9 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         return last
     check_trackers(config.trainer.trackers)
     timer = PhaseTimer("start")
-    with build_composite_reward(config.rewards, reward_models(config)) as scorer:
+    with build_composite_reward(config.rewards, reward_models(config)) as composite_reward:
         with timer("data"):
-            inputs = check_inputs(config, scorer, train=True)
+            inputs = check_inputs(config, composite_reward, train=True)
         if build_algorithm(config.algorithm).shuffled_frames:
             refuse_without_videos(chain.from_iterable(inputs.sources.values()))
         steps = build_step_reward_manager(config.algorithm, inputs.family)
@@ -134,7 +72,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
                 workers = stack.enter_context(_workers(config, inputs))
             directory = stack.enter_context(closing(RunDirectory(config)))
             stack.enter_context(log_to_file(directory.path / "train.log"))
-            return _train(config, inputs, scorer, steps, workers, directory, timer)
+            return _train(config, inputs, composite_reward, steps, workers, directory, timer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +103,7 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
 def _train(
     config: Config,
     inputs: Inputs,
-    scorer: CompositeReward,
+    composite_reward: CompositeReward,
     steps: StepRewardManager | None,
     workers: Workers,
     directory: RunDirectory,
@@ -181,7 +119,9 @@ def _train(
             sampler=Sampler(inputs.sources, config.seed, inputs.weights),
             render=inputs.render,
             rollout=engine,
-            rewards=RewardManager(scorer, inputs.media, config.rewards.max_invalid_fraction),
+            rewards=RewardManager(
+                composite_reward, inputs.media, config.rewards.max_invalid_fraction
+            ),
             algorithm=build_algorithm(config.algorithm),
             policy=workers.policy,
             reference=workers.reference,
@@ -238,7 +178,7 @@ def parity_summary(
     config: Config, inputs: Inputs, engine: RolloutEngine, policy: SupportsLogprobs
 ) -> str:
     """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
-    found = check_parity(
+    parity = check_parity(
         engine,
         policy,
         inputs.family,
@@ -249,8 +189,8 @@ def parity_summary(
         config.uses_bf16,
     )
     return (
-        f"engine and trainer agree on {found.prompts} kinds of prompt "
-        f"(log-prob gap {found.mean_gap:.1e} on average, {found.max_gap:.1e} at most)"
+        f"engine and trainer agree on {parity.prompts} kinds of prompt "
+        f"(log-prob gap {parity.mean_gap:.1e} on average, {parity.max_gap:.1e} at most)"
     )
 
 
@@ -271,8 +211,3 @@ def _log(
     if step.number % every == 0 or step.number in (1, config.trainer.max_steps):
         directory.log_rollouts(step.number, step.scored, media, step.advantages)
         trackers.log_rollouts(step.number, step.scored, step.advantages)
-
-
-def summary_line(result: Evaluation) -> str:
-    shown = ", ".join(f"{mode} accuracy {m.accuracy:.3f}" for mode, m in result.modes.items())
-    return f"held out: {shown} on {result.prompts} prompts"

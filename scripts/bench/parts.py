@@ -47,9 +47,9 @@ def attention_case(name: str, segments: int = 8, tokens: int = 4096, heads: int 
     query, key, value = (torch.randn(1, heads, tokens, 64, requires_grad=True) for _ in range(3))
     length = tokens // segments
     cpu = torch.device("cpu")
-    trunks = Blocks((length,) * segments, (length,) * segments, causal=True, device=cpu)
+    prefixes = Blocks((length,) * segments, (length,) * segments, causal=True, device=cpu)
     none = Blocks((), (), causal=True, device=cpu)
-    layout = AttentionLayout(trunks, none, none)
+    layout = AttentionLayout(prefixes, none, none)
     mask = None
     if name == "dense":
         mask = torch.block_diag(*[torch.ones(length, length).tril()] * segments).bool()

@@ -96,8 +96,8 @@ def engine(tmp_path):
 @pytest.mark.parametrize("how", ["die", "hang"])
 def test_a_lost_engine_is_replaced_with_the_weights_it_had_and_asked_again(engine, how, tmp_path):
     before = engine._process.pid
-    found = ask(engine, how)
-    assert (found.text, found.policy_version) == ("2.5", 2)
+    actual = ask(engine, how)
+    assert (actual.text, actual.policy_version) == ("2.5", 2)
     assert engine.restarted == 1
     assert not psutil.pid_exists(before)
     assert "replaced, 1 of 1 times" in (tmp_path / "engine.log").read_text()
@@ -109,8 +109,8 @@ def test_killed_from_outside_while_it_generates(engine):
     pid = engine._process.pid
     threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
     begin = time.monotonic()
-    found = ask(engine, "hang")
-    assert found.text == "2.5"
+    actual = ask(engine, "hang")
+    assert actual.text == "2.5"
     assert time.monotonic() - begin < 30
 
 

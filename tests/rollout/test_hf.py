@@ -70,11 +70,11 @@ def test_a_stop_text_ends_a_completion_and_stays_in_it(parts, prompts):
     free = SamplingConfig(max_tokens=12)
     whole = engine.generate(requests(prompts), free)
     stop = family.tokenizer.decode(whole[0].completions[0].token_ids[2:4])
-    found = engine.generate(requests(prompts), free.model_copy(update={"stop": (stop,)}))
-    first = found[0].completions[0]
+    actual = engine.generate(requests(prompts), free.model_copy(update={"stop": (stop,)}))
+    first = actual[0].completions[0]
     assert first.token_ids.tolist() == whole[0].completions[0].token_ids[:4].tolist()
     assert not first.truncated
-    for before, after in zip(whole, found, strict=True):
+    for before, after in zip(whole, actual, strict=True):
         for a, b in zip(before.completions, after.completions, strict=True):
             shorter = len(b.token_ids) < len(a.token_ids)
             assert shorter == (stop in family.tokenizer.decode(a.token_ids[:-1]))
@@ -230,9 +230,9 @@ def test_new_weights_are_used_and_stamped(parts, prompts):
     engine = HfEngine(other, family, media)
     engine.load_weights(model.state_dict(), version=7)
     sampling = SamplingConfig(max_tokens=6)
-    found = engine.generate(requests(prompts), sampling)
+    actual = engine.generate(requests(prompts), sampling)
     expected = parts[3].generate(requests(prompts), sampling)
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(actual, expected, strict=True):
         for x, y in zip(a.completions, b.completions, strict=True):
             assert x.token_ids.tolist() == y.token_ids.tolist()
             assert x.policy_version == 7

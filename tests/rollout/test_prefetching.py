@@ -107,12 +107,12 @@ def _load() -> object:
 
 def _elsewhere(media: MediaRef) -> PreparedMedia:
     """Named after the process that prepared it."""
-    found = prepared(media)
-    if float(found.patches[0, 0]) == 9:
+    actual = prepared(media)
+    if float(actual.patches[0, 0]) == 9:
         raise ValueError(f"{media} is not what it says")
     time.sleep(0.2)
     return PreparedMedia(
-        found.kind, found.patches, found.grid, found.merge, float(os.getpid()), found.digest
+        actual.kind, actual.patches, actual.grid, actual.merge, float(os.getpid()), actual.digest
     )
 
 
@@ -125,12 +125,12 @@ def test_media_are_prepared_in_other_processes_each_once(tmp_path):
     cache = MediaCache(_fail, workers=Preparers(_load, 2))
     cache.prefetch([*refs, *refs])
     assert cache.processor_calls == 6
-    found = [cache[ref] for ref in refs]
+    actual = [cache[ref] for ref in refs]
     assert all(cache.is_ready(ref) for ref in refs)
-    assert os.getpid() not in {int(m.seconds_per_grid) for m in found}
-    for i, medium in enumerate(found):
+    assert os.getpid() not in {int(m.seconds_per_grid) for m in actual}
+    for i, medium in enumerate(actual):
         assert torch.equal(medium.patches, torch.full((16, 4), float(i)))
-    assert [cache[ref] is medium for ref, medium in zip(refs, found, strict=True)] == [True] * 6
+    assert [cache[ref] is medium for ref, medium in zip(refs, actual, strict=True)] == [True] * 6
     assert cache.processor_calls == 6
 
 

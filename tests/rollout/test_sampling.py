@@ -21,26 +21,26 @@ def draws(logits: list[float], count: int = 20_000, **options: float) -> torch.T
 
 def test_frequencies_are_the_softmax():
     expected = (torch.tensor([1.0, 0.0, 2.0]) / 0.7).softmax(-1)
-    found = draws([1.0, 0.0, 2.0], temperature=0.7)
-    torch.testing.assert_close(found, expected, atol=0.01, rtol=0)
+    actual = draws([1.0, 0.0, 2.0], temperature=0.7)
+    torch.testing.assert_close(actual, expected, atol=0.01, rtol=0)
 
 
 def test_top_k_by_hand():
     # Of 3, 2, 1, 0 the first two are kept: odds e to 1.
-    found = draws([3.0, 2.0, 1.0, 0.0], top_k=2)
-    torch.testing.assert_close(found, torch.tensor([0.731, 0.269, 0, 0]), atol=0.01, rtol=0)
+    actual = draws([3.0, 2.0, 1.0, 0.0], top_k=2)
+    torch.testing.assert_close(actual, torch.tensor([0.731, 0.269, 0, 0]), atol=0.01, rtol=0)
 
 
 def test_top_p_by_hand():
     # Probabilities 0.5, 0.3, 0.2: the mass before the third is 0.8, so 0.75 cuts it off.
-    found = draws(torch.tensor([0.5, 0.3, 0.2]).log().tolist(), top_p=0.75)
-    torch.testing.assert_close(found, torch.tensor([0.625, 0.375, 0.0]), atol=0.01, rtol=0)
+    actual = draws(torch.tensor([0.5, 0.3, 0.2]).log().tolist(), top_p=0.75)
+    torch.testing.assert_close(actual, torch.tensor([0.625, 0.375, 0.0]), atol=0.01, rtol=0)
 
 
 def test_min_p_by_hand():
     # 0.1 is less than a quarter of 0.5.
-    found = draws(torch.tensor([0.5, 0.4, 0.1]).log().tolist(), min_p=0.25)
-    torch.testing.assert_close(found, torch.tensor([0.556, 0.444, 0.0]), atol=0.01, rtol=0)
+    actual = draws(torch.tensor([0.5, 0.4, 0.1]).log().tolist(), min_p=0.25)
+    torch.testing.assert_close(actual, torch.tensor([0.556, 0.444, 0.0]), atol=0.01, rtol=0)
 
 
 def test_greedy_takes_the_best_and_reports_it_at_temperature_one():

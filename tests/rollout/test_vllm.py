@@ -126,8 +126,8 @@ def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_p
     own = (family, model, media, build_engine(config, family, media, tmp_path / "log", None))
     try:
         for version in (1, 2):
-            found = parity(own, prompts, 0.1, rounded=True)
-            assert 1e-4 < found.mean_gap < 0.03  # rounded, and otherwise the same model
+            actual = parity(own, prompts, 0.1, rounded=True)
+            assert 1e-4 < actual.mean_gap < 0.03  # rounded, and otherwise the same model
             shake(model, 0.05, torch.Generator().manual_seed(version))
             with pytest.raises(ParityError, match=r"differ on average .* nats"):
                 parity(own, prompts, 0.1, rounded=True)
@@ -207,13 +207,13 @@ def test_min_p_and_stop_texts(parts, prompts):
     (whole,) = engine.generate(request, free)
     text = whole.completions[0].text
     stop = text[len(text) // 3 : len(text) // 2]
-    (found,) = engine.generate(request, free.model_copy(update={"stop": (stop,)}))
-    first, unstopped = (g.completions[0].token_ids.tolist() for g in (found, whole))
+    (actual,) = engine.generate(request, free.model_copy(update={"stop": (stop,)}))
+    first, unstopped = (g.completions[0].token_ids.tolist() for g in (actual, whole))
     assert len(first) < len(unstopped)
     assert first == unstopped[: len(first)]
     assert stop in family.tokenizer.decode(first)
     assert stop not in family.tokenizer.decode(first[:-1])
-    assert not found.completions[0].truncated
+    assert not actual.completions[0].truncated
 
 
 @pytest.mark.slow
@@ -226,11 +226,11 @@ def test_killed_while_it_generates_the_step_ends_with_the_same_completions(parts
     before = engine.engine._process.pid
     threading.Timer(0.2, os.kill, (before, signal.SIGKILL)).start()
     begin = time.monotonic()
-    found = engine.generate(requests, sampling)
+    actual = engine.generate(requests, sampling)
     print(f"detected, replaced and asked again within {time.monotonic() - begin:.1f} s")
     assert engine.engine.restarted == 1
     assert not psutil.pid_exists(before)
-    for one, other in zip(found, undisturbed, strict=True):
+    for one, other in zip(actual, undisturbed, strict=True):
         for a, b in zip(one.completions, other.completions, strict=True):
             assert a.token_ids.tolist() == b.token_ids.tolist()
             assert a.policy_version == 60

@@ -110,8 +110,8 @@ def test_others_who_call_the_tower_get_transformers_attention(tower, media):
     patches = torch.cat([m.patches for m in media])
     with torch.no_grad():
         with Calls() as counted:
-            found = used(patches, grid_thw=grid).pooler_output
+            actual = used(patches, grid_thw=grid).pooler_output
         with Calls() as plain:
             expected = tower(patches, grid_thw=grid).pooler_output
     assert counted.attention == plain.attention
-    torch.testing.assert_close(found, expected, atol=0, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=0, rtol=0)

@@ -113,12 +113,12 @@ class Optimizer:
 
         They are the tensors that the optimizer works on, not copies.
         """
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for name, master in zip(self._names, self._masters, strict=True):
             state = self._state_of(master)
-            found[f"weight.{name}"] = master.detach()
-            found |= {f"{key}.{name}": state[key] for key in ("exp_avg", "exp_avg_sq", "step")}
-        return found
+            tensors[f"weight.{name}"] = master.detach()
+            tensors |= {f"{key}.{name}": state[key] for key in ("exp_avg", "exp_avg_sq", "step")}
+        return tensors
 
     def tensors_loaded(self) -> None:
         """The tensors of ``tensors()`` were written into: hand the weights on to the model."""

@@ -21,6 +21,7 @@ from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
 from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
 from mmr1.trainer.models.lora import plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
@@ -34,8 +35,14 @@ from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.train import Inputs, check_inputs, parity_summary, summary_line
-from mmr1.trainer.validation.evaluate import accuracy_function, evaluate, is_right, write_evaluation
+from mmr1.trainer.train import parity_summary
+from mmr1.trainer.validation.evaluate import (
+    accuracy_function,
+    evaluate,
+    is_right,
+    summary_line,
+    write_evaluation,
+)
 from mmr1.types import Completion, RolloutGroup, ScoredGroup
 
 

@@ -279,3 +279,9 @@ def _vote(completion: str) -> str | None:
     """The answer for the majority vote, without case, spaces and dollar signs."""
     answer = extract_answer(completion)
     return None if answer is None else "".join(answer.lower().replace("$", "").split())
+
+
+def summary_line(result: Evaluation) -> str:
+    """The accuracies in one line."""
+    shown = ", ".join(f"{mode} accuracy {m.accuracy:.3f}" for mode, m in result.modes.items())
+    return f"held out: {shown} on {result.prompts} prompts"

@@ -88,9 +88,9 @@ def test_a_missing_size_is_an_error_and_not_a_0() -> None:
         to_original((0, 0, 1, 1), "pixels", None, None)  # type: ignore[arg-type]
 
 
-def best_by_trying(found: list[Box], gold: list[Box]) -> float:
+def best_by_trying(actual: list[Box], gold: list[Box]) -> float:
     """Every assignment of the shorter list to the longer."""
-    short, long = sorted((found, gold), key=len)
+    short, long = sorted((actual, gold), key=len)
     sums = [
         sum(iou_of(a, b) for a, b in zip(short, some, strict=True))
         for some in permutations(long, len(short))
@@ -99,8 +99,8 @@ def best_by_trying(found: list[Box], gold: list[Box]) -> float:
 
 
 @given(st.lists(boxes, min_size=1, max_size=4), st.lists(boxes, min_size=1, max_size=4))
-def test_the_matching_is_the_best_one(found: list[Box], gold: list[Box]) -> None:
-    assert matched_iou(found, gold) == pytest.approx(best_by_trying(found, gold))
+def test_the_matching_is_the_best_one(actual: list[Box], gold: list[Box]) -> None:
+    assert matched_iou(actual, gold) == pytest.approx(best_by_trying(actual, gold))
 
 
 def test_150_boxes_around_3_objects_are_not_paid() -> None:

@@ -288,8 +288,8 @@ def test_the_thread_that_made_the_pool_may_end() -> None:
 def test_threads_may_share_a_pool(pool: Pool) -> None:
     with ThreadPoolExecutor(4) as threads:
         jobs = [[hostile("echo", float(n)) for n in range(k, k + 20)] for k in range(8)]
-        found = list(threads.map(pool.run, jobs))
-    assert [[r[0].value for r in one] for one in found] == [
+        actual = list(threads.map(pool.run, jobs))
+    assert [[r[0].value for r in one] for one in actual] == [
         [float(n) for n in range(k, k + 20)] for k in range(8)
     ]
 

@@ -37,8 +37,8 @@ def test_rloo_by_hand():
 def test_gpg_by_hand():
     # Three groups, one without signal: alpha = 3 / 2 on the differences from the mean.
     rewards = rows([1, 0], [1, 1], [0, 4])
-    found = advantages.gpg(rewards, torch.ones(3, 2, dtype=torch.bool))
-    torch.testing.assert_close(found, rows([0.75, -0.75], [0, 0], [-3, 3]))
+    actual = advantages.gpg(rewards, torch.ones(3, 2, dtype=torch.bool))
+    torch.testing.assert_close(actual, rows([0.75, -0.75], [0, 0], [-3, 3]))
 
 
 def test_reinforce_by_hand():
@@ -52,33 +52,33 @@ def test_reinforce_by_hand():
 def test_remax_by_hand():
     rewards, valid = rows([1, 0], [1, 0]), torch.tensor([[True, True], [True, False]])
     greedy = rows([0.5], [0.0])
-    found = advantages.remax(rewards, valid, greedy, torch.tensor([[True], [True]]))
-    torch.testing.assert_close(found, rows([0.5, -0.5], [1, 0]))
-    found = advantages.remax(rewards, valid, greedy, torch.tensor([[True], [False]]))
-    torch.testing.assert_close(found, rows([0.5, -0.5], [0, 0]))
+    actual = advantages.remax(rewards, valid, greedy, torch.tensor([[True], [True]]))
+    torch.testing.assert_close(actual, rows([0.5, -0.5], [1, 0]))
+    actual = advantages.remax(rewards, valid, greedy, torch.tensor([[True], [False]]))
+    torch.testing.assert_close(actual, rows([0.5, -0.5], [0, 0]))
 
 
 def test_reinforce_pp_by_hand():
     # Penalties 0.1 and 0.2, reward 1: returns 1 - 0.3 and 1 - 0.2; the other completion 0.
     mask = torch.tensor([[True, True], [True, False]])
     penalty = rows([0.1, 0.2], [0.0, 5.0])
-    found = advantages.reinforce_pp(torch.tensor([1.0, 0.0]).double(), penalty, mask)
+    actual = advantages.reinforce_pp(torch.tensor([1.0, 0.0]).double(), penalty, mask)
     returns = [0.7, 0.8, 0.0]
     mean, deviation = statistics.fmean(returns), statistics.pstdev(returns)
     expected = [(r - mean) / deviation for r in returns]
-    assert found.flatten().tolist() == pytest.approx([*expected, 0.0], abs=1e-5)
+    assert actual.flatten().tolist() == pytest.approx([*expected, 0.0], abs=1e-5)
 
 
 def test_reinforce_pp_baseline_by_hand():
     # Centred: +-0.5 in the first group, 0 in the second; 2, 1, 1 and 1 tokens.
     mask = torch.tensor([[True, True], [True, False], [True, False], [True, False]])
     rewards = rows([1, 0], [1, 1])
-    found = advantages.reinforce_pp_baseline(rewards, torch.ones(2, 2, dtype=torch.bool), mask)
+    actual = advantages.reinforce_pp_baseline(rewards, torch.ones(2, 2, dtype=torch.bool), mask)
     tokens = [0.5, 0.5, -0.5, 0.0, 0.0]
     mean, deviation = statistics.fmean(tokens), statistics.pstdev(tokens)
     expected = [(t - mean) / deviation for t in tokens]
-    assert found[mask].tolist() == pytest.approx(expected, abs=1e-5)
-    assert (found[~mask] == 0).all()
+    assert actual[mask].tolist() == pytest.approx(expected, abs=1e-5)
+    assert (actual[~mask] == 0).all()
 
 
 def test_process_supervision_by_hand():
@@ -90,14 +90,14 @@ def test_process_supervision_by_hand():
         [up + down, up + down, down, down, 0],
         [2 * up + down, up + down, up + down, down, down],
     )[None]
-    found = advantages.process_supervision(rewards, ends)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    actual = advantages.process_supervision(rewards, ends)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
 
 
 def test_gae_by_hand():
     # gamma 0.5, lambda 0.5. Deltas: 0 + 0.5 * 2 - 1 = 0, then 3 - 2 = 1; A = [0 + 0.25 * 1, 1].
-    found = advantages.gae(rows([0, 3, 7]), rows([1, 2, 9]), rows([1, 1, 0]).bool(), 0.5, 0.5)
-    torch.testing.assert_close(found, rows([0.25, 1.0, 0.0]))
+    actual = advantages.gae(rows([0, 3, 7]), rows([1, 2, 9]), rows([1, 1, 0]).bool(), 0.5, 0.5)
+    torch.testing.assert_close(actual, rows([0.25, 1.0, 0.0]))
 
 
 @pytest.mark.parametrize("name", OUTCOME)
@@ -115,9 +115,9 @@ def test_an_invalid_reward_is_outside_the_baseline(name):
     rewards = torch.tensor([[1.0, 0.0, 9.0, 1.0]])
     valid = torch.tensor([[True, True, False, True]])
     without = function(rewards[:, [0, 1, 3]], valid[:, [0, 1, 3]])
-    found = function(rewards, valid)
-    assert found[0, 2] == 0
-    torch.testing.assert_close(found[:, [0, 1, 3]], without)
+    actual = function(rewards, valid)
+    assert actual[0, 2] == 0
+    torch.testing.assert_close(actual[:, [0, 1, 3]], without)
 
 
 @pytest.mark.parametrize("name", OUTCOME)
@@ -146,8 +146,8 @@ def test_outcome_advantages_against_a_plain_reading(group):
         "rloo": [r - (sum(kept) - r) / (len(kept) - 1) if v else 0.0 for r, v in group],
     }
     for name, expected in plain.items():
-        found = getattr(advantages, name)(rewards, valid)[0].tolist()
-        assert found == pytest.approx(expected, abs=1e-6), name
+        actual = getattr(advantages, name)(rewards, valid)[0].tolist()
+        assert actual == pytest.approx(expected, abs=1e-6), name
     n = len(kept)
     scaled = [n / (n - 1) * a for a in plain["dr_grpo"]]
     assert advantages.rloo(rewards, valid)[0].tolist() == pytest.approx(scaled, abs=1e-9)
@@ -170,8 +170,8 @@ def ragged(batch: list[list[float]]) -> tuple[torch.Tensor, torch.Tensor]:
 def test_gae_against_its_definition_as_a_sum(batch, gamma, lam):
     rewards, mask = ragged([[r for r, _ in row] for row in batch])
     values, _ = ragged([[v for _, v in row] for row in batch])
-    found = advantages.gae(rewards, values, mask, gamma, lam)
-    for row, line in zip(batch, found.tolist(), strict=True):
+    actual = advantages.gae(rewards, values, mask, gamma, lam)
+    for row, line in zip(batch, actual.tolist(), strict=True):
         v = [value for _, value in row] + [0.0]
         deltas = [r + gamma * v[t + 1] - v[t] for t, (r, _) in enumerate(row)]
         plain = [
@@ -207,11 +207,11 @@ def test_reinforce_pp_against_a_plain_reading(batch):
         for t in range(len(row))
     ]
     mean, deviation = statistics.fmean(returns), statistics.pstdev(returns)
-    found = advantages.reinforce_pp(torch.tensor(rewards).double(), penalty, mask)
+    actual = advantages.reinforce_pp(torch.tensor(rewards).double(), penalty, mask)
     if deviation > 1e-3:
         expected = [(r - mean) / (deviation + 1e-6) for r in returns]
-        assert found[mask].tolist() == pytest.approx(expected, abs=1e-5)
-    assert (found[~mask] == 0).all()
+        assert actual[mask].tolist() == pytest.approx(expected, abs=1e-5)
+    assert (actual[~mask] == 0).all()
 
 
 @settings(deadline=None, max_examples=40)
@@ -227,7 +227,7 @@ def test_process_supervision_against_a_plain_reading(completions):
         for reward, length in steps:
             place += length
             rewards[i, place], ends[i, place] = reward, True
-    found = advantages.process_supervision(rewards[None], ends[None])[0]
+    actual = advantages.process_supervision(rewards[None], ends[None])[0]
     equal = len(set(every)) < 2
     mean = statistics.fmean(every or [0.0])
     deviation = 1.0 if equal else statistics.stdev(every) + 1e-6
@@ -235,4 +235,4 @@ def test_process_supervision_against_a_plain_reading(completions):
         for t in range(width):
             later = [j for j in range(t, width) if ends[i, j]]
             plain = 0.0 if equal else sum((rewards[i, j].item() - mean) / deviation for j in later)
-            assert found[i, t].item() == pytest.approx(plain, abs=1e-4)
+            assert actual[i, t].item() == pytest.approx(plain, abs=1e-4)

@@ -116,11 +116,11 @@ def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
     plain = experience_of(groups, config)
     logprobs = torch.full((2, 2), -1.0, requires_grad=True)
     algorithm.token_loss(inputs_of(batch, logprobs)).sum().backward()
-    found = logprobs.grad.clone()
+    actual = logprobs.grad.clone()
     expected = -plain.advantages + 0.5 * (-1.0 - -2.0)
     if name in ("reinforce", "process_grpo", "reinforce_pp", "remax"):
         expected = -batch.advantages + 0.5  # equal rewards need not have advantage 0 here
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_kl_in_the_reward_is_taken_off_once():
@@ -254,8 +254,8 @@ def test_step_rewards_go_to_the_tokens_that_end_steps():
     group = RolloutGroup(Prompt(Sample("s", ()), "", ()), (completion(4, "aabbcc"),))
     bare = ScoredGroup(group, (Reward(1.0),))
 
-    def steps(*found):
-        return StepRewardManager(lambda text, sample: found, decode).score([bare])[0].steps
+    def steps(*actual):
+        return StepRewardManager(lambda text, sample: actual, decode).score([bare])[0].steps
 
     assert steps((2, 0.1), (3, 0.2), (6, 1)) == (((0, 0.1), (1, 0.2), (3, 1.0)),)
     assert steps() == ((),)

@@ -27,8 +27,8 @@ from mmr1.trainer.algorithms.coefficients import Coefficients
 )
 def test_by_hand(name, expected):
     # p = 1/4, reference 1/2: ratio 2, d = log 2.
-    found = kl.ESTIMATORS[name](torch.tensor(math.log(0.25)), torch.tensor(math.log(0.5)))
-    assert float(found) == pytest.approx(expected, abs=1e-6)
+    actual = kl.ESTIMATORS[name](torch.tensor(math.log(0.25)), torch.tensor(math.log(0.5)))
+    assert float(actual) == pytest.approx(expected, abs=1e-6)
 
 
 def test_full_by_hand():
@@ -86,8 +86,8 @@ def test_which_estimators_have_the_gradient_of_the_kl(seed):
 def test_the_kl_coefficient_follows_the_target():
     # 1 + 0.1 * clip(x / target - 1, -0.2, 0.2)
     for measured, factor in ((0.05, 1.02), (0.011, 1.01), (0.01, 1.0), (0.0, 0.98)):
-        found = kl.adapted_coefficient(0.5, measured, 0.01, 0.1)
-        assert found == pytest.approx(0.5 * factor), measured
+        actual = kl.adapted_coefficient(0.5, measured, 0.01, 0.1)
+        assert actual == pytest.approx(0.5 * factor), measured
 
 
 def test_the_entropy_coefficient_follows_the_target():

@@ -90,9 +90,9 @@ def test_importance_weights_by_hand():
     old = torch.zeros(2, 3)
 
     def weights(form: str) -> list[float]:
-        found = losses.importance_weights(logprobs, old, MASK, form)
-        assert not found.requires_grad
-        return found[MASK].tolist()
+        actual = losses.importance_weights(logprobs, old, MASK, form)
+        assert not actual.requires_grad
+        return actual[MASK].tolist()
 
     assert weights("token") == pytest.approx([2, 2, 0.5, 2])
     assert weights("per_decision") == pytest.approx([2, 2, 1, 2])
@@ -110,12 +110,12 @@ def test_cispo_by_hand(ratio, weight):
 
 def test_sapo_by_hand():
     # Ratio 2, tau 1: 4 sigmoid(1); ratio 2, tau 2 for the negative one: 2 sigmoid(2).
-    def found(advantage: float) -> float:
+    def actual(advantage: float) -> float:
         a = torch.tensor(advantage)
         return float(losses.sapo(torch.tensor(RATIO), torch.tensor(0.0), a, 1.0, 2.0))
 
-    assert found(1.0) == pytest.approx(-4 / (1 + math.exp(-1)))
-    assert found(-1.0) == pytest.approx(2 / (1 + math.exp(-2)))
+    assert actual(1.0) == pytest.approx(-4 / (1 + math.exp(-1)))
+    assert actual(-1.0) == pytest.approx(2 / (1 + math.exp(-2)))
 
 
 def test_value_loss_by_hand():
@@ -158,19 +158,19 @@ def test_on_policy_every_surrogate_has_the_policy_gradient(seed):
         "cispo": losses.cispo(new, old, a, 0.2, 0.2),
         "sapo": losses.sapo(new, old, a, 1.0, 1.05),
     }.items():
-        found = gradient(loss, new, mask)
-        torch.testing.assert_close(found, expected, msg=lambda m, name=name: f"{name}: {m}")
+        actual = gradient(loss, new, mask)
+        torch.testing.assert_close(actual, expected, msg=lambda m, name=name: f"{name}: {m}")
     # The R1 paper's ratio has no length in its denominator: the sum of each response's tokens.
     whole = [losses.response_logprobs(x, mask) for x in (new, old)]
-    found = gradient(losses.ppo_clip(*whole, a, 0.2, 0.2), new, mask)
-    torch.testing.assert_close(found, -a * mask / 4)
+    actual = gradient(losses.ppo_clip(*whole, a, 0.2, 0.2), new, mask)
+    torch.testing.assert_close(actual, -a * mask / 4)
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10_000))
 def test_surrogates_against_plain_readings(seed):
     new, old, a, mask = batch(seed)
-    found = {
+    actual = {
         "ppo": losses.ppo_clip(new, old, a, 0.2, 0.28),
         "r1": losses.ppo_clip(
             *(losses.response_logprobs(x, mask) for x in (new, old)), a, 0.2, 0.2
@@ -196,7 +196,7 @@ def test_surrogates_against_plain_readings(seed):
                 "sapo": -advantage * 4 / tau / (1 + math.exp(-tau * (math.exp(gap) - 1))),
             }
             for name, expected in plain.items():
-                assert float(found[name][i, t]) == pytest.approx(expected), name
+                assert float(actual[name][i, t]) == pytest.approx(expected), name
 
 
 @settings(deadline=None, max_examples=20)
@@ -230,8 +230,8 @@ def test_the_off_policy_forms_on_a_two_token_world():
     weights = losses.importance_weights(logprobs, old_logprobs, mask, "sequence")
     loss = weights * losses.policy_gradient(logprobs, advantages)
     estimate = (old_logprobs.sum(1).exp()[:, None] * loss).sum()
-    found = torch.autograd.grad(estimate, new)[0]
-    torch.testing.assert_close(found, -expected)
+    actual = torch.autograd.grad(estimate, new)[0]
+    torch.testing.assert_close(actual, -expected)
 
 
 def completion(length: int, truncated: bool = False) -> Completion:
@@ -262,8 +262,8 @@ def test_grpo_loss_by_hand():
     # +0.7071; group 2: 0. The mean over 4 sequences is 0.
     assert loss_by_algorithm("grpo", torch.zeros(4, 3)) == pytest.approx(0, abs=1e-6)
     # Per token: (-0.7071 + 3 * 0.7071) / 8 tokens.
-    found = loss_by_algorithm("grpo", torch.zeros(4, 3), loss_agg_mode="token-mean")
-    assert found == pytest.approx(2 * 0.70710678 / 8, abs=1e-5)
+    actual = loss_by_algorithm("grpo", torch.zeros(4, 3), loss_agg_mode="token-mean")
+    assert actual == pytest.approx(2 * 0.70710678 / 8, abs=1e-5)
 
 
 def test_rloo_loss_by_hand():
@@ -271,8 +271,8 @@ def test_rloo_loss_by_hand():
     # Per token over the batch: (1 - 3) / 8.
     logprobs = torch.full((4, 3), -1.0)
     assert loss_by_algorithm("rloo", logprobs) == pytest.approx(-0.25)
-    found = loss_by_algorithm("rloo", logprobs, loss_agg_mode="seq-mean-token-mean")
-    assert found == pytest.approx((1 - 1) / 4, abs=1e-6)
+    actual = loss_by_algorithm("rloo", logprobs, loss_agg_mode="seq-mean-token-mean")
+    assert actual == pytest.approx((1 - 1) / 4, abs=1e-6)
 
 
 @pytest.mark.parametrize(("mask_truncated_completions", "tokens"), [(False, 4), (True, 1)])

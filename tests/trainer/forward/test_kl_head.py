@@ -38,13 +38,13 @@ def test_it_and_its_gradient_equal_those_of_all_logits(chunk, temperature, forbi
     sizes = ((7, 8), (30, 8), (7, 8), (30, 8))
     ours = [torch.randn(*size, requires_grad=True) for size in sizes]
     theirs = [t.detach().clone().requires_grad_() for t in ours]
-    found = token_kl(
+    actual = token_kl(
         Distributions(*ours[:2]), Distributions(*ours[2:]), temperature, forbidden, chunk
     )
     expected = naive(*theirs, temperature, forbidden)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
     each = torch.randn(7)
-    (found * each).sum().backward()
+    (actual * each).sum().backward()
     (expected * each).sum().backward()
     for mine, other in zip(ours[:2], theirs[:2], strict=True):
         torch.testing.assert_close(mine.grad, other.grad, atol=1e-5, rtol=1e-5)
@@ -69,7 +69,7 @@ def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
     config = AlgorithmConfig(name="rloo", kl_coef=0.5, kl_estimator="full")
     algorithm = build_algorithm(config)
     optimizer = Optimizer(own, OptimizerConfig(), 10)
-    found = caught_gradient(own, optimizer)
+    actual = caught_gradient(own, optimizer)
     policy = LocalPolicy(packed_model, algorithm, optimizer, 1, reference)
     batch = build_experience(scored, algorithm, config, policy, reference)
     assert batch.ref_logprobs is None
@@ -85,7 +85,7 @@ def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
     (0.5 * kl).backward()
     assert stats["kl"] == pytest.approx(kl.item(), rel=1e-4)
     assert stats["loss"] == pytest.approx(0.5 * kl.item(), rel=1e-4)
-    assert_gradient(found, plain)
+    assert_gradient(actual, plain)
 
 
 def test_adapters_are_measured_against_the_model_without_them(parts):

@@ -54,12 +54,12 @@ def gradients(model, scores):
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_gradients(found, wanted):
+def assert_gradients(actual, wanted):
     """Equal to 1e-5, of the gradient's largest entry where that is above 1."""
-    assert found.keys() == wanted.keys()
+    assert actual.keys() == wanted.keys()
     for name, gradient in wanted.items():
         scale = max(1.0, gradient.abs().max().item())
-        error = (found[name] - gradient).abs().max().item()
+        error = (actual[name] - gradient).abs().max().item()
         assert error <= TOLERANCE * scale, f"{name}: off by {error} with entries up to {scale}"
 
 
@@ -121,8 +121,8 @@ def test_with_activation_checkpointing(case):
     wanted = gradients(model, padded_scores(model, GROUPS[case](), 1.0))
     model.train()  # layers checkpoint only in training
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    found = gradients(model, packed_scores(model, GROUPS[case](), 1.0))
-    assert_gradients(found, wanted)
+    actual = gradients(model, packed_scores(model, GROUPS[case](), 1.0))
+    assert_gradients(actual, wanted)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -137,9 +137,9 @@ def test_with_lora(checkpointing):
         model.gradient_checkpointing_enable({"use_reentrant": False})
     groups = GROUPS["everything"]()
     wanted = gradients(model, padded_scores(unwrapped(model), groups, 1.0))
-    found = gradients(model, packed_scores(model, groups, 1.0))
+    actual = gradients(model, packed_scores(model, groups, 1.0))
     assert any("visual" in n and "lora" in n for n in wanted)
-    assert_gradients(found, wanted)
+    assert_gradients(actual, wanted)
 
 
 def test_a_frozen_tower_is_run_once():

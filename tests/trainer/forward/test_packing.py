@@ -162,6 +162,6 @@ def test_the_cut_does_not_change_the_gradient(budget):
     whole = gradient(micro_batches(groups, budget=1000))
     batches = micro_batches(groups, budget)
     assert len(batches) > 1
-    for name, found in gradient(batches).items():
+    for name, actual in gradient(batches).items():
         scale = max(1.0, whole[name].abs().max().item())
-        assert (found - whole[name]).abs().max() <= 1e-5 * scale, name
+        assert (actual - whole[name]).abs().max() <= 1e-5 * scale, name

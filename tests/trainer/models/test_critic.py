@@ -72,10 +72,10 @@ def padded_values(scalar_model: PackedScalarModel, parts, read: str) -> list[tor
 @pytest.mark.parametrize("budget", [1, 10_000])
 def test_values_are_the_head_on_the_state_of_each_token(parts, read, budget):
     scalar_model = new_scalar_model(parts, read, budget)
-    found = scalar_model.group_values([s.group for s in parts[3]])
+    actual = scalar_model.group_values([s.group for s in parts[3]])
     with torch.no_grad():
         expected = padded_values(scalar_model, parts, read)
-    for row, wanted in zip(found, expected, strict=True):
+    for row, wanted in zip(actual, expected, strict=True):
         torch.testing.assert_close(row[: len(wanted)], wanted, atol=1e-5, rtol=0)
         assert not row[len(wanted) :].any()
 

@@ -61,26 +61,26 @@ def naive_gradient(parts, loss_agg_mode: str, advantages: list[list[float]]):
     return {n: p.grad for n, p in own.named_parameters()}
 
 
-def assert_close(found, expected, tolerance=1e-5):
+def assert_close(actual, expected, tolerance=1e-5):
     for name, gradient in expected.items():
-        error = (found[name] - gradient).abs().max().item()
+        error = (actual[name] - gradient).abs().max().item()
         assert error <= tolerance * max(1.0, gradient.abs().max().item()), (name, error)
 
 
 def test_grpo_on_policy_is_the_advantage_weighted_policy_gradient(parts):
-    found, _ = gradients_of_update(parts, AlgorithmConfig(name="grpo"))
+    actual, _ = gradients_of_update(parts, AlgorithmConfig(name="grpo"))
     rewards = torch.tensor(REWARDS)
     std = rewards.std(-1, keepdim=True)
     advantages = ((rewards - rewards.mean(-1, keepdim=True)) / (std + 1e-6)).tolist()
-    assert_close(found, naive_gradient(parts, "seq-mean-token-mean", advantages))
-    assert max(g.abs().max() for g in found.values()) > 1e-3
-    assert any("visual" in name and g.abs().max() > 0 for name, g in found.items())
+    assert_close(actual, naive_gradient(parts, "seq-mean-token-mean", advantages))
+    assert max(g.abs().max() for g in actual.values()) > 1e-3
+    assert any("visual" in name and g.abs().max() > 0 for name, g in actual.items())
 
 
 def test_rloo_on_policy_is_the_leave_one_out_policy_gradient(parts):
-    found, _ = gradients_of_update(parts, AlgorithmConfig(name="rloo"))
+    actual, _ = gradients_of_update(parts, AlgorithmConfig(name="rloo"))
     advantages = [[r - (sum(row) - r) / 3 for r in row] for row in REWARDS]
-    assert_close(found, naive_gradient(parts, "token-mean", advantages))
+    assert_close(actual, naive_gradient(parts, "token-mean", advantages))
 
 
 @pytest.mark.parametrize("config", [{}, {"kl_coef": 0.1}, {"entropy_coef": 0.01}])
