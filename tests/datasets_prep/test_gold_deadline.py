@@ -37,7 +37,7 @@ finish.check_gold(Sample("s", (), r"\\sqrt{12}", "math"))
 
 @pytest.mark.parametrize(
     ("what", "told"),
-    [("import", None), ("wait", None), ("turn", "not understood within 1 s")],
+    [("import", None), ("wait", None), ("turn", "cannot be read within 1 s")],
 )
 def test_only_work_is_charged(what: str, told: str | None) -> None:
     done = subprocess.run(

@@ -153,8 +153,21 @@ def forgetful_engine(path: str, forgets: str):
     frozen = forgets == "vision features"  # it takes the tower to be frozen, and it is not
     engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen=frozen)
     if forgets == "keys and values":
-        engine._llm.reset_prefix_cache = lambda: None
+        engine._llm.reset_prefix_cache = lambda: True  # as if it had
+    if forgets == "keys and values, and says so":
+        engine._llm.reset_prefix_cache = lambda: False
     return engine
+
+
+def test_a_prefix_cache_that_cannot_be_dropped_is_an_error(tiny_model, tmp_path):
+    says_so = (str(tiny_model), "keys and values, and says so")
+    process = EngineProcess(forgetful_engine, says_so, tmp_path / "log", 1)
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+        with pytest.raises(EngineError, match="did not drop its prefix cache"):
+            process.load_weights(model.state_dict(), 1)
+    finally:
+        process.close()
 
 
 @pytest.mark.parametrize("forgets", ["nothing", "vision features", "keys and values"])

@@ -260,9 +260,9 @@ def test_the_doctor_shows_each_wall_tried(broken) -> None:
     broken(SECCOMP)
     checks = list(doctor.sandbox_checks())
     assert [c.subject for c in checks] == ["sandbox"] * len(WALLS)
-    assert [next(w for w in WALLS if w in c.found) for c in checks] == list(WALLS)
+    assert [next(w for w in WALLS if w in c.state) for c in checks] == list(WALLS)
     (seccomp,) = [c for c in checks if c.remedy]
-    assert "seccomp is missing" in seccomp.found
+    assert "seccomp is missing" in seccomp.state
     assert "allow_weak_sandbox" in (seccomp.remedy or "")
 
 
