@@ -45,7 +45,7 @@ class CriticConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    """The advantage and the loss."""
+    """The advantage and the loss. Defaults are GRPO's; docs/algorithms.md has the others'."""
 
     name: str = Field("grpo", description="A name of docs/algorithms.md, or file.py:build")
     clip_ratio_low: float = Field(0.2, ge=0, description="The ratio is clipped below at 1 - this")
@@ -99,7 +99,9 @@ class AlgorithmConfig(Section):
     loss_agg_mode: Literal["seq-mean-token-mean", "token-mean", "seq-mean-token-sum-norm"] = Field(
         "seq-mean-token-mean", description="How token losses are added up"
     )
-    ppo_epochs: Positive = Field(1, description="Optimizer steps per rollout")
+    ppo_epochs: Positive = Field(
+        1, description="Passes over a rollout; each is one optimizer step on the whole batch"
+    )
     critic: CriticConfig | None = Field(None, description="For ppo, or an algorithm of your own")
     rollout_is: Literal["auto", "none", "token", "sequence"] = Field(
         "auto",

@@ -49,6 +49,7 @@ class RewardsConfig(Section):
             "math": RewardFunctionConfig(weight=1.0),
         },
         min_length=1,
+        description="The reward functions by name. Without this key: format with weight 0.5, and math",
     )
     workers: Positive = Field(2, description="Processes that verify answers")
     timeout_s: float = Field(

@@ -40,7 +40,8 @@ def _section(section: type[Section], path: str) -> Iterator[str]:
             yield f"{text.splitlines()[0]}\n"
     fields = section.model_fields
     inner = {name: held for name, field in fields.items() if (held := _inner(field.annotation))}
-    own = {name: field for name, field in fields.items() if name not in inner}
+    # A section that is off unless set, or a mapping of sections, has a default of its own to show.
+    own = {n: f for n, f in fields.items() if n not in inner or not _is_section(f.annotation)}
     if own:
         yield "| key | type | default | description |"
         yield "|---|---|---|---|"
@@ -54,10 +55,14 @@ def _section(section: type[Section], path: str) -> Iterator[str]:
 
 def _inner(annotation: Any) -> type[Section] | None:
     """The section that an annotation holds, itself or as the values of a mapping."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if _is_section(annotation):
         return annotation
     sections = (_inner(argument) for argument in get_args(annotation))
     return next((section for section in sections if section is not None), None)
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
 def _row(name: str, field: FieldInfo) -> str:
@@ -67,6 +72,8 @@ def _row(name: str, field: FieldInfo) -> str:
 
 def _values(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if _is_section(annotation):
+        return "section"
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin in (Union, UnionType):
@@ -76,7 +83,7 @@ def _values(annotation: Any) -> str:
     if origin in (list, tuple):
         return f"list of {_values(arguments[0])}"
     if origin is dict:
-        return f"{_values(arguments[0])}: {_values(arguments[1])}"
+        return f"mapping of {_values(arguments[0])} to {_values(arguments[1])}"
     names = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "any"}
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
@@ -90,6 +97,10 @@ def _default(field: FieldInfo) -> str:
         value = field.default_factory()  # type: ignore[call-arg]
     if value is None:
         return ""
+    if isinstance(value, dict) and any(isinstance(v, Section) for v in value.values()):
+        return ", ".join(f"`{name}`" for name in value)
+    if isinstance(value, tuple):
+        value = list(value)
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
