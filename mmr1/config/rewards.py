@@ -49,7 +49,7 @@ class RewardsConfig(Section):
             "math": RewardFunctionConfig(weight=1.0),
         },
         min_length=1,
-        description="The reward functions by name. Without this key: format with weight 0.5, and math",
+        description="The reward functions by name. If not set: format (weight 0.5) and math",
     )
     workers: Positive = Field(2, description="Processes that verify answers")
     timeout_s: float = Field(
