@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from mmr1.config import Config
-from mmr1.config.file import dump_yaml, load_config
+from mmr1.config.file import dump_yaml, load_config, refuse_masked
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.vision.families.registry import DEFAULT_FAMILY
@@ -226,10 +226,13 @@ def model_new(
 def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:
     """The checked configuration, or None after ``--dry-run`` printed it."""
     config = load_config(path, overrides or [])
-    logger.info("configuration %s with overrides %s", path, overrides or "none")
+    # Only the keys: a value may be a credential.
+    keys = ", ".join(override.partition("=")[0] for override in overrides or [])
+    logger.info("configuration %s with overrides %s", path, keys or "none")
     if dry_run:
         typer.echo(dump_yaml(config), nl=False)
         return None
+    refuse_masked(config, path)
     return config
 
 
