@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -288,3 +290,55 @@ def test_model_directory_in_use(folder, mmr1):
     code, _, message = mmr1("model", "new", folder)
     assert code == 2
     assert "not empty" in message
+
+
+# Runs the command line and tells which of the libraries that take seconds it has imported.
+IMPORTED = """
+import sys
+from mmr1.cli import main
+try:
+    main()
+finally:
+    slow = {"torch", "transformers", "vllm", "ray", "datasets", "pyarrow", "sympy"}
+    print("imported:", sorted(slow & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "override", "words"),
+    [
+        ("train", "trainer.max_step=1", "unknown key"),
+        ("train", "data.train={folder}/gone.jsonl", "data.train"),
+        ("train", "data.train={folder}/gone", "data.train"),
+        ("train", "data.eval={folder}/gone.jsonl", "data.eval"),
+        ("train", "data.format=easyr2", "easyr1"),
+        ("train", "data.media_root={folder}/gone", "data.media_root"),
+        ("train", "data.prompt_template=thinkanswer", "'think_answer'"),
+        ("train", "data.prompt_template={folder}/gone.jinja", "gone.jinja"),
+        ("train", "rewards.functions={{mathh: {{weight: 1}}}}", "'math'"),
+        ("train", "rewards.functions.math.use={folder}/gone.py:reward", "no such Python file"),
+        ("train", "rewards.functions.math={{use: reward_model, options: {{path: gone}}}}", "gone"),
+        ("train", "model.path={folder}/gone", "mmr1 model new"),
+        ("train", "model.path={folder}/text", "'qwen2'"),
+        ("train", "trainer.output_dir={folder}/used", "already holds a run"),
+        ("train", "algorithm.name=gprpo", "'grpo'"),
+        ("sft", "data.train={folder}/gone.jsonl", "data.train"),
+        ("rm", "model.path={folder}/gone", "mmr1 model new"),
+        ("dpo", "trainer.output_dir={folder}/used", "already holds a run"),
+        ("eval", "eval.models.a={folder}/gone", "eval.models.a"),
+        ("eval", "eval.data.a={folder}/gone.jsonl", "eval.data.a"),
+    ],
+)
+def test_a_wrong_path_or_name_is_told_before_anything_slow_is_imported(
+    folder, command, override, words
+):
+    (folder / "used/checkpoints/step_000001").mkdir(parents=True)
+    (folder / "text").mkdir()
+    (folder / "text/config.json").write_text('{"model_type": "qwen2"}')
+    arguments = [command, str(folder / "run.yaml"), override.format(folder=folder)]
+    result = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True
+    )
+    assert result.returncode == 2, result.stderr
+    assert words in result.stderr
+    assert result.stdout == "imported: []\n"
