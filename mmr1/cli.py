@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 
 from mmr1.config import Config
-from mmr1.config.file import dump_yaml, load_config
+from mmr1.config.file import dump_yaml, load_config, refuse_masked
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
+from mmr1.trainer.preflight import check_evaluation, check_training
 from mmr1.vision.families.registry import DEFAULT_FAMILY
 
 logger = logging.getLogger("mmr1.cli")  # also as __main__
@@ -55,6 +56,7 @@ def train(
 ) -> None:
     """Train with reinforcement learning."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        check_training(resolved, resume=resume, samples=True)
         from mmr1.trainer.train import run_training
 
         run_training(resolved, resume=resume)
@@ -70,6 +72,7 @@ def sft(
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.sft import run_sft
 
         run_sft(resolved, resume=resume)
@@ -86,12 +89,13 @@ def dpo(
     """Direct preference optimisation, on pairs or iterative (dpo.rounds)."""
     if (resolved := _resolve(config, overrides, dry_run)) is None:
         return
+    if resolved.dpo.rounds and resume:
+        raise ValueError("dpo.rounds: iterative DPO cannot be resumed; leave --resume out")
+    check_training(resolved, resume=resume, samples=resolved.dpo.rounds > 0)
     if resolved.dpo.rounds == 0:
         from mmr1.trainer.offline.dpo import run_dpo
 
         run_dpo(resolved, resume=resume)
-    elif resume:
-        raise ValueError("dpo.rounds: iterative DPO cannot be resumed; leave --resume out")
     else:
         from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 
@@ -108,6 +112,7 @@ def rm(
 ) -> None:
     """Train a reward model on preference pairs and rankings."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.reward_model import run_reward_model
 
         run_reward_model(resolved, resume=resume)
@@ -122,6 +127,7 @@ def evaluate(
 ) -> None:
     """Evaluate models on datasets (eval.models, eval.data), with confidence intervals."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
+        check_evaluation(resolved)
         from mmr1.evaluation.benchmarks import run_evaluations
         from mmr1.evaluation.table import print_results
 
@@ -226,10 +232,13 @@ def model_new(
 def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:
     """The checked configuration, or None after ``--dry-run`` printed it."""
     config = load_config(path, overrides or [])
-    logger.info("configuration %s with overrides %s", path, overrides or "none")
+    # Only the keys: a value may be a credential.
+    keys = ", ".join(override.partition("=")[0] for override in overrides or [])
+    logger.info("configuration %s with overrides %s", path, keys or "none")
     if dry_run:
         typer.echo(dump_yaml(config), nl=False)
         return None
+    refuse_masked(config, path)
     return config
 
 

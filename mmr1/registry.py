@@ -25,8 +25,7 @@ def suggest(name: str, names: Mapping[str, Any] | list[str]) -> str:
 
 def import_file(path: Path) -> ModuleType:
     """Import a Python file by its path, under a name that two files cannot share."""
-    if not path.is_file():
-        raise ValueError(f"{path}: no such Python file")
+    _check_is_file(path)
     name = f"mmr1_user_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -39,6 +38,22 @@ def import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
+
+
+def check_file(spec: str) -> None:
+    """Check that the file of ``file.py:function`` is there; other names pass.
+
+    Raises:
+        ValueError: It is missing.
+    """
+    file = spec.rpartition(":")[0]
+    if file.endswith(".py"):
+        _check_is_file(Path(file).expanduser())
+
+
+def _check_is_file(path: Path) -> None:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such Python file")
 
 
 class Registry:

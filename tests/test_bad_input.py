@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,22 @@ def test_malformed_row(refusal, folder):
     assert "JSON" in message
 
 
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"answer": "3\ud800"}, "answer"),
+        ({"messages": [{"role": "user", "content": "\udfff?"}]}, "messages[0].content"),
+        ({"meta": {"notes": ["a", "\udc00"]}}, "meta.notes[1]"),
+    ],
+)
+def test_half_of_a_surrogate_pair(refusal, folder, change, key):
+    write_rows(folder, json.dumps(ROW), changed(id="b", **change))
+    message = refusal()
+    assert "rows.jsonl:2:" in message
+    assert f"'{key}'" in message
+    assert "surrogate" in message
+
+
 def test_row_without_a_field(refusal, folder):
     write_rows(folder, json.dumps(ROW), json.dumps({"version": 1, "id": "b", "answer": "1"}))
     message = refusal()
@@ -156,6 +174,15 @@ def test_model_path_that_does_not_exist(refusal, folder):
     assert "mmr1 model new" in message
 
 
+@pytest.mark.parametrize("missing", ["tokenizer.json", "chat_template.jinja"])
+def test_model_without_its_tokenizer(refusal, folder, tiny_model, missing):
+    shutil.copytree(tiny_model, folder / "model")
+    (folder / "model" / missing).unlink()
+    message = refusal(f"model.path={folder}/model")
+    assert f"{folder}/model" in message
+    assert missing in message
+
+
 def test_model_that_is_not_vision_language(refusal, folder):
     (folder / "text-model").mkdir()
     (folder / "text-model/config.json").write_text(json.dumps({"model_type": "qwen2"}))
@@ -172,6 +199,58 @@ def test_output_directory_with_a_run(folder, mmr1):
     assert "already holds a run" in message
     assert [p.name for p in (folder / "out").iterdir()] == ["metrics.jsonl"]
     assert (folder / "out/metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["checkpoints/step_000012", "rollouts/step_000012.jsonl"])
+def test_what_no_configuration_explains_is_not_taken_over(folder, mmr1, name, resume):
+    (folder / "out" / name).mkdir(parents=True)
+    code, _, message = mmr1("train", folder / "run.yaml", *["--resume"] * resume)
+    assert code == 2
+    assert name.split("/")[0] in message
+    assert ("no config.yaml" if resume else "already holds a run") in message
+    assert [p.name for p in (folder / "out").iterdir()] == [name.split("/")[0]]
+
+
+def test_a_configuration_that_no_run_wrote_is_not_overwritten(folder, mmr1):
+    (folder / "out").mkdir()
+    (folder / "out/config.yaml").write_text("# mine\n")
+    code, _, message = mmr1("train", folder / "run.yaml")
+    assert code == 2
+    assert "already holds a run (config.yaml)" in message
+
+
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_run_that_was_refused_late_can_be_mended(folder, mmr1, monkeypatch, resume):
+    def refuse(*_: object) -> str:
+        raise ValueError("engine and trainer disagree")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mmr1.trainer.train.parity_summary", refuse)
+        code, _, message = mmr1("train", folder / "run.yaml", *resume)
+    assert code == 2
+    assert "disagree" in message
+    assert not (folder / "out/config.yaml").exists()
+    mended = [folder / "run.yaml", "seed=5", "trainer.max_steps=1"]
+    code, _, message = mmr1("train", *mended, *resume)
+    assert code == 0, message
+    assert (folder / "out/config.yaml").read_text().startswith("seed: 5\n")
+
+
+def test_a_resume_that_is_refused_changes_nothing(folder, mmr1):
+    code, _, message = mmr1("train", folder / "run.yaml")
+    assert code == 0, message
+    written = ("config.yaml", "metrics.jsonl")
+    before = [(folder / "out" / name).read_bytes() for name in written]
+    write_rows(folder, json.dumps(ROW), changed(id="b"))
+    run = ("train", folder / "run.yaml", "trainer.max_steps=2", "--resume")
+    code, _, message = mmr1(*run)
+    assert code == 2
+    assert "the sampler cannot resume" in message
+    assert [(folder / "out" / name).read_bytes() for name in written] == before
+    write_rows(folder, json.dumps(ROW))
+    code, _, message = mmr1(*run)
+    assert code == 0, message
 
 
 def test_vllm_not_installed(refusal, monkeypatch):
@@ -211,3 +290,55 @@ def test_model_directory_in_use(folder, mmr1):
     code, _, message = mmr1("model", "new", folder)
     assert code == 2
     assert "not empty" in message
+
+
+# Runs the command line and tells which of the libraries that take seconds it has imported.
+IMPORTED = """
+import sys
+from mmr1.cli import main
+try:
+    main()
+finally:
+    slow = {"torch", "transformers", "vllm", "ray", "datasets", "pyarrow", "sympy"}
+    print("imported:", sorted(slow & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "override", "words"),
+    [
+        ("train", "trainer.max_step=1", "unknown key"),
+        ("train", "data.train={folder}/gone.jsonl", "data.train"),
+        ("train", "data.train={folder}/gone", "data.train"),
+        ("train", "data.eval={folder}/gone.jsonl", "data.eval"),
+        ("train", "data.format=easyr2", "easyr1"),
+        ("train", "data.media_root={folder}/gone", "data.media_root"),
+        ("train", "data.prompt_template=thinkanswer", "'think_answer'"),
+        ("train", "data.prompt_template={folder}/gone.jinja", "gone.jinja"),
+        ("train", "rewards.functions={{mathh: {{weight: 1}}}}", "'math'"),
+        ("train", "rewards.functions.math.use={folder}/gone.py:reward", "no such Python file"),
+        ("train", "rewards.functions.math={{use: reward_model, options: {{path: gone}}}}", "gone"),
+        ("train", "model.path={folder}/gone", "mmr1 model new"),
+        ("train", "model.path={folder}/text", "'qwen2'"),
+        ("train", "trainer.output_dir={folder}/used", "already holds a run"),
+        ("train", "algorithm.name=gprpo", "'grpo'"),
+        ("sft", "data.train={folder}/gone.jsonl", "data.train"),
+        ("rm", "model.path={folder}/gone", "mmr1 model new"),
+        ("dpo", "trainer.output_dir={folder}/used", "already holds a run"),
+        ("eval", "eval.models.a={folder}/gone", "eval.models.a"),
+        ("eval", "eval.data.a={folder}/gone.jsonl", "eval.data.a"),
+    ],
+)
+def test_a_wrong_path_or_name_is_told_before_anything_slow_is_imported(
+    folder, command, override, words
+):
+    (folder / "used/checkpoints/step_000001").mkdir(parents=True)
+    (folder / "text").mkdir()
+    (folder / "text/config.json").write_text('{"model_type": "qwen2"}')
+    arguments = [command, str(folder / "run.yaml"), override.format(folder=folder)]
+    result = subprocess.run(
+        [sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True
+    )
+    assert result.returncode == 2, result.stderr
+    assert words in result.stderr
+    assert result.stdout == "imported: []\n"

@@ -6,6 +6,7 @@ then checks the values.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,14 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from mmr1.config import Config
+from mmr1.config.secrets import (
+    MASK,
+    REMEDY,
+    find_references,
+    masked_keys,
+    publish,
+    secret_keys,
+)
 from mmr1.config.section import Section
 from mmr1.registry import suggest
 
@@ -39,12 +48,48 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     try:
         merged = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
         values = OmegaConf.to_container(merged, resolve=True)
+        references = find_references(OmegaConf.to_container(merged, resolve=False), values)
     except OmegaConfBaseException as error:
         raise ValueError(f"{path or 'overrides'}: {error}") from error
+    config = _validate(values, "configuration" if path is None else str(path))
+    config.keep_references(references)
+    return config
+
+
+def read_written(path: Path) -> Config:
+    """Read the ``config.yaml`` of a run, to look at it and not to run it.
+
+    Credentials are what stands in their place: no variable of the environment is needed.
+
+    Raises:
+        ValueError: There is no such file, or it is no configuration.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
+    return _validate(values, str(path))
+
+
+def refuse_masked(config: Config, path: Path) -> None:
+    """Refuse a configuration whose credentials were masked when it was written.
+
+    Raises:
+        ValueError: Names the keys.
+    """
+    if masked := masked_keys(config.model_dump(mode="json")):
+        raise ValueError(
+            f"{path}: {', '.join(masked)} is masked ({MASK}): it was given in clear when this file "
+            f"was written; {REMEDY}, or give it as {masked[0]}=..."
+        )
+
+
+def _validate(values: Any, source: str) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        source = str(path) if path is not None else "configuration"
         raise ValueError("\n".join(_explain(error, source))) from error
 
 
@@ -71,7 +116,7 @@ def _explain(error: ValidationError, source: str) -> Iterable[str]:
             yield f"{source}: '{key}' is missing; set it in the file or as {key}=..."
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            value = problem["input"]
+            value = publish(problem["input"], path=problem["loc"])
             shown = "" if isinstance(value, dict) else f" (it is {value!r})"
             yield f"{source}: '{key}': {message}{shown}" if key else f"{source}: {message}"
 
@@ -95,6 +140,40 @@ def _section_of(annotation: Any) -> Any:
     return next((section for section in inner if section is not None), None)
 
 
-def dump_yaml(config: Section) -> str:
-    """The resolved configuration as YAML, in the order of the tree."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+def published(config: Config) -> dict[str, Any]:
+    """The configuration as a tree that may be shown and stored: without credentials."""
+    tree: dict[str, Any] = publish(config.model_dump(mode="json"), config.references)
+    return tree
+
+
+def dump_yaml(config: Config) -> str:
+    """The resolved configuration as YAML, in the order of the tree, without credentials.
+
+    A credential from the environment stays ``${oc.env:NAME}``. One given in clear becomes ``***``,
+    and the first line says what to do.
+    """
+    tree = published(config)
+    masked = masked_keys(tree)
+    note = f"# {', '.join(masked)} was given in clear and is masked; {REMEDY}.\n" if masked else ""
+    return note + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+
+
+def write_yaml(path: Path, config: Config) -> None:
+    """Write the configuration so that a crash leaves the file before or this one, never a part.
+
+    Only the owner may read it if it has credentials or says where they are.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    mode = 0o600 if secret_keys(published(config)) else 0o666  # the umask takes from it
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+        file.write(dump_yaml(config))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

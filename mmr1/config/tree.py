@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from mmr1.config.algorithm import AlgorithmConfig
 from mmr1.config.algorithm_spec import algorithm_specs
@@ -12,6 +13,7 @@ from mmr1.config.data import DataConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
 from mmr1.config.rollout import EvalConfig, RolloutConfig
+from mmr1.config.secrets import Key
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
     DpoConfig,
@@ -42,6 +44,16 @@ class Config(Section):
     trainer: TrainerConfig = TrainerConfig()
     resources: ResourcesConfig = ResourcesConfig()
     eval: EvalConfig = EvalConfig()
+    _references: dict[Key, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def references(self) -> Mapping[Key, str]:
+        """What the file has in place of credentials, such as ``${oc.env:NAME}``, by key."""
+        return self._references
+
+    def keep_references(self, references: Mapping[Key, str]) -> None:
+        """Remember what the file has in place of credentials, for the copies that are written."""
+        self._references.update(references)
 
     @model_validator(mode="after")
     def _make_sense(self) -> Config:

@@ -60,14 +60,20 @@ def recognise(row: Row) -> str:
     )
 
 
+def check_form(form: str) -> None:
+    """Check ``data.format``. Raises ValueError if no format has this name."""
+    if form not in FORMS:
+        raise ValueError(f"unknown data.format '{form}'{suggest(form, FORMS)}; {', '.join(FORMS)}")
+
+
 def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
     """A row as a sample. Its format is recognised by its keys unless ``form`` names it.
 
     Raises:
         ValueError: The row cannot be used.
     """
-    if form is not None and form not in FORMS:
-        raise ValueError(f"unknown data.format '{form}'{suggest(form, FORMS)}; {', '.join(FORMS)}")
+    if form is not None:
+        check_form(form)
     try:
         return FORMS[form or recognise(row)].read(row, place)
     except KeyError as error:

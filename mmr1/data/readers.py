@@ -8,6 +8,8 @@ from typing import Any
 
 from mmr1.data.record import parse_json, read_lines
 
+_SUFFIXES = (".jsonl", ".json", ".parquet")
+
 Located = tuple[str, Any]
 """The location of a row, for messages, and the row or the error of reading it."""
 
@@ -29,6 +31,20 @@ def read_rows(spec: str | Path) -> Iterator[Located]:
             raise ValueError(f"{path}: no such file; check the path (data.train, data.eval)")
         return readers[path.suffix](path)
     return _hub(str(spec))
+
+
+def check_dataset(spec: str, key: str) -> None:
+    """Check a dataset on this machine; a name on the hub is checked when it is read.
+
+    Raises:
+        ValueError: There is no such file or folder; names the key of the configuration.
+    """
+    is_file = Path(spec).suffix in _SUFFIXES
+    path = Path(spec if is_file else spec.partition("@")[0])
+    looks_local = is_file or spec.startswith((".", "/", "~"))
+    if looks_local and not (path.is_file() if is_file else path.exists()):
+        kind = "file" if is_file else "file or folder"
+        raise ValueError(f"{path}: no such {kind}; check the path ({key})")
 
 
 def media_folder(spec: str | Path) -> Path:

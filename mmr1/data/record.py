@@ -7,7 +7,7 @@ import binascii
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -46,7 +46,9 @@ def read_records(path: str | Path, media_root: str | Path | None = None) -> list
 def _read_each(path: Path, root: Path) -> Iterator[Sample]:
     for number, line in read_lines(path):
         try:
-            yield decode(parse_json(line), root)
+            row = parse_json(line)
+            refuse_lone_surrogates(row)
+            yield decode(row, root)
         except ValueError as error:
             raise ValueError(f"{path}:{number}: {error}") from error
 
@@ -192,6 +194,31 @@ def parse_json(text: str) -> Any:
         return json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
+
+
+def refuse_lone_surrogates(value: Any, key: str = "") -> None:
+    """Refuse text that UTF-8 has not: half of a surrogate pair, as ``"\\ud800"`` in JSON.
+
+    No tokenizer reads it, and no file could hold the rollouts of such a row.
+
+    Raises:
+        ValueError: Names the key.
+    """
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            half = ascii(value[error.start])[1:-1]
+            raise ValueError(
+                f"'{key}' holds {half}, half of a surrogate pair, which is no character; remove it"
+            ) from None
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            refuse_lone_surrogates(str(name), "a key")
+            refuse_lone_surrogates(inner, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            refuse_lone_surrogates(inner, f"{key}[{index}]")
 
 
 def dump(value: Any) -> str:

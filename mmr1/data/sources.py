@@ -10,6 +10,7 @@ from mmr1.config import Config, DataConfig
 from mmr1.data.forms import Place, read_row
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
+from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
 
@@ -65,6 +66,7 @@ def read_samples(spec: str | Path, config: DataConfig) -> Iterator[tuple[str, Sa
 def _sample(row: Any, place: Place, form: str | None) -> Sample:
     if not isinstance(row, dict):
         raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
+    refuse_lone_surrogates(row)
     return read_row(row, place, form)
 
 

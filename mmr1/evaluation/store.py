@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmr1.config import Config
-from mmr1.config.file import dump_yaml
+from mmr1.config.file import published, write_yaml
 from mmr1.report.run_reader import read_lines
 from mmr1.trainer.runs.output import append_json
 from mmr1.trainer.validation.evaluate import Evaluation, Row, write_evaluation
@@ -62,7 +62,7 @@ class Store:
         file = self._folder / "settings.json"
         if not file.exists():
             file.write_text(json.dumps(self._settings, indent=2) + "\n")
-            (self._folder / "config.yaml").write_text(dump_yaml(self.config))
+            write_yaml(self._folder / "config.yaml", self.config)
         append_json(self._folder / "completions.jsonl", rows)
 
     def finish(self, result: Evaluation) -> None:
@@ -72,7 +72,7 @@ class Store:
 
 def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     """Everything that a completion and its score depend on, mostly keys of the configuration."""
-    tree = config.model_dump(mode="json")
+    tree = published(config)
     values = {key: tree[key] for key in DECIDING}
     values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
     values |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}

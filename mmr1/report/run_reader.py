@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from mmr1.config.secrets import publish
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -17,7 +19,8 @@ class Run:
 
     Attributes:
         folder: The run's output directory.
-        config: ``config.yaml``, not validated, so that runs of other versions can be shown.
+        config: ``config.yaml``, not validated, so that runs of other versions can be shown;
+            credentials masked.
     """
 
     folder: Path
@@ -83,7 +86,7 @@ def open_run(folder: Path) -> Run:
         raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{file}: the configuration must be a mapping of keys to values")
-    return Run(folder, config)
+    return Run(folder, publish(config))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

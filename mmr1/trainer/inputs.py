@@ -11,7 +11,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.rewards import CompositeReward
-from mmr1.rollout.build import check_engine
+from mmr1.rollout.installed import check_engine
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import check_gold

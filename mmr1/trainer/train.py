@@ -27,7 +27,8 @@ from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.resume import restore, snapshot
 from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.output import RunDirectory, check_directory, finished
+from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.output import RunDirectory, finished
 from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
@@ -109,7 +110,6 @@ def _train(
     directory: RunDirectory,
     timer: PhaseTimer,
 ) -> Path:
-    directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory, config.rewards.functions)
     display.say("starting the rollout engine")
     with timer("engine"):
@@ -138,6 +138,8 @@ def _train(
         with timer("parity check"):
             agreement = parity_summary(config, inputs, engine, workers.policy)
         display.say(agreement)
+        directory.begin()
+        directory.log_dropped(inputs.dropped)
 
         def keep(step: Step) -> None:
             _log(config, directory, trackers, step, inputs.media)

@@ -29,7 +29,8 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
 from mmr1.trainer.offline.dpo import Pair, dpo_step, with_reference_logprobs
 from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.output import RunDirectory, check_directory
+from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
@@ -77,13 +78,14 @@ def _train(
     model_inputs = ModelInputs(inputs.family, inputs.media)
     packed_model = build_packed_model(config, model, model_inputs, temperature, features)
     optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    directory.log_dropped(inputs.dropped)
     display = Display(config.trainer, directory)
     display.say("starting the rollout engine")
     log = directory.path / "engine.log"
     engine = build_engine(config, inputs.family, inputs.media, log, model, features)
     with closing(engine):
         display.say(parity_summary(config, inputs, engine, packed_model))
+        directory.begin()
+        directory.log_dropped(inputs.dropped)
 
         def record(step: Step) -> None:
             directory.log(step.stats)

@@ -26,7 +26,8 @@ from mmr1.trainer.models.state import (
     save_progress,
 )
 from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.output import RunDirectory, check_directory
+from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
@@ -120,7 +121,6 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
         log_to_file(directory.path / "train.log"),
         Trackers(config, directory.path) as trackers,
     ):
-        directory.log_dropped(records.dropped)
         display = Display(config.trainer, directory)
         sampler = records.sampler(config.seed)
         stateful: dict[str, HasState] = {"optimizer": task.optimizer, "sampler": sampler}
@@ -129,6 +129,8 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
             load_snapshot(checkpoint_before, task.optimizer)
             steps_done = load_progress(checkpoint_before, stateful)
             display.say(f"continuing after step {steps_done}")
+        directory.begin()
+        directory.log_dropped(records.dropped)
 
         def record(step: Step) -> None:
             directory.log(step.stats)

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from mmr1.config import Config
-from mmr1.config.file import load_config
+from mmr1.config.file import read_written, write_yaml
 from mmr1.trainer.models.lora import ADAPTER_FOLDER
 from mmr1.trainer.models.state import TRAINING
 from mmr1.trainer.runs.checkpoint import MANIFEST, MANIFEST_DIGEST, verify_checkpoint
@@ -70,8 +70,8 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
     manifest = verify_checkpoint(checkpoint)
     source = checkpoint / ADAPTER_FOLDER if adapter else checkpoint
     shutil.copytree(source, output, ignore=lambda _, names: _LEFT_OUT & set(names))
-    shutil.copy(run / "config.yaml", output / "mmr1_config.yaml")
-    config = load_config(run / "config.yaml")
+    write_yaml(output / "mmr1_config.yaml", read_written(run / "config.yaml"))
+    config = read_written(output / "mmr1_config.yaml")  # the card too is without credentials
     (output / "README.md").write_text(_card(config, manifest, output.name, adapter))
     return output
 

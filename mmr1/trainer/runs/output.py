@@ -19,7 +19,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mmr1.config import Config
-from mmr1.config.file import dump_yaml, load_config
+from mmr1.config.file import write_yaml
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
@@ -30,33 +30,6 @@ from mmr1.trainer.runs.checkpoint import (
 )
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache, PreparedMedia
-
-FREE_SECTIONS = ("trainer", "eval", "resources")
-"""Sections that may change when a run is resumed; they do not affect what a step computes."""
-
-
-def check_directory(config: Config, *, resume: bool) -> None:
-    """Check the output directory before anything is loaded.
-
-    Raises:
-        ValueError: It holds another run, or the configuration to be resumed has changed.
-    """
-    path = Path(config.trainer.output_dir)
-    if not any((path / name).exists() for name in ("config.yaml", "metrics.jsonl")):
-        return
-    if not resume:
-        raise ValueError(
-            f"trainer.output_dir '{path}' already holds a run; continue it with --resume, name "
-            "another directory, or remove this one"
-        )
-    before = load_config(path / "config.yaml")
-    if changed := changed_keys(before, config):
-        raise ValueError(
-            f"{path / 'config.yaml'}: the run was started with another {', '.join(changed)}; "
-            f"resume it with `mmr1 train {path / 'config.yaml'} --resume`, or name another "
-            "trainer.output_dir "
-            f"(only {', '.join(FREE_SECTIONS)} may change)"
-        )
 
 
 def finished(config: Config) -> Path | None:
@@ -79,19 +52,6 @@ def finished(config: Config) -> Path | None:
     return last
 
 
-def changed_keys(before: Config, now: Config) -> list[str]:
-    """The keys outside ``FREE_SECTIONS`` whose values differ, as ``section.key``."""
-    old, new = before.model_dump(mode="json"), now.model_dump(mode="json")
-    changed = []
-    for section in (s for s in new if s not in FREE_SECTIONS and old[s] != new[s]):
-        if isinstance(new[section], dict):
-            keys = [k for k in new[section] if old[section].get(k) != new[section][k]]
-            changed += [f"{section}.{key}" for key in keys]
-        else:
-            changed.append(section)
-    return changed
-
-
 class RunDirectory:
     """The directory of a new or resumed run, locked so that only this process writes into it.
 
@@ -103,7 +63,7 @@ class RunDirectory:
         self.path = Path(config.trainer.output_dir)
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.path / "run.lock")
-        (self.path / "config.yaml").write_text(dump_yaml(config))
+        self._config = config
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoints = Checkpoints(
             self.path / "checkpoints",
@@ -113,11 +73,19 @@ class RunDirectory:
         )
 
     def last_checkpoint(self, warn: Callable[[str], None]) -> Path | None:
-        """The latest undamaged checkpoint, or None; removes the logs of the steps after it."""
-        checkpoint = latest_valid_checkpoint(self.path / "checkpoints", warn)
-        self._rewind(0 if checkpoint is None else step_of(checkpoint))
-        self.checkpoints.last = checkpoint
-        return checkpoint
+        """The latest undamaged checkpoint, or None."""
+        self.checkpoints.last = latest_valid_checkpoint(self.path / "checkpoints", warn)
+        return self.checkpoints.last
+
+    def begin(self) -> None:
+        """Write ``config.yaml``, and remove the logs of the steps after the last checkpoint.
+
+        Called once nothing can refuse the run any more. A run that is refused thus leaves the
+        directory as it was, but for the lock and the logs of its processes.
+        """
+        last = self.checkpoints.last
+        self._rewind(0 if last is None else step_of(last))
+        write_yaml(self.path / "config.yaml", self._config)
 
     def close(self) -> None:
         """Wait for a checkpoint that is being written, and release the lock."""
@@ -185,9 +153,13 @@ class RunDirectory:
 
 
 def append_json(path: Path, rows: Iterable[Any]) -> None:
-    """Append objects to a JSON Lines file."""
+    """Append objects to a JSON Lines file.
+
+    A lone surrogate, which UTF-8 has not and a reward server's message may have, is written as the
+    escape that JSON has for it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 

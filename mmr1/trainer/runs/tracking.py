@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from mmr1.config import Config
+from mmr1.config.file import published
 from mmr1.types import MediaRef, ScoredGroup, StepStats
 
 TABLE_ROWS = 64
@@ -73,7 +74,7 @@ class Start:
 
     Attributes:
         folder: The run's directory.
-        config: The resolved configuration.
+        config: The resolved configuration, without credentials.
     """
 
     folder: Path
@@ -115,7 +116,7 @@ class Trackers:
     """The trackers of a run: a context that flushes them when it ends."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        start = Start(folder, config.trainer.project_name, config.model_dump(mode="json"))
+        start = Start(folder, config.trainer.project_name, published(config))
         self._threads = [
             _Thread(name, partial(_start, name, start))
             for name in dict.fromkeys(config.trainer.trackers)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
 
 from mmr1.adapters import unwrapped
-from mmr1.registry import suggest
 from mmr1.vision.families.family import Architecture, ModelFamily, ModelParts
+from mmr1.vision.families.model_path import check_directory_of_model, check_model_type
 from mmr1.vision.families.registry import FAMILIES
 
 
@@ -39,12 +38,7 @@ def find_architecture(path: str, key: str = "model.path") -> Architecture:
         ValueError: There is no model, or no family for it.
     """
     model_type = _model_type(path, key)
-    if model_type not in FAMILIES.names():
-        raise ValueError(
-            f"{key} '{path}' is a '{model_type}' model{suggest(model_type, FAMILIES.names())}; "
-            f"mmr1 trains vision-language models of type {', '.join(sorted(FAMILIES.names()))}, "
-            "and those of families that a plugin adds (docs/models.md)"
-        )
+    check_model_type(model_type, path, key)
     return architecture_named(model_type)
 
 
@@ -70,13 +64,7 @@ def model_parts(model: Any) -> ModelParts:
 
 
 def _model_type(path: str, key: str) -> str:
-    # A path that looks like one must exist: the hub's error for it would speak of repositories.
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
-    if (looks_local or Path(path).exists()) and not (Path(path) / "config.json").is_file():
-        raise ValueError(
-            f"{key} '{path}' is not a model directory (no config.json there); "
-            "make a small one with 'mmr1 model new' or name a Hugging Face model"
-        )
+    check_directory_of_model(path, key)
     try:
         # Not AutoConfig: a plugin may have to be imported before transformers knows the type.
         settings, _ = PretrainedConfig.get_config_dict(path)

@@ -59,3 +59,19 @@ def test_what_cannot_be_exported_is_named(checkpoint, tiny_model, tmp_path):
     with pytest.raises(DamagedCheckpointError, match=r"model.safetensors is not what was written"):
         export(checkpoint, tmp_path / "out")
     weights.write_bytes(whole)
+
+
+def test_the_copy_of_the_configuration_has_no_credentials(checkpoint, tmp_path, monkeypatch):
+    written = checkpoint.parent.parent / "config.yaml"
+    before = written.read_text()
+    monkeypatch.delenv("JUDGE_TOKEN", raising=False)  # an export needs no credential
+    judge = "judge: {use: 'http://me:hunter2@h', options: {token: '${oc.env:JUDGE_TOKEN}'}}"
+    written.write_text(before.replace("  functions:\n", f"  functions:\n    {judge}\n"))
+    assert "hunter2" in written.read_text()
+    copy = export(checkpoint, tmp_path / "out") / "mmr1_config.yaml"
+    assert "http://***@h" in copy.read_text()
+    assert "token: ${oc.env:JUDGE_TOKEN}" in copy.read_text()
+    assert copy.stat().st_mode & 0o777 == 0o600
+    for file in (tmp_path / "out").glob("*.md"):
+        assert "hunter2" not in file.read_text()
+    written.write_text(before)

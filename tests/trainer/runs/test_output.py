@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mmr1.config import Config
-from mmr1.trainer.runs.output import RunDirectory
+from mmr1.trainer.runs.output import RunDirectory, append_json
 
 HOLD = """
 import sys, time
@@ -41,3 +42,11 @@ def test_the_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
         RunDirectory(config)
     directory.close()
     RunDirectory(config).close()
+
+
+def test_text_that_utf8_has_not_is_logged_as_json_escapes_it(tmp_path: Path) -> None:
+    rows = [{"error": "a \ud800 b"}, {"error": "naïve 数"}]
+    append_json(tmp_path / "rows.jsonl", rows)
+    text = (tmp_path / "rows.jsonl").read_text(encoding="utf-8")
+    assert [json.loads(line) for line in text.splitlines()] == rows
+    assert "naïve 数" in text

@@ -244,3 +244,18 @@ def test_stored_values_are_those_of_metrics_jsonl(name, tracked):
 def test_rollouts_are_shown(name, pattern, tracked):
     pytest.importorskip(name)
     assert list(tracked.glob(pattern))
+
+
+def test_a_tracker_is_given_no_credentials(monkeypatch, tmp_path):
+    starts = []
+    plug(monkeypatch, lambda start: starts.append(start) or Recorder())
+    judge = {"use": "http://me:hunter2@judge.example", "options": {"headers": {"X-Key": "hunter2"}}}
+    run = Config(
+        model={"path": "x"},
+        rewards={"functions": {"judge": judge}},
+        trainer={"trackers": ["tensorboard"]},
+    )
+    with Trackers(run, tmp_path):
+        pass
+    assert "hunter2" not in json.dumps(starts[0].config)
+    assert starts[0].config["rewards"]["functions"]["judge"]["use"] == "http://***@judge.example"

@@ -139,6 +139,7 @@ def load_family(path: str, config: Any, **video_options: float) -> Qwen25VLFamil
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
     tokenizer = processor.tokenizer
+    _check_tokenizer(path, processor, config)
     stop_ids = _stop_ids(path, tokenizer)
     vision_ids = {tokenizer.convert_tokens_to_ids(name) for name in VISION_TOKENS}
     never = (vision_ids | {tokenizer.pad_token_id}) - {None, *stop_ids}
@@ -153,6 +154,25 @@ def load_family(path: str, config: Any, **video_options: float) -> Qwen25VLFamil
         tokens_per_second=float(config.vision_config.tokens_per_second),
         forbidden_ids=tuple(sorted(never)),
     )
+
+
+def _check_tokenizer(path: str, processor: Any, config: Any) -> None:
+    """Without its file transformers makes an empty tokenizer, and says nothing."""
+    tokenizer = processor.tokenizer
+    for token, expected in (
+        ("<|image_pad|>", config.image_token_id),
+        ("<|video_pad|>", config.video_token_id),
+    ):
+        if tokenizer.convert_tokens_to_ids(token) != expected:
+            raise ValueError(
+                f"model.path '{path}': its tokenizer ({len(tokenizer)} tokens) has no {token} with "
+                f"the id {expected} of config.json; copy tokenizer.json and tokenizer_config.json "
+                "of the model there"
+            )
+    if not processor.chat_template:
+        raise ValueError(
+            f"model.path '{path}' has no chat template; copy chat_template.jinja of the model there"
+        )
 
 
 def _stop_ids(path: str, tokenizer: Any) -> tuple[int, ...]:

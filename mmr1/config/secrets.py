@@ -1,0 +1,161 @@
+"""Credentials in a configuration: which values are some, and what is written in their place.
+
+A value is a credential by its key (``headers``, ``token``, ``api_key``, ``password``, ``secret``,
+``authorization``, and names that end in them), or by ``user:password@`` or ``?token=...`` in a URL.
+One that the configuration takes from the environment is written as that reference. One that was
+given in clear is written as ``***``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+MASK = "***"
+REMEDY = "write ${oc.env:NAME} in its place, and set NAME in the environment"
+
+Key = tuple[str | int, ...]
+"""The names and indices that lead to a value."""
+
+_WORDS = (
+    r"(headers?|token|password|passwd|passphrase|secrets?|authorization|credentials?|cookie"
+    r"|(api|access|secret|private|auth)[_-]?key)"
+)
+_SECRET_NAME = re.compile(rf"(^|[_-]){_WORDS}$", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(rf"(^|_){_WORDS}(_|$)", re.IGNORECASE)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_VARIABLE = re.compile(r"\$\{oc\.env:\s*([^},\s]+)\s*(,[^}]*)?\}")
+_REFERENCE = re.compile(r"\$\{[^}]+\}")
+_USER_INFO = re.compile(r"(?<=://)[^/\s]*(?=@)")
+_PARAMETER = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s,]+)")
+
+
+def publish(tree: Any, references: Mapping[Key, str] | None = None, path: Key = ()) -> Any:
+    """The tree as it may be written: references in place of credentials, or ``***``.
+
+    Args:
+        tree: Mappings, lists and values.
+        references: What the configuration file has at a key, by :func:`find_references`.
+        path: Where the tree is in the whole configuration.
+    """
+    if references and path in references:
+        return references[path]
+    if isinstance(tree, Mapping):
+        return {key: publish(value, references, (*path, key)) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [publish(value, references, (*path, i)) for i, value in enumerate(tree)]
+    if _is_secret(path) and tree not in (None, "") and not isinstance(tree, bool):
+        return tree if is_reference(tree) else MASK
+    return mask_text(tree) if isinstance(tree, str) else tree
+
+
+def mask_text(text: str) -> str:
+    """The text with the credentials of its URLs masked; references stay."""
+    return _PARAMETER.sub(_masked_parameter, _USER_INFO.sub(_masked_user_info, text))
+
+
+def find_references(raw: Any, resolved: Any, path: Key = ()) -> dict[Key, str]:
+    """The credentials that a configuration takes from elsewhere, as it writes them.
+
+    A default inside ``${oc.env:NAME,default}`` is left out, for it is in clear.
+
+    Args:
+        raw: The tree with its interpolations.
+        resolved: The same tree without them.
+        path: Where the two are in the whole configuration.
+    """
+    children: Iterable[tuple[str | int, Any, Any]] = ()
+    if isinstance(raw, Mapping) and isinstance(resolved, Mapping):
+        children = [(key, raw.get(key), value) for key, value in resolved.items()]
+    elif isinstance(raw, list) and isinstance(resolved, list):
+        children = zip(range(len(raw)), raw, resolved, strict=True)
+    elif isinstance(raw, str) and isinstance(resolved, str) and is_reference(raw):
+        is_credential = _is_secret(path) or mask_text(resolved) != resolved
+        written = mask_text(_VARIABLE.sub(r"${oc.env:\1}", raw))
+        return {path: written} if is_credential or _names_secret_variable(raw) else {}
+    references: dict[Key, str] = {}
+    for key, below, value in children:
+        references |= find_references(below, value, (*path, key))
+    return references
+
+
+def masked_keys(tree: Any, path: Key = ()) -> list[str]:
+    """The keys at which a published tree has ``***`` instead of a credential."""
+    return [".".join(map(str, key)) for key, value in _leaves(tree, path) if _is_masked(key, value)]
+
+
+def secret_keys(tree: Any, path: Key = ()) -> list[str]:
+    """The keys of a published tree that have ``***`` or a reference to a credential."""
+    masked = masked_keys(tree, path)
+    return masked + [
+        ".".join(map(str, key)) for key, value in _leaves(tree, path) if is_reference(value)
+    ]
+
+
+def is_same(before: Any, now: Any) -> bool:
+    """Are two published trees equal? A credential equals whatever stands in its place."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        return before.keys() == now.keys() and all(is_same(before[k], now[k]) for k in before)
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) == len(now) and all(map(is_same, before, now))
+    if before is None or now is None or before == now:
+        return before == now
+    shapes = [_shape(value) if isinstance(value, str) else value for value in (before, now)]
+    return MASK in shapes or shapes[0] == shapes[1]
+
+
+def is_reference(value: Any) -> bool:
+    """Does the text take something from the environment or from another key?"""
+    return isinstance(value, str) and _REFERENCE.search(value) is not None
+
+
+def _shape(text: str) -> str:
+    """The text without its credentials, in clear or not."""
+    return _REFERENCE.sub(MASK, _USER_INFO.sub(MASK, text))
+
+
+def _is_masked(path: Key, value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    return (_is_secret(path) and value == MASK) or f"://{MASK}@" in value or f"={MASK}" in value
+
+
+def _leaves(tree: Any, path: Key) -> Iterator[tuple[Key, Any]]:
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from _leaves(value, (*path, key))
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            yield from _leaves(value, (*path, index))
+    else:
+        yield path, tree
+
+
+def _is_secret(path: Key) -> bool:
+    """Is a key on the way there the name of a credential? Names that users choose do not count."""
+    if path[:2] == ("data", "train"):
+        return False
+    names = path[3:] if path[:2] == ("rewards", "functions") else path
+    return any(isinstance(name, str) and _is_secret_name(name) for name in names)
+
+
+def _is_secret_name(name: str) -> bool:
+    return _SECRET_NAME.search(_CAMEL.sub("_", name)) is not None
+
+
+def _names_secret_variable(raw: str) -> bool:
+    return any(_SECRET_VARIABLE.search(match[1]) for match in _VARIABLE.finditer(raw))
+
+
+def _masked_user_info(match: re.Match[str]) -> str:
+    """Nothing of ``user:password`` is in clear but the name of the user."""
+    user, colon, password = _VARIABLE.sub("", match[0]).partition(":")
+    is_clear = bool(password) or not is_reference(match[0]) or (bool(user) and not colon)
+    return MASK if is_clear else match[0]
+
+
+def _masked_parameter(match: re.Match[str]) -> str:
+    name, value = match[1], match[2]
+    is_credential = name.lower() in ("key", "sig", "signature") or _is_secret_name(name)
+    return f"{name}={MASK}" if is_credential and not is_reference(value) else match[0]

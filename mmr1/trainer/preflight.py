@@ -1,0 +1,102 @@
+"""What the configuration and the file system tell, checked before torch is imported.
+
+A wrong path or name is told within a second or two, and not after a minute of imports and loading.
+What the records and the model hold is checked later, by ``inputs.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mmr1.config import Config, RewardFunctionConfig
+from mmr1.data.forms import check_form
+from mmr1.data.readers import check_dataset
+from mmr1.data.templates import load_template
+from mmr1.registry import check_file
+from mmr1.rewards.builtin import REWARDS
+from mmr1.rewards.plugins.addresses import is_url
+from mmr1.rollout.installed import check_engine
+from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.tracking import check_trackers
+from mmr1.vision.families.model_path import check_directory_of_model, check_model_path
+
+REWARD_MODEL = "reward_model"
+
+
+def check_training(config: Config, *, resume: bool, samples: bool) -> None:
+    """Check the configuration of a training run.
+
+    Args:
+        resume: Continue the run in ``trainer.output_dir``.
+        samples: The command samples completions and scores them: ``mmr1 train``, iterative DPO.
+
+    Raises:
+        ValueError: A path or a name is wrong. Nothing has been written, and torch not imported.
+    """
+    check_directory(config, resume=resume)
+    check_trackers(config.trainer.trackers)
+    check_model_path(config.model.path)
+    critic = config.algorithm.critic
+    if samples and critic is not None and critic.path is not None:
+        check_directory_of_model(critic.path, "algorithm.critic.path")
+    train = config.data.train or {}
+    for spec in [train] if isinstance(train, str) else train:
+        check_dataset(spec, "data.train")
+    if samples:
+        _check_dataset_if_set(config.data.eval, "data.eval")
+        _check_dataset_if_set(config.data.ptx, "data.ptx")
+        _check_rewards(config)
+        check_engine(config)
+    _check_data_keys(config)
+
+
+def check_evaluation(config: Config) -> None:
+    """Check the configuration of an evaluation.
+
+    Raises:
+        ValueError: A path or a name is wrong. Nothing has been written, and torch not imported.
+    """
+    models = {f"eval.models.{name}": path for name, path in config.eval.models.items()}
+    for key, path in (models or {"model.path": config.model.path}).items():
+        check_model_path(path, key)
+    for name, spec in config.eval.data.items():
+        check_dataset(spec, f"eval.data.{name}")
+    if not config.eval.data:
+        _check_dataset_if_set(config.data.eval, "data.eval")
+    _check_rewards(config)
+    check_engine(config)
+    _check_data_keys(config)
+
+
+def _check_dataset_if_set(spec: str | None, key: str) -> None:
+    if spec is not None:
+        check_dataset(spec, key)
+
+
+def _check_data_keys(config: Config) -> None:
+    data = config.data
+    if data.format is not None:
+        check_form(data.format)
+    if data.prompt_template:
+        load_template(data.prompt_template)
+    if data.media_root is not None and not Path(data.media_root).is_dir():
+        raise ValueError(f"data.media_root '{data.media_root}': no such folder")
+
+
+def _check_rewards(config: Config) -> None:
+    for name, function in config.rewards.functions.items():
+        use = function.use or name
+        if use == REWARD_MODEL:
+            _check_reward_model(name, function)
+        elif use not in REWARDS.builtin and not is_url(use):
+            REWARDS.check(use)
+            check_file(use)
+
+
+def _check_reward_model(name: str, function: RewardFunctionConfig) -> None:
+    path = function.options.get("path")
+    if isinstance(path, str) and not Path(path).is_dir():
+        raise ValueError(
+            f"rewards.functions.{name}.options.path '{path}': no such folder; name a checkpoint of "
+            "mmr1 rm"
+        )

@@ -1,0 +1,78 @@
+"""Is the output directory of a run free, or does it hold the run that is to be resumed?
+
+Imports no torch: this is asked before anything is loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mmr1.config import Config
+from mmr1.config.file import published, read_written
+from mmr1.config.secrets import is_same
+
+FREE_SECTIONS = ("trainer", "eval", "resources")
+"""Sections that may change when a run is resumed; they do not affect what a step computes."""
+_ANOTHER = "name another trainer.output_dir, or remove this one"
+
+
+def check_directory(config: Config, *, resume: bool) -> None:
+    """Check the output directory before anything is loaded.
+
+    A run that failed before its first step leaves nothing to resume: its directory is free.
+
+    Raises:
+        ValueError: It holds another run, files that no configuration explains, or a run whose
+            configuration has changed.
+    """
+    path = Path(config.trainer.output_dir)
+    written = path / "config.yaml"
+    held = _held(path)
+    if not held and (not written.exists() or (path / "run.lock").exists()):
+        return
+    if not resume:
+        names = ", ".join(held or [written.name])
+        raise ValueError(
+            f"trainer.output_dir '{path}' already holds a run ({names}); continue it with "
+            f"--resume, {_ANOTHER}"
+        )
+    if not written.exists():
+        raise ValueError(
+            f"trainer.output_dir '{path}' holds {', '.join(held)} and no config.yaml, so nothing "
+            f"shows that they are of this run; put its config.yaml back, {_ANOTHER}"
+        )
+    if changed := changed_keys(read_written(written), config):
+        raise ValueError(
+            f"{written}: the run was started with another {', '.join(changed)}; "
+            f"resume it with `mmr1 train {written} --resume`, or name another trainer.output_dir "
+            f"(only {', '.join(FREE_SECTIONS)} may change)"
+        )
+
+
+def changed_keys(before: Config, now: Config) -> list[str]:
+    """The keys outside ``FREE_SECTIONS`` whose values differ, as ``section.key``.
+
+    Credentials are not compared: what is written of a run does not hold them.
+    """
+    old, new = published(before), published(now)
+    changed = []
+    for section in (s for s in new if s not in FREE_SECTIONS):
+        if isinstance(new[section], dict):
+            keys = [k for k in new[section] if not _same(old[section], new[section], k)]
+            changed += [f"{section}.{key}" for key in keys]
+        elif not is_same(old[section], new[section]):
+            changed.append(section)
+    return changed
+
+
+def _same(old: dict[str, Any], new: dict[str, Any], key: str) -> bool:
+    return is_same(old.get(key), new[key])
+
+
+def _held(path: Path) -> list[str]:
+    """What steps have left in the directory."""
+    checkpoints = sorted((path / "checkpoints").glob("step_*"))
+    last = [str(checkpoints[-1].relative_to(path))] if checkpoints else []
+    logs = [name for name in ("metrics.jsonl", "rollouts") if (path / name).exists()]
+    return logs + last

@@ -1,0 +1,205 @@
+"""Credentials of a configuration: used, and written nowhere."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mmr1.config import Config
+from mmr1.config.file import dump_yaml, load_config, published, read_written, write_yaml
+from mmr1.config.secrets import mask_text, publish
+from mmr1.report.report_command import make_report
+from mmr1.trainer.runs.existing import changed_keys
+
+SECRET = "hunter2-very-secret"
+FILE = """
+model: {path: a}
+data: {train: rows.jsonl}
+rewards:
+  functions:
+    judge:
+      use: http://%s@judge.example:1/score
+      options: {headers: {Authorization: "Bearer %s"}, urls: ["http://%s@b.example/?api_key=%s&n=2"]}
+"""
+HEADERS = "rewards.functions.judge.options.headers.Authorization"
+
+
+@pytest.fixture
+def clear(tmp_path: Path) -> Path:
+    """A configuration whose credentials stand in clear."""
+    path = tmp_path / "clear.yaml"
+    path.write_text(FILE % (f"me:{SECRET}", SECRET, SECRET, SECRET))
+    return path
+
+
+@pytest.fixture
+def referring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, with its credentials in the environment."""
+    monkeypatch.setenv("JUDGE", SECRET)
+    path = tmp_path / "referring.yaml"
+    path.write_text(FILE % ("me:${oc.env:JUDGE}", *["${oc.env:JUDGE}"] * 3))
+    return path
+
+
+def test_what_is_given_in_clear_is_used_and_masked_where_it_is_written(clear):
+    config = load_config(clear)
+    judge = config.rewards.functions["judge"]
+    assert judge.options["headers"] == {"Authorization": f"Bearer {SECRET}"}
+    assert judge.use == f"http://me:{SECRET}@judge.example:1/score"
+    text = dump_yaml(config)
+    assert SECRET not in text
+    first, rest = text.split("\n", 1)
+    assert first.startswith("# ")
+    assert HEADERS in first
+    assert "${oc.env:NAME}" in first
+    written = yaml.safe_load(rest)["rewards"]["functions"]["judge"]
+    assert written["use"] == "http://***@judge.example:1/score"
+    assert written["options"]["headers"] == {"Authorization": "***"}
+    assert written["options"]["urls"] == ["http://***@b.example/?api_key=***&n=2"]
+
+
+def test_what_comes_from_the_environment_stays_a_reference(referring, monkeypatch, tmp_path):
+    config = load_config(referring)
+    text = dump_yaml(config)
+    assert SECRET not in text
+    assert not text.startswith("#")
+    assert "Bearer ${oc.env:JUDGE}" in text
+    (tmp_path / "again.yaml").write_text(text)
+    monkeypatch.setenv("JUDGE", "another")
+    again = load_config(tmp_path / "again.yaml").rewards.functions["judge"]
+    assert again.options["headers"] == {"Authorization": "Bearer another"}
+    assert again.use == "http://me:another@judge.example:1/score"
+
+
+def test_a_whole_address_and_a_default_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUDGE_URL", f"http://me:{SECRET}@judge.example")
+    monkeypatch.delenv("UNSET", raising=False)
+    monkeypatch.setenv("SEED", "7")
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "model: {path: a}\nseed: ${oc.env:SEED}\n"
+        "rewards: {functions: {judge: {use: '${oc.env:JUDGE_URL}', "
+        f"options: {{apiKey: '${{oc.env:UNSET,{SECRET}}}', other: '${{oc.env:JUDGE_URL}}'}}}}}}}}\n"
+    )
+    tree = published(load_config(path))
+    assert SECRET not in json.dumps(tree)
+    judge = tree["rewards"]["functions"]["judge"]
+    assert judge["use"] == judge["options"]["other"] == "${oc.env:JUDGE_URL}"
+    assert judge["options"]["apiKey"] == "${oc.env:UNSET}"
+    assert tree["seed"] == 7  # no credential: the value that the run had
+
+
+def test_no_key_of_our_own_is_taken_for_a_credential():
+    config = Config(
+        model={"path": "a"},
+        data={"train": {"token": 1.0, "b.jsonl": 2.0}},
+        rewards={"functions": {"secret": {"use": "math", "weight": 2.0}}},
+        rollout={"sampling": {"max_tokens": 5}},
+    )
+    assert published(config) == config.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://a:b@h1/x,https://c:d@h2", "http://***@h1/x,https://***@h2"),
+        ("https://user:p@ss@host/path", "https://***@host/path"),
+        ("http://${oc.env:U}:${oc.env:P}@host", "http://${oc.env:U}:${oc.env:P}@host"),
+        ("http://u:p@${oc.env:HOST}", "http://***@${oc.env:HOST}"),
+        ("http://h/?key=abc&split=train", "http://h/?key=***&split=train"),
+        ("write to me@home.example", "write to me@home.example"),
+    ],
+)
+def test_credentials_in_addresses(text, shown):
+    assert mask_text(text) == shown
+
+
+def test_every_kind_of_value_under_a_secret_key_is_masked():
+    options = {"password": 1234, "my-token": ["a", "b"], "secret": {"x": "y"}, "n_tokens": 3}
+    assert publish({"options": {**options, "api_key": None, "keys": "a"}}) == {
+        "options": {
+            "password": "***",
+            "my-token": ["***", "***"],
+            "secret": {"x": "***"},
+            "n_tokens": 3,
+            "api_key": None,
+            "keys": "a",
+        }
+    }
+
+
+def test_only_the_owner_may_read_a_file_that_has_credentials(clear, referring, tmp_path):
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    for source in (clear, referring):
+        target = tmp_path / "written.yaml"
+        target.write_text("before")
+        target.chmod(0o644)
+        write_yaml(target, load_config(source))
+        assert mode(target) == 0o600
+    write_yaml(tmp_path / "plain.yaml", Config(model={"path": "a"}))
+    assert mode(tmp_path / "plain.yaml") & 0o400
+    (tmp_path / "plain.txt").touch()
+    assert mode(tmp_path / "plain.yaml") == mode(tmp_path / "plain.txt")
+
+
+def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    target = tmp_path / "config.yaml"
+    target.write_text("before")
+
+    def fail(descriptor: int) -> None:
+        assert target.read_text() == "before"
+        raise OSError("no space")
+
+    monkeypatch.setattr("mmr1.config.file.os.fsync", fail)
+    with pytest.raises(OSError, match="no space"):
+        write_yaml(target, Config(model={"path": "a"}))
+    assert target.read_text() == "before"
+
+
+def test_resuming_needs_no_credential_to_compare(clear, referring, tmp_path, monkeypatch):
+    for source in (clear, referring):
+        config = load_config(source)
+        write_yaml(tmp_path / "config.yaml", config)
+        for now in (clear, referring):
+            assert changed_keys(read_written(tmp_path / "config.yaml"), load_config(now)) == []
+        other = load_config(source, ["rewards.functions.judge.use=http://other.example"])
+        before = read_written(tmp_path / "config.yaml")
+        assert changed_keys(before, other) == ["rewards.functions"]
+    monkeypatch.delenv("JUDGE")
+    assert changed_keys(read_written(tmp_path / "config.yaml"), load_config(clear)) == []
+
+
+def test_a_masked_configuration_is_not_run(clear, tmp_path, mmr1):
+    write_yaml(tmp_path / "config.yaml", load_config(clear))
+    code, _, message = mmr1("train", tmp_path / "config.yaml")
+    assert code == 2
+    assert HEADERS in message
+    assert "${oc.env:NAME}" in message
+
+
+def test_dry_run_and_errors_mask(clear, mmr1):
+    code, out, _ = mmr1("train", clear, "--dry-run")
+    assert code == 0
+    assert SECRET not in out
+    assert "***" in out
+    wrong = f"rewards.functions.judge.use=[http://me:{SECRET}@h]"
+    code, out, message = mmr1("train", clear, wrong, "--dry-run")
+    assert code == 2
+    assert "rewards.functions.judge.use" in message
+    assert SECRET not in out + message
+
+
+def test_a_report_masks_what_an_older_run_wrote_in_clear(clear, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(clear.read_text())
+    make_report([run], None, 0)
+    page = (run / "report.html").read_text()
+    assert SECRET not in page
+    assert "judge.example" in page
