@@ -19,6 +19,7 @@ from mmr1.config import Config
 from mmr1.config.file import dump_yaml
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.runs.stopping import StoppedError
+from mmr1.trainer.runs.take_steps import RecordError
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 
@@ -209,6 +210,34 @@ def test_the_end_of_the_grace_time_is_such_a_signal(tiny_model, digits, reward, 
     with pytest.raises(StoppedError, match="before the step was finished"):
         run_training(rl(tiny_model, digits, reward, tmp_path / "run", grace_period_s=0.5))
     assert time.monotonic() - begin < 50
+
+
+def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resumed_run(
+    tiny_model, digits, reward, tmp_path
+):
+    plan_accident(tmp_path, 9, "os.kill(os.getpid(), signal.SIGINT)")
+    config = rl(tiny_model, digits, reward, tmp_path / "run", max_steps=2)
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text("".join((digits / "rl.jsonl").open().readlines()[:2]))
+    (tmp_path / "images").symlink_to(digits / "images")
+    data = config.data.model_copy(update={"eval": str(held_out)})
+    config = config.model_copy(update={"data": data})
+    with pytest.raises(StoppedError, match=r"SIGINT: saved as .*step_000002") as stopped:
+        run_training(config)
+    assert stopped.value.signum == signal.SIGINT
+    assert not (tmp_path / "run/eval").exists()
+    run_training(config, resume=True)
+    assert (tmp_path / "run/eval/result.json").exists()
+
+
+def test_metrics_that_cannot_be_written_end_the_run_with_one_line(
+    tiny_model, digits, reward, tmp_path
+):
+    config = rl(tiny_model, digits, reward, tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/rollouts").touch()
+    with pytest.raises(RecordError, match=r"rollouts of step 1 could not .* exists: .*--resume"):
+        run_training(config)
 
 
 def test_supervised_runs_resume_too(tiny_model, digits, tmp_path):

@@ -146,7 +146,7 @@ def test_the_latest_is_that_of_the_highest_step(tmp_path):
 def test_where_all_are_damaged_none_is_touched_and_each_is_named(tmp_path):
     for step in (1, 2):
         (write_checkpoint(tmp_path, step, write_files) / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"step_000002/config.*step_000001/config.* output_dir"):
+    with pytest.raises(ValueError, match=r"step_000002/config.*step_000001/config.*output_dir"):
         latest_valid_checkpoint(tmp_path)
     assert [path.name for path in checkpoints(tmp_path)] == ["step_000001", "step_000002"]
     for checkpoint in checkpoints(tmp_path):
