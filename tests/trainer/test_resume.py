@@ -217,11 +217,9 @@ def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resumed_run(
 ):
     plan_accident(tmp_path, 9, "os.kill(os.getpid(), signal.SIGINT)")
     config = rl(tiny_model, digits, reward, tmp_path / "run", max_steps=2)
-    held_out = tmp_path / "held_out.jsonl"
-    held_out.write_text("".join((digits / "rl.jsonl").open().readlines()[:2]))
-    (tmp_path / "images").symlink_to(digits / "images")
-    data = config.data.model_copy(update={"eval": str(held_out)})
-    config = config.model_copy(update={"data": data})
+    data = config.data.model_copy(update={"eval": str(digits / "rl.jsonl")})
+    evaluation = config.eval.model_copy(update={"limit": 2})
+    config = config.model_copy(update={"data": data, "eval": evaluation})
     with pytest.raises(StoppedError, match=r"SIGINT: saved as .*step_000002") as stopped:
         run_training(config)
     assert stopped.value.signum == signal.SIGINT
