@@ -238,6 +238,27 @@ def test_metrics_that_cannot_be_written_end_the_run_with_one_line(
         run_training(config)
 
 
+@pytest.mark.parametrize("size_kib", [4, 12, 16, 25_000])
+def test_a_full_disk_is_one_line(size_kib, tiny_model, digits, reward, small_disk, tmp_path, mmr1):
+    """It fills up in train.log, the metrics or the rollouts, and in the first checkpoints."""
+    config = rl(tiny_model, digits, reward, small_disk(size_kib) / "run", save_steps=1)
+    (tmp_path / "run.yaml").write_text(dump_yaml(config))
+    code, _, message = mmr1("train", tmp_path / "run.yaml")
+    assert code in (1, 2), message
+    assert "No space left on device" in message
+    assert len(message.splitlines()) == 1, message
+    assert not list((tmp_path / "disk").rglob("*.tmp"))
+
+
+def test_a_folder_in_the_place_of_a_file_is_one_line(tiny_model, digits, reward, tmp_path, mmr1):
+    config = rl(tiny_model, digits, reward, tmp_path / "run")
+    (tmp_path / "run.yaml").write_text(dump_yaml(config))
+    (tmp_path / "run/train.log").mkdir(parents=True)
+    code, _, message = mmr1("train", tmp_path / "run.yaml")
+    assert (code, len(message.splitlines())) == (1, 1), message
+    assert "run/train.log" in message
+
+
 def test_supervised_runs_resume_too(tiny_model, digits, tmp_path):
     def config(out: str, steps: int) -> Config:
         return Config(

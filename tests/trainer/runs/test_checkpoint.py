@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -236,26 +235,6 @@ def test_a_full_disk_at_any_write_leaves_the_older_ones_and_says_so(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     verify_checkpoint(older)
-
-
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Callable[[int], Path]]:
-    """Mounts a real file system of so many KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = 0
-
-    def mount(size_kib: int) -> Path:
-        nonlocal mounted
-        mount = ["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(folder)]
-        if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-            pytest.skip("a file system can only be mounted by root")
-        mounted += 1
-        return folder
-
-    yield mount
-    for _ in range(mounted):
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def model_files(tiny_model: Path) -> WriteCheckpoint:
