@@ -6,6 +6,7 @@ named error and exit code 1. A traceback is a bug.
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from pathlib import Path
@@ -250,6 +251,11 @@ def main() -> None:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if not _is_file_error(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except RuntimeError as error:
         if not type(error).__module__.startswith("mmr1."):
             raise
@@ -260,6 +266,11 @@ def main() -> None:
             sys.exit(128 + error.signum)
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _is_file_error(error: OSError) -> bool:
+    """A file that cannot be used, or a full disk. A failed connection is neither."""
+    return error.filename is not None or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def _quiet_libraries() -> None:

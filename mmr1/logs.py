@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -40,9 +40,13 @@ def log_to_terminal(level: LogLevel) -> None:
 
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Append mmr1's records of INFO and above to a file inside the block."""
+    """Append mmr1's records of INFO and above to a file inside the block.
+
+    Records that cannot be written are dropped: on a full disk the run itself says so.
+    """
     root = logging.getLogger(ROOT)
     handler = logging.FileHandler(path, encoding="utf-8")
+    handler.handleError = lambda record: None  # type: ignore[method-assign]
     handler.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter(FORMAT))
     level = root.level
@@ -53,4 +57,5 @@ def log_to_file(path: Path) -> Iterator[None]:
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
-        handler.close()
+        with suppress(OSError):  # it writes what is left
+            handler.close()

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 ROW = {
     "version": 1,
@@ -189,6 +191,53 @@ def test_model_that_is_not_vision_language(refusal, folder):
     message = refusal(f"model.path={folder}/text-model")
     assert "'qwen2'" in message
     assert "vision-language" in message
+
+
+def without_weights(weights: Path) -> None:
+    weights.unlink()
+
+
+def cut_in_half(weights: Path) -> None:
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+
+
+def pickled(weights: Path) -> None:
+    torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+    weights.unlink()
+
+
+def without_a_shard(weights: Path) -> None:
+    index = {"metadata": {}, "weight_map": dict.fromkeys(load_file(weights), "model-1-of-2")}
+    weights.with_name("model.safetensors.index.json").write_text(json.dumps(index))
+    weights.unlink()
+
+
+def of_another_model(weights: Path) -> None:
+    save_file({"another": torch.zeros(3)}, weights, {"format": "pt"})
+
+
+def of_other_shapes(weights: Path) -> None:
+    tensors = {name: tensor.flatten()[:1] for name, tensor in load_file(weights).items()}
+    save_file(tensors, weights, {"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "part"),
+    [
+        (without_weights, "no file named model.safetensors"),
+        (cut_in_half, "cannot be loaded"),
+        (pickled, "only pickled weights (pytorch_model.bin)"),
+        (without_a_shard, "model-1-of-2"),
+        (of_another_model, "have no tensor '"),
+        (of_other_shapes, "have other shapes"),
+    ],
+)
+def test_weights_that_cannot_be_used(damage, part, refusal, folder, tiny_model):
+    shutil.copytree(tiny_model, folder / "model")
+    damage(folder / "model/model.safetensors")
+    message = refusal(f"model.path={folder}/model")
+    assert part in message
+    assert f"model.path '{folder}/model'" in message
 
 
 def test_output_directory_with_a_run(folder, mmr1):

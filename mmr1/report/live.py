@@ -6,8 +6,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from mmr1.report.content import media_of, rollout_groups, summarise
 from mmr1.report.page import render, to_json
@@ -82,49 +86,35 @@ class LiveReport:
 
 
 def _settled(run: Run, step: int) -> bool:
-    file = run.folder / "rollouts" / f"step_{step:06d}.jsonl"
-    return time.time() - file.stat().st_mtime > SETTLED_S
+    """Is the file complete? One from the future is: the clock was set back."""
+    try:
+        written = (run.folder / "rollouts" / f"step_{step:06d}.jsonl").stat().st_mtime
+    except FileNotFoundError:  # a resumed run has set it aside
+        return False
+    return abs(time.time() - written) > SETTLED_S
 
 
-def live_server(runs: Sequence[Run], port: int) -> ThreadingHTTPServer:
-    """A server on 127.0.0.1, not yet serving; ``port`` 0 picks a free port.
-
-    Raises:
-        ValueError: The port is taken.
-    """
+def live_app(runs: Sequence[Run]) -> Starlette:
+    """The ASGI application; it answers requests that name this machine as their host."""
     report = LiveReport(runs)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            # DNS rebinding: another site's host name may resolve to 127.0.0.1. It gets no data.
-            if not HOSTS.fullmatch(self.headers.get("Host", "")):
-                self._send(403, "text/plain", "only for this machine")
-                return
-            try:
-                if self.path == "/":
-                    self._send(200, "text/html", report.page())
-                else:
-                    self._send(200, "application/json", to_json(report.answer(self.path)))
-            except KeyError:
-                self._send(404, "text/plain", "there is no such page")
-            except ValueError as error:
-                self._send(500, "text/plain", str(error))
+    def answer(request: Request) -> Response:
+        # DNS rebinding: another site's host name may resolve to 127.0.0.1. It gets no data.
+        if not HOSTS.fullmatch(request.headers.get("host", "")):
+            return _response(403, "text/plain", "only for this machine")
+        path = request.scope["path"]
+        try:
+            if path == "/":
+                return _response(200, "text/html", report.page())
+            return _response(200, "application/json", to_json(report.answer(path)))
+        except KeyError:
+            return _response(404, "text/plain", "there is no such page")
+        except (ValueError, OSError) as error:
+            return _response(500, "text/plain", str(error))
 
-        def _send(self, code: int, kind: str, text: str) -> None:
-            body = text.encode("utf-8", "replace")
-            self.send_response(code)
-            self.send_header("Content-Type", f"{kind}; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(body)
+    return Starlette(routes=[Route("/{path:path}", answer)])
 
-        def log_message(self, format: str, *args: object) -> None:
-            """No request log; the terminal shows only the address."""
 
-    try:
-        return ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    except OSError as error:
-        raise ValueError(
-            f"port {port} cannot be used ({error.strerror}); choose another with --port"
-        ) from error
+def _response(code: int, kind: str, text: str) -> Response:
+    headers = {"Content-Type": f"{kind}; charset=utf-8", "Cache-Control": "no-store"}
+    return Response(text.encode("utf-8", "replace"), code, headers)

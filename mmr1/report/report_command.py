@@ -8,9 +8,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from mmr1.report.live import live_server
+from mmr1.report.live import live_app
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import Run, open_run
+from mmr1.serving import http_server, listen
 
 MAX_RUNS = 2
 
@@ -43,13 +44,12 @@ def serve_report(folders: Sequence[Path], port: int) -> None:
         ValueError: A directory holds no run, or the port is taken.
     """
     console = Console(highlight=False, soft_wrap=True)
-    with live_server(_open(folders), port) as server:
-        host, server_port = server.server_address[:2]
-        console.print(
-            f"http://{host!s}:{server_port}/ shows the run as it goes on; Ctrl-C ends this"
-        )
+    runs = _open(folders)
+    with listen("127.0.0.1", port) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        console.print(f"{address} shows the run as it goes on; Ctrl-C ends this")
         try:
-            server.serve_forever()
+            http_server(live_app(runs)).run(sockets=[listener])
         except KeyboardInterrupt:
             console.print("ended")
 

@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,12 +32,12 @@ _MEASURED = ("accuracy", "group_accuracy", "shuffled_accuracy")
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """Print a user's mistake as one line, without a traceback."""
+    """Print a user's mistake as one line, and exit with 2 as all commands do."""
     try:
         yield
     except (ValueError, OSError) as error:
         typer.echo(f"mmr1 reward: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(2) from error
 
 
 @app.command("list")
@@ -160,14 +160,17 @@ def serve(
     """Serve a reward over HTTP, in OpenRLHF's protocol."""
     with _one_line_errors():
         try:
-            import uvicorn
-
             from mmr1.rewards.http_server import create_app
         except ImportError as error:
             raise ValueError(f"{error}; install it with: pip install 'mmr1[serve]'") from error
-        with build_composite_reward(read_spec(spec, workers=workers, timeout_s=timeout)) as reward:
+        from mmr1.serving import http_server, listen
+
+        config = read_spec(spec, workers=workers, timeout_s=timeout)
+        with listen(host, port) as listener, build_composite_reward(config) as reward:
+            port = listener.getsockname()[1]
             typer.echo(f"serving {spec} on http://{host}:{port}/get_reward")
-            uvicorn.run(create_app(reward), host=host, port=port, log_level="warning")
+            with suppress(KeyboardInterrupt):  # the way to end it
+                http_server(create_app(reward)).run(sockets=[listener])
 
 
 def _summary(function: Any) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import random
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from mmr1.report import live
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run
 from tests.report.run_files import HOSTILE, completion, image, prompt, write_run
+from tests.report.serving import serving
 
 pytestmark = pytest.mark.browser
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -206,15 +206,13 @@ def test_frames_of_a_video(page, tmp_path):
 
 def test_live_follows_the_run(page, tmp_path, mixed, monkeypatch):
     monkeypatch.setattr(live, "SETTLED_S", 0.0)
-    with live.live_server([open_run(mixed)], 0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        page.goto(f"http://127.0.0.1:{server.server_address[1]}/")
+    with serving(mixed) as address:
+        page.goto(f"{address}/")
         page.wait_for_selector("body[data-ready]")
         assert page.locator(".picture img").count() > 0
         source = mixed / "rollouts/step_000003.jsonl"
         (mixed / "rollouts/step_000004.jsonl").write_text(source.read_text())
         page.get_by_text("8 prompts, 32 completions").wait_for()
-        server.shutdown()
 
 
 WORDS = ["angle", "side", "circle", "therefore", "equals", "triangle", "so", "we", "find"]

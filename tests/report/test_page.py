@@ -7,10 +7,8 @@ import gzip
 import io
 import json
 import re
-import threading
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -23,6 +21,7 @@ from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run, read_lines
 from mmr1.report.thumbnails import SIDES, Medium, fitting_side, thumbnail
 from tests.report.run_files import HOSTILE, completion, image, prompt, write_run
+from tests.report.serving import serving
 
 
 def element(html: str, name: str) -> str:
@@ -177,15 +176,6 @@ def test_the_command_writes_beside_the_run(tmp_path, mmr1):
     assert code == 0
     assert str(folder / "report.html") in output.replace("\n", "")
     assert unpacked((folder / "report.html").read_text(), "rollouts-0-1")[0]["id"] == "a"
-
-
-@contextmanager
-def serving(folder):
-    with live.live_server([open_run(folder)], 0) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 def get(address: str, **headers: str) -> str:

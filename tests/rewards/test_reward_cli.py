@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_show_tells_semantics_and_options(name: str) -> None:
 
 def test_show_of_an_unknown_name() -> None:
     result = call("show", "maths")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "did you mean 'math'" in result.output
 
 
@@ -132,7 +133,7 @@ def test_a_bad_row_is_named(tmp_path: Path, content: str, message: str) -> None:
     source = tmp_path / "in.jsonl"
     source.write_text(content)
     result = call("score", "--reward", "format", "--input", source, "--output", tmp_path / "out")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert message in result.output.replace("\n", "")
     assert not (tmp_path / "out").exists()
 
@@ -150,7 +151,7 @@ def test_a_bad_row_is_named(tmp_path: Path, content: str, message: str) -> None:
 def test_a_bad_spec_is_one_line(tmp_path: Path, spec: str, message: str) -> None:
     source = write(tmp_path / "in.jsonl", [{"completion": "a", "answer": "b"}])
     result = call("score", "--reward", spec, "--input", source, "--output", tmp_path / "out")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert "Traceback" not in result.output
 
@@ -193,3 +194,13 @@ def test_bench_prints_a_table() -> None:
     result = call("bench", "--verdicts", 20, "--workers", 1)
     assert result.exit_code == 0
     assert "uncached" in result.output
+
+
+def test_serving_on_a_port_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = call("serve", "format", "--port", port)
+    assert result.exit_code == 2
+    assert f"127.0.0.1 port {port} cannot be used" in result.output
+    assert "choose another with --port" in result.output.replace("\n", " ")
+    assert "serving" not in result.output

@@ -1,6 +1,11 @@
-"""A tiny model and scored groups of random completions for it."""
+"""A tiny model, scored groups of random completions for it, and a disk that can be full."""
 
 from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,3 +37,23 @@ def parts(tiny_model, digit_samples):
         group = RolloutGroup(family.render_prompt(sample), tuple(completion() for _ in rewards))
         scored.append(ScoredGroup(group, tuple(Reward(r) for r in rewards)))
     return family, model, media, scored
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Callable[[int], Path]]:
+    """Mounts a real file system of so many KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = 0
+
+    def mount(size_kib: int) -> Path:
+        nonlocal mounted
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(folder)]
+        if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("a file system can only be mounted by root")
+        mounted += 1
+        return folder
+
+    yield mount
+    for _ in range(mounted):
+        subprocess.run(["umount", str(folder)], check=True)

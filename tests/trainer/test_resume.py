@@ -19,6 +19,7 @@ from mmr1.config import Config
 from mmr1.config.file import dump_yaml
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.runs.stopping import StoppedError
+from mmr1.trainer.runs.take_steps import RecordError
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 
@@ -209,6 +210,53 @@ def test_the_end_of_the_grace_time_is_such_a_signal(tiny_model, digits, reward, 
     with pytest.raises(StoppedError, match="before the step was finished"):
         run_training(rl(tiny_model, digits, reward, tmp_path / "run", grace_period_s=0.5))
     assert time.monotonic() - begin < 50
+
+
+def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resumed_run(
+    tiny_model, digits, reward, tmp_path
+):
+    plan_accident(tmp_path, 9, "os.kill(os.getpid(), signal.SIGINT)")
+    config = rl(tiny_model, digits, reward, tmp_path / "run", max_steps=2)
+    data = config.data.model_copy(update={"eval": str(digits / "rl.jsonl")})
+    evaluation = config.eval.model_copy(update={"limit": 2})
+    config = config.model_copy(update={"data": data, "eval": evaluation})
+    with pytest.raises(StoppedError, match=r"SIGINT: saved as .*step_000002") as stopped:
+        run_training(config)
+    assert stopped.value.signum == signal.SIGINT
+    assert not (tmp_path / "run/eval").exists()
+    run_training(config, resume=True)
+    assert (tmp_path / "run/eval/result.json").exists()
+
+
+def test_metrics_that_cannot_be_written_end_the_run_with_one_line(
+    tiny_model, digits, reward, tmp_path
+):
+    config = rl(tiny_model, digits, reward, tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/rollouts").touch()
+    with pytest.raises(RecordError, match=r"rollouts of step 1 could not .* exists: .*--resume"):
+        run_training(config)
+
+
+@pytest.mark.parametrize("size_kib", [4, 12, 16, 25_000])
+def test_a_full_disk_is_one_line(size_kib, tiny_model, digits, reward, small_disk, tmp_path, mmr1):
+    """It fills up in train.log, the metrics or the rollouts, and in the first checkpoints."""
+    config = rl(tiny_model, digits, reward, small_disk(size_kib) / "run", save_steps=1)
+    (tmp_path / "run.yaml").write_text(dump_yaml(config))
+    code, _, message = mmr1("train", tmp_path / "run.yaml")
+    assert code in (1, 2), message
+    assert "No space left on device" in message
+    assert len(message.splitlines()) == 1, message
+    assert not list((tmp_path / "disk").rglob("*.tmp"))
+
+
+def test_a_folder_in_the_place_of_a_file_is_one_line(tiny_model, digits, reward, tmp_path, mmr1):
+    config = rl(tiny_model, digits, reward, tmp_path / "run")
+    (tmp_path / "run.yaml").write_text(dump_yaml(config))
+    (tmp_path / "run/train.log").mkdir(parents=True)
+    code, _, message = mmr1("train", tmp_path / "run.yaml")
+    assert (code, len(message.splitlines())) == (1, 1), message
+    assert "run/train.log" in message
 
 
 def test_supervised_runs_resume_too(tiny_model, digits, tmp_path):

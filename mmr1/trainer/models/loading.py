@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from mmr1.config import Config, ModelConfig
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -14,24 +16,25 @@ from mmr1.vision.families.loading import find_architecture, model_parts
 from mmr1.vision.features import FeatureCache
 
 
-def load_model(config: ModelConfig) -> Any:
-    """The model on the GPU if there is one.
+def load_model(config: ModelConfig, key: str = "model.path") -> Any:
+    """The model on the GPU if there is one; errors name the configuration's ``key``.
 
     Raises:
-        ValueError: There is no model at ``config.path``, or no family for it.
+        ValueError: There is no model at ``config.path``, or no family for it, or its weights are
+            missing, damaged, pickled or those of another model.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    auto_class = find_architecture(config.path).auto_class
-    return auto_class.from_pretrained(config.path, dtype=getattr(torch, config.dtype)).to(device)
+    auto_class = find_architecture(config.path, key).auto_class
+    return _load_weights(auto_class, config, key).to(device)
 
 
-def load_trainable(config: ModelConfig) -> Any:
+def load_trainable(config: ModelConfig, key: str = "model.path") -> Any:
     """The model to be trained: tower frozen, activations checkpointed, adapters on, where asked.
 
     Raises:
-        ValueError: The adapters fit no layer.
+        ValueError: As ``load_model``, or the adapters fit no layer.
     """
-    model = load_model(config)
+    model = load_model(config, key)
     tower = model_parts(model).tower
     if config.freeze_vision_tower and tower is not None:
         tower.requires_grad_(False)
@@ -40,6 +43,42 @@ def load_trainable(config: ModelConfig) -> Any:
     if config.lora is None:
         return model
     return add_adapters(model, config.lora, config.freeze_vision_tower)
+
+
+def _load_weights(auto_class: Any, config: ModelConfig, key: str) -> Any:
+    folder = Path(config.path)
+    if any(folder.glob("pytorch_model*.bin*")) and not any(folder.glob("*.safetensors*")):
+        raise ValueError(
+            f"{key} '{config.path}' has only pickled weights (pytorch_model.bin), which could run "
+            "code; save them as safetensors: model.save_pretrained(...) of transformers does"
+        )
+    try:
+        model, report = auto_class.from_pretrained(
+            config.path,
+            dtype=getattr(torch, config.dtype),
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, SafetensorError) as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"{key} '{config.path}': its weights cannot be loaded ({first_line}); "
+            "download or copy the model again"
+        ) from error
+    except RuntimeError as error:
+        if "mismatch" not in str(error):  # or the device's memory is full
+            raise
+        raise ValueError(
+            f"{key} '{config.path}': its weights have other shapes than its config.json says; "
+            "download or copy the model again"
+        ) from error
+    # transformers would go on with random numbers in their place.
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(
+            f"{key} '{config.path}': its weights have no tensor '{missing[0]}' ({len(missing)} are "
+            "missing); download or copy the model again"
+        )
+    return model
 
 
 def feature_cache(config: Config) -> FeatureCache | None:

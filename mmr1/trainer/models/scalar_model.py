@@ -25,7 +25,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_snapshot
 from mmr1.types import RolloutGroup
-from mmr1.vision.families.loading import find_architecture, model_parts
+from mmr1.vision.families.loading import model_parts
 
 HEAD_FILE = "scalar_head.safetensors"
 
@@ -52,8 +52,7 @@ def load_scalar_model(config: ModelConfig, key: str) -> ScalarModel:
     Raises:
         ValueError: There is no model at the path; names the configuration's ``key``.
     """
-    find_architecture(config.path, key)
-    model = ScalarModel(load_trainable(config))
+    model = ScalarModel(load_trainable(config, key))
     if is_scalar_model(config.path):
         model.head.load_state_dict(load_file(Path(config.path) / HEAD_FILE))
     return model

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mmr1.trainer.models.lora import adapter_state, plain_weights, save_pretrained
@@ -112,9 +113,13 @@ def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tenso
 
 
 def save_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors, or this rank's shards of DTensors. A collective call where there are ranks."""
+    """Write tensors, or this rank's shards of DTensors. A collective call where there are ranks.
+
+    Raises:
+        OSError, SafetensorError: The disk is full, or does not let itself be written to.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with _without_notice():
+    with _without_notice(), _cause_raised():
         dcp.save(
             {name: _at_least_1d(tensor) for name, tensor in tensors.items()},
             storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True),
@@ -135,7 +140,7 @@ def load_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
             f"{folder} has no tensor '{missing[0]}' ({len(missing)} are missing); resume with the "
             "model and the trainable parameters that the run was started with"
         )
-    with _without_notice():
+    with _without_notice(), _cause_raised():
         dcp.load(
             {name: _at_least_1d(tensor) for name, tensor in tensors.items()},
             storage_reader=reader,
@@ -169,6 +174,16 @@ def _without_notice() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is (disabled|.*unavailable)")
         yield
+
+
+@contextmanager
+def _cause_raised() -> Iterator[None]:
+    """torch wraps what failed into a BaseException, which passes every ``except Exception``."""
+    try:
+        yield
+    except CheckpointException as error:
+        cause, _ = next(iter(error.failures.values()))
+        raise cause from None
 
 
 def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -3,8 +3,8 @@
 A checkpoint ``step_N`` is first written as ``step_N.tmp``: the files, then a manifest with the
 digest of each. Everything is synced to the disk. Then the folder is renamed and its parent synced,
 and only then are older checkpoints removed. So a kill at any moment leaves a complete checkpoint.
-Loading takes the latest checkpoint whose files all match the manifest. Checkpoints contain no
-pickles; one with a pickle is refused.
+Loading takes the latest checkpoint whose files are exactly those of its manifest: a file that the
+manifest does not name is damage too. Checkpoints contain no pickles; one with a pickle is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from mmr1.trainer.models.state import WriteCheckpoint
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"
+_STEP_NAME = re.compile(r"step_\d+")
 _PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt"}
 
 
@@ -34,7 +35,7 @@ class CheckpointError(RuntimeError):
 
 
 class DamagedCheckpointError(RuntimeError):
-    """A file of a checkpoint does not match the manifest."""
+    """A checkpoint is not what its manifest says."""
 
 
 def write_checkpoint(
@@ -46,7 +47,9 @@ def write_checkpoint(
     """Write ``folder/step_N`` completely or not at all; ``metrics`` go into its manifest.
 
     Raises:
-        CheckpointError: Writing failed. The unfinished folder is removed.
+        CheckpointError: Writing failed.
+
+    Whatever is raised, the unfinished folder is removed.
     """
     target = folder / f"step_{step:06d}"
     temporary = target.with_name(target.name + ".tmp")
@@ -57,11 +60,13 @@ def write_checkpoint(
         _seal(temporary, step, metrics or {})
         temporary.replace(target)
         _sync(folder)
-    except (OSError, SafetensorError) as error:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if not _is_write_error(error):
+            raise
         raise CheckpointError(
-            f"{target} could not be written ({error}). Older checkpoints are untouched: free some "
-            "space or repair the disk, then continue with --resume"
+            f"{target} could not be written ({_first_line(error)}). Older checkpoints are "
+            "untouched: free some space or repair the disk, then continue with --resume"
         ) from error
     return target
 
@@ -72,10 +77,13 @@ def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
     Raises:
         DamagedCheckpointError: Names the file and what is wrong with it.
     """
-    for path in _files(checkpoint):
+    paths = list(_files(checkpoint))
+    for path in paths:
         if path.suffix in _PICKLES:
             raise DamagedCheckpointError(f"{path} is a pickle, which could run code; not loaded")
     manifest = _manifest(checkpoint)
+    _refuse_another_step(checkpoint, manifest)
+    _refuse_extra_files(checkpoint, paths, manifest)
     for name, entry in manifest["files"].items():
         path = checkpoint / name
         if not path.is_file():
@@ -88,29 +96,35 @@ def verify_checkpoint(checkpoint: Path) -> dict[str, Any]:
 def latest_valid_checkpoint(
     folder: Path, warn: Callable[[str], None] = lambda line: None
 ) -> Path | None:
-    """The latest undamaged checkpoint, or None.
+    """The latest undamaged checkpoint, or None if the run has written none.
 
     ``warn`` gets a line for each damaged one after it. Damaged checkpoints are renamed to
     ``step_N.damaged`` and unfinished ones removed, so that the resumed run can write these steps
     again.
+
+    Raises:
+        ValueError: There are checkpoints, and all are damaged. Nothing was renamed.
     """
     for unfinished in folder.glob("step_*.tmp"):
         shutil.rmtree(unfinished)
+    damages: dict[Path, DamagedCheckpointError] = {}
     for checkpoint in reversed(checkpoints(folder)):
         try:
             verify_checkpoint(checkpoint)
-            return checkpoint
         except DamagedCheckpointError as error:
-            warn(f"warning: {error}; going back to the checkpoint before it")
-            damaged = checkpoint.with_name(checkpoint.name + ".damaged")
-            shutil.rmtree(damaged, ignore_errors=True)
-            checkpoint.replace(damaged)
+            damages[checkpoint] = error
+            continue
+        for damaged, damage in damages.items():
+            warn(f"warning: {damage}; going back to the checkpoint before it")
+            _set_aside(damaged)
+        return checkpoint
+    _refuse_only_damaged(folder, damages)
     return None
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The finished checkpoints of a run, oldest first."""
-    return sorted(p for p in folder.glob("step_*") if re.fullmatch(r"step_\d+", p.name))
+    return sorted((p for p in folder.glob("step_*") if _STEP_NAME.fullmatch(p.name)), key=step_of)
 
 
 def next_due(config: TrainerConfig, step: int) -> int:
@@ -186,6 +200,57 @@ class Checkpoints:
         prune(self._folder, self._keep, self._best_by)
 
 
+def _is_write_error(error: BaseException) -> bool:
+    """Did the disk refuse, rather than the code fail? tokenizers raises plain exceptions."""
+    return isinstance(error, OSError | SafetensorError) or (
+        type(error) is Exception and "(os error " in str(error)
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    """An error of a Ray actor has its traceback in further lines."""
+    cause = getattr(error, "cause", error)
+    return str(cause).strip().partition("\n")[0] or type(error).__name__
+
+
+def _refuse_another_step(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
+    """A renamed checkpoint would resume with the numbers of another step."""
+    if _STEP_NAME.fullmatch(checkpoint.name) and step_of(checkpoint) != manifest["step"]:
+        raise DamagedCheckpointError(
+            f"{checkpoint} was written as step {manifest['step']} (its folder was renamed)"
+        )
+
+
+def _refuse_extra_files(
+    checkpoint: Path, paths: Iterable[Path], manifest: Mapping[str, Any]
+) -> None:
+    """A stray file could be loaded in the place of one that was written."""
+    names = {str(path.relative_to(checkpoint)) for path in paths}
+    if extra := sorted(names - {MANIFEST, MANIFEST_DIGEST} - set(manifest["files"])):
+        more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
+        raise DamagedCheckpointError(
+            f"{checkpoint} has files that its manifest does not name: {', '.join(extra[:3])}{more} "
+            "(move them elsewhere to use it)"
+        )
+
+
+def _refuse_only_damaged(folder: Path, damages: Mapping[Path, DamagedCheckpointError]) -> None:
+    """Starting again at step 0 would throw the run away."""
+    reasons = [str(damage) for damage in damages.values()]
+    reasons += [f"{path} was set aside before" for path in sorted(folder.glob("step_*.damaged"))]
+    if reasons:
+        raise ValueError(
+            f"{folder} has no undamaged checkpoint to resume from: {'; '.join(reasons)}. Repair "
+            "one, or start anew with another trainer.output_dir; nothing was changed"
+        )
+
+
+def _set_aside(checkpoint: Path) -> None:
+    damaged = checkpoint.with_name(checkpoint.name + ".damaged")
+    shutil.rmtree(damaged, ignore_errors=True)
+    checkpoint.replace(damaged)
+
+
 def _seal(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
     """Sync all files, then list them with their digests."""
     files = {}
@@ -211,7 +276,7 @@ def _manifest(checkpoint: Path) -> dict[str, Any]:
         if (checkpoint / MANIFEST_DIGEST).read_text() != _digest_line(path):
             raise DamagedCheckpointError(f"{path} is not what was written (its digest differs)")
         return json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DamagedCheckpointError(f"{path} cannot be read ({error})") from error
 
 
@@ -228,7 +293,8 @@ def _metric(checkpoint: Path, name: str) -> float:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    return (p for p in sorted(folder.rglob("*")) if p.is_file())
+    """Everything but the real folders: a link to a folder brings files along too."""
+    return (p for p in sorted(folder.rglob("*")) if p.is_symlink() or not p.is_dir())
 
 
 def _digest(path: Path) -> str:

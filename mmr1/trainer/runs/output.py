@@ -4,6 +4,7 @@ OUTPUT/config.yaml            the resolved configuration
 OUTPUT/metrics.jsonl          one object per step
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
 OUTPUT/media/DIGEST           media of the rollouts that have no file of their own
+OUTPUT/set_aside/N            metrics and rollouts of steps that the Nth resumed run repeats
 OUTPUT/checkpoints/step_*     Hugging Face model directories, and the state for --resume
 OUTPUT/run.lock               locked by the process that writes here
 """
@@ -11,8 +12,9 @@ OUTPUT/run.lock               locked by the process that writes here
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +58,15 @@ class RunDirectory:
     """The directory of a new or resumed run, locked so that only this process writes into it.
 
     Raises:
-        ValueError: Another process writes into it.
+        ValueError: Another process writes into it, or it cannot be written to.
     """
 
     def __init__(self, config: Config) -> None:
         self.path = Path(config.trainer.output_dir)
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.path / "run.lock")
         self._config = config
+        with self._writable():
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self.path / "run.lock")
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoints = Checkpoints(
             self.path / "checkpoints",
@@ -73,19 +76,35 @@ class RunDirectory:
         )
 
     def last_checkpoint(self, warn: Callable[[str], None]) -> Path | None:
-        """The latest undamaged checkpoint, or None."""
+        """The latest undamaged checkpoint, or None.
+
+        Raises:
+            ValueError: All checkpoints are damaged.
+        """
         self.checkpoints.last = latest_valid_checkpoint(self.path / "checkpoints", warn)
         return self.checkpoints.last
 
     def begin(self) -> None:
-        """Write ``config.yaml``, and remove the logs of the steps after the last checkpoint.
+        """Write ``config.yaml``, and set the logs of the steps after the last checkpoint aside.
 
         Called once nothing can refuse the run any more. A run that is refused thus leaves the
         directory as it was, but for the lock and the logs of its processes.
         """
         last = self.checkpoints.last
         self._rewind(0 if last is None else step_of(last))
-        write_yaml(self.path / "config.yaml", self._config)
+        with self._writable():
+            write_yaml(self.path / "config.yaml", self._config)
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        """A disk that refuses is the user's to mend."""
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(
+                f"trainer.output_dir '{self.path}' cannot be written to ({error}); free some "
+                "space, make it writable or name another directory"
+            ) from error
 
     def close(self) -> None:
         """Wait for a checkpoint that is being written, and release the lock."""
@@ -93,15 +112,21 @@ class RunDirectory:
         self._lock.release()
 
     def _rewind(self, step: int) -> None:
-        """Remove the logs of later steps, which will run again."""
+        """Move the logs of later steps, which will run again, into ``set_aside/N``."""
+        aside = _next_number(self.path / "set_aside")
         if self.metrics_file.exists():
-            temporary = self.metrics_file.with_name("metrics.jsonl.tmp")
             lines = self.metrics_file.read_text().splitlines(keepends=True)
-            temporary.write_text("".join(line for line in lines if _step_of_line(line) <= step))
-            temporary.replace(self.metrics_file)
-        for path in (self.path / "rollouts").glob("step_*.jsonl"):
+            later = [line for line in lines if _step_of_line(line) > step]
+            if later:
+                aside.mkdir(parents=True)
+                (aside / "metrics.jsonl").write_text("".join(later))
+                temporary = self.metrics_file.with_name("metrics.jsonl.tmp")
+                temporary.write_text("".join(line for line in lines if _step_of_line(line) <= step))
+                temporary.replace(self.metrics_file)
+        for path in sorted((self.path / "rollouts").glob("step_*.jsonl")):
             if int(path.stem.removeprefix("step_")) > step:
-                path.unlink()
+                (aside / "rollouts").mkdir(parents=True, exist_ok=True)
+                path.replace(aside / "rollouts" / path.name)
 
     def log(self, stats: StepStats) -> None:
         """Append one line to ``metrics.jsonl``."""
@@ -193,6 +218,11 @@ def _reward(reward: Reward) -> dict[str, Any]:
         "status": str(reward.status),
         "error": reward.error,
     }
+
+
+def _next_number(folder: Path) -> Path:
+    """``folder/N`` with the first N that is not there yet, from 1."""
+    return next(path for n in count(1) if not (path := folder / str(n)).exists())
 
 
 def _step_of_line(line: str) -> float:

@@ -7,13 +7,20 @@ import pickle
 import resource
 import shutil
 import signal
+import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoProcessor
 
+from mmr1.config import ModelConfig, OptimizerConfig
+from mmr1.trainer.models.loading import load_model
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
 from mmr1.trainer.runs.checkpoint import (
     CheckpointError,
     Checkpoints,
@@ -96,8 +103,55 @@ def test_a_pickle_is_refused_and_never_run(tmp_path):
     (checkpoint / "pytorch_model.bin").write_bytes(pickle.dumps(Payload()))
     with pytest.raises(DamagedCheckpointError, match=r"pytorch_model.bin is a pickle"):
         verify_checkpoint(checkpoint)
-    assert latest_valid_checkpoint(tmp_path) is None
+    with pytest.raises(ValueError, match=r"pytorch_model.bin is a pickle"):
+        latest_valid_checkpoint(tmp_path)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "training/optimizer/stray.safetensors"])
+def test_a_file_that_the_manifest_does_not_name_is_damage(name, tmp_path):
+    checkpoint = write_checkpoint(tmp_path, 1, write_files)
+    (checkpoint / name).parent.mkdir(exist_ok=True)
+    save_file({"weight": torch.zeros(64)}, checkpoint / name)
+    with pytest.raises(DamagedCheckpointError, match=f"does not name: {name}"):
+        verify_checkpoint(checkpoint)
+    (checkpoint / name).unlink()
+    verify_checkpoint(checkpoint)
+
+
+def test_so_is_a_link_to_a_folder(tmp_path):
+    checkpoint = write_checkpoint(tmp_path / "run", 1, write_files)
+    (tmp_path / "elsewhere").mkdir()
+    (checkpoint / "training/reference").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedCheckpointError, match="does not name: training/reference"):
+        verify_checkpoint(checkpoint)
+
+
+def test_a_renamed_checkpoint_is_not_that_of_another_step(tmp_path):
+    older = write_checkpoint(tmp_path, 2, write_files)
+    write_checkpoint(tmp_path, 3, write_files).rename(tmp_path / "step_000009")
+    warnings: list[str] = []
+    assert latest_valid_checkpoint(tmp_path, warnings.append) == older
+    assert "step_000009 was written as step 3" in warnings[0]
+
+
+def test_the_latest_is_that_of_the_highest_step(tmp_path):
+    write_checkpoint(tmp_path, 999_999, write_files)
+    assert latest_valid_checkpoint(tmp_path) == tmp_path / "step_999999"
+    write_checkpoint(tmp_path, 1_000_000, write_files)
+    assert latest_valid_checkpoint(tmp_path) == tmp_path / "step_1000000"
+
+
+def test_where_all_are_damaged_none_is_touched_and_each_is_named(tmp_path):
+    for step in (1, 2):
+        (write_checkpoint(tmp_path, step, write_files) / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"step_000002/config.*step_000001/config.*output_dir"):
+        latest_valid_checkpoint(tmp_path)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step_000001", "step_000002"]
+    for checkpoint in checkpoints(tmp_path):
+        checkpoint.rename(checkpoint.with_suffix(".damaged"))
+    with pytest.raises(ValueError, match=r"step_000001.damaged was set aside before"):
+        latest_valid_checkpoint(tmp_path)
 
 
 FILE_EVENTS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.scandir"}
@@ -181,6 +235,54 @@ def test_a_full_disk_at_any_write_leaves_the_older_ones_and_says_so(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     verify_checkpoint(older)
+
+
+def model_files(tiny_model: Path) -> WriteCheckpoint:
+    """What a run writes for its policy: model, tokenizer, processor, optimizer, generators."""
+    model = load_model(ModelConfig(path=str(tiny_model), dtype="float32"))
+    processor = AutoProcessor.from_pretrained(tiny_model)
+    optimizer = Optimizer(model, OptimizerConfig(), steps=1)
+    return model_snapshot(model, processor, optimizer)
+
+
+def test_a_disk_that_fills_up_during_any_file_is_left_as_it_was(tiny_model, tmp_path, small_disk):
+    write_model = model_files(tiny_model)
+    sample = write_checkpoint(tmp_path / "sample", 1, write_model)
+    ends = [0]
+    for path in sorted(
+        (p for p in sample.rglob("*") if p.is_file()), key=lambda p: p.stat().st_mtime_ns
+    ):
+        ends.append(ends[-1] + path.stat().st_size)
+    shutil.rmtree(tmp_path / "sample")
+    for begin, end in pairwise(ends):
+        disk = small_disk(max(200, (begin + end) // 2 // 1024))
+        write_checkpoint(disk, 1, write_files)
+        with pytest.raises(CheckpointError, match=r"step_000002 could not .*No space left") as full:
+            write_checkpoint(disk, 2, write_model)
+        assert "\n" not in str(full.value)
+        assert [path.name for path in disk.iterdir()] == ["step_000001"]
+        verify_checkpoint(disk / "step_000001")
+
+
+def test_a_disk_that_cannot_be_written_to_is_one_line(tmp_path, small_disk):
+    disk = small_disk(1000)
+    write_checkpoint(disk, 1, write_files)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(CheckpointError, match=r"step_000002 could not .*Read-only file system"):
+        write_checkpoint(disk, 2, write_files)
+    (tmp_path / "checkpoints").write_text("")
+    with pytest.raises(CheckpointError, match=r"step_000002 could not .*Not a directory"):
+        write_checkpoint(tmp_path / "checkpoints", 2, write_files)
+
+
+def test_a_mistake_of_the_code_is_no_full_disk_and_leaves_nothing(tmp_path):
+    def broken(folder: Path) -> None:
+        write_files(folder)
+        raise TypeError("a mistake")
+
+    with pytest.raises(TypeError, match="a mistake"):
+        write_checkpoint(tmp_path, 1, broken)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_last_and_the_best_are_kept(tmp_path):
