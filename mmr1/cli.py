@@ -266,6 +266,10 @@ def main() -> None:
             sys.exit(128 + error.signum)
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(1)
+    except SystemExit as ended:
+        if ended.code == 130:  # Ctrl-C outside the training loop, which answers it itself
+            print("stopped: Ctrl-C; start the command again", file=sys.stderr)
+        raise
 
 
 def _is_file_error(error: OSError) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mmr1.config import Config
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.engine_process import EngineProcess
@@ -15,6 +17,22 @@ from mmr1.vision.build import family_of
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
+
+
+def check_gpus(config: Config) -> None:
+    """Refuse an engine that asks for more GPUs than this machine has, before anything is loaded.
+
+    Raises:
+        ValueError: ``rollout.tensor_parallel_size`` is too high.
+    """
+    engine_gpus = config.rollout.tensor_parallel_size
+    if config.rollout.engine != "vllm" or engine_gpus == 1 or config.resources.distributed:
+        return  # on Ray, other machines may have the GPUs
+    if (gpus := torch.cuda.device_count()) < engine_gpus:
+        raise ValueError(
+            f"rollout.tensor_parallel_size={engine_gpus}: an engine takes so many GPUs, and this "
+            f"machine has {gpus}; set rollout.tensor_parallel_size={max(gpus, 1)}"
+        )
 
 
 def build_engine(

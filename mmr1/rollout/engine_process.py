@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing as mp
 import os
-import signal
 import socket
 import struct
 import sys
@@ -33,7 +32,7 @@ import torch
 import torch.multiprocessing
 
 from mmr1.config import SamplingConfig
-from mmr1.lifetime import die_with
+from mmr1.lifetime import die_with, start_lasting
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.rollout.shared_weights import SharedWeights, share_weights
 from mmr1.types import RolloutGroup
@@ -122,6 +121,8 @@ class EngineProcess:
     def _end(self) -> None:
         with contextlib.suppress(OSError):
             self._pipe.close()
+        if self._process.pid is None:  # it could not be started
+            return
         for stop in (lambda: None, self._process.terminate, self._process.kill):
             stop()
             self._process.join(timeout=5)
@@ -137,12 +138,14 @@ class EngineProcess:
         self._process = context.Process(
             target=_engine_main, args=(child_end, *self._target), name="mmr1-engine"
         )
-        with _environment(environment):
-            self._process.start()
-        child_end.close()  # so that the pipe ends when the process does
         try:
+            with _environment(environment):
+                start_lasting(self._process)  # a rollout thread may start it, and end before it
+            child_end.close()  # so that the pipe ends when the process does
             self._receive(timeout_s=None)  # loading a large model takes as long as it takes
-        except BaseException:
+        except BaseException as error:
+            if self._process.pid is not None and not isinstance(error, Exception):
+                self._process.kill()  # Ctrl-C: it may import for a while and see no closed pipe
             self.close()
             raise
 
@@ -266,7 +269,6 @@ def _engine_main(
 ) -> None:
     """The process: build the engine, then answer calls until the pipe ends."""
     _redirect_output(log)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to answer
     die_with(parent)
     engine = _answer(pipe, lambda: build(*args), reply=False)
     if engine is None:

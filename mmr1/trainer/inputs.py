@@ -11,6 +11,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.rewards import CompositeReward
+from mmr1.rollout.build import check_gpus
 from mmr1.rollout.installed import check_engine
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
@@ -54,6 +55,7 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
         ValueError: The configuration or the data cannot be used.
     """
     check_engine(config)
+    check_gpus(config)
     set_up_torch(config.seed, config.trainer.threads)
     quarantine = Quarantine(config.data.max_bad_fraction)
     sources, weights = load_mixture(config.data, quarantine) if train else ({}, {})

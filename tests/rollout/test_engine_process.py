@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +17,8 @@ import psutil
 import pytest
 import torch
 
-from mmr1.config import SamplingConfig
+from mmr1.config import Config, SamplingConfig
+from mmr1.rollout.build import check_engine
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.engine_process import EngineError, EngineLostError, EngineProcess
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample
@@ -168,3 +171,96 @@ def test_a_refusal_is_the_users(tmp_path):
     with pytest.raises(ValueError, match="no such model"):
         EngineProcess(refuse, (str(tmp_path),), tmp_path / "engine.log")
     assert not multiprocessing.active_children()
+
+
+def test_a_replaced_engine_outlives_the_thread_that_replaced_it(engine):
+    """Asynchronous rollouts replace it from the rollout thread, which ends before the engine."""
+    thread = threading.Thread(target=ask, args=(engine, "die"))
+    thread.start()
+    thread.join()
+    replacement = engine._process.pid
+    time.sleep(0.2)
+    assert ask(engine, "go on").text == "2.5"
+    assert (engine.restarted, engine._process.pid) == (1, replacement)
+
+
+PARENT = """
+import sys, threading, time
+from pathlib import Path
+from mmr1.rollout.engine_process import EngineProcess
+from tests.rollout.test_engine_process import build
+
+folder = sys.argv[1]
+engines = []
+def start():
+    engines.append(EngineProcess(build, (folder,), Path(folder, "engine.log")))
+thread = threading.Thread(target=start)
+thread.start()
+thread.join()
+print(engines[0]._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_trainer_leaves_no_engine(tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    engine = psutil.Process(int(parent.stdout.readline()))
+    engine.suspend()  # so that it cannot see the closed pipe
+    parent.kill()
+    parent.wait()
+    engine.wait(timeout=10)
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from mmr1.rollout.engine_process import EngineProcess
+from slow_engine import build
+
+if __name__ == "__main__":
+    try:
+        EngineProcess(build, (), Path(sys.argv[1], "engine.log"))
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+SLOW_ENGINE = """
+import multiprocessing, pathlib, time
+if multiprocessing.current_process().name == "mmr1-engine":
+    pathlib.Path(__file__).with_name("importing").touch()
+    time.sleep(600)
+def build(): ...
+"""
+
+
+def test_ctrl_c_while_the_engine_imports_is_the_trainers_alone(tmp_path):
+    (tmp_path / "main.py").write_text(INTERRUPTED)
+    (tmp_path / "slow_engine.py").write_text(SLOW_ENGINE)
+    trainer = subprocess.Popen(
+        [sys.executable, str(tmp_path / "main.py"), str(tmp_path)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "importing").exists():
+        assert trainer.poll() is None
+        time.sleep(0.05)
+    children = psutil.Process(trainer.pid).children(recursive=True)
+    begin = time.monotonic()
+    os.killpg(trainer.pid, signal.SIGINT)  # as a terminal does
+    _, errors = trainer.communicate(timeout=60)
+    assert (trainer.returncode, errors) == (130, "")
+    assert time.monotonic() - begin < 5
+    assert not psutil.wait_procs(children, timeout=5)[1]
+
+
+def test_more_gpus_than_there_are_is_refused_before_anything_is_loaded(monkeypatch):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    two = Config(model={"path": "any"}, rollout={"engine": "vllm", "tensor_parallel_size": 2})
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match=r"this machine has 0; set rollout.tensor_parallel_size=1"):
+        check_engine(two)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check_engine(two)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 
@@ -50,3 +51,29 @@ def test_every_key_that_a_launcher_sets_exists_and_a_killed_run_goes_on(path):
     assert "--resume" in text
     for section, key in re.findall(r"\b(resources|trainer)\.(\w+)=", text):
         assert key in Config.model_fields[section].annotation.model_fields
+
+
+@pytest.mark.parametrize("path", sorted(LAUNCH.iterdir()), ids=lambda p: p.name)
+def test_every_launcher_asks_for_a_token(path):
+    text = path.read_text()
+    if path.name == "kuberay.yaml":
+        assert yaml.safe_load(text)["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    else:
+        assert re.search(r"RAY_AUTH_MODE[=:] ?token", text)
+        assert "RAY_AUTH_TOKEN" in text
+
+
+def test_the_port_is_not_that_of_skypilots_own_ray():
+    run = yaml.safe_load((LAUNCH / "skypilot.yaml").read_text())["run"]
+    assert "6380" not in run
+    assert run.count("6479") == 3
+
+
+def test_a_machine_without_the_token_does_not_join(tmp_path):
+    script = LAUNCH / "ray_cluster.sh"
+    environment = {**os.environ, "TOKEN_FILE": str(tmp_path / "token")}
+    told = subprocess.run(
+        [script, "join", "10.0.0.1"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 2
+    assert "copy that file from the first machine" in told.stderr

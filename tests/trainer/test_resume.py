@@ -302,7 +302,7 @@ def test_another_configuration_is_not_resumed(tiny_model, digits, reward, undist
     other = Config.model_validate({**config.model_dump(), "seed": 1})
     with pytest.raises(ValueError, match=r"started with another seed; resume it with"):
         run_training(other, resume=True)
-    with pytest.raises(ValueError, match="already holds a run .*; continue it with --resume"):
+    with pytest.raises(ValueError, match=r"already holds a run .*; continue it with --resume"):
         run_training(config)
 
 

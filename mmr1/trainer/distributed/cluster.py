@@ -6,7 +6,6 @@ shard of the policy and, with a KL term, of the reference.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import WorkerLostError
 from mmr1.trainer.distributed.rank_actor import Rank
 from mmr1.trainer.distributed.ray_calls import get
+from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.ray_policy import RayPolicy, RayReference
 
@@ -35,7 +35,8 @@ def on_ray(config: Config) -> Iterator[Cluster]:
     """Start ranks and engines on the cluster that ``resources`` names; end them afterwards.
 
     Raises:
-        ValueError: Ray is not installed, or a worker refused its configuration.
+        ValueError: Ray is not installed, the cluster does not let us in, or a worker refused its
+            configuration.
         WorkerLostError: The cluster has less than ``resources`` asks for.
     """
     try:
@@ -49,14 +50,17 @@ def on_ray(config: Config) -> Iterator[Cluster]:
     resources = config.resources
     joined = ray.is_initialized()
     if not joined:
-        _connect(resources)
+        if resources.address is None:
+            start_local_cluster(resources.ranks + resources.engines)
+        else:
+            join_cluster(resources.address)
     actors: list[Any] = []
     try:
         place = _placement(resources, config.rollout.tensor_parallel_size)
         ranks = [place(Rank, i, config, i) for i in range(resources.ranks)]
         engines = [place(Engine, resources.ranks + i, config) for i in range(resources.engines)]
         actors += [*ranks, *engines]
-        address = get([ranks[0].free_address.remote()])[0]
+        address = get([ranks[0].open_rendezvous.remote()])[0]
         get([rank.build.remote(address) for rank in ranks] + [e.build.remote() for e in engines])
         reference = RayReference(ranks) if config.algorithm.kl_coef else None
         yield Cluster(RayPolicy(ranks), reference, RayEngines(engines))
@@ -67,23 +71,11 @@ def on_ray(config: Config) -> Iterator[Cluster]:
             ray.shutdown()
 
 
-def _connect(resources: ResourcesConfig) -> None:
-    """Join the cluster of ``resources.address``, or start one that only this machine can reach."""
-    import ray
-
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    if resources.address is not None:
-        ray.init(address=resources.address, **options)
-        return
-    # Ray only counts cores; it does not bind actors to them. So a laptop may run more actors.
-    cores = max(os.cpu_count() or 1, resources.ranks + resources.engines)
-    ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", num_cpus=cores, **options)
-
-
 def _placement(resources: ResourcesConfig, engine_gpus: int) -> Callable[..., Any]:
     """Reserve resources for every worker; returns a function that starts an actor on the i-th.
 
     Raises:
+        ValueError: An engine asks for several GPUs, and the cluster has none.
         WorkerLostError: The cluster is too small, or busy.
     """
     import ray
@@ -91,6 +83,11 @@ def _placement(resources: ResourcesConfig, engine_gpus: int) -> Callable[..., An
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     gpus = ray.cluster_resources().get("GPU", 0) > 0
+    if engine_gpus > 1 and not gpus:
+        raise ValueError(
+            f"rollout.tensor_parallel_size={engine_gpus}, and the Ray cluster has no GPU; set "
+            "rollout.tensor_parallel_size=1"
+        )
     needs = [1] * resources.ranks + [engine_gpus] * resources.engines
     bundles = [{"CPU": 1, "GPU": n} if gpus else {"CPU": 1} for n in needs]
     group = placement_group(bundles, strategy="PACK")

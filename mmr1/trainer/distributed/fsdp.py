@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import ipaddress
+import os
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -23,24 +27,51 @@ from mmr1.vision.families.loading import model_parts
 
 
 def join(
-    rank: int, size: int, address: str, timeout_s: float, shard: int | None = None
+    rank: int,
+    size: int,
+    address: str,
+    timeout_s: float,
+    shard: int | None = None,
+    listener: socket.socket | None = None,
 ) -> DeviceMesh:
     """Join the process group as rank ``rank`` of ``size``; ``address`` is ``host:port`` of rank 0.
 
     A collective call that lasts longer than ``timeout_s`` fails on every rank. With ``shard`` the
-    mesh has two dimensions (HSDP): copies of the model, and the ranks that share a copy.
+    mesh has two dimensions (HSDP): copies of the model, and the ranks that share a copy. Rank 0
+    gives the ``listener`` that is bound to ``address``: torch's own would be bound to every
+    interface.
     """
+    assert (listener is not None) == (rank == 0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    timeout = timedelta(seconds=timeout_s)
+    host, _, port = address.rpartition(":")
+    _use_loopback_if(host)
+    store = dist.TCPStore(
+        host,
+        int(port),
+        size,
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=None if listener is None else listener.detach(),
+    )
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
-        init_method=f"tcp://{address}",
+        store=store,
         rank=rank,
         world_size=size,
-        timeout=timedelta(seconds=timeout_s),
+        timeout=timeout,
     )
     if shard is None or shard == size:
         return init_device_mesh(device, (size,))
     return init_device_mesh(device, (size // shard, shard), mesh_dim_names=("copy", "shard"))
+
+
+def _use_loopback_if(host: str) -> None:
+    """When the ranks meet on loopback, Gloo and NCCL listen there too."""
+    if ipaddress.ip_address(host).is_loopback:
+        addresses = psutil.net_if_addrs()
+        names = [name for name in addresses if any(a.address == host for a in addresses[name])]
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = names[0]
 
 
 # What the backends of torch.distributed write, in lower case.

@@ -41,15 +41,17 @@ class Rank:
 
     def __init__(self, config: Config, rank: int) -> None:
         self.config, self._rank = config, rank
+        self._listener: socket.socket | None = None
         self.stacks = Path(config.trainer.output_dir).resolve() / f"rank_{rank}.stacks"
 
-    def free_address(self) -> str:
-        """A free ``host:port`` on this rank's node, where the ranks can rendezvous."""
+    def open_rendezvous(self) -> str:
+        """Listen where the ranks will meet; returns ``host:port`` on this rank's node."""
         import ray
 
-        with socket.socket() as listener:
-            listener.bind(("", 0))
-            return f"{ray.util.get_node_ip_address()}:{listener.getsockname()[1]}"
+        host = ray.util.get_node_ip_address()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family)
+        return f"{host}:{self._listener.getsockname()[1]}"
 
     def build(self, address: str) -> None:
         """Load the model and shard it; all ranks must call it together."""
@@ -57,7 +59,12 @@ class Rank:
         size = resources.ranks
         set_up_torch(config.seed, config.trainer.threads)
         mesh = fsdp.join(
-            self._rank, size, address, resources.collective_timeout_s, resources.fsdp_size
+            self._rank,
+            size,
+            address,
+            resources.collective_timeout_s,
+            resources.fsdp_size,
+            self._listener,
         )
         family = family_of(config)
         self._models = build_training_models(
