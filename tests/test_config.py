@@ -98,3 +98,14 @@ def test_dry_run_prints_the_whole_and_writes_nothing(file, mmr1, tmp_path):
     assert code == 0
     assert yaml.safe_load(out) == load_config(path, ["seed=7"]).model_dump(mode="json")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_override_of_a_default_reward_function_keeps_the_others(file):
+    path = file("model: {path: a}")
+    functions = load_config(path, ["rewards.functions.format.weight=0.2"]).rewards.functions
+    assert {name: f.weight for name, f in functions.items()} == {"format": 0.2, "math": 1.0}
+    own = load_config(path, ["rewards.functions={exact: {}}"]).rewards.functions
+    assert list(own) == ["exact"]
+    named = file("model: {path: a}\nrewards: {functions: {exact: {}}}")
+    functions = load_config(named, ["rewards.functions.format.weight=0.2"]).rewards.functions
+    assert list(functions) == ["exact", "format"]

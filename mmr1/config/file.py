@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from mmr1.config import Config
+from mmr1.config import Config, RewardsConfig
 from mmr1.config.secrets import (
     MASK,
     REMEDY,
@@ -46,6 +46,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
         if not separator or not key:
             raise ValueError(f"override '{override}' is not of the form key.path=value")
     try:
+        tree = _with_default_functions(tree, overrides)
         merged = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
         values = OmegaConf.to_container(merged, resolve=True)
         references = find_references(OmegaConf.to_container(merged, resolve=False), values)
@@ -54,6 +55,22 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     config = _validate(values, "configuration" if path is None else str(path))
     config.keep_references(references)
     return config
+
+
+def _with_default_functions(tree: Any, overrides: Sequence[str]) -> Any:
+    """The default reward functions, where the file names none and an override changes one of them.
+
+    The override ``rewards.functions.format.weight=0.2`` would otherwise leave ``format`` alone.
+    """
+    defaults = RewardsConfig().model_dump(mode="json")["functions"]
+    changes_one = any(
+        override.startswith(f"rewards.functions.{name}.")
+        for override in overrides
+        for name in defaults
+    )
+    if not changes_one or OmegaConf.select(tree, "rewards.functions") is not None:
+        return tree
+    return OmegaConf.merge({"rewards": {"functions": defaults}}, tree)
 
 
 def read_written(path: Path) -> Config:

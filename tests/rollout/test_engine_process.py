@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from mmr1.config import Config, SamplingConfig
-from mmr1.rollout.build import check_engine
+from mmr1.rollout.build import check_gpus
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.engine_process import EngineError, EngineLostError, EngineProcess
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample
@@ -261,6 +261,6 @@ def test_more_gpus_than_there_are_is_refused_before_anything_is_loaded(monkeypat
     two = Config(model={"path": "any"}, rollout={"engine": "vllm", "tensor_parallel_size": 2})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(ValueError, match=r"this machine has 0; set rollout.tensor_parallel_size=1"):
-        check_engine(two)
+        check_gpus(two)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    check_engine(two)
+    check_gpus(two)
