@@ -8,9 +8,13 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from multiprocessing import resource_tracker
-from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_Waiting = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]]
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -28,31 +32,37 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def start_lasting(process: BaseProcess) -> None:
-    """Start a process that outlives the calling thread, and that Ctrl-C does not reach.
+def start_lasting(start: Callable[[], T]) -> T:
+    """Call what starts a process, such that the process outlives the calling thread.
 
-    A process inherits which signals its thread blocks. So SIGINT is blocked from its first
-    instruction on, also while it imports.
+    Ctrl-C does not reach the process either. A process inherits which signals its thread blocks.
+    So SIGINT is blocked from its first instruction on, also while it imports.
+
+    Args:
+        start: Called in a thread that lasts as long as this process.
+
+    Returns:
+        What ``start`` returned.
 
     Raises:
-        BaseException: What ``process.start`` raised, or KeyboardInterrupt of the caller; the
-            process is then started or has failed, but is not about to start.
+        BaseException: What ``start`` raised, or KeyboardInterrupt of the caller; ``start`` has
+            then ended too.
     """
-    started: Future[None] = Future()
-    _starter().put((process, started))
+    done: Future[T] = Future()
+    _starter().put((start, done))
     try:
-        started.result()
+        return done.result()
     except BaseException:
-        wait([started])
+        wait([done])
         raise
 
 
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
-_waiting: queue.SimpleQueue[tuple[BaseProcess, Future[None]]] = queue.SimpleQueue()
+_waiting: _Waiting = queue.SimpleQueue()
 
 
-def _starter() -> queue.SimpleQueue[tuple[BaseProcess, Future[None]]]:
+def _starter() -> _Waiting:
     """The queue of the thread that starts processes; the thread ends with this process."""
     global _thread, _waiting
     with _lock:
@@ -65,14 +75,14 @@ def _starter() -> queue.SimpleQueue[tuple[BaseProcess, Future[None]]]:
         return _waiting
 
 
-def _start_all(waiting: queue.SimpleQueue[tuple[BaseProcess, Future[None]]]) -> None:
+def _start_all(waiting: _Waiting) -> None:
     while True:
-        process, started = waiting.get()
+        start, done = waiting.get()
         try:
             resource_tracker.ensure_running()  # its own start unblocks SIGINT
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            process.start()
+            result = start()
         except BaseException as error:
-            started.set_exception(error)
+            done.set_exception(error)
         else:
-            started.set_result(None)
+            done.set_result(result)

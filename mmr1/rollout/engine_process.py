@@ -140,7 +140,7 @@ class EngineProcess:
         )
         try:
             with _environment(environment):
-                start_lasting(self._process)  # a rollout thread may start it, and end before it
+                start_lasting(self._process.start)  # a rollout thread may end before it
             child_end.close()  # so that the pipe ends when the process does
             self._receive(timeout_s=None)  # loading a large model takes as long as it takes
         except BaseException as error:

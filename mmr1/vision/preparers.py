@@ -13,7 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 
 import torch
 
-from mmr1.lifetime import die_with
+from mmr1.lifetime import die_with, start_lasting
 from mmr1.types import MediaRef
 from mmr1.vision.prepare import PreparedMedia
 
@@ -38,7 +38,8 @@ class Preparers:
 
     def submit(self, media: MediaRef) -> Future[PreparedMedia]:
         """Prepare it; the future raises what preparing raised."""
-        return self._pool.submit(_run, media)
+        # Submitting may start a process, and a rollout thread may end before it.
+        return start_lasting(lambda: self._pool.submit(_run, media))
 
 
 def _begin(load: Callable[[], Prepare], parent: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -140,6 +141,19 @@ def test_a_medium_that_cannot_be_prepared_elsewhere_says_so_each_time(tmp_path):
     for _ in range(2):
         with pytest.raises(ValueError, match=r"9\.png is not what it says"):
             cache[broken]
+
+
+def test_processes_that_a_thread_started_outlive_it(tmp_path):
+    """A rollout thread ends before the evaluation that follows it."""
+    preparers = Preparers(_load, 1)
+
+    def prepare(i: int) -> int:
+        return int(preparers.submit(picture(tmp_path, i)).result().seconds_per_grid)
+
+    with ThreadPoolExecutor(1) as rollouts:
+        process = rollouts.submit(prepare, 0).result()
+    time.sleep(0.2)  # Linux kills what it kills at once
+    assert prepare(1) == process
 
 
 def _real(path: str) -> object:
