@@ -231,9 +231,9 @@ def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resumed_run(
 def test_metrics_that_cannot_be_written_end_the_run_with_one_line(
     tiny_model, digits, reward, tmp_path
 ):
+    """A file comes to lie in the place of a folder during the run."""
     config = rl(tiny_model, digits, reward, tmp_path / "run")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/rollouts").touch()
+    plan_accident(tmp_path, 1, f"open({str(tmp_path / 'run/rollouts')!r}, 'w').close()")
     with pytest.raises(RecordError, match=r"rollouts of step 1 could not .* exists: .*--resume"):
         run_training(config)
 
