@@ -1,0 +1,22 @@
+"""``docs/faults.md``: the tests that it names exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.paths import REPOSITORY
+
+PAGE = (REPOSITORY / "docs/faults.md").read_text()
+ROWS = [line for line in PAGE.split("## Faults during a run")[1].splitlines() if line[:2] == "| "]
+
+
+@pytest.mark.parametrize("row", ROWS[1:], ids=lambda row: row.split(" | ")[0].strip("| "))
+def test_the_test_of_a_fault_exists(row):
+    named = re.search(r"`(tests/[\w/]+\.py)::(test_\w+)` \|$", row)
+    assert named, "the last column names a test"
+    file, test = named.groups()
+    tree = ast.parse((REPOSITORY / file).read_text())
+    assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
