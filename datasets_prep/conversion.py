@@ -31,8 +31,9 @@ from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.parquet import write_parquet
 from datasets_prep.progress import Progress
 from mmr1.data.forms import Place
-from mmr1.data.record import atomic, dump
+from mmr1.data.record import dump
 from mmr1.data.schema import VERSION
+from mmr1.files import atomic
 from mmr1.lifetime import die_with
 from mmr1.types import Sample
 

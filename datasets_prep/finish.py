@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 
 from mmr1.data.record import dump, encode
+from mmr1.files import atomic_binary
 from mmr1.rewards.builtin import gold_check, reward_of_task
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import load_image
@@ -92,10 +92,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write a file named by its content, atomically, so that several workers may write it."""
     if path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    with atomic_binary(path, sync=False) as (file,):
+        file.write(data)
 
 
 def check_gold(sample: Sample) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from mmr1.data.record import atomic
+from mmr1.files import atomic
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 

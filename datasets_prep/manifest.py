@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmr1.data.record import atomic
 from mmr1.data.schema import VERSION
+from mmr1.files import atomic
 
 NAME = "manifest.json"
 

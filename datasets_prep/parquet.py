@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmr1.data.record import dump, encode, read_records
+from mmr1.files import atomic_binary
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
 SCHEMA = pa.schema({"id": pa.string(), "record": pa.string()})
@@ -18,11 +19,9 @@ SCHEMA = pa.schema({"id": pa.string(), "record": pa.string()})
 
 def write_parquet(records: Path, path: Path) -> None:
     """Write the records of a JSON Lines file as parquet, atomically."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with pq.ParquetWriter(temporary, SCHEMA) as writer:
+    with atomic_binary(path) as (file,), pq.ParquetWriter(file, SCHEMA) as writer:
         for batch in _batches(read_records(records)):
             writer.write_table(pa.Table.from_pylist(batch, SCHEMA))
-    temporary.replace(path)
 
 
 def _batches(samples: list[Sample], size: int = 256) -> Iterator[list[dict[str, Any]]]:

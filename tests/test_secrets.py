@@ -156,7 +156,7 @@ def test_a_write_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch
         assert target.read_text() == "before"
         raise OSError("no space")
 
-    monkeypatch.setattr("mmr1.config.file.os.fsync", fail)
+    monkeypatch.setattr("mmr1.files.os.fsync", fail)
     with pytest.raises(OSError, match="no space"):
         write_yaml(target, Config(model={"path": "a"}))
     assert target.read_text() == "before"

@@ -6,7 +6,6 @@ then checks the values.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from mmr1.config.secrets import (
     secret_keys,
 )
 from mmr1.config.section import Section
+from mmr1.files import OPEN_MODE, atomic
 from mmr1.registry import suggest
 
 
@@ -180,21 +180,6 @@ def write_yaml(path: Path, config: Config) -> None:
 
     Only the owner may read it if it has credentials or says where they are.
     """
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.unlink(missing_ok=True)
-    mode = 0o600 if secret_keys(published(config)) else 0o666  # the umask takes from it
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-            file.write(dump_yaml(config))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)  # on a full disk it would keep the disk full
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    mode = 0o600 if secret_keys(published(config)) else OPEN_MODE
+    with atomic(path, mode) as file:
+        file.write(dump_yaml(config))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from mmr1.data.placeholders import TAG, check_counts, check_text, split_tags
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
+from mmr1.files import atomic
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
 from mmr1.vision.paths import resolve_media
 
@@ -229,20 +227,3 @@ def dump(value: Any) -> str:
     except (TypeError, UnicodeEncodeError) as error:
         raise ValueError(f"cannot be written as JSON: {error}") from error
     return text
-
-
-@contextmanager
-def atomic(path: Path) -> Iterator[IO[str]]:
-    """A text file that appears under its name only when the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

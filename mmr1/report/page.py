@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mmr1.data.record import atomic
+from mmr1.files import atomic
 from mmr1.report.content import media_of, rollout_groups, summarise
 from mmr1.report.run_reader import Run
 from mmr1.report.thumbnails import Medium, Picture, fitting_side, thumbnails

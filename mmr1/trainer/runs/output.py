@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 
 from mmr1.config import Config
 from mmr1.config.file import write_yaml
+from mmr1.files import atomic
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
@@ -120,9 +121,8 @@ class RunDirectory:
             if later:
                 aside.mkdir(parents=True)
                 (aside / "metrics.jsonl").write_text("".join(later))
-                temporary = self.metrics_file.with_name("metrics.jsonl.tmp")
-                temporary.write_text("".join(line for line in lines if _step_of_line(line) <= step))
-                temporary.replace(self.metrics_file)
+                with atomic(self.metrics_file) as file:
+                    file.writelines(line for line in lines if _step_of_line(line) <= step)
         for path in sorted((self.path / "rollouts").glob("step_*.jsonl")):
             if int(path.stem.removeprefix("step_")) > step:
                 (aside / "rollouts").mkdir(parents=True, exist_ok=True)

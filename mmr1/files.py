@@ -1,0 +1,131 @@
+"""Files that appear under their names whole or not at all, whatever ends the process."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, BinaryIO
+
+OPEN_MODE = 0o666
+"""Readable and writable for all; the umask takes from it."""
+
+
+@contextmanager
+def atomic(path: Path, mode: int = OPEN_MODE) -> Iterator[IO[str]]:
+    """A UTF-8 text file that appears under its name only when the block ends without an error.
+
+    It is on the disk by then. An error, a signal or a full disk leaves the file that was there
+    before, and nothing beside it.
+
+    Args:
+        path: The file; its folder is made if need be.
+        mode: Its permissions, less the umask.
+    """
+    with atomic_binary(path, mode=mode) as (file,):
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
+        yield text
+        text.flush()
+        text.detach()
+
+
+@contextmanager
+def atomic_binary(
+    *paths: Path, mode: int = OPEN_MODE, sync: bool = True
+) -> Iterator[tuple[BinaryIO, ...]]:
+    """Files of bytes that appear together when the block ends without an error.
+
+    Args:
+        paths: The files. All are on the disk before the first appears.
+        mode: Their permissions, less the umask.
+        sync: False for the many files of a dataset's media, for which a crash of the machine may
+            cost the conversion. A crash of the process may not, in either case.
+    """
+    with ExitStack() as stack:
+        drafts = [stack.enter_context(_draft(path, mode)) for path in paths]
+        yield tuple(draft.file for draft in drafts)
+        for draft in drafts:
+            draft.file.flush()
+            if sync:
+                os.fsync(draft.file.fileno())
+        for draft in drafts:
+            draft.publish()
+        if sync:
+            for folder in {path.parent for path in paths}:
+                _sync_folder(folder)
+
+
+@dataclass
+class _Draft:
+    """A file that is being written: without a name where the file system can do that.
+
+    Such a file is gone when the process is, so that even SIGKILL leaves nothing behind.
+    """
+
+    path: Path
+    file: BinaryIO
+    temporary: Path
+    named: bool
+
+    def publish(self) -> None:
+        """Give the file its name."""
+        if not self.named:
+            try:
+                self._link(self.path)
+                return
+            except FileExistsError:  # a link replaces nothing, a rename does
+                self._link(self.temporary)
+                self.named = True
+        self.temporary.replace(self.path)
+
+    def _link(self, name: Path) -> None:
+        folder = os.open(name.parent, os.O_RDONLY)
+        try:
+            # The descriptor makes Python call linkat, which follows the link in /proc.
+            os.link(f"/proc/self/fd/{self.file.fileno()}", name, src_dir_fd=folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def _draft(path: Path, mode: int) -> Iterator[_Draft]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = _unnamed(path.parent, mode)
+    named = descriptor is None
+    if descriptor is None:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with open(descriptor, "w+b") as file:  # noqa: PTH123 - a descriptor
+            draft = _Draft(path, file, temporary, named)
+            yield draft
+    finally:
+        temporary.unlink(missing_ok=True)  # on a full disk it would keep the disk full
+
+
+def _unnamed(folder: Path, mode: int) -> int | None:
+    """The descriptor of a file without a name in this folder; None where there is no such thing."""
+    if not hasattr(os, "O_TMPFILE") or not Path("/proc/self/fd").is_dir():
+        return None
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR, mode)
+    except (IsADirectoryError, NotADirectoryError):
+        return None  # a kernel that knows it not
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            return None
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Write the names in a folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
