@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from datasets_prep.converters.base import Changed
-from mmr1.data.forms import Place, Row, assemble
+from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.form import Place, Row
 from mmr1.types import MediaRef, Message, Sample
 from mmr1.vision.videos import probe_video
 

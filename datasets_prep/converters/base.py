@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmr1.data.forms import Place, Row, read_row
+from mmr1.data.forms import read_row
+from mmr1.data.forms.form import Place, Row
 from mmr1.data.readers import Located, read_rows
 from mmr1.types import Sample
 

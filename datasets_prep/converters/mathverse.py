@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterator
 
 from datasets_prep.converters.base import Converter
-from mmr1.data.forms import LETTERS, Place, Row, assemble, with_options
+from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.form import Place, Row
+from mmr1.data.forms.options import LETTERS, with_options
 from mmr1.types import Sample
 
 _CHOICES = re.compile(r"\n(?:Choices?|Options?):\n")

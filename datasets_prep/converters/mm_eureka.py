@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 
 from datasets_prep.converters.base import Changed, Converter
-from mmr1.data.forms import Place, Row, read_row
+from mmr1.data.forms import read_row
+from mmr1.data.forms.form import Place, Row
 from mmr1.types import Sample
 
 _PREFIX = re.compile(r"(?:file:///?)?/?inspire/hdd/")

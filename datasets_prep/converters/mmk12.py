@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 
 from datasets_prep.converters.base import Changed, Converter
-from mmr1.data.forms import Place, Row, assemble
+from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.form import Place, Row
 from mmr1.types import Sample
 
 MAX_ANSWER = 60

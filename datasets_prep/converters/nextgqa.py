@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from datasets_prep.converters.base import Converter
-from mmr1.data.forms import Place, Row, assemble, with_options
+from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.form import Place, Row
+from mmr1.data.forms.options import with_options
 from mmr1.types import Sample
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from datasets_prep.converters.base import Converter, with_task
-from mmr1.data.forms import Place, Row, read_row
+from mmr1.data.forms import read_row
+from mmr1.data.forms.form import Place, Row
 from mmr1.types import Sample
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from datasets_prep.converters.base import Converter
 from mmr1.boxes import check_inside, pixels
-from mmr1.data.forms import Place, Row, assemble, with_size
+from mmr1.data.forms.assemble import assemble, with_size
+from mmr1.data.forms.form import Place, Row
 from mmr1.types import Sample
 from mmr1.vision.images import image_size
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from datasets_prep.converters.base import Changed, Converter
 from datasets_prep.moments import moment
-from mmr1.data.forms import Place, Row
+from mmr1.data.forms.form import Place, Row
 from mmr1.types import Sample
 
 _SPAN = re.compile(r"\s*([\d.]+)\s*-\s*([\d.]+)\s*")

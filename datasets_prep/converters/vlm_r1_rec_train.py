@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from datasets_prep.converters.base import Converter
 from mmr1.boxes import check_inside, pixels
-from mmr1.data.forms import Place, Row, assemble, turns_of, with_size
+from mmr1.data.forms.assemble import assemble, with_size
+from mmr1.data.forms.chat import turns_of
+from mmr1.data.forms.form import Place, Row
 from mmr1.rewards.grounding.answer_boxes import read_boxes
 from mmr1.types import Sample
 from mmr1.vision.images import image_size

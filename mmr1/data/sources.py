@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.config import Config, DataConfig
-from mmr1.data.forms import Place, read_row
+from mmr1.data.forms import read_row
+from mmr1.data.forms.form import Place
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.record import refuse_lone_surrogates

@@ -14,7 +14,9 @@ import pytest
 from PIL import Image
 
 from mmr1.config import DataConfig
-from mmr1.data.forms import FORMS, Place, read_row, recognise, with_options
+from mmr1.data.forms import FORMS, read_row, recognise
+from mmr1.data.forms.form import Place
+from mmr1.data.forms.options import with_options
 from mmr1.data.sources import load_mixture, load_samples
 from mmr1.types import MediaRef, Sample, TextPart
 from tests.vision.media import encoded, write_video

@@ -17,7 +17,7 @@ from datasets_prep.finish import check_gold
 from datasets_prep.leakage import find_leaks, normalised, picture_hash
 from mmr1.boxes import convert as convert_box
 from mmr1.boxes import pixels
-from mmr1.data.forms import Place
+from mmr1.data.forms.form import Place
 from mmr1.data.sources import load_samples
 from mmr1.rewards.grounding.iou import iou
 from mmr1.types import MediaRef, Message, Sample, TextPart

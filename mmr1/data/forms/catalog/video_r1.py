@@ -1,0 +1,50 @@
+"""Video-R1: problems of several types about a video or a picture."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mmr1.data.forms.answers import tagged_answer
+from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.form import Form, Place, Row
+from mmr1.data.forms.options import with_options
+from mmr1.types import Sample
+
+VIDEO_R1_TASKS = {
+    "multiple choice": "choice",
+    "numerical": "numeric",
+    "ocr": "ocr",
+    "free-form": "rouge",
+    "open-ended": "rouge",
+    "regression": "regression",
+    "temporal grounding": "tiou",
+    "spatial-temporal grounding": "tiou",
+}
+
+
+def read(row: Row, place: Place) -> Sample:
+    kind = str(row.get("problem_type", "")).lower()
+    if kind not in VIDEO_R1_TASKS:
+        raise ValueError(f"problem_type '{kind}' has no verifiable answer of one kind")
+    question = with_options(row["problem"], row.get("options"))
+    turns = [("user", question)]
+    if row.get("process"):
+        turns.append(("assistant", f"{row['process']}{row['solution']}"))
+    media = {"images" if row["data_type"] == "image" else "videos": row["path"]}
+    if row.get("image_path"):  # a question about a video and an image
+        media["images"] = row["image_path"]
+        turns[0] = ("user", f"<video>{question}" if "<image" in question else question)
+    answer: Any = tagged_answer(row["solution"])
+    extra = {}
+    if VIDEO_R1_TASKS[kind] == "tiou":  # {"time": [s, e], "boxes": {second: box}}
+        grounding = json.loads(answer)
+        answer, extra = grounding["time"], {"boxes": grounding.get("boxes")}
+    return assemble(
+        row, place, turns, answer=answer, task=VIDEO_R1_TASKS[kind], meta=extra,
+        used=("problem", "solution", "process", "path", "problem_type", "data_type"),
+        untagged=True, **media,
+    )  # fmt: skip
+
+
+FORM = Form("video_r1", ("problem", "solution", "path", "data_type"), read)
