@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from datasets_prep.finish import check_gold, check_media
 from datasets_prep.manifest import content_hashes, media_hash, read_manifest
 from datasets_prep.progress import Progress
+from datasets_prep.record_checks import check_sample
 from datasets_prep.record_files import record_files
 from mmr1.data.record import decode, parse_json, read_lines
-from mmr1.types import Sample
 
 Problem = tuple[str, str]
 """``(location, what is wrong)``."""
@@ -48,17 +47,6 @@ def _problem(line: str, root: Path, ids: dict[str, int], number: int) -> str | N
     except ValueError as error:
         return str(error)
     return None
-
-
-def check_sample(sample: Sample) -> None:
-    """Raises ValueError for media that do not decode, a wrong size or an unreadable gold."""
-    if not any(m.role == "user" for m in sample.messages):
-        raise ValueError("no user message")
-    for ref in sample.media:
-        size = check_media(ref)
-        if ref.size is not None and tuple(ref.size) != size:
-            raise ValueError(f"{ref}: the record states {ref.size}, it is {size}")
-    check_gold(sample)
 
 
 def _check_manifest(folder: Path) -> list[Problem]:
