@@ -1,55 +1,110 @@
-"""How many 80 GiB GPUs each stage of each recipe needs, as ``mmr1 doctor --estimate`` counts.
+"""The memory of each stage of each recipe on GPUs of 80 GiB, as ``mmr1 doctor --estimate`` counts.
 
-    python scripts/dev/recipe_gpus.py MODEL_3B MODEL_7B
+    python scripts/dev/recipe_gpus.py
 
-A single GPU is shared by trainer and engine. With more, one is the engine's and the trainer is
-sharded over the others. Prompts are assumed to be long: 1,280 tokens with an image, 4,096 with a
-video, 256 with text only. Completions have the maximum length.
+With the settings that ``run.sh`` and ``run.sh --7b`` give the stages. Prompts are assumed to be
+long: 1,280 tokens with an image, 4,096 with a video, 256 with text only. Completions have the
+maximum length.
 """
 
 from __future__ import annotations
 
-import sys
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.estimate import GIB, Load, estimate
+from mmr1.estimate import GIB, Estimate, Load, estimate
 
-RECIPES = Path(__file__).parents[1] / "recipes"
+SCRIPTS = Path(__file__).parents[1]
+RECIPES = SCRIPTS / "recipes"
+SINGLE = RECIPES / "qwen2_5_vl_3b" / "grpo.yaml"  # started by hand, on one GPU
 MEMORY = 80 * GIB
 PROMPTS = {"video": (4096, 3840), "text": (256, 0), "image": (1280, 1024)}
 VIDEO, TEXT = ("video_r1", "open_r1_video"), ("text_math/rl", "lmm_r1/text")
+SHAPES = {"3B": "qwen2_5_vl_3b", "7B": "qwen2_5_vl_7b"}
 
 
-def gpus(path: Path, model: str) -> str:
-    """The smallest number of GPUs for a stage, and the trainer's memory on each of its own."""
-    stage = f"{path.parent.name}/{path.stem}"
-    kind = "video" if stage.startswith(VIDEO) else "text" if stage in TEXT else "image"
-    for number in (1, 2, 4, 8):
-        config = load_config(
-            path,
-            [f"model.path={model}", f"resources.ranks={number}", "resources.engines=1"],
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One training command of a recipe.
+
+    Attributes:
+        name: ``RECIPE/FILE``, without its ending.
+        command: ``train`` or ``sft``.
+        config: With the published shapes of its model in place of the model.
+    """
+
+    name: str
+    command: str
+    config: Config
+
+    @property
+    def gpus(self) -> int:
+        """Trainer ranks and engines; both share a GPU where there is one of each."""
+        resources = self.config.resources
+        return resources.ranks + resources.engines if resources.distributed else 1
+
+    @property
+    def room(self) -> float:
+        """Bytes that the trainer may take of a GPU."""
+        shares = self.command == "train" and not self.config.resources.distributed
+        return MEMORY * (1 - self.config.rollout.gpu_memory_utilization if shares else 1)
+
+    def estimate(self) -> Estimate:
+        kind = "image"
+        if self.name.startswith(VIDEO):
+            kind = "video"
+        elif self.name in TEXT:
+            kind = "text"
+        return estimate(self.config, Load(*PROMPTS[kind], self.config.rollout.sampling.max_tokens))
+
+
+def stages(model: str) -> Iterator[Stage]:
+    """Of all recipes for 3B or 7B models, as their scripts start them."""
+    shapes = f"model.path={SCRIPTS / 'gpu' / 'shapes' / SHAPES[model]}"
+    for script in sorted(RECIPES.glob("*/run.sh")):
+        if script.parent.name.startswith("small_"):  # trained on a CPU
+            continue
+        for command, path, *overrides in _commands(script, model):
+            name = f"{script.parent.name}/{Path(path).stem}"
+            yield Stage(name, command, load_config(Path(path), [*overrides, shapes]))
+    if model == "3B":
+        yield Stage("qwen2_5_vl_3b/grpo", "train", load_config(SINGLE, [shapes]))
+
+
+def _commands(script: Path, model: str) -> Iterator[list[str]]:
+    """The arguments of ``mmr1 train`` and ``mmr1 sft``: the script runs with echo for Python."""
+    lines: dict[str, None] = {}
+    for path in sorted(script.parent.glob("*.yaml")):
+        shown = subprocess.run(
+            [script, *(["--7b"] if model == "7B" else [])],
+            env={**os.environ, "PYTHON": "echo", "ALGORITHM": path.stem},
+            cwd=SCRIPTS.parent,
+            capture_output=True,
+            text=True,
+            check=False,  # a script ends where it looks for a checkpoint
         )
-        prompt, vision = PROMPTS[kind]
-        load = Load(prompt, vision, config.rollout.sampling.max_tokens)
-        needed = estimate(config, load).total("trainer")
-        alone = config.resources.distributed or path.stem == "sft"
-        if needed <= MEMORY * (1 if alone else 1 - config.rollout.gpu_memory_utilization):
-            engines = 0 if path.stem == "sft" or number == 1 else 1
-            return f"{number + engines} ({needed / GIB:.0f} GiB each)"
-    return "more than 9"
+        lines |= dict.fromkeys(shown.stdout.splitlines())
+    for words in map(str.split, lines):
+        if words[:2] == ["-m", "mmr1.cli"] and words[2] in ("train", "sft"):
+            yield [word for word in words[2:] if not word.startswith("model.path=")]
 
 
-def main(models: list[str]) -> None:
+def main() -> None:
+    cells: dict[str, dict[str, str]] = {}
+    for model in SHAPES:
+        for stage in stages(model):
+            needed = stage.estimate().total("trainer") / GIB
+            cells.setdefault(stage.name, {})[model] = f"{stage.gpus} ({needed:.0f} GiB each)"
     print("| stage | Qwen2.5-VL-3B | Qwen2.5-VL-7B |")
     print("|---|---|---|")
-    for path in sorted(RECIPES.glob("*/*.yaml")):
-        small = path.parent.name.startswith("small_")  # trained on a CPU
-        if small or not (path.parent / "run.sh").is_file():
-            continue
-        cells = " | ".join(gpus(path, model) for model in models)
-        print(f"| `{path.parent.name}/{path.name}` | {cells} |", flush=True)
+    for name, of_model in sorted(cells.items()):
+        print(f"| `{name}.yaml` | {of_model['3B']} | {of_model.get('7B', '')} |")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

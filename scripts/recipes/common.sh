@@ -3,22 +3,19 @@
 #   scripts/recipes/RECIPE/run.sh [--smoke] [--7b] [key=value ...]
 #
 # key=value overrides apply to every stage. DATA is the folder of the downloaded datasets (default: data).
-# --7b uses Qwen2.5-VL-7B instead of 3B, on four trainer ranks instead of two. --smoke is a small test on
-# the CPU: generated rows in each dataset's format, a model of 0.7M parameters, two steps per stage.
+# --7b uses Qwen2.5-VL-7B instead of 3B, on four trainer ranks instead of two; SFT has one process, and keeps
+# its optimizer state in CPU memory. --smoke is a small test on the CPU: generated rows in each dataset's format, a model of 0.7M parameters, two steps per stage.
 set -euo pipefail
 recipe="$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 folder="scripts/recipes/$recipe"
 python="${PYTHON:-.venv/bin/python}"
 
-out="runs/$recipe" smoke="" sized=() shrunk=() overrides=()
+out="runs/$recipe" smoke="" larger="" shrunk=() overrides=()
 for argument in "$@"; do
     case "$argument" in
         --smoke) smoke=yes ;;
-        --7b)
-            sized=(
-                model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_token_cost=0.42 resources.ranks=4
-            ) ;;
+        --7b) larger=yes ;;
         *=*) overrides+=("$argument") ;;
         *) echo "usage: $folder/run.sh [--smoke] [--7b] [key=value ...]" >&2; exit 2 ;;
     esac
@@ -52,8 +49,12 @@ convert() {
 
 # stage COMMAND NAME [key=value ...]: runs mmr1 COMMAND with NAME.yaml; the output goes to $out/NAME.
 stage() {
-    local command="$1" name="$2"
+    local command="$1" name="$2" sized=()
     shift 2
+    if [[ -n "$larger" ]]; then
+        sized=(model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_token_cost=0.42)
+        if [[ "$command" == train ]]; then sized+=(resources.ranks=4); else sized+=(optimizer.offload=true); fi
+    fi
     mmr1 "$command" "$folder/$name.yaml" "trainer.output_dir=$out/$name" \
         "${sized[@]}" "${shrunk[@]}" "$@" "${overrides[@]}"
 }

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from mmr1.config.file import load_config
+from scripts.dev.recipe_gpus import MEMORY, stages
 from tests.paths import REPOSITORY
 
 RECIPES = REPOSITORY / "scripts/recipes"
@@ -41,6 +42,23 @@ def test_a_recipe_is_whole(name):
         assert (folder / f"{stage}.yaml").is_file(), stage
     for word in ("**Data**", "|---|"):
         assert word in readme
+
+
+@pytest.mark.parametrize(("model", "most"), [("3B", 3), ("7B", 5)])
+def test_every_stage_fits_the_gpus_it_is_meant_for(model, most):
+    """By the estimator, with a tenth of the memory left for what it does not count."""
+    seen = set()
+    for stage in stages(model):
+        seen.add(f"{stage.name}.yaml")
+        assert stage.gpus <= most, stage.name
+        result = stage.estimate()
+        assert result.total("trainer") <= 0.9 * stage.room, stage.name
+        weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
+        share = MEMORY * stage.config.rollout.gpu_memory_utilization
+        assert weights <= 0.5 * share, stage.name  # the rest is for the KV cache
+    meant = {str(path.relative_to(RECIPES)) for path in YAMLS if path.parent.name in NAMES}
+    meant = {name for name in meant if not name.startswith("small_")}
+    assert seen == meant | ({"qwen2_5_vl_3b/grpo.yaml"} if model == "3B" else set())
 
 
 @pytest.mark.slow
