@@ -32,29 +32,38 @@ def penalised(x: AdvantageInputs) -> torch.Tensor:
     return x.rewards - (x.kl_penalty * x.mask).sum(-1).view(x.rewards.shape)
 
 
+def composed_algorithm(
+    advantages: Callable[[AdvantageInputs], torch.Tensor],
+    token_loss: Callable[[LossInputs], torch.Tensor],
+    config: AlgorithmConfig,
+    metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {},
+) -> Algorithm:
+    """These advantages and this policy loss ``[B, R]``, with the configured KL and entropy terms.
+
+    Every algorithm of the catalog is put together here.
+    """
+    return Algorithm(
+        advantages=advantages,
+        token_loss=lambda x: regularised(token_loss(x), x, config),
+        loss_agg_mode=config.loss_agg_mode,
+        metrics=metrics,
+        needs_signal=needs_signal(config),
+    )
+
+
 def clipped_algorithm(
     advantages: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
 ) -> Algorithm:
     """These advantages with PPO's clipped loss."""
-    return Algorithm(
-        advantages=advantages,
-        token_loss=partial(clipped_surrogate, config=config),
-        loss_agg_mode=config.loss_agg_mode,
-        metrics=partial(clip_metrics, config=config),
-        needs_signal=needs_signal(config),
-    )
+    token_loss = partial(clipped_surrogate, config=config)
+    return composed_algorithm(advantages, token_loss, config, partial(clip_metrics, config=config))
 
 
 def policy_gradient_algorithm(
     advantages: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
 ) -> Algorithm:
     """These advantages with the policy-gradient loss."""
-    return Algorithm(
-        advantages=advantages,
-        token_loss=partial(policy_gradient, config=config),
-        loss_agg_mode=config.loss_agg_mode,
-        needs_signal=needs_signal(config),
-    )
+    return composed_algorithm(advantages, partial(policy_gradient, config=config), config)
 
 
 def clipped_surrogate(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
@@ -63,7 +72,7 @@ def clipped_surrogate(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     loss = losses.ppo_clip(new, old, x.advantages, config.clip_ratio_low, config.clip_ratio_high)
     if config.clip_ratio_dual is not None:
         loss = losses.dual_clip(loss, x.advantages, config.clip_ratio_dual)
-    return regularised(loss, x, config)
+    return loss
 
 
 def clip_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
@@ -95,7 +104,7 @@ def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     loss = losses.policy_gradient(x.logprobs, x.advantages)
     if form != "clip" and form != "none":
         loss = loss * losses.importance_weights(x.logprobs, x.old_logprobs, x.mask, form)
-    return regularised(loss, x, config)
+    return loss
 
 
 def regularised(loss: torch.Tensor, x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:

@@ -67,16 +67,21 @@ def test_a_new_file_is_a_new_algorithm(tmp_path):
 import sys
 import mmr1.trainer.algorithms.catalog as catalog
 catalog.__path__.append(sys.argv[1])
+import torch
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import build_algorithm
-config = AlgorithmConfig(name="my_sapo", sapo_tau=(2, 2))
-print(config.kl_coef, build_algorithm(config).token_loss.__qualname__)
+from mmr1.trainer.algorithms.algorithm import LossInputs
+config = AlgorithmConfig(name="my_sapo", sapo_tau=(2, 2), kl_coef=0)
+one = torch.ones(1, 1)
+inputs = LossInputs(one, one, one, one, one.bool())
+# At ratio 1 the gate's sigmoid is a half.
+print(AlgorithmConfig(name="my_sapo").kl_coef, build_algorithm(config).token_loss(inputs).item())
 try:
     AlgorithmConfig(sapo_tau=(2, 2))
 except ValueError as error:
     print("one of my_sapo, sapo" in str(error))
 """
-    assert run_python(code, tmp_path).split() == ["0.5", "build.<locals>.token_loss", "True"]
+    assert run_python(code, tmp_path).split() == ["0.5", "-1.0", "True"]
 
 
 def test_an_installed_package_can_add_an_algorithm(tmp_path, monkeypatch):

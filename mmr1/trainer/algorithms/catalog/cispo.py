@@ -19,21 +19,13 @@ if TYPE_CHECKING:
 
 def build(config: AlgorithmConfig) -> Algorithm:
     from mmr1.trainer.algorithms import advantages, losses
-    from mmr1.trainer.algorithms.algorithm import Algorithm
-    from mmr1.trainer.algorithms.terms import needs_signal, per_completion, regularised
+    from mmr1.trainer.algorithms.terms import composed_algorithm, per_completion
 
     def token_loss(x: LossInputs) -> torch.Tensor:
-        loss = losses.cispo(
-            x.logprobs, x.old_logprobs, x.advantages, config.clip_ratio_low, config.clip_ratio_high
-        )
-        return regularised(loss, x, config)
+        clip = (config.clip_ratio_low, config.clip_ratio_high)
+        return losses.cispo(x.logprobs, x.old_logprobs, x.advantages, *clip)
 
-    return Algorithm(
-        advantages=per_completion(advantages.grpo),
-        token_loss=token_loss,
-        loss_agg_mode=config.loss_agg_mode,
-        needs_signal=needs_signal(config),
-    )
+    return composed_algorithm(per_completion(advantages.grpo), token_loss, config)
 
 
 SPECS = (

@@ -15,19 +15,12 @@ if TYPE_CHECKING:
 
 def build(config: AlgorithmConfig) -> Algorithm:
     from mmr1.trainer.algorithms import advantages, losses
-    from mmr1.trainer.algorithms.algorithm import Algorithm
-    from mmr1.trainer.algorithms.terms import needs_signal, per_completion, regularised
+    from mmr1.trainer.algorithms.terms import composed_algorithm, per_completion
 
     def token_loss(x: LossInputs) -> torch.Tensor:
-        loss = losses.sapo(x.logprobs, x.old_logprobs, x.advantages, *config.sapo_tau)
-        return regularised(loss, x, config)
+        return losses.sapo(x.logprobs, x.old_logprobs, x.advantages, *config.sapo_tau)
 
-    return Algorithm(
-        advantages=per_completion(advantages.grpo),
-        token_loss=token_loss,
-        loss_agg_mode=config.loss_agg_mode,
-        needs_signal=needs_signal(config),
-    )
+    return composed_algorithm(per_completion(advantages.grpo), token_loss, config)
 
 
 SPECS = (
