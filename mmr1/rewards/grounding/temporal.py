@@ -119,12 +119,14 @@ def temporal_contrast(
     *,
     bonus: float = 0.3,
     correct_above: float = 0.5,
+    shuffled_factor: float = 1.0,
 ) -> float:
-    """A bonus for right answers where ordered frames beat shuffled ones (T-GRPO).
+    """A bonus for right answers where ordered frames are no worse than shuffled ones (T-GRPO).
 
-    ``bonus`` where the group's mean accuracy with its frames in order is above that of completions
-    sampled with the frames shuffled, and this completion is right; else 0. Feng et al. 2025,
-    Video-R1, https://arxiv.org/abs/2503.21776.
+    ``bonus`` where ``p >= shuffled_factor * p_shuffled`` and this completion is right; else 0. ``p``
+    is the group's mean accuracy with its frames in order, ``p_shuffled`` that of completions sampled
+    with the frames shuffled. Feng et al. 2025, Video-R1, https://arxiv.org/abs/2503.21776,
+    equation 1.
 
     Args:
         accuracy: This completion's accuracy, from the part named by ``of``.
@@ -132,8 +134,10 @@ def temporal_contrast(
         shuffled_accuracy: Mean accuracy of the same prompt with shuffled frames.
         bonus: The reward of such an answer.
         correct_above: A completion is right above this accuracy.
+        shuffled_factor: 1 in the paper; 0.8 in Video-R1's code.
 
-    >>> temporal_contrast(1.0, 0.75, 0.5), temporal_contrast(0.0, 0.75, 0.5)
+    >>> temporal_contrast(1.0, 0.5, 0.5), temporal_contrast(0.0, 0.75, 0.5)
     (0.3, 0.0)
     """
-    return bonus if group_accuracy > shuffled_accuracy and accuracy > correct_above else 0.0
+    no_worse = group_accuracy >= shuffled_factor * shuffled_accuracy
+    return bonus if no_worse and accuracy > correct_above else 0.0

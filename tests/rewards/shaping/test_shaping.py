@@ -106,6 +106,30 @@ def test_temporal_contrast() -> None:
     assert rewards[0].value == 1.3
 
 
+@pytest.mark.parametrize(
+    ("right", "shuffled_right", "options", "bonus"),
+    [
+        # 2503.21776, equation 1: r_t = alpha where p >= p_shuffled.
+        (2, 2, {}, 0.3),
+        (2, 3, {}, 0.0),
+        # 0.75 against 0.75 * 1 and 0.8 * 1.
+        (3, 4, {"shuffled_factor": 0.75}, 0.3),
+        (3, 4, {"shuffled_factor": 0.8}, 0.0),
+    ],
+)
+def test_temporal_contrast_at_equal_accuracy(
+    right: int, shuffled_right: int, options: dict[str, float], bonus: float
+) -> None:
+    """Of 4 completions each; the first is right."""
+    contrast = {"options": {"of": "count", **options}}
+    shuffled = tuple(think("3" if i < shuffled_right else "5") for i in range(4))
+    ordered = [item(think("3" if i < right else "5"), 3, shuffled=shuffled) for i in range(4)]
+    rewards = score({"temporal_contrast": contrast}, ordered)
+    assert [r.components["temporal_contrast"] for r in rewards] == [bonus] * right + [0.0] * (
+        4 - right
+    )
+
+
 def test_temporal_contrast_without_shuffled_completions_is_no_reward() -> None:
     functions = {"temporal_contrast": {"options": {"of": "count"}}}
     none_came, not_asked = score(
