@@ -56,7 +56,8 @@ class AlgorithmConfig(Section):
     importance_sampling_level: Literal["token", "sequence", "sequence_product"] = Field(
         "token",
         description="Whose ratio is clipped: each token's; sequence: the geometric mean over the "
-        "completion (GSPO); sequence_product: the product over the completion (the R1 paper)",
+        "completion (GSPO); sequence_product: the product over the completion (the R1 paper, "
+        "RLOO). Of a completion, token-mean is only taken if it is set",
     )
     importance_sampling: Literal["clip", "none", "token", "per_decision", "sequence"] = Field(
         "clip",
@@ -71,7 +72,9 @@ class AlgorithmConfig(Section):
     )
     kl_coef: float = Field(0.0, ge=0, description="0 loads no reference policy")
     kl_estimator: Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward", "full"] = Field(
-        "k3", description="full: the exact KL over the whole vocabulary, in the loss only"
+        "k3",
+        description="full: the exact KL over the whole vocabulary, in the loss only. k1 if not set "
+        "and use_kl_loss is false",
     )
     use_kl_loss: bool = Field(
         True, description="true: the KL is a term of the loss; false: a penalty in the reward"
@@ -137,7 +140,14 @@ class AlgorithmConfig(Section):
         if not isinstance(values, dict):
             return values
         spec = algorithm_specs().get(values.get("name", "grpo"))
-        return values if spec is None else {**spec.defaults, **values}
+        filled = values if spec is None else {**spec.defaults, **values}
+        if filled.get("use_kl_loss", True) is False and "kl_estimator" not in values:
+            filled = {**filled, "kl_estimator": "k1"}  # a penalty's expected gradient is the KL's
+        of_completion = filled.get("importance_sampling_level", "token") != "token"
+        by_token = filled.get("loss_agg_mode") == "token-mean" and "loss_agg_mode" not in values
+        if of_completion and by_token:  # a completion would count once more for each of its tokens
+            filled = {**filled, "loss_agg_mode": "seq-mean-token-mean"}
+        return filled
 
     @field_validator("name")
     @classmethod

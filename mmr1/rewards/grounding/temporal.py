@@ -123,10 +123,10 @@ def temporal_contrast(
 ) -> float:
     """A bonus for right answers where ordered frames are no worse than shuffled ones (T-GRPO).
 
-    ``bonus`` where ``p >= shuffled_factor * p_shuffled`` and this completion is right; else 0. ``p``
-    is the group's mean accuracy with its frames in order, ``p_shuffled`` that of completions sampled
-    with the frames shuffled. Feng et al. 2025, Video-R1, https://arxiv.org/abs/2503.21776,
-    equation 1.
+    ``bonus`` where ``p >= shuffled_factor * p_shuffled`` and this completion is right; else 0.
+    ``p`` is the group's mean accuracy with its frames in order, ``p_shuffled`` that of completions
+    sampled with the frames shuffled. Feng et al. 2025, Video-R1,
+    https://arxiv.org/abs/2503.21776, equation 1.
 
     Args:
         accuracy: This completion's accuracy, from the part named by ``of``.

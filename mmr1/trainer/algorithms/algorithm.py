@@ -75,10 +75,13 @@ class Algorithm:
     Attributes:
         advantages: ``AdvantageInputs -> [B, R]``. ``terms.per_completion`` makes one of an
             advantage ``[G, n]``.
-        token_loss: ``LossInputs -> [B, R]``, to be minimised.
+        token_loss: ``LossInputs -> [B, R]``, the policy term, to be minimised.
         loss_agg_mode: How token losses are added up; see ``losses.token_weights``.
         needs_signal: True when a token of advantage 0 has no gradient, so that the update can skip
             such sequences. False with a KL term or an entropy bonus in the loss.
+        penalties: ``LossInputs -> [B, R]``, added to the policy term: the KL term and the entropy
+            bonus. They are of the policy as it is, so the correction for the engine's
+            probabilities does not weigh them.
         metrics: Extra tensors ``[B, R]`` to log as token means, by metric name. Entropy and KL are
             logged for every algorithm.
         returns: ``AdvantageInputs -> [B, R]``, the targets of the critic of ``algorithm.critic``;
@@ -93,11 +96,16 @@ class Algorithm:
     token_loss: Callable[[LossInputs], torch.Tensor]
     loss_agg_mode: LossAggMode
     needs_signal: bool
+    penalties: Callable[[LossInputs], torch.Tensor | float] = lambda x: 0.0
     metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {}
     returns: Callable[[AdvantageInputs], torch.Tensor] | None = None
     greedy_baseline: bool = False
     shuffled_frames: bool = False
     state: dict[str, float] = field(default_factory=dict)
+
+    def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:
+        """``correction * token_loss + penalties``, ``[B, R]``; see ``importance_sampling.py``."""
+        return correction * self.token_loss(x) + self.penalties(x)
 
     def state_dict(self) -> dict[str, float]:
         return dict(self.state)

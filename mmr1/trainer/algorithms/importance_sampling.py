@@ -1,7 +1,7 @@
 """Truncated importance sampling: corrects for an engine that samples from another policy.
 
 The engine's kernels round differently, and its weights are older when rollouts are asynchronous.
-So each token's loss is multiplied by the trainer's probability of the token over the
+So each token's policy loss is multiplied by the trainer's probability of the token over the
 engine's, truncated from above (Yao et al. 2025, *Your Efficient RL Framework Secretly Brings You
 Off-Policy RL Training*; the truncation is that of Ionides 2008).
 """

@@ -4,6 +4,10 @@ The sampled estimators are pure functions of log-probs ``[...]`` of the same tok
 policy, under both; see J. Schulman, "Approximating KL Divergence" (2020). With
 ``d = ref - log p`` and ``r = exp(d)``, the policy's tokens give
 ``E[-d] = KL(policy || reference)``, ``E[r d] = KL(reference || policy)`` and ``E[r] = 1``.
+
+The estimators with ``r`` take ``d`` within ``+-LOG_RATIO_BOUND`` and are themselves within
+``+-BOUND``, as in verl and EasyR1: one token far from the reference would else outweigh the batch,
+or overflow. Beyond a bound there is no gradient; :func:`bounded` tells where that is.
 """
 
 from __future__ import annotations
@@ -11,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+
+LOG_RATIO_BOUND = 20.0
+BOUND = 10.0
 
 
 def k1(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
@@ -28,8 +35,8 @@ def k2(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
 
 def k3(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     """``exp(d) - d - 1``: unbiased, never negative, of low variance; GRPO's choice."""
-    d = ref_logprobs - logprobs
-    return d.exp() - d - 1
+    d = _log_ratio(logprobs, ref_logprobs)
+    return (d.exp() - d - 1).clamp(max=BOUND)
 
 
 def absolute(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
@@ -39,14 +46,27 @@ def absolute(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor
 
 def k1_forward(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     """``r d``: k1 for the other direction, KL(reference || policy)."""
-    d = ref_logprobs - logprobs
-    return d.exp() * d
+    d = _log_ratio(logprobs, ref_logprobs)
+    return (d.exp() * d).clamp(max=BOUND)
 
 
 def k3_forward(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
     """``r d - (r - 1)``: k3 for KL(reference || policy); unbiased, never negative."""
-    d = ref_logprobs - logprobs
-    return d.exp() * d - (d.exp() - 1)
+    d = _log_ratio(logprobs, ref_logprobs)
+    return (d.exp() * d - (d.exp() - 1)).clamp(max=BOUND)
+
+
+def _log_ratio(logprobs: torch.Tensor, ref_logprobs: torch.Tensor) -> torch.Tensor:
+    """``d`` within the bound."""
+    return (ref_logprobs - logprobs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+
+def bounded(logprobs: torch.Tensor, ref_logprobs: torch.Tensor, estimator: str) -> torch.Tensor:
+    """True where a bound holds the estimator back, and its gradient is 0: ``[...]`` bool."""
+    if estimator not in ("k3", "k1_forward", "k3_forward"):
+        return torch.zeros_like(logprobs, dtype=torch.bool)
+    outside = (ref_logprobs - logprobs).abs() > LOG_RATIO_BOUND
+    return outside | (ESTIMATORS[estimator](logprobs, ref_logprobs) >= BOUND)
 
 
 ESTIMATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

@@ -2,7 +2,9 @@
 
 Pure functions of tensors ``[B, R]`` (B sequences, R the longest completion). A loss is
 ``(weights * token_loss).sum()``: the weights hold the global denominators, so cutting a batch into
-micro-batches or ranks does not change its gradient. ``rho = exp(logp - old)`` throughout.
+micro-batches or ranks does not change its gradient. ``rho = exp(logp - old)`` throughout, with
+``logp - old`` within ``+-LOG_RATIO_BOUND`` as in verl and EasyR1, so that no ratio overflows. Beyond
+the bound a ratio has no gradient.
 """
 
 from __future__ import annotations
@@ -13,6 +15,22 @@ import torch
 
 LossAggMode = Literal["seq-mean-token-mean", "token-mean", "seq-mean-token-sum-norm"]
 Importance = Literal["token", "per_decision", "sequence"]
+
+LOG_RATIO_BOUND = 20.0
+
+
+def ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
+    """``rho``, its logarithm bounded: ``[B, R]``."""
+    return _bounded(logprobs - old_logprobs).exp()
+
+
+def ratio_bounded(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
+    """True where the bound of :func:`ratio` holds: ``[B, R]`` bool."""
+    return (logprobs - old_logprobs).abs() > LOG_RATIO_BOUND
+
+
+def _bounded(log_ratio: torch.Tensor) -> torch.Tensor:
+    return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
 def ppo_clip(
@@ -28,9 +46,9 @@ def ppo_clip(
     clip-higher (arXiv 2503.14476). Given log-probs of responses (:func:`response_logprobs`) it is
     the R1 paper's objective (arXiv 2501.12948), given their means it is GSPO's (arXiv 2507.18071).
     """
-    ratio = (logprobs - old_logprobs).exp()
-    clipped = ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
-    return -torch.minimum(ratio * advantages, clipped * advantages)
+    rho = ratio(logprobs, old_logprobs)
+    clipped = rho.clamp(1 - clip_ratio_low, 1 + clip_ratio_high)
+    return -torch.minimum(rho * advantages, clipped * advantages)
 
 
 def dual_clip(loss: torch.Tensor, advantages: torch.Tensor, bound: float) -> torch.Tensor:
@@ -71,10 +89,10 @@ def importance_weights(
     """
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0).detach()
     if form == "token":
-        return log_ratio.exp()
+        return _bounded(log_ratio).exp()
     if form == "per_decision":
-        return log_ratio.cumsum(-1).exp()
-    return log_ratio.sum(-1, keepdim=True).exp().expand(log_ratio.shape)
+        return _bounded(log_ratio.cumsum(-1)).exp()
+    return _bounded(log_ratio.sum(-1, keepdim=True)).exp().expand(log_ratio.shape)
 
 
 def cispo(
@@ -89,8 +107,8 @@ def cispo(
     ``-sg(clip(rho, 1 - low, 1 + high)) A log p``: the weight is clipped, not the update,
     so every token keeps a gradient.
     """
-    ratio = (logprobs - old_logprobs).detach().exp()
-    return -ratio.clamp(1 - clip_ratio_low, 1 + clip_ratio_high) * advantages * logprobs
+    rho = ratio(logprobs, old_logprobs).detach()
+    return -rho.clamp(1 - clip_ratio_low, 1 + clip_ratio_high) * advantages * logprobs
 
 
 def sapo(
@@ -107,8 +125,8 @@ def sapo(
     gradient.
     """
     tau = torch.where(advantages > 0, tau_positive, tau_negative)
-    ratio = (logprobs - old_logprobs).exp()
-    return -(4 / tau) * torch.sigmoid(tau * (ratio - 1)) * advantages
+    rho = ratio(logprobs, old_logprobs)
+    return -(4 / tau) * torch.sigmoid(tau * (rho - 1)) * advantages
 
 
 def value_loss(
@@ -134,9 +152,9 @@ def clip_fraction_mask(
     clip_ratio_high: float,
 ) -> torch.Tensor:
     """True where :func:`ppo_clip` removes the gradient: ``[B, R]`` bool."""
-    ratio = (logprobs - old_logprobs).exp()
-    return ((ratio > 1 + clip_ratio_high) & (advantages > 0)) | (
-        (ratio < 1 - clip_ratio_low) & (advantages < 0)
+    rho = ratio(logprobs, old_logprobs)
+    return ((rho > 1 + clip_ratio_high) & (advantages > 0)) | (
+        (rho < 1 - clip_ratio_low) & (advantages < 0)
     )
 
 
@@ -147,16 +165,16 @@ def token_weights(
 
     - ``seq-mean-token-mean``: the mean of each sequence, then the mean of the sequences (GRPO).
     - ``token-mean``: the mean over all tokens (DAPO).
-    - ``seq-mean-token-sum-norm``: the sum over ``B * max_tokens`` (Dr.GRPO, arXiv 2503.20783).
+    - ``seq-mean-token-sum-norm``: the sum over ``B * max_tokens`` (Dr.GRPO, arXiv 2503.20783). The
+      denominator is constant: masked sequences count in B.
 
-    A sequence without any unmasked token does not count.
+    In the means a sequence without any unmasked token does not count.
     """
     weights = mask.float()
     lengths = weights.sum(-1, keepdim=True)
-    sequences = (lengths > 0).sum().clamp(min=1)
     if loss_agg_mode == "seq-mean-token-mean":
-        return weights / lengths.clamp(min=1) / sequences
+        return weights / lengths.clamp(min=1) / (lengths > 0).sum().clamp(min=1)
     if loss_agg_mode == "token-mean":
         return weights / lengths.sum().clamp(min=1)
     assert max_tokens is not None, "the constant denominator needs the completion limit"
-    return weights / (sequences * max_tokens)
+    return weights / (len(mask) * max_tokens)

@@ -10,7 +10,7 @@ import torch
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import losses
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm, LossInputs
-from mmr1.trainer.algorithms.kl import ESTIMATORS
+from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded
 
 
 def per_completion(
@@ -40,14 +40,16 @@ def composed_algorithm(
 ) -> Algorithm:
     """These advantages and this policy loss ``[B, R]``, with the configured KL and entropy terms.
 
-    Every algorithm of the catalog is put together here.
+    Every algorithm of the catalog is put together here. Beside ``metrics`` it logs those of the
+    ratio and of the KL term.
     """
     return Algorithm(
         advantages=advantages,
-        token_loss=lambda x: regularised(token_loss(x), x, config),
+        token_loss=token_loss,
         loss_agg_mode=config.loss_agg_mode,
-        metrics=metrics,
         needs_signal=needs_signal(config),
+        penalties=partial(penalties, config=config),
+        metrics=lambda x: {**ratio_metrics(x, config), **kl_metrics(x, config), **metrics(x)},
     )
 
 
@@ -82,6 +84,23 @@ def clip_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tens
     return {"clip_fraction": clipped.float()}
 
 
+def ratio_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
+    """Of the policy to that before the rollout's first update; ``[B, R]`` each.
+
+    ``ppo_kl`` is ``old - log p`` of each token. ``ratio_bounded`` is 1 where the logarithm of the
+    ratio reached its bound, else 0.
+    """
+    at_bound = losses.ratio_bounded(*ratio_logprobs(x, config))
+    return {"ppo_kl": x.old_logprobs - x.logprobs, "ratio_bounded": at_bound.float()}
+
+
+def kl_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
+    """``kl_bounded``: 1 at the tokens whose KL estimate reached its bound, else 0; ``[B, R]``."""
+    if x.ref_logprobs is None:
+        return {}
+    return {"kl_bounded": bounded(x.logprobs, x.ref_logprobs, config.kl_estimator).float()}
+
+
 def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """New and old log-probs, ``[B, R]`` each; their difference is the logarithm of the ratio."""
     if config.importance_sampling_level == "token":
@@ -96,19 +115,22 @@ def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor
 def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     """``-A log p``, ``[B, R]``; ``importance_sampling`` clips or weights it.
 
-    With one update per rollout all ratios are 1, and the clipped loss has the same gradient.
+    With ``importance_sampling_level: sequence_product`` it is that of the whole completion, which
+    is then one action. With one update per rollout all ratios are 1, and the clipped loss has the
+    same gradient.
     """
     form = config.importance_sampling
     if config.ppo_epochs > 1 and form == "clip":
         return clipped_surrogate(x, config)
-    loss = losses.policy_gradient(x.logprobs, x.advantages)
+    loss = losses.policy_gradient(ratio_logprobs(x, config)[0], x.advantages)
     if form != "clip" and form != "none":
         loss = loss * losses.importance_weights(x.logprobs, x.old_logprobs, x.mask, form)
     return loss
 
 
-def regularised(loss: torch.Tensor, x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
-    """Add the KL term where it is in the loss, subtract the entropy bonus: ``[B, R]``."""
+def penalties(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
+    """The KL term where it is in the loss, less the entropy bonus: ``[B, R]``."""
+    loss = torch.zeros_like(x.logprobs)
     if config.kl_coef > 0 and config.use_kl_loss:
         loss = loss + x.kl_coef * _kl(x, config)
     if config.entropy_coef > 0:

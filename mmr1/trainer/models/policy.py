@@ -138,7 +138,7 @@ class LocalPolicy:
                 selected.rollout_logprobs,
                 selected.completion_mask,
             )
-            token_loss = correction * self._algorithm.token_loss(inputs)
+            token_loss = self._algorithm.loss(inputs, correction)
             loss = (selected.loss_weights * token_loss).sum()
             # Ranks' gradients are averaged, and should be added up.
             with record_function("mmr1/backward"):

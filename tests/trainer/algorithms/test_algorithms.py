@@ -115,7 +115,7 @@ def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
     batch = experience_of(groups, config, Fixed(-2.0))
     plain = experience_of(groups, config)
     logprobs = torch.full((2, 2), -1.0, requires_grad=True)
-    algorithm.token_loss(inputs_of(batch, logprobs)).sum().backward()
+    algorithm.loss(inputs_of(batch, logprobs)).sum().backward()
     actual = logprobs.grad.clone()
     expected = -plain.advantages + 0.5 * (-1.0 - -2.0)
     if name in ("reinforce", "process_grpo", "reinforce_pp", "remax"):
@@ -132,7 +132,7 @@ def test_kl_in_the_reward_is_taken_off_once():
     assert batch.advantages[0, 0].item() == pytest.approx(1.1)
     assert batch.advantages[1].tolist() == pytest.approx([-1.1] * 3)
     logprobs = torch.full((2, 3), -1.0, requires_grad=True)
-    loss = build_algorithm(config).token_loss(inputs_of(batch, logprobs))
+    loss = build_algorithm(config).loss(inputs_of(batch, logprobs))
     torch.testing.assert_close(loss, batch.advantages)  # -A * -1, no KL term beside it
 
 

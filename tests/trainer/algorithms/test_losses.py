@@ -62,7 +62,7 @@ def test_weights_by_hand():
 
 def test_a_masked_sequence_does_not_count():
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
-    for name in ("seq-mean-token-mean", "token-mean", "seq-mean-token-sum-norm"):
+    for name in ("seq-mean-token-mean", "token-mean"):
         with_it = losses.token_weights(mask, name, 10)[:2]
         torch.testing.assert_close(with_it, losses.token_weights(MASK, name, 10))
 
@@ -273,6 +273,72 @@ def test_rloo_loss_by_hand():
     assert loss_by_algorithm("rloo", logprobs) == pytest.approx(-0.25)
     actual = loss_by_algorithm("rloo", logprobs, loss_agg_mode="seq-mean-token-mean")
     assert actual == pytest.approx((1 - 1) / 4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rloo", "remax", "reinforce", "gpg"])
+@pytest.mark.parametrize("updates", [1, 2])
+def test_a_completion_can_be_one_action(name, updates):
+    """TRL's RLOO: the mean over completions of ``-min(rho A, clip(rho) A)``, rho of the sum."""
+    config = AlgorithmConfig(
+        name=name, ppo_epochs=updates, importance_sampling_level="sequence_product"
+    )
+    new, old, a, mask = batch(3)
+    if updates == 1:
+        old = new.detach()
+    a = a[:, :1].expand(a.shape)
+    inputs = LossInputs(new, old, a, torch.zeros_like(new), mask)
+    weights = losses.token_weights(mask, config.loss_agg_mode).double()
+    loss = (weights * build_algorithm(config).token_loss(inputs)).sum()
+    actual = torch.autograd.grad(loss, new)[0]
+    total = torch.zeros((), dtype=new.dtype)
+    for row in range(len(mask)):
+        kept = [t for t in range(mask.shape[1]) if mask[row, t]]
+        rho = torch.exp(sum(new[row, t] for t in kept) - sum(old[row, t] for t in kept))
+        surrogate = torch.min(rho * a[row, 0], rho.clamp(0.8, 1.2) * a[row, 0])
+        total = total - surrogate / len(mask)
+    torch.testing.assert_close(actual, torch.autograd.grad(total, new)[0])
+
+
+def test_a_completion_that_is_one_action_keeps_an_average_that_is_set():
+    level = {"importance_sampling_level": "sequence_product"}
+    assert AlgorithmConfig(name="rloo", **level).loss_agg_mode == "seq-mean-token-mean"
+    own = AlgorithmConfig(name="rloo", loss_agg_mode="token-mean", **level)
+    assert own.loss_agg_mode == "token-mean"
+    assert AlgorithmConfig(name="dr_grpo", **level).loss_agg_mode == "seq-mean-token-sum-norm"
+
+
+def test_dr_grpos_denominator_does_not_shrink_with_masked_completions():
+    """TRL's dr_grpo: ``sum / (B * max_completion_length)``, a quarter of four rows masked."""
+    mask = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
+    weights = losses.token_weights(mask, "seq-mean-token-sum-norm", max_tokens=8)
+    assert weights.tolist() == [[1 / 32, 1 / 32], [1 / 32, 0], [1 / 32, 1 / 32], [0, 0]]
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "cispo", "sapo", "rloo", "ppo"])
+def test_the_correction_for_the_engine_leaves_kl_and_entropy_alone(name):
+    """TRL, verl and OpenRLHF: ``w * policy + beta * kl - coefficient * entropy``."""
+    config = AlgorithmConfig(name=name, kl_coef=0.3, use_kl_loss=True, entropy_coef=0.2)
+    new, old, a, mask = batch(5)
+    entropy, ref = torch.rand_like(new), old + 0.1
+    inputs = LossInputs(new, old, a, entropy, mask, ref, 0.3, 0.2)
+    algorithm = build_algorithm(config)
+    weight = torch.rand_like(new)
+    policy = algorithm.token_loss(inputs)
+    without = build_algorithm(AlgorithmConfig(name=name)).token_loss(inputs)
+    torch.testing.assert_close(policy, without)
+    d = ref - new
+    divergence = {"k1": -d, "k3": d.exp() - d - 1}[config.kl_estimator]
+    expected = weight * policy + 0.3 * divergence - 0.2 * entropy
+    torch.testing.assert_close(algorithm.loss(inputs, weight), expected)
+
+
+def test_a_penalty_in_the_reward_is_k1_unless_it_is_set():
+    """InstructGPT and RLOO: ``r - beta (log p - log reference)``."""
+    assert AlgorithmConfig(kl_coef=0.1).kl_estimator == "k3"
+    for name in ("grpo", "rloo", "remax", "reinforce_pp_baseline", "ppo"):
+        assert AlgorithmConfig(name=name, kl_coef=0.1, use_kl_loss=False).kl_estimator == "k1"
+    own = AlgorithmConfig(name="rloo", kl_coef=0.1, use_kl_loss=False, kl_estimator="k3")
+    assert own.kl_estimator == "k3"
 
 
 @pytest.mark.parametrize(("mask_truncated_completions", "tokens"), [(False, 4), (True, 1)])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mmr1.config import AlgorithmConfig
     from mmr1.trainer.algorithms.algorithm import Algorithm
 
-READS = ("clip_ratio_low", "clip_ratio_high", "importance_sampling")
+READS = ("clip_ratio_low", "clip_ratio_high", "importance_sampling", "importance_sampling_level")
 
 
 def build(config: AlgorithmConfig, advantage: Literal["rloo", "gpg"]) -> Algorithm:

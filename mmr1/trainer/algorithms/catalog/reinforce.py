@@ -43,7 +43,13 @@ SPECS = (
         use="the simplest baseline; works with n = 1",
         build=build,
         defaults={"loss_agg_mode": "token-mean"},
-        reads=("clip_ratio_low", "clip_ratio_high", "importance_sampling", "baseline_momentum"),
+        reads=(
+            "clip_ratio_low",
+            "clip_ratio_high",
+            "importance_sampling",
+            "importance_sampling_level",
+            "baseline_momentum",
+        ),
         compares_group=False,
     ),
 )

@@ -38,7 +38,12 @@ SPECS = (
         use="a baseline for n = 1, at the cost of one more rollout",
         build=build,
         defaults={"loss_agg_mode": "token-mean"},
-        reads=("clip_ratio_low", "clip_ratio_high", "importance_sampling"),
+        reads=(
+            "clip_ratio_low",
+            "clip_ratio_high",
+            "importance_sampling",
+            "importance_sampling_level",
+        ),
         compares_group=False,
     ),
 )
