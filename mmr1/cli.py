@@ -87,11 +87,9 @@ def dpo(
     resume: Resume = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
-    """Direct preference optimisation, on pairs or iterative (dpo.rounds)."""
+    """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
     if (resolved := _resolve(config, overrides, dry_run)) is None:
         return
-    if resolved.dpo.rounds and resume:
-        raise ValueError("dpo.rounds: iterative DPO cannot be resumed; leave --resume out")
     check_training(resolved, resume=resume, samples=resolved.dpo.rounds > 0)
     if resolved.dpo.rounds == 0:
         from mmr1.trainer.offline.dpo import run_dpo
@@ -100,7 +98,7 @@ def dpo(
     else:
         from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 
-        run_iterative_dpo(resolved)
+        run_iterative_dpo(resolved, resume=resume)
 
 
 @app.command()

@@ -5,12 +5,12 @@
 
 from mmr1.config.algorithm import AlgorithmConfig, CriticConfig
 from mmr1.config.data import DataConfig
+from mmr1.config.dpo import DpoConfig
 from mmr1.config.model import LoraConfig, ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardFunctionConfig, RewardsConfig
 from mmr1.config.rollout import EvalConfig, RolloutConfig, SamplingConfig
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
-    DpoConfig,
     ResourcesConfig,
     RewardModelConfig,
     SftConfig,

@@ -103,31 +103,6 @@ class SftConfig(Section):
     batch_size: Positive = Field(32, description="Demonstrations per step")
 
 
-class DpoConfig(Section):
-    """Direct preference optimisation, offline or iterative (``mmr1 dpo``)."""
-
-    beta: float = Field(
-        0.1, gt=0, description="β of the DPO loss; larger keeps the policy closer to the reference"
-    )
-    nll_coef: float = Field(
-        0.0, ge=0, description="Coefficient of the chosen answer's mean negative log-likelihood"
-    )
-    batch_size: Positive = Field(32, description="Pairs per step")
-    rounds: int = Field(
-        0,
-        ge=0,
-        description="0: train on the pairs in data.train. k: iterative DPO with k rounds of "
-        "sampling, "
-        "scoring and training",
-    )
-    prompts_per_round: Positive = Field(
-        128, description="Prompts per round; each gets rollout.n completions"
-    )
-    pairs_per_prompt: Positive = Field(
-        4, description="Maximum number of pairs per prompt in a round"
-    )
-
-
 class RewardModelConfig(Section):
     """Training of a reward model on pairs and rankings (``mmr1 rm``)."""
 

@@ -10,13 +10,13 @@ from pydantic import Field, PrivateAttr, model_validator
 from mmr1.config.algorithm import AlgorithmConfig
 from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.config.data import DataConfig
+from mmr1.config.dpo import DpoConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
 from mmr1.config.rollout import EvalConfig, RolloutConfig
 from mmr1.config.secrets import Key
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
-    DpoConfig,
     ResourcesConfig,
     RewardModelConfig,
     SftConfig,

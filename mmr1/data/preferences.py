@@ -1,8 +1,8 @@
-"""Preferences in a record: a chosen and a rejected answer, or a ranking of several.
+"""Preferences in a record: a chosen and a rejected answer, a ranking, or a labelled answer.
 
 A record has them in ``meta``: ``chosen`` and ``rejected``, or ``ranking``, a list with the best
-first. Each answer is a string, or chat messages whose last one is the answer (TRL's conversational
-format).
+first, or ``completion`` and ``label``, true where the answer is wanted. Each answer is a string, or
+chat messages whose last one is the answer (TRL's conversational format).
 """
 
 from __future__ import annotations
@@ -42,6 +42,32 @@ def ranking_of(sample: Sample, pairs_only: bool = False) -> tuple[str, ...]:
             "'chosen' and 'rejected', or train a reward model (mmr1 rm) on the rankings"
         )
     return tuple(answers)
+
+
+def labelled_answers(sample: Sample) -> tuple[tuple[str, bool], ...]:
+    """The answers of a sample for KTO, each with whether it is wanted.
+
+    A pair counts as a wanted and an unwanted answer.
+
+    Raises:
+        ValueError: The sample has neither ``completion`` with ``label`` nor a pair.
+    """
+    meta = sample.meta
+    if not meta.keys() & {"completion", "label", "chosen", "rejected", "ranking"}:
+        raise ValueError(
+            f"sample '{sample.id}' has no answer for KTO; give it 'completion' and 'label', or "
+            "'chosen' and 'rejected', in meta"
+        )
+    if "completion" not in meta and "label" not in meta:
+        chosen, rejected = ranking_of(sample, pairs_only=True)
+        return (chosen, True), (rejected, False)
+    label = meta.get("label")
+    if not isinstance(label, bool):
+        raise ValueError(
+            f"sample '{sample.id}': meta.label is {label!r}; make it true where the answer in "
+            "meta.completion is wanted, and false where it is not"
+        )
+    return ((_text(sample, "completion", meta.get("completion")), label),)
 
 
 def _text(sample: Sample, key: str, value: Any) -> str:

@@ -1,7 +1,7 @@
-"""DPO, iterative DPO and a reward model on the quickstart's digits: held-out accuracy.
+"""Preference losses, rounds and a reward model on the quickstart's digits: held-out accuracy.
 
     scripts/quickstart.sh                        # once: makes the data and the SFT checkpoint
-    python scripts/bench/preferences.py          # all three, three seeds
+    python scripts/bench/preferences.py          # all, three seeds
     python scripts/bench/preferences.py --names rm --seeds 1
 
 The pairs for DPO and the reward model prefer the right digit to a wrong one, both in the format of
@@ -30,12 +30,23 @@ START = Path("runs/quickstart/sft/checkpoints/step_000120")
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # The loss of the reward model stays at ln 2 until it compares scan and answer. That takes tens of
 # steps at the recipe's learning rate, and more than 400 steps at 1e-3.
+OFFLINE = ("dpo", "trainer.max_steps=150", "data.eval=null")
+ROUNDS = (
+    *("dpo", "trainer.max_steps=80", "data.eval=null"),
+    *("dpo.rounds=4", "dpo.prompts_per_round=128"),
+)
+NLL = "dpo.nll_coef=1"
 RUNS = {
-    "dpo": ("dpo", "trainer.max_steps=150", "dpo.nll_coef=1", "data.eval=null"),
-    "iterative": (
-        *("dpo", "trainer.max_steps=80", "dpo.nll_coef=1", "data.eval=null"),
-        *("dpo.rounds=4", "dpo.prompts_per_round=128"),
-    ),
+    "dpo": (*OFFLINE, NLL),
+    "dpo-conservative": (*OFFLINE, NLL, "dpo.label_smoothing=0.1"),
+    "dpo-norm": (*OFFLINE, NLL, "dpo.loss_type=sigmoid_norm", "dpo.beta=1"),
+    "ipo": (*OFFLINE, NLL, "dpo.loss_type=ipo", "dpo.beta=0.5"),
+    "robust": (*OFFLINE, NLL, "dpo.loss_type=robust", "dpo.label_smoothing=0.1"),
+    "simpo": (*OFFLINE, NLL, "dpo.loss_type=simpo", "dpo.beta=2"),
+    "orpo": (*OFFLINE, "dpo.loss_type=orpo", "dpo.beta=1"),
+    "kto": (*OFFLINE, "dpo.loss_type=kto"),
+    "iterative": (*ROUNDS, NLL),
+    "iterative-kto": (*ROUNDS, "dpo.loss_type=kto"),
     "rm": ("rm", "trainer.max_steps=600"),
 }
 
@@ -63,7 +74,7 @@ def train(name: str, seed: int, folder: Path, engine: str) -> float:
     done = folder / "done"
     if not done.is_file():
         pairs = {split: write_pairs(seed, split, folder) for split in ("rl", "eval")}
-        overrides = [f"data.train={pairs['rl']}"] if name != "iterative" else []
+        overrides = [f"data.train={pairs['rl']}"] if "dpo.rounds=4" not in RUNS[name] else []
         if name == "rm":
             overrides.append(f"data.eval={pairs['eval']}")
         command, *settings = RUNS[name]

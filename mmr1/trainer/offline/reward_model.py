@@ -23,7 +23,7 @@ from mmr1.trainer.models.scalar_model import (
     scalar_snapshot,
 )
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.preference_losses import bradley_terry
+from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.types import RolloutGroup, Sample, StepStats
 

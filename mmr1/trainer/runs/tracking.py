@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -45,7 +46,7 @@ class Row:
     completion: str
     reward: float | None
     status: str
-    advantage: float
+    advantage: float | None
     image: MediaRef | None
 
 
@@ -129,9 +130,12 @@ class Trackers:
         self._each(lambda tracker: tracker.log(step, numbers))
 
     def log_rollouts(
-        self, step: int, scored: Sequence[ScoredGroup], advantages: Sequence[float]
+        self,
+        step: int,
+        scored: Sequence[ScoredGroup],
+        advantages: Iterable[float | None] = repeat(None),
     ) -> None:
-        """Log the first completions of a step."""
+        """Log the first completions of a step; only RL has advantages."""
         if self._threads:
             rows = rollout_rows(scored, advantages)
             self._each(lambda tracker: tracker.log_rollouts(step, rows))
@@ -205,7 +209,7 @@ class _Thread:
                 )
 
 
-def rollout_rows(scored: Sequence[ScoredGroup], advantages: Sequence[float]) -> list[Row]:
+def rollout_rows(scored: Sequence[ScoredGroup], advantages: Iterable[float | None]) -> list[Row]:
     """The first :data:`TABLE_ROWS` completions as rows; ``advantages`` are in group order."""
     rows: list[Row] = []
     values = iter(advantages)

@@ -23,9 +23,11 @@ from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline.dpo import Pair, dpo_step, run_dpo, with_reference_logprobs
-from mmr1.trainer.offline.iterative_dpo import NoPairsError, pairs_of, run_iterative_dpo
-from mmr1.trainer.offline.preference_losses import bradley_terry, dpo, implicit_rewards
+from mmr1.trainer.offline.dpo import preference_step, run_dpo
+from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
+from mmr1.trainer.offline.judged import NoPreferencesError, judged
+from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
+from mmr1.trainer.offline.preferences import PAIR, Preference, preferences_of
 from mmr1.trainer.offline.reward_model import (
     pairs_right,
     reward_model_step,
@@ -33,6 +35,7 @@ from mmr1.trainer.offline.reward_model import (
     run_reward_model,
 )
 from mmr1.trainer.offline.training import Records
+from mmr1.trainer.offline.unpaired import with_unrelated
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
@@ -45,16 +48,6 @@ from tests.trainer.test_train import lines
 
 def log_sigmoid(x: float) -> float:
     return -math.log1p(math.exp(-x))
-
-
-def test_dpo_by_hand():
-    # Chosen gained 2 nats over the reference, rejected lost 1: margin 0.1 * 3.
-    logprobs, reference = torch.tensor([[-3.0, -6.0]]), torch.tensor([[-5.0, -5.0]])
-    assert dpo(logprobs, reference, 0.1).item() == pytest.approx(-log_sigmoid(0.3))
-    torch.testing.assert_close(
-        implicit_rewards(logprobs, reference, 0.1), torch.tensor([[0.2, -0.1]])
-    )
-    assert dpo(reference, reference, 0.1).item() == pytest.approx(math.log(2))
 
 
 def test_a_rankings_loss_is_the_mean_over_its_pairs():
@@ -93,9 +86,34 @@ def assert_gradient(gradients: dict[str, torch.Tensor], model: torch.nn.Module) 
         assert (gradients[name] - gradient).abs().max() < 1e-5 * scale, name
 
 
+# From log-probs win and lose, log-ratios rw and rl, lengths nw and nl; beta is 0.2.
+NAIVE = {
+    "sigmoid": lambda win, lose, rw, rl, nw, nl: torch.log1p(torch.exp(-0.2 * (rw - rl))),
+    "sigmoid_norm": lambda win, lose, rw, rl, nw, nl: torch.log1p(
+        torch.exp(-0.2 * (rw / nw - rl / nl))
+    ),
+    "ipo": lambda win, lose, rw, rl, nw, nl: (rw / nw - rl / nl - 2.5) ** 2,
+    "simpo": lambda win, lose, rw, rl, nw, nl: torch.log1p(
+        torch.exp(-(0.2 * win / nw - 0.2 * lose / nl - 0.5))
+    ),
+    "orpo": lambda win, lose, rw, rl, nw, nl: (
+        -win / nw
+        - 0.2
+        * torch.log(torch.sigmoid(torch.log(_odds((win / nw).exp()) / _odds((lose / nl).exp()))))
+    ),
+}
+
+
+def _odds(p: torch.Tensor) -> torch.Tensor:
+    return p / (1 - p)
+
+
 @pytest.mark.parametrize("budget", [1, 100, 10_000])
-@pytest.mark.parametrize("nll_coef", [0.0, 1.0])
-def test_dpos_gradient_is_that_of_the_paper(parts, budget, nll_coef):
+@pytest.mark.parametrize(
+    ("loss_type", "nll_coef"),
+    [("sigmoid", 0.0), *((name, 1.0 if name != "orpo" else 0.0) for name in NAIVE)],
+)
+def test_the_gradient_of_a_loss_on_pairs_is_that_of_the_paper(parts, budget, loss_type, nll_coef):
     family, model, media, _ = parts
     groups = pair_groups(parts)
     rng = random.Random(0)
@@ -103,41 +121,97 @@ def test_dpos_gradient_is_that_of_the_paper(parts, budget, nll_coef):
     own = copy.deepcopy(model)
     optimizer = Optimizer(own, OptimizerConfig(), 10)
     caught = caught_gradient(own, optimizer)
-    pairs = [Pair(g, r) for g, r in zip(groups, reference, strict=True)]
-    config = DpoConfig(beta=0.2, nll_coef=nll_coef)
+    pairs = [Preference(g, PAIR, r) for g, r in zip(groups, reference, strict=True)]
+    config = DpoConfig(loss_type=loss_type, beta=0.2, nll_coef=nll_coef)
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
-    stats = dpo_step(packed_model, optimizer, pairs, config)
+    stats = preference_step(packed_model, optimizer, pairs, config)
 
     naive = copy.deepcopy(model)
     inputs = [group_input(family, media, g) for g in groups]
     logprobs = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
     loss = torch.zeros(())
     for i, (group, ref) in enumerate(zip(groups, reference, strict=True)):
-        length = len(group.completions[0].token_ids)
-        chosen, rejected = logprobs[2 * i].sum(), logprobs[2 * i + 1].sum()
-        margin = 0.2 * ((chosen - ref[0]) - (rejected - ref[1]))
-        loss = loss + torch.log1p(torch.exp(-margin)) - nll_coef * chosen / length
+        nw, nl = (len(c.token_ids) for c in group.completions)
+        win, lose = logprobs[2 * i].sum(), logprobs[2 * i + 1].sum()
+        loss = (
+            loss
+            + NAIVE[loss_type](win, lose, win - ref[0], lose - ref[1], nw, nl)
+            - nll_coef * win / nw
+        )
     loss = loss / len(groups)
     loss.backward()
     assert stats["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert_gradient(caught, naive)
 
 
-def test_the_reference_is_the_model_before_the_first_step(parts):
+@pytest.mark.parametrize("budget", [1, 100, 10_000])
+def test_ktos_gradient_is_that_of_the_paper(parts, budget):
+    """Prompts with one, two and two completions; the reference point carries no gradient."""
+    family, model, media, _ = parts
+    groups = pair_groups(parts)
+    groups[0] = RolloutGroup(groups[0].prompt, groups[0].completions[:1])
+    desirable = [(True,), (False, True), (False, False)]
+    examples = with_unrelated(groups)
+    assert [g.completions[-1] for g in examples] == [groups[i].completions[0] for i in (1, 2, 0)]
+    rng = random.Random(0)
+    reference = [tuple(rng.uniform(-60, -40) for _ in g.completions) for g in examples]
+    own = copy.deepcopy(model)
+    optimizer = Optimizer(own, OptimizerConfig(), 10)
+    caught = caught_gradient(own, optimizer)
+    batch = [Preference(*row) for row in zip(examples, desirable, reference, strict=True)]
+    config = DpoConfig(loss_type="kto", beta=0.05, desirable_weight=1.5, undesirable_weight=0.75)
+    packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
+    stats = preference_step(packed_model, optimizer, batch, config)
+
+    naive = copy.deepcopy(model)
+    inputs = [group_input(family, media, g) for g in examples]
+    sums = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs.sum(-1)
+    ratios = [s - r for s, r in zip(sums, (r for row in reference for r in row), strict=True)]
+    own_ratios, unrelated = [ratios[i] for i in (0, 2, 3, 5, 6)], [ratios[i] for i in (1, 4, 7)]
+    z = max(0.0, sum(r.item() for r in unrelated) / 3)
+    assert z > 0  # so that the test sees it
+    wanted = [flag for flags in desirable for flag in flags]
+    loss = sum(
+        1.5 * (1 - torch.sigmoid(0.05 * (r - z)))
+        if flag
+        else 0.75 * (1 - torch.sigmoid(0.05 * (z - r)))
+        for r, flag in zip(own_ratios, wanted, strict=True)
+    )
+    loss = loss / 5
+    loss.backward()
+    assert stats["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert stats["dpo/kl"] == pytest.approx(z, rel=1e-5)
+    chosen = [0.05 * r.item() for r, flag in zip(own_ratios, wanted, strict=True) if flag]
+    assert stats["dpo/chosen"] == pytest.approx(sum(chosen) / 2, rel=1e-4)
+    assert_gradient(caught, naive)
+
+
+def test_kto_needs_two_prompts(parts):
+    group = pair_groups(parts)[0]
+    with pytest.raises(ValueError, match="there is only one prompt; add records"):
+        with_unrelated([group, group])
+
+
+@pytest.mark.parametrize("loss_type", ["sigmoid", "kto"])
+def test_the_reference_is_the_model_before_the_first_step(parts, loss_type):
     family, model, media, _ = parts
     torch.manual_seed(0)
     own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4), False)
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, 100)
-    pairs = with_reference_logprobs(packed_model, pair_groups(parts))
+    config = DpoConfig(loss_type=loss_type)
+    groups = pair_groups(parts)
+    if loss_type == "kto":
+        groups = with_unrelated(groups)
+    pairs = preferences_of(groups, [PAIR] * len(groups), packed_model, config)
     optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, warmup_steps=0), 10)
-    first = dpo_step(packed_model, optimizer, pairs, DpoConfig())
-    assert first["dpo/loss"] == pytest.approx(math.log(2), abs=1e-5)
+    first = preference_step(packed_model, optimizer, pairs, config)
+    at_rest = math.log(2) if loss_type == "sigmoid" else 0.5
+    assert first["loss"] == pytest.approx(at_rest, abs=1e-5)
     assert first["dpo/chosen"] == pytest.approx(0, abs=1e-5)
     for _ in range(9):
-        last = dpo_step(packed_model, optimizer, pairs, DpoConfig())
-    assert last["dpo/loss"] < 0.6
-    assert last["dpo/accuracy"] == 1
-    assert last["dpo/chosen"] > last["dpo/rejected"]
+        last = preference_step(packed_model, optimizer, pairs, config)
+    assert last["loss"] < at_rest - 0.05
+    assert last["dpo/chosen"] > 0 > last["dpo/rejected"]
 
 
 @pytest.mark.parametrize("budget", [1, 10_000])
@@ -196,7 +270,7 @@ def test_what_is_no_pair_is_refused(meta, message):
         ranking_of(Sample("s", (), meta=meta), pairs_only=True)
 
 
-def judged(*verdicts: tuple[int, float | None, float | None]) -> ScoredGroup:
+def rated(*verdicts: tuple[int, float | None, float | None]) -> ScoredGroup:
     """Completions of these lengths, their reward and accuracy."""
     group = RolloutGroup(None, tuple(completion(n) for n, _, _ in verdicts))
     return ScoredGroup(
@@ -208,15 +282,38 @@ def judged(*verdicts: tuple[int, float | None, float | None]) -> ScoredGroup:
     )
 
 
+def found(scored: ScoredGroup, **keys: object) -> list[list[int]]:
+    """The lengths of what each preference compares."""
+    config = DpoConfig(**{"pairs_per_prompt": 10, **keys})
+    labelled = judged([scored], config, "math", random.Random(0))
+    return sorted([len(c.token_ids) for c in group.completions] for group, _ in labelled)
+
+
 def test_pairs_are_right_against_wrong():
-    scored = judged((1, 1.5, 1.0), (2, 1.0, 1.0), (3, 0.5, 0.0), (4, 0.0, 0.0), (5, None, None))
-    pairs = pairs_of(scored, "math", 10, random.Random(0))
-    lengths = [[len(c.token_ids) for c in pair.completions] for pair in pairs]
-    assert sorted(lengths) == [[1, 3], [1, 4]]  # the right one of the highest reward
-    assert len(pairs_of(scored, "math", 1, random.Random(0))) == 1
-    twice = judged((1, 1.0, 1.0), (1, 1.0, 1.0), (3, 0.0, 0.0))
-    assert len(pairs_of(twice, "math", 10, random.Random(0))) == 1
-    assert pairs_of(judged((1, 1.0, 1.0)), "math", 10, random.Random(0)) == []
+    scored = rated((1, 1.5, 1.0), (2, 1.0, 1.0), (3, 0.5, 0.0), (4, 0.0, 0.0), (5, None, None))
+    assert found(scored) == [[1, 3], [1, 4]]  # the right one of the highest reward
+    assert len(found(scored, pairs_per_prompt=1)) == 1
+    assert len(found(rated((1, 1.0, 1.0), (1, 1.0, 1.0), (3, 0.0, 0.0)))) == 1
+    with pytest.raises(NoPreferencesError, match=r"no prompt of 1 has both .*1 of 1 completions"):
+        found(rated((1, 1.0, 1.0)))
+
+
+def test_pairs_by_reward_are_the_best_with_the_worst():
+    scored = rated((1, 0.5, 0.0), (2, -1.0, 0.0), (3, 0.75, 0.0), (4, 0.25, 0.0), (5, None, None))
+    assert found(scored, preferred_by="reward") == [[1, 4], [3, 2]]
+    assert found(scored, preferred_by="reward", pairs_per_prompt=1) == [[3, 2]]
+    with pytest.raises(NoPreferencesError, match="no prompt of 1 has two completions of different"):
+        found(rated((1, 0.5, 1.0), (2, 0.5, 0.0)), preferred_by="reward")
+
+
+def test_kto_takes_every_completion_with_its_label():
+    scored = rated((1, 1.5, 1.0), (2, 0.5, 0.0), (3, 1.0, 1.0), (4, None, None))
+    by_accuracy = judged([scored], DpoConfig(loss_type="kto"), "math", random.Random(0))
+    assert [wanted for _, wanted in by_accuracy] == [(True, False, True)]
+    config = DpoConfig(loss_type="kto", preferred_by="reward")
+    ((group, wanted),) = judged([scored], config, "math", random.Random(0))
+    assert [len(c.token_ids) for c in group.completions] == [1, 2]  # 1.0 is the mean
+    assert wanted == (True, False)
 
 
 def answer(digit: int) -> str:
@@ -354,11 +451,68 @@ def test_what_is_no_reward_model_is_refused(options, message, tiny_model, digits
     assert not (tmp_path / "out").exists()
 
 
+def test_a_kto_run_learns_from_labelled_answers(tiny_model, digits, pair_file, tmp_path, mmr1):
+    rows = [json.loads(line) for line in pair_file.read_text().splitlines()]
+    for i, row in enumerate(rows):
+        wanted = i % 3 == 0
+        text = row["meta"]["chosen" if wanted else "rejected"]
+        row["meta"] = {"completion": text, "label": wanted}
+    data = tmp_path / "labelled.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keys = ("dpo.loss_type=kto", "dpo.beta=0.5", "dpo.batch_size=16", "trainer.max_steps=8")
+    run_dpo(config_of(tiny_model, data, digits, tmp_path / "run", *keys))
+    logged = lines(tmp_path / "run/metrics.jsonl")
+    assert logged[0]["loss"] == pytest.approx(0.5, abs=1e-5)
+    assert logged[-1]["loss"] < 0.3
+    assert logged[-1]["dpo/chosen"] > 0 > logged[-1]["dpo/rejected"]
+
+    rows[3]["meta"]["label"] = 1
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    yaml = tmp_path / "run.yaml"
+    yaml.write_text(
+        f"model: {{path: {tiny_model}, dtype: float32}}\n"
+        f"data: {{train: {data}, media_root: {digits}}}\n"
+        f"dpo: {{loss_type: kto}}\ntrainer: {{output_dir: {tmp_path}/bad}}\n"
+    )
+    code, _, message = mmr1("dpo", yaml)
+    assert code == 2
+    assert f"data.train: sample '{rows[3]['id']}': meta.label is 1; make it true" in message
+
+
+LENGTH_PARITY = (
+    "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
+)
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "kto"])
+def test_rounds_resume_in_their_middle_and_between_them(loss, tiny_model, digits, tmp_path):
+    (tmp_path / "own.py").write_text(LENGTH_PARITY)
+
+    def config(out: str, steps: int, *keys: str) -> Config:
+        own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}"
+        return config_of(
+            *(tiny_model, digits / "rl.jsonl", digits, tmp_path / out, own),
+            *(f"dpo.loss_type={loss}", "dpo.rounds=2", "dpo.prompts_per_round=4"),
+            *("dpo.batch_size=6", f"trainer.max_steps={steps}", "rollout.n=4"),
+            *("rollout.max_model_len=96", "rollout.sampling.max_tokens=8", "rewards.timeout_s=20"),
+            *("optimizer.lr_scheduler_type=constant", "optimizer.lr=0.0003"),
+            *keys,
+        )
+
+    run_iterative_dpo(config("whole", 6))
+    for stop in (2, 3):  # in the middle of the first round, and at its end
+        out = f"stopped_{stop}"
+        run = config(out, 6, "trainer.save_steps=1", "trainer.save_total_limit=9")
+        run_iterative_dpo(run)
+        for step in range(stop + 1, 7):
+            shutil.rmtree(tmp_path / out / f"checkpoints/step_{step:06d}")
+        run_iterative_dpo(run, resume=True)
+        assert_same(tmp_path / "whole", tmp_path / out)
+
+
 def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_path):
     # An untrained model is never right: a verdict that tells its completions apart all the same.
-    (tmp_path / "own.py").write_text(
-        "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 2)\n"
-    )
+    (tmp_path / "own.py").write_text(LENGTH_PARITY)
     own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}"
     keys = (
         *("dpo.rounds=2", "dpo.prompts_per_round=8", "dpo.batch_size=40"),
@@ -380,7 +534,7 @@ def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_p
         for c in row["completions"]
     }
     assert versions == {1}
-    with pytest.raises(NoPairsError, match=r"no prompt of 8 has both.*supervised training"):
+    with pytest.raises(NoPreferencesError, match=r"no prompt of 8 has both.*supervised training"):
         run_iterative_dpo(config_of(tiny_model, data, digits, tmp_path / "none", *keys))
 
 

@@ -1,0 +1,1 @@
+"""Losses on preferences, one a file: pure functions of log-probs."""

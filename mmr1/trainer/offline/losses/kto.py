@@ -1,0 +1,35 @@
+"""Kahneman-Tversky optimisation: answers that are wanted or not, no pairs."""
+
+from __future__ import annotations
+
+import torch
+
+from mmr1.config import DpoConfig
+
+
+def kto(
+    log_ratios: torch.Tensor, desirable: torch.Tensor, kl: torch.Tensor, config: DpoConfig
+) -> torch.Tensor:
+    """KTO (arXiv 2402.01306, equation 8): ``[C]``, the loss of each completion.
+
+    ``λ_D (1 - σ(β (r - z)))`` where it is wanted, ``λ_U (1 - σ(β (z - r)))`` where it is not.
+
+    Args:
+        log_ratios: ``[C]``: r, log p / p_ref of whole completions.
+        desirable: ``[C]`` bool.
+        kl: The reference point z; see :func:`reference_point`. No gradient flows through it.
+        config: For β, λ_D and λ_U.
+    """
+    gains = config.beta * (log_ratios - kl.detach())
+    signs = torch.where(desirable, 1.0, -1.0).to(gains)
+    weights = torch.where(desirable, config.desirable_weight, config.undesirable_weight)
+    return weights.to(gains) * torch.sigmoid(-signs * gains)
+
+
+def reference_point(unrelated_log_ratios: torch.Tensor) -> torch.Tensor:
+    """z of KTO: how far the policy is from the reference, in nats, at least 0.
+
+    Args:
+        unrelated_log_ratios: log p / p_ref of completions of other prompts, one per prompt.
+    """
+    return unrelated_log_ratios.mean().clamp(min=0)
