@@ -257,9 +257,7 @@ def main() -> None:
     except RuntimeError as error:
         if not type(error).__module__.startswith("mmr1."):
             raise
-        if hasattr(
-            error, "signum"
-        ):  # stopped on request: the exit code that shells and schedulers expect
+        if hasattr(error, "signum"):  # on request: the exit code that shells and schedulers expect
             print(f"stopped: {error}", file=sys.stderr)
             sys.exit(128 + error.signum)
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)

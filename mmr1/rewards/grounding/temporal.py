@@ -129,7 +129,7 @@ def temporal_contrast(
     https://arxiv.org/abs/2503.21776, equation 1.
 
     Args:
-        accuracy: This completion's accuracy, from the part named by ``of``.
+        accuracy: This completion's accuracy, from the reward function named by ``of``.
         group_accuracy: Mean accuracy of its group.
         shuffled_accuracy: Mean accuracy of the same prompt with shuffled frames.
         bonus: The reward of such an answer.
