@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datasets_prep.converters.base import Converter
-from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.forms.options import with_options
+from mmr1.data.forms.question import assemble_question
 from mmr1.data.readers import Located, read_rows
 from mmr1.types import Sample
 
@@ -31,13 +30,12 @@ def convert(row: Row, place: Place) -> Iterator[Sample]:
     """The bare question and its options; the prompt wording of G-LLaVA is left out."""
     text = row["text"].partition("Question:")[2]
     question, _, listed = text.partition("\nChoices:\n")
-    options = [option for _, option in _OPTION.findall(listed)]
+    options = dict(_OPTION.findall(listed))
     if not question or not options or row["answer"] is None:
         raise ValueError("no question, no choices or no answer")
-    yield assemble(
-        row, place, [("user", with_options(question, options))], images=row["image"],
-        answer=row["answer"], task="choice", used=("text", "answer"), untagged=True,
-        meta={"options": options},
+    yield assemble_question(
+        row, place, question, row["answer"], images=row["image"], task="choice", options=options,
+        used=("text", "answer"),
     )  # fmt: skip
 
 

@@ -3,18 +3,16 @@
 from collections.abc import Iterator
 
 from datasets_prep.converters.base import Converter
-from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.forms.options import with_options
+from mmr1.data.forms.question import assemble_question
 from mmr1.types import Sample
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample]:
     """The letter is the answer; the spans (``glue``, seconds) stay in ``meta``."""
-    yield assemble(
-        row, place, [("user", with_options(row["question"], row["options"]))],
-        videos=row["video"], answer=str(row["answer"]).strip("() "), task="choice",
-        used=("question", "answer"), untagged=True,
+    yield assemble_question(
+        row, place, row["question"], row["answer"], videos=row["video"], task="choice",
+        used=("question", "answer"),
     )  # fmt: skip
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from datasets_prep.converters.base import Converter
-from mmr1.boxes import check_inside, pixels
-from mmr1.data.forms.assemble import assemble, with_size
+from mmr1.boxes import pixels
+from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.boxes import grounded
 from mmr1.data.forms.form import Place, Row
 from mmr1.types import Sample
 from mmr1.vision.images import image_size
@@ -20,13 +21,10 @@ def convert(row: Row, place: Place) -> Iterator[Sample]:
         question = f"Give the bounding box of: {sentence}"
         sample = assemble(
             row, place, [("user", question)], images=row.get("image") or row.get("file_name"),
-            task="iou", untagged=True, used=("bbox", "sentences", "width", "height"),
+            untagged=True, used=("bbox", "sentences", "width", "height"),
         )  # fmt: skip
         size = image_size(sample.media[0])
-        box = check_inside(row["bbox"], pixels(*size, layout="xywh"))
-        yield with_size(
-            Sample(sample.id, sample.messages, [list(box)], "iou", sample.source, sample.meta), size
-        )
+        yield grounded(sample, [row["bbox"]], pixels(*size, layout="xywh"), size)
 
 
 def _sentences(row: Row) -> list[str]:

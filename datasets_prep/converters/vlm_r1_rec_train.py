@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from datasets_prep.converters.base import Converter
-from mmr1.boxes import check_inside, pixels
-from mmr1.data.forms.assemble import assemble, with_size
+from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.boxes import grounded
 from mmr1.data.forms.chat import turns_of
 from mmr1.data.forms.form import Place, Row
 from mmr1.rewards.grounding.answer_boxes import read_boxes
 from mmr1.types import Sample
-from mmr1.vision.images import image_size
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample]:
@@ -19,13 +18,9 @@ def convert(row: Row, place: Place) -> Iterator[Sample]:
     if not boxes:
         raise ValueError("the reply holds no box")
     sample = assemble(
-        row, place, turns[:-1], images=row["image"], answer=[list(b) for b in boxes], task="iou",
-        used=("conversations",), untagged=True,
-    )  # fmt: skip
-    size = image_size(sample.media[0])
-    for box in boxes:
-        check_inside(box, pixels(*size))
-    yield with_size(sample, size)
+        row, place, turns[:-1], images=row["image"], used=("conversations",), untagged=True
+    )
+    yield grounded(sample, boxes)
 
 
 CONVERTER = Converter(

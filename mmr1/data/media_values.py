@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from mmr1.data.media_options import options_of
 from mmr1.types import MediaRef
 from mmr1.vision.paths import confine, local_name, resolve_media
 
 Kind = Literal["image", "video"]
+# Where a mapping holds its medium. Bytes first: the path beside them names a file of its author.
+_HOLDERS = ("bytes", "path", "url", "image", "video")
 _DATA_URL = re.compile(r"data:[\w/+.-]+;base64,")
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]{100,}={0,2}\s*")
 
@@ -21,8 +24,9 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/\s]{100,}={0,2}\s*")
 def media_refs(kind: Kind, value: Any, root: Path) -> list[MediaRef]:
     """The media of a column: nothing, one value, or a list of them.
 
-    A value is a path, ``{"bytes": …, "path": …}`` as Hugging Face datasets store it, encoded
-    bytes, base64 (with or without a ``data:`` prefix) or a PIL image.
+    A value is a path, ``{"bytes": …, "path": …}`` as Hugging Face datasets store it, the part of a
+    chat message with its options beside it, encoded bytes, base64 (with or without a ``data:``
+    prefix) or a PIL image.
 
     Raises:
         ValueError: The value is none of these, or names no file under the root.
@@ -35,18 +39,20 @@ def media_refs(kind: Kind, value: Any, root: Path) -> list[MediaRef]:
 
 
 def _media_ref(kind: Kind, value: Any, root: Path) -> MediaRef:
+    options: dict[str, Any] = {}
     if isinstance(value, Mapping):
-        value = value.get("bytes") or value.get("path") or value.get("image")
+        options = options_of(value)
+        value = next((value[key] for key in _HOLDERS if value.get(key)), None)
     if isinstance(value, bytes):
-        return MediaRef(kind, data=value)
+        return MediaRef(kind, data=value, options=options)
     if isinstance(value, str):
         if (data := _decoded(value)) is not None:
-            return MediaRef(kind, data=data)
-        return MediaRef(kind, path=locate(root, value))
+            return MediaRef(kind, data=data, options=options)
+        return MediaRef(kind, path=locate(root, value), options=options)
     if hasattr(value, "save") and hasattr(value, "mode"):  # a PIL image, decoded by a loader
         buffer = io.BytesIO()
         value.save(buffer, "PNG")
-        return MediaRef(kind, data=buffer.getvalue())
+        return MediaRef(kind, data=buffer.getvalue(), options=options)
     raise ValueError(f"the {kind} column holds {type(value).__name__}, neither a path nor bytes")
 
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from mmr1.types import ContentPart, MediaRef, Message, TextPart
 
-TAG = re.compile(r"<(image|video)(?: ?\d+)?>")
-"""``<image>``, ``<image1>``, ``<image 1>`` and the same for videos, as datasets write them."""
+TAG = re.compile(r"<(image|video)(?:[ _]?(\d+))?>")
+"""``<image>``, ``<image1>``, ``<image 1>``, ``<image_1>`` and the same for videos."""
 
 # Every engine would count one of these in a user's text as a medium.
 _RESERVED = re.compile(r"<\|(?:image_pad|video_pad|vision_start|vision_end|vision_pad)\|>")
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A placeholder: ``image`` or ``video``, and the number of its medium from 1 if it has one."""
+
+    kind: str
+    number: int | None = None
+
+    def __str__(self) -> str:
+        return f"<{self.kind}>" if self.number is None else f"<{self.kind}{self.number}>"
 
 
 def check_text(text: str) -> str:
@@ -21,13 +33,25 @@ def check_text(text: str) -> str:
     return text
 
 
-def split_tags(text: str) -> Iterator[str]:
-    """Pieces of text and, between them, the kinds of the tags; begins and ends with text.
+def split_tags(text: str) -> Iterator[str | Tag]:
+    """The pieces of text and the tags between them, in order; empty pieces are left out.
 
-    >>> list(split_tags("<image>Which <video 1>?"))
-    ['', 'image', 'Which ', 'video', '?']
+    >>> [str(piece) for piece in split_tags("<image>Which <video 1>?")]
+    ['<image>', 'Which ', '<video1>', '?']
     """
-    yield from TAG.split(text)
+    end = 0
+    for match in TAG.finditer(text):
+        if text[end : match.start()]:
+            yield text[end : match.start()]
+        yield Tag(match[1], int(match[2]) if match[2] else None)
+        end = match.end()
+    if text[end:]:
+        yield text[end:]
+
+
+def tags_of(text: str) -> list[Tag]:
+    """The tags of a text, in order."""
+    return [piece for piece in split_tags(text) if isinstance(piece, Tag)]
 
 
 def fill(
@@ -35,37 +59,80 @@ def fill(
     images: Sequence[MediaRef] = (),
     videos: Sequence[MediaRef] = (),
 ) -> tuple[Message, ...]:
-    """Messages with the tags replaced by the media, in order within each kind.
+    """Messages with the tags replaced by the media.
 
     Args:
         turns: ``(role, text with tags)`` pairs.
-        images: One per image tag.
-        videos: One per video tag.
+        images: What the image tags stand for; see :func:`assign`.
+        videos: What the video tags stand for.
 
     Raises:
-        ValueError: The number of tags of a kind is not the number of its media.
+        ValueError: As :func:`assign`.
     """
-    media = {"image": list(images), "video": list(videos)}
-    check_counts([kind for _, text in turns for kind in TAG.findall(text)], media)
-    return tuple(Message(role, tuple(_parts(text, media))) for role, text in turns)
+    tags = [tag for _, text in turns for tag in tags_of(text)]
+    refs = iter(assign(tags, {"image": images, "video": videos}))
+    return tuple(Message(role, tuple(parts_of(text, refs))) for role, text in turns)
 
 
-def _parts(text: str, media: dict[str, list[MediaRef]]) -> Iterator[ContentPart]:
-    for position, piece in enumerate(split_tags(text)):
-        if position % 2:
-            yield media[piece].pop(0)
-        elif piece:
-            yield TextPart(check_text(piece))
+def parts_of(text: str, refs: Iterator[MediaRef]) -> Iterator[ContentPart]:
+    """The text with its tags replaced by the next of the media."""
+    for piece in split_tags(text):
+        yield next(refs) if isinstance(piece, Tag) else TextPart(check_text(piece))
 
 
-def check_counts(placeholders: Sequence[str], media: dict[str, list[MediaRef]]) -> None:
-    """Raise ValueError unless every kind has as many placeholders as media."""
-    for kind, refs in media.items():
-        if (count := placeholders.count(kind)) != len(refs):
+def assign(tags: Sequence[Tag], media: Mapping[str, Sequence[MediaRef]]) -> list[MediaRef]:
+    """The medium of each tag.
+
+    Tags without a number take the media of their kind in order, one each. Numbered tags name their
+    medium, in any order and as often as they like.
+
+    Args:
+        tags: All placeholders of a conversation, in order.
+        media: The media of each kind, in the order of the row.
+
+    Raises:
+        ValueError: A tag has no medium, a medium has no tag, or tags with and without numbers are
+            mixed and contradict each other.
+    """
+    numbers = {kind: _numbers(kind, tags, len(refs)) for kind, refs in media.items()}
+    places = {kind: iter(of_kind) for kind, of_kind in numbers.items()}
+    return [media[tag.kind][next(places[tag.kind]) - 1] for tag in tags]
+
+
+def _numbers(kind: str, tags: Sequence[Tag], count: int) -> list[int]:
+    """The numbers of the media that the tags of this kind stand for, from 1."""
+    written = [tag.number for tag in tags if tag.kind == kind]
+    if not written or None in written:
+        return _in_order(kind, written, count)
+    numbers = [number for number in written if number is not None]
+    for number in numbers:
+        if not 1 <= number <= count:
             raise ValueError(
-                f"{count} <{kind}> placeholder(s) in the messages but {len(refs)} {kind}(s); "
-                f"write one <{kind}> where each {kind} belongs"
+                f"<{kind}{number}> names the {kind} {number}, and there are {count} {kind}(s), "
+                "counted from 1"
             )
+    for number in range(1, count + 1):
+        if number not in numbers:
+            raise ValueError(
+                f"the {kind} {number} has no placeholder; write <{kind}{number}> where it belongs, "
+                "or remove it"
+            )
+    return numbers
+
+
+def _in_order(kind: str, written: Sequence[int | None], count: int) -> list[int]:
+    if len(written) != count:
+        raise ValueError(
+            f"{len(written)} <{kind}> placeholder(s) in the messages but {count} {kind}(s); "
+            f"write one <{kind}> where each {kind} belongs"
+        )
+    for place, number in enumerate(written, 1):
+        if number not in (None, place):
+            raise ValueError(
+                f"<{kind}> and <{kind}{number}> are mixed, and <{kind}{number}> is the placeholder "
+                f"number {place}; number all of them or none"
+            )
+    return list(range(1, count + 1))
 
 
 def prepend(

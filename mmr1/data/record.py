@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mmr1.data.placeholders import TAG, check_counts, check_text, split_tags
+from mmr1.data.placeholders import TAG, Tag, assign, check_text, parts_of, tags_of
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
 from mmr1.files import atomic
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
@@ -69,40 +69,36 @@ def decode(row: Any, root: Path) -> Sample:
         "image": [media_ref("image", name, root) for name in record.images or ()],
         "video": [media_ref("video", name, root) for name in record.videos or ()],
     }
-    check_counts([kind for turn in record.messages for kind in _media_from_lists(turn)], listed)
-    messages = tuple(Message(t.role, tuple(_parts(t, listed, root))) for t in record.messages)
+    refs = iter(assign([tag for turn in record.messages for tag in _tags(turn)], listed))
+    messages = tuple(Message(t.role, tuple(_parts(t, refs, root))) for t in record.messages)
     return Sample(record.id, messages, record.answer, record.task, record.source, record.meta)
 
 
-def _media_from_lists(turn: Turn) -> list[str]:
-    """The kinds of media that this message takes from the record's ``images`` and ``videos``."""
+def _tags(turn: Turn) -> list[Tag]:
+    """What of this message stands for media of the record's ``images`` and ``videos``."""
     if isinstance(turn.content, str):
-        return TAG.findall(turn.content)
+        return tags_of(turn.content)
     for item in turn.content:
         if isinstance(item, TextItem) and (tag := TAG.search(item.text)):
             raise ValueError(
                 f"the text of a list content holds {tag[0]}; write the medium as an item of its own"
             )
-    return [i.type for i in turn.content if isinstance(i, MediaItem) and _is_bare(i)]
+    return [Tag(i.type) for i in turn.content if isinstance(i, MediaItem) and _is_bare(i)]
 
 
 def _is_bare(item: MediaItem) -> bool:
     return item.path is None and item.data is None
 
 
-def _parts(turn: Turn, listed: dict[str, list[MediaRef]], root: Path) -> Iterator[ContentPart]:
+def _parts(turn: Turn, refs: Iterator[MediaRef], root: Path) -> Iterator[ContentPart]:
     if isinstance(turn.content, str):
-        for position, piece in enumerate(split_tags(turn.content)):
-            if position % 2:
-                yield listed[piece].pop(0)
-            elif piece:
-                yield TextPart(check_text(piece))
+        yield from parts_of(turn.content, refs)
         return
     for item in turn.content:
         if isinstance(item, TextItem):
             yield TextPart(check_text(item.text))
         else:
-            yield listed[item.type].pop(0) if _is_bare(item) else _medium(item, root)
+            yield next(refs) if _is_bare(item) else _medium(item, root)
 
 
 def _medium(item: MediaItem, root: Path) -> MediaRef:

@@ -724,7 +724,7 @@ VIDEOS = [
             Record(
                 ["user: [0001/1.mp4]why does he stop\nA. to rest\nB. to eat"], "B", "choice",
                 {
-                    "source_id": "1_7", "options": ["(A) to rest", "(B) to eat"], "duration": 6,
+                    "source_id": "1_7", "options": ["to rest", "to eat"], "duration": 6,
                     "glue": [[1.0, 2.0], [3.0, 4.5]], "type": "CW",
                 },
             )
@@ -805,7 +805,7 @@ VIDEOS = [
                     "assistant: <think>It goes right.</think><answer>B</answer>",
                 ],
                 "B", "choice",
-                {"problem_id": 1, "options": ["A. left", "B. right"], "data_source": "made"},
+                {"problem_id": 1, "options": ["left", "right"], "data_source": "made"},
             ),
             Record(["user: [images/d.png]How many dots?"], "4", "numeric", {"problem_id": 2}),
             Record(

@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmr1.data.forms.columns import is_media_column
 from mmr1.data.forms.form import Place, Row, Turns
 from mmr1.data.media_values import media_refs
 from mmr1.data.placeholders import fill, prepend
-from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.rewards.builtin import reward_of_task
+from mmr1.types import Sample
 
 
 def assemble(
@@ -34,30 +36,51 @@ def assemble(
         images: The value of the image column, in the order of the tags.
         videos: The value of the video column.
         answer: Gold answer.
-        task: Task type.
+        task: Task type, unless the row has a column ``task`` with one that is known.
         used: Columns that do not go to ``meta``.
         untagged: Put the media before the question if the text has no tags.
         meta: More entries of ``meta``.
+
+    Raises:
+        ValueError: A text is none, there is no question, or the media cannot be used.
     """
+    _check_texts(row, turns)
     image_refs = media_refs("image", images, place.root)
     video_refs = media_refs("video", videos, place.root)
     if untagged and (image_refs or video_refs):
         turns = prepend(turns, len(image_refs), len(video_refs))
+    if not any(role == "user" and text.strip() for role, text in turns):
+        raise ValueError("no question: the user's messages are empty")
+    stated = stated_task(row)
     return Sample(
         id=f"{place.source}-{place.index:06d}",
         messages=fill(turns, image_refs, video_refs),
         answer=answer,
-        task=task,
+        task=stated or task,
         source=place.source,
-        meta={**other_columns(row, used), **(meta or {})},
+        meta={**other_columns(row, (*used, "task") if stated else used), **(meta or {})},
     )
+
+
+def stated_task(row: Row) -> str | None:
+    """The task type in the column ``task``, or None if there is none that a reward knows."""
+    task = row.get("task")
+    return task if isinstance(task, str) and reward_of_task(task) is not None else None
+
+
+def _check_texts(row: Row, turns: Turns) -> None:
+    for role, text in turns:
+        if not isinstance(text, str):
+            raise ValueError(f"the {role}'s message is {type(text).__name__}, not a text")
+    if row.get("audios"):
+        raise ValueError("the row has sound ('audios'), which the model cannot hear; drop it")
 
 
 def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
     """The non-empty columns that JSON can represent; ``id`` becomes ``source_id``."""
     columns: dict[str, Any] = {}
     for name, value in row.items():
-        if name in used or name in ("image", "images", "video", "videos", "image_path"):
+        if name in used or is_media_column(name):
             continue
         if value is None or value == [] or value == "":
             continue
@@ -67,21 +90,3 @@ def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
             continue  # bytes, arrays and NaN have no place in a record
         columns["source_id" if name == "id" else name] = value
     return columns
-
-
-def with_size(sample: Sample, size: tuple[int, int]) -> Sample:
-    """The sample with the original size stated at its one medium."""
-
-    def sized(message: Message) -> Message:
-        return Message(
-            message.role,
-            tuple(
-                part
-                if isinstance(part, TextPart)
-                else MediaRef(part.kind, part.path, part.data, size, part.options)
-                for part in message.parts
-            ),
-        )
-
-    messages = tuple(sized(message) for message in sample.messages)
-    return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)

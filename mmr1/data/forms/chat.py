@@ -1,52 +1,167 @@
-"""Chat messages as other projects write them, as ``(role, text with tags)``."""
+"""Chat messages as other projects write them: roles and texts with tags, and the media in them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmr1.data.forms.form import Turns
+from mmr1.data.placeholders import tags_of
 
-_ROLES = {"human": "user", "gpt": "assistant", "observation": "user", "model": "assistant"}
+_ROLES = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "observation": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "model": "assistant",
+}
+_KINDS = {"image": "image", "image_url": "image", "video": "video", "video_url": "video"}
 
 
-def turns_of(messages: Any) -> Turns:
-    """Chat messages, with a string or a list as content, as ``(role, text with tags)``."""
-    if isinstance(messages, str):
-        try:
-            messages = json.loads(messages)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"the messages are a text that is not JSON: {error}") from None
-    turns = []
-    for message in messages:
+@dataclass(slots=True)
+class Chat:
+    """A conversation.
+
+    Attributes:
+        turns: ``(role, text with tags)`` of each message.
+        media: For each tag of a kind, in order, the value that its part holds; None for a tag whose
+            medium is in a column of the row.
+    """
+
+    turns: Turns = field(default_factory=list)
+    media: dict[str, list[Any]] = field(default_factory=lambda: {"image": [], "video": []})
+
+    def images(self, column: Any) -> Any:
+        """The images of the conversation, given the image column of its row."""
+        return self._all("image", column)
+
+    def videos(self, column: Any) -> Any:
+        """The videos of the conversation, given the video column of its row."""
+        return self._all("video", column)
+
+    def _all(self, kind: str, column: Any) -> Any:
+        inside = self.media[kind]
+        if all(value is None for value in inside):
+            return column
+        listed = _listed(column)
+        bare = sum(value is None for value in inside)
+        if bare == 0 and len(listed) in (0, len(inside)):  # the column lists the same media again
+            return inside
+        if bare != len(listed):
+            raise ValueError(
+                f"the messages hold {len(inside) - bare} {kind}(s) and {bare} <{kind}> "
+                f"placeholder(s), and the row lists {len(listed)} {kind}(s); list one for each "
+                "placeholder"
+            )
+        rest = iter(listed)
+        return [next(rest) if value is None else value for value in inside]
+
+
+def read_chat(messages: Any) -> Chat:
+    """A conversation: a list of messages, the same as JSON text, or one question as text.
+
+    The content of a message is a text or a list of parts, as OpenAI, Qwen, TRL and LLaMA-Factory
+    write them: ``{"type": "text", "text": …}``, ``{"type": "image"}``, ``{"type": "image", "image":
+    …}``, ``{"type": "image_url", "image_url": {"url": …}}`` and the same for videos.
+
+    Raises:
+        ValueError: A message has another role, or content that is no text, image or video.
+    """
+    chat = Chat()
+    for message in _messages(messages):
         role = message.get("role", message.get("from"))
         content = message.get("content", message.get("value"))
         if not isinstance(role, str) or content is None:
             raise ValueError("a message has no role or no content")
-        turns.append((_ROLES.get(role, role), _text_with_tags(content)))
-    return turns
+        if role not in _ROLES:
+            raise ValueError(f"a message of the role '{role}'; known are {', '.join(_ROLES)}")
+        chat.turns.append((_ROLES[role], "".join(_texts(content, chat.media))))
+    return chat
 
 
-def _text_with_tags(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    pieces = []
-    for item in content:
-        kind = item.get("type")
-        if kind not in ("text", "image", "video", "image_url"):
-            raise ValueError(f"content of type {kind!r}; it can be text, image, image_url or video")
-        tag = "<video>" if kind == "video" else "<image>"
-        pieces.append(str(item.get("text") or "") if kind == "text" else tag)
-    return "".join(pieces)
+def turns_of(messages: Any) -> Turns:
+    """The turns of a conversation whose media are in the columns of its row."""
+    return read_chat(messages).turns
 
 
-def part_media(messages: Any) -> list[Any]:
-    """The image values inside contents that are lists, in order."""
-    messages = json.loads(messages) if isinstance(messages, str) else messages
-    return [
-        item.get("image") or (item.get("image_url") or {}).get("url")
-        for message in messages
-        if isinstance(message["content"], list)
-        for item in message["content"]
-        if item.get("type") in ("image", "image_url")
-    ]
+def with_system(turns: Turns, system: Any) -> Turns:
+    """The turns after the system prompt that stands in a column of its own.
+
+    Raises:
+        ValueError: The conversation begins with another system prompt.
+    """
+    if not system:
+        return turns
+    if turns and turns[0][0] == "system":
+        if turns[0][1] != system:
+            raise ValueError("two system prompts: one in 'system' and another in the messages")
+        return turns
+    return [("system", str(system)), *turns]
+
+
+def _messages(messages: Any) -> list[Mapping[str, Any]]:
+    if isinstance(messages, str):
+        if not messages.lstrip().startswith(("[{", "[ {", "[\n")):
+            return [{"role": "user", "content": messages}]
+        try:
+            messages = json.loads(messages)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"the messages are a text that is not JSON: {error}") from None
+    if not isinstance(messages, list) or not all(isinstance(m, Mapping) for m in messages):
+        raise ValueError("the messages are no list of {role, content}")
+    return messages
+
+
+def _texts(content: Any, media: dict[str, list[Any]]) -> Iterator[str]:
+    """The pieces of a message's text; what its tags stand for is added to ``media``."""
+    for part in [content] if isinstance(content, str | Mapping) else content:
+        if isinstance(part, str):
+            yield _counted(part, media)
+            continue
+        kind = part.get("type")
+        if kind == "text":
+            yield _counted(_text(part), media)
+        elif kind in _KINDS:
+            media[_KINDS[kind]].append(_medium(part, kind))
+            yield f"<{_KINDS[kind]}>"
+        else:
+            raise ValueError(f"content of type {kind!r}; it can be text, {', '.join(_KINDS)}")
+
+
+def _text(part: Mapping[str, Any]) -> str:
+    text = part.get("text", part.get("value"))
+    if not isinstance(text, str):
+        raise ValueError("a part of the type 'text' has no 'text'")
+    return text
+
+
+def _counted(text: str, media: dict[str, list[Any]]) -> str:
+    for tag in tags_of(text):
+        media[tag.kind].append(None)
+    return text
+
+
+def _medium(part: Mapping[str, Any], kind: str) -> Any:
+    """The value of a part: where it lies or its bytes, with the options beside it."""
+    names = (kind, _KINDS[kind], "url", "path", "value", "bytes", "data")
+    value = next((part[name] for name in names if part.get(name) is not None), None)
+    if value is None:
+        return None
+    if isinstance(value, list):
+        raise ValueError(
+            f"a {_KINDS[kind]} given as a list of {len(value)} frames; put the frames into a "
+            "folder and list it with mmr1-data frames"
+        )
+    beside = {k: v for k, v in part.items() if k not in ("type", *names) and v is not None}
+    inner = dict(value) if isinstance(value, Mapping) else {"path": value}
+    return {**inner, **beside}
+
+
+def _listed(column: Any) -> list[Any]:
+    if column is None or column == "":
+        return []
+    return list(column) if isinstance(column, list | tuple) else [column]

@@ -29,14 +29,20 @@ class Form:
 
     Attributes:
         name: Its name in ``data.format``.
-        keys: A row of this format has all of them.
+        written_by: The projects whose rows have it, for the documentation.
+        keys: A row of this format has all of them, and none is null.
         read: ``(row, place) -> sample``; raises ValueError for a row that cannot be used.
+        example: A row, for the documentation. Its media are ``a.png``, ``b.png`` and ``clip.mp4``.
+        fits: What tells the row apart from others with the same columns.
     """
 
     name: str
+    written_by: str
     keys: tuple[str, ...]
     read: Callable[[Row, Place], Sample]
+    example: Row
+    fits: Callable[[Row], bool] = lambda row: True
 
     def matches(self, row: Row) -> bool:
-        """Whether the row has this format's columns."""
-        return all(row.get(key) is not None for key in self.keys)
+        """Whether a row has this format."""
+        return all(row.get(key) is not None for key in self.keys) and self.fits(row)

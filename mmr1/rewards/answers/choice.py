@@ -90,17 +90,23 @@ def named_option(text: str, options: Mapping[str, str]) -> str | None:
 
 
 def _texts(options: Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:
-    """Option texts by letter; a leading ``A.`` or ``(A)`` of a text is its own label."""
+    """Option texts by letter.
+
+    A leading ``A.`` or ``(A)`` of a text is its own label. Labels in another order than A, B, …
+    stay: of ``["C. cat", "A. ant", "B. bee"]`` option C is the cat.
+    """
     if not options:
         return {}
     if isinstance(options, Mapping):
         return {str(letter).upper(): str(text) for letter, text in options.items()}
-    texts = {}
-    for letter, text in zip(LETTERS, options, strict=False):
-        labelled = _LABELLED.fullmatch(str(text))
-        is_label = labelled is not None and labelled[1].upper() == letter
-        texts[letter] = labelled[2] if labelled is not None and is_label else str(text)
-    return texts
+    labelled = [_LABELLED.fullmatch(str(text)) for text in options]
+    own = {match[1].upper(): match[2] for match in labelled if match is not None}
+    if set(own) == set(LETTERS[: len(options)]):
+        return own
+    return {
+        letter: match[2] if match is not None and match[1].upper() == letter else str(text)
+        for letter, text, match in zip(LETTERS, options, labelled, strict=False)
+    }
 
 
 def _gold_letter(answer: Any, options: Mapping[str, str]) -> str:

@@ -1,20 +1,26 @@
-"""EasyR1: a problem with tags, its answer, ``images`` or ``videos``."""
+"""EasyR1: a problem with tags, its answer, ``images`` or ``videos``; and options, if any."""
 
 from __future__ import annotations
 
-from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.columns import images_of, videos_of
 from mmr1.data.forms.form import Form, Place, Row
+from mmr1.data.forms.question import assemble_question
 from mmr1.types import Sample
 
 
 def read(row: Row, place: Place) -> Sample:
-    images = row.get("images") if row.get("images") is not None else row.get("image")
-    videos = row.get("videos") if row.get("videos") is not None else row.get("video")
-    turns = [("user", row["problem"])]
-    return assemble(
-        row, place, turns, images=images, videos=videos, answer=row["answer"], task="math",
-        used=("problem", "answer"), untagged="images" not in row and "videos" not in row,
+    """Columns in the plural have a tag for each medium; others may have none."""
+    return assemble_question(
+        row, place, row["problem"], row["answer"], images=images_of(row), videos=videos_of(row),
+        task="math", used=("problem", "answer"),
+        untagged="images" not in row and "videos" not in row,
     )  # fmt: skip
 
 
-FORM = Form("easyr1", ("problem", "answer"), read)
+FORM = Form(
+    name="easyr1",
+    written_by="EasyR1, EasyVideoR1",
+    keys=("problem", "answer"),
+    read=read,
+    example={"problem": "<image>Find x.", "images": ["a.png"], "answer": "5"},
+)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from mmr1.data.forms.assemble import assemble
-from mmr1.data.forms.chat import turns_of
+from mmr1.data.forms.chat import read_chat
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.types import Sample
 
 
 def read(row: Row, place: Place) -> Sample:
-    prompt = row["prompt"]
-    turns = turns_of(prompt) if prompt.lstrip().startswith("[{") else [("user", prompt)]
+    """The label is the gold answer."""
+    chat = read_chat(row["prompt"])
     return assemble(
-        row, place, turns, images=row.get("images"), answer=row.get("label"), task="math",
-        used=("prompt", "label"), untagged=True,
+        row, place, chat.turns, images=chat.images(row.get("images")), answer=row.get("label"),
+        task="math", used=("prompt", "label"), untagged=True,
     )  # fmt: skip
 
 
-FORM = Form("openrlhf", ("prompt", "label"), read)
+FORM = Form(
+    name="openrlhf",
+    written_by="OpenRLHF",
+    keys=("prompt", "label"),
+    read=read,
+    example={"prompt": "<image>Find x.", "images": ["a.png"], "label": "5"},
+)

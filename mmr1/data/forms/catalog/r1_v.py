@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from mmr1.data.forms.answers import tagged_answer
-from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.boxes import gold_boxes, grounded
+from mmr1.data.forms.columns import images_of, videos_of
 from mmr1.data.forms.form import Form, Place, Row
+from mmr1.data.forms.question import assemble_question
 from mmr1.types import Sample
 
 
 def read(row: Row, place: Place) -> Sample:
-    turns = [("user", row["problem"])]
-    return assemble(
-        row, place, turns, images=row.get("image"), videos=row.get("video"),
-        answer=tagged_answer(row["solution"]), task="math", used=("problem", "solution"),
-        untagged=True,
+    """Boxes in the tag make a question about places, with IoU as its reward."""
+    answer = tagged_answer(row["solution"])
+    sample = assemble_question(
+        row, place, row["problem"], answer, images=images_of(row), videos=videos_of(row),
+        task="math", used=("problem", "solution"),
     )  # fmt: skip
+    if not sample.media or sample.task == "choice":
+        return sample
+    boxes = gold_boxes(row, answer, row["problem"])
+    return sample if boxes is None else grounded(sample, boxes)
 
 
-FORM = Form("r1_v", ("problem", "solution"), read)
+FORM = Form(
+    name="r1_v",
+    written_by="R1-V, open-r1-multimodal, Open-R1-Video",
+    keys=("problem", "solution"),
+    read=read,
+    example={"problem": "How many?", "image": "a.png", "solution": "<answer> 3 </answer>"},
+)

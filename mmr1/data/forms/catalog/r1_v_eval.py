@@ -8,6 +8,7 @@ from mmr1.types import Sample
 
 
 def read(row: Row, place: Place) -> Sample:
+    """A whole number is a count."""
     answer = row["ground_truth"]
     return assemble(
         row, place, [("user", row["question"])], images=row["image_path"], answer=answer,
@@ -16,4 +17,10 @@ def read(row: Row, place: Place) -> Sample:
     )  # fmt: skip
 
 
-FORM = Form("r1_v_eval", ("image_path", "question", "ground_truth"), read)
+FORM = Form(
+    name="r1_v_eval",
+    written_by="R1-V, evaluation",
+    keys=("image_path", "question", "ground_truth"),
+    read=read,
+    example={"image_path": "a.png", "question": "How many?", "ground_truth": 4},
+)

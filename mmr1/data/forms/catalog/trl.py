@@ -1,24 +1,41 @@
-"""TRL: a chat ``prompt`` with ``image`` or ``images``."""
+"""TRL: a ``prompt`` (chat or text) with ``image`` or ``images``, and an answer in some column."""
 
 from __future__ import annotations
 
 from mmr1.data.forms.answers import inside_answer
 from mmr1.data.forms.assemble import assemble
-from mmr1.data.forms.chat import turns_of
+from mmr1.data.forms.chat import read_chat
+from mmr1.data.forms.columns import first_of, images_of, videos_of
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.types import Sample
 
+_ANSWERS = ("answer", "solution", "ground_truth")
+
 
 def read(row: Row, place: Place) -> Sample:
-    images = row.get("images") if row.get("images") is not None else row.get("image")
-    answer = next((row[k] for k in ("answer", "solution", "ground_truth") if k in row), None)
-    turns = turns_of(row["prompt"])
-    if isinstance(row.get("completion"), list):
-        turns += turns_of(row["completion"])
+    """A ``completion`` becomes the demonstration."""
+    chat = read_chat(row["prompt"])
+    turns = chat.turns
+    completion = row.get("completion")
+    if isinstance(completion, str) and completion:
+        turns = [*turns, ("assistant", completion)]
+    elif completion:
+        turns = turns + read_chat(completion).turns
     return assemble(
-        row, place, turns, images=images, answer=inside_answer(answer), task=row.get("task"),
-        used=("prompt", "completion", "answer", "solution", "ground_truth", "task"), untagged=True,
+        row, place, turns, images=chat.images(images_of(row)), videos=chat.videos(videos_of(row)),
+        answer=inside_answer(first_of(row, _ANSWERS)), task=row.get("task"),
+        used=("prompt", "completion", *_ANSWERS, "task"), untagged=True,
     )  # fmt: skip
 
 
-FORM = Form("trl", ("prompt",), read)
+FORM = Form(
+    name="trl",
+    written_by="TRL",
+    keys=("prompt",),
+    read=read,
+    example={
+        "prompt": [{"role": "user", "content": "Find x."}],
+        "image": "a.png",
+        "solution": "<answer>5</answer>",
+    },
+)

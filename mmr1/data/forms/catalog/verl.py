@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from mmr1.data.forms.assemble import assemble
-from mmr1.data.forms.chat import turns_of
+from mmr1.data.forms.chat import read_chat
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.types import Sample
 
 
 def read(row: Row, place: Place) -> Sample:
+    """The gold answer is ``reward_model.ground_truth``, the task ``ability``."""
+    chat = read_chat(row["prompt"])
     return assemble(
-        row, place, turns_of(row["prompt"]), images=row.get("images"), videos=row.get("videos"),
-        answer=row["reward_model"]["ground_truth"], task=row.get("ability"),
-        used=("prompt", "reward_model", "ability"),
+        row, place, chat.turns, images=chat.images(row.get("images")),
+        videos=chat.videos(row.get("videos")), answer=row["reward_model"]["ground_truth"],
+        task=row.get("ability"), used=("prompt", "reward_model", "ability"),
     )  # fmt: skip
 
 
-FORM = Form("verl", ("prompt", "reward_model"), read)
+FORM = Form(
+    name="verl",
+    written_by="verl",
+    keys=("prompt", "reward_model"),
+    read=read,
+    example={
+        "prompt": [{"role": "user", "content": "<image>Find x."}],
+        "images": ["a.png"],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": "5"},
+    },
+)

@@ -8,7 +8,7 @@ from typing import Any
 from mmr1.data.forms.answers import tagged_answer
 from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.form import Form, Place, Row
-from mmr1.data.forms.options import with_options
+from mmr1.data.forms.options import read_options
 from mmr1.types import Sample
 
 VIDEO_R1_TASKS = {
@@ -24,10 +24,13 @@ VIDEO_R1_TASKS = {
 
 
 def read(row: Row, place: Place) -> Sample:
+    """``problem_type`` gives the task; ``process`` is the reasoning of a demonstration."""
     kind = str(row.get("problem_type", "")).lower()
     if kind not in VIDEO_R1_TASKS:
         raise ValueError(f"problem_type '{kind}' has no verifiable answer of one kind")
-    question = with_options(row["problem"], row.get("options"))
+    task = VIDEO_R1_TASKS[kind]
+    options = read_options(row.get("options"))
+    question = row["problem"] if options is None else options.ask(row["problem"])
     turns = [("user", question)]
     if row.get("process"):
         turns.append(("assistant", f"{row['process']}{row['solution']}"))
@@ -36,15 +39,30 @@ def read(row: Row, place: Place) -> Sample:
         media["images"] = row["image_path"]
         turns[0] = ("user", f"<video>{question}" if "<image" in question else question)
     answer: Any = tagged_answer(row["solution"])
-    extra = {}
-    if VIDEO_R1_TASKS[kind] == "tiou":  # {"time": [s, e], "boxes": {second: box}}
+    extra = {} if options is None else {"options": options.for_reward}
+    if task == "choice" and options is not None:
+        answer = options.gold(answer)
+    if task == "tiou":  # {"time": [s, e], "boxes": {second: box}}
         grounding = json.loads(answer)
         answer, extra = grounding["time"], {"boxes": grounding.get("boxes")}
     return assemble(
-        row, place, turns, answer=answer, task=VIDEO_R1_TASKS[kind], meta=extra,
-        used=("problem", "solution", "process", "path", "problem_type", "data_type"),
+        row, place, turns, answer=answer, task=task, meta=extra,
+        used=("problem", "solution", "process", "path", "problem_type", "data_type", "options"),
         untagged=True, **media,
     )  # fmt: skip
 
 
-FORM = Form("video_r1", ("problem", "solution", "path", "data_type"), read)
+FORM = Form(
+    name="video_r1",
+    written_by="Video-R1, EasyVideoR1",
+    keys=("problem", "solution", "path", "data_type"),
+    read=read,
+    example={
+        "problem": "Which animal runs?",
+        "data_type": "video",
+        "problem_type": "multiple choice",
+        "options": ["A. cat", "B. ant"],
+        "solution": "<answer>A</answer>",
+        "path": "clip.mp4",
+    },
+)
