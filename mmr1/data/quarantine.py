@@ -1,13 +1,13 @@
-"""Rows that cannot be used: dropped, counted and named, never replaced."""
+"""Rows that cannot be used: dropped, counted and named, never replaced by something made up."""
 
 from __future__ import annotations
 
 
 class Quarantine:
-    """Collects dropped rows and stops the run when they are too many.
+    """Collects the dropped rows of datasets and stops the run when one of them loses too many.
 
     Args:
-        max_fraction: Largest share of rows that may be dropped; 0 stops at the first.
+        max_fraction: Largest share of a dataset's rows that may be dropped; 0 stops at the first.
 
     Attributes:
         dropped: One ``{"row": where, "reason": why}`` for each row left out.
@@ -16,8 +16,10 @@ class Quarantine:
     def __init__(self, max_fraction: float) -> None:
         self.max_fraction = max_fraction
         self.dropped: list[dict[str, str]] = []
+        self._totals: dict[str, int] = {}
+        self._of: dict[str, list[dict[str, str]]] = {}
 
-    def drop(self, where: str, reason: str) -> None:
+    def drop(self, dataset: str, where: str, reason: str) -> None:
         """Name a row that is left out.
 
         Raises:
@@ -27,14 +29,30 @@ class Quarantine:
             raise ValueError(
                 f"{where}: {reason} (to go on without such rows set data.max_bad_fraction)"
             )
-        self.dropped.append({"row": where, "reason": reason})
+        entry = {"row": where, "reason": reason}
+        self.dropped.append(entry)
+        self._of.setdefault(dataset, []).append(entry)
 
-    def check(self, total: int) -> None:
-        """Raise ValueError when more than the allowed share of ``total`` rows was dropped."""
-        if len(self.dropped) > self.max_fraction * total:
-            first = self.dropped[0]
+    def read(self, dataset: str, total: int) -> None:
+        """All ``total`` rows of a dataset were read.
+
+        Raises:
+            ValueError: See ``check``.
+        """
+        self._totals[dataset] = total
+        self.check(dataset)
+
+    def check(self, dataset: str) -> None:
+        """Is the share of a dataset's rows that were dropped, of all that were read, small enough?
+
+        Raises:
+            ValueError: More than the allowed share was dropped, or every row.
+        """
+        dropped, total = self._of.get(dataset, []), self._totals[dataset]
+        if dropped and (len(dropped) > self.max_fraction * total or len(dropped) == total):
+            first = dropped[0]
             raise ValueError(
-                f"{len(self.dropped)} of {total} rows cannot be used, more than "
+                f"{len(dropped)} of {total} rows of {dataset} cannot be used, more than "
                 f"data.max_bad_fraction={self.max_fraction:g} allows; the first: {first['row']}: "
                 f"{first['reason']}"
             )

@@ -43,6 +43,10 @@ class Sampler:
 
     def next(self, count: int) -> list[Sample]:
         """The next ``count`` samples."""
+        return [sample for _, sample in self.draw(count)]
+
+    def draw(self, count: int) -> list[tuple[str, Sample]]:
+        """The next ``count`` samples, each with the name of its source."""
         return [self._draw() for _ in range(count)]
 
     def peek(self, count: int) -> list[Sample]:
@@ -78,14 +82,14 @@ class Sampler:
                 )
         self._drawn = {name: int(state["drawn"][name]) for name in self._sources}
 
-    def _draw(self) -> Sample:
+    def _draw(self) -> tuple[str, Sample]:
         position = self.position + 1
         # The source furthest behind its share; the first of them on a tie.
         name = max(self._shares, key=lambda n: self._shares[n] * position - self._drawn[n])
         samples = self._sources[name]
         epoch, place = divmod(self._drawn[name], len(samples))
         self._drawn[name] += 1
-        return samples[self._order(name, epoch)[place]]
+        return name, samples[self._order(name, epoch)[place]]
 
     def _order(self, name: str, epoch: int) -> np.ndarray:
         """The permutation ``[len(source)]`` of this epoch, made once."""

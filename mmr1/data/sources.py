@@ -40,12 +40,12 @@ def load_samples(
     for where, sample in read_samples(spec, config):
         total += 1
         if isinstance(sample, ValueError):
-            quarantine.drop(where, str(sample))
+            quarantine.drop(str(spec), where, str(sample))
         else:
             samples.append(apply_template(sample, template) if template else sample)
     if not total:
         raise ValueError(f"{spec} holds no records; check the path or make the dataset again")
-    quarantine.check(total)
+    quarantine.read(str(spec), total)
     _check_ids(spec, samples)
     return samples
 
@@ -93,6 +93,7 @@ def load_mixture(
 
 
 def keep_fitting(
+    spec: str,
     samples: list[Sample],
     prompt_tokens: Callable[[Sample], int],
     limit: int,
@@ -101,27 +102,29 @@ def keep_fitting(
     """The samples whose prompts have at most ``limit`` tokens, vision tokens included.
 
     Args:
-        samples: All of them.
+        spec: The dataset that they were read from.
+        samples: Those of its rows that can be read.
         prompt_tokens: Length of a sample's prompt; raises ValueError if the header of a medium
             cannot be read.
         limit: In tokens.
-        quarantine: Collects the samples that are left out.
+        quarantine: Has counted the rows, and collects the samples that are left out.
     """
     fitting = []
     for sample in samples:
         try:
             length = prompt_tokens(sample)
         except ValueError as error:
-            quarantine.drop(sample.id, str(error))
+            quarantine.drop(spec, sample.id, str(error))
             continue
         if length <= limit:
             fitting.append(sample)
         else:
             quarantine.drop(
+                spec,
                 sample.id,
                 f"its prompt has {length} tokens and rollout.max_model_len leaves room for {limit}",
             )
-    quarantine.check(len(samples))
+    quarantine.check(spec)
     return fitting
 
 
@@ -133,7 +136,7 @@ def _check_ids(spec: str | Path, samples: list[Sample]) -> None:
         ids.add(sample.id)
 
 
-def load_held_out(config: Config) -> list[Sample]:
+def load_held_out(config: Config, quarantine: Quarantine | None = None) -> list[Sample]:
     """The samples of ``data.eval``, the first ``eval.limit`` of them.
 
     Raises:
@@ -141,4 +144,4 @@ def load_held_out(config: Config) -> list[Sample]:
     """
     if config.data.eval is None:
         raise ValueError("data.eval is not set; name the held-out records, data.eval=PATH")
-    return load_samples(config.data.eval, config.data)[: config.eval.limit]
+    return load_samples(config.data.eval, config.data, quarantine)[: config.eval.limit]

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from mmr1.config import Config
+from mmr1.data.loader import MediaCheck
 from mmr1.evaluation.presets import with_preset
 from mmr1.evaluation.store import Store
 from mmr1.rewards import CompositeReward, build_composite_reward
@@ -138,12 +139,13 @@ def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, fol
                 task.inputs.render,
                 reward_manager,
                 task.inputs.held_out,
+                MediaCheck(inputs.media, task.inputs.quarantines["eval"]),
                 partial(progress.advance, bar),
                 earlier_rows=store.rows() if store else (),
                 save_rows=store.save if store else lambda rows: None,
             )
             if store:
-                store.finish(result)
+                store.finish(result, task.inputs.dropped)
             results[task.model, task.data] = result
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from mmr1.config import Config
 from mmr1.config.file import published, write_yaml
 from mmr1.report.run_reader import read_lines
-from mmr1.trainer.runs.output import append_json
+from mmr1.trainer.runs.output import append_json, replace_jsonl
 from mmr1.trainer.validation.evaluate import Evaluation, Row, write_evaluation
 from mmr1.types import Sample
 
@@ -65,9 +65,10 @@ class Store:
             write_yaml(self._folder / "config.yaml", self.config)
         append_json(self._folder / "completions.jsonl", rows)
 
-    def finish(self, result: Evaluation) -> None:
-        """Write the result, and the completions in the order of the records."""
+    def finish(self, result: Evaluation, dropped: Sequence[dict[str, str]]) -> None:
+        """Write the result, the completions in the order of the records, and the rows left out."""
         write_evaluation(self._folder, result)
+        replace_jsonl(self._folder / "quarantine.jsonl", dropped)
 
 
 def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmr1.data.sampler import Sampler
+from mmr1.data.loader import SampleLoader
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
@@ -23,7 +23,7 @@ from mmr1.vision.prepare import MediaCache
 class TrainerComponents:
     """What a run is put together from; ``train.py`` builds it from the configuration."""
 
-    sampler: Sampler
+    loader: SampleLoader
     render: Callable[[Sample], Prompt]
     rollout: RolloutEngine
     rewards: RewardManager

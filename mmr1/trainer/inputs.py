@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from itertools import chain
 
 from mmr1.config import Config
+from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
+from mmr1.data.sampler import Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
@@ -30,7 +32,8 @@ class Inputs:
         sources: Training samples by source; empty for an evaluation.
         weights: Share of each source.
         held_out: Samples of ``data.eval``.
-        dropped: Rows left out, with their reasons.
+        check: Decides whether the media of a training sample can be decoded.
+        quarantines: Of ``data.train``, ``data.eval`` and ``data.ptx``, by key.
         render: Turns a sample into the model's prompt.
         demonstrations: For the PTX term; None without one.
     """
@@ -38,11 +41,26 @@ class Inputs:
     sources: dict[str, list[Sample]]
     weights: dict[str, float]
     held_out: list[Sample]
-    dropped: list[dict[str, str]]
+    check: MediaCheck
+    quarantines: dict[str, Quarantine]
     family: ModelFamily
     media: MediaCache
     render: Callable[[Sample], Prompt]
     demonstrations: Demonstrations | None = None
+
+    @property
+    def dropped(self) -> list[dict[str, str]]:
+        """The rows left out so far, with their reasons."""
+        return [entry for rows in self.quarantines.values() for entry in rows.dropped]
+
+    @property
+    def check_held_out(self) -> MediaCheck:
+        """Decides whether the media of a sample of ``data.eval`` can be decoded."""
+        return MediaCheck(self.media, self.quarantines["eval"])
+
+    def loader(self, seed: int) -> SampleLoader:
+        """A new loader of the training samples at its start; equal seeds give equal orders."""
+        return SampleLoader(Sampler(self.sources, seed, self.weights), self.check)
 
 
 def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bool) -> Inputs:
@@ -57,29 +75,37 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     check_engine(config)
     check_gpus(config)
     set_up_torch(config.seed, config.trainer.threads)
-    quarantine = Quarantine(config.data.max_bad_fraction)
-    sources, weights = load_mixture(config.data, quarantine) if train else ({}, {})
+    rows = {key: Quarantine(config.data.max_bad_fraction) for key in ("train", "eval", "ptx")}
+    sources, weights = load_mixture(config.data, rows["train"]) if train else ({}, {})
     with_eval = config.data.eval is not None or not train
-    held_out = load_held_out(config) if with_eval else []
+    held_out = load_held_out(config, rows["eval"]) if with_eval else []
     family = family_of(config)
     render = renderer(family, config)
     check_gold(composite_reward, [*chain.from_iterable(sources.values()), *held_out])
 
-    def fitting(samples: list[Sample]) -> list[Sample]:
+    def fitting(spec: str, samples: list[Sample], quarantine: Quarantine) -> list[Sample]:
         return keep_fitting(
+            spec,
             samples,
             lambda sample: family.prompt_length(render(sample)),
             config.max_prompt_tokens,
             quarantine,
         )
 
+    media = media_cache(family, config)
+    demonstrations = (
+        build_demonstrations(config, family, render, MediaCheck(media, rows["ptx"]))
+        if train
+        else None
+    )
     return Inputs(
-        {name: fitting(samples) for name, samples in sources.items()},
+        {spec: fitting(spec, samples, rows["train"]) for spec, samples in sources.items()},
         weights,
-        fitting(held_out),
-        quarantine.dropped,
+        fitting(config.data.eval, held_out, rows["eval"]) if config.data.eval else [],
+        MediaCheck(media, rows["train"]),
+        rows,
         family,
-        media_cache(family, config),
+        media,
         render,
-        build_demonstrations(config, family, render) if train else None,
+        demonstrations,
     )

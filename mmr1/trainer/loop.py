@@ -59,9 +59,6 @@ def roll_out(config: Config, components: TrainerComponents, number: int) -> Roll
     timer = PhaseTimer(f"step {number}")
     sample_batch = partial(sample_and_score, config, components, timer, number)
     groups = sample_groups(sample_batch, config.rollout.batch_size, config.algorithm)
-    # The next step's media are prepared while this one learns.
-    next_samples = components.sampler.peek(config.rollout.batch_size)
-    components.media.prefetch(m for sample in next_samples for m in sample.media)
     return Rollout(groups, timer.phases)
 
 
@@ -81,7 +78,7 @@ def make_batch(
     )
     if components.demonstrations is None:
         return batch
-    demonstrations = components.demonstrations.of_step(number)
+    demonstrations = components.demonstrations.next()
     return replace(batch, demonstrations=demonstrations, ptx_coef=config.algorithm.ptx_coef)
 
 
@@ -99,12 +96,14 @@ def sample_and_score(
     batch: int,
 ) -> list[ScoredGroup]:
     """Groups of the next ``count`` prompts; ``batch`` counts the calls of step ``number``."""
-    prompts = [components.render(s) for s in components.sampler.next(count)]
-    requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
     sampling = config.rollout.sampling
     greedy_groups = []
     shuffled: dict[int, tuple[str, ...]] = {}
     with timer("rollout"):
+        prompts = [components.render(sample) for sample in components.loader.next(count)]
+        requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
+        # The next step's media are prepared while this one samples and learns.
+        components.loader.prefetch(config.rollout.batch_size)
         groups = components.rollout.generate(requests, sampling)
         if components.algorithm.greedy_baseline:
             single = [replace(request, n=1) for request in requests]

@@ -67,8 +67,12 @@ def restore(checkpoint: Path, components: TrainerComponents) -> int:
 def _carried(components: TrainerComponents) -> dict[str, HasState]:
     carried: dict[str, HasState] = {
         "policy": components.policy,
-        "sampler": components.sampler,
+        "sampler": components.loader,
         "coefficients": components.coefficients,
         "algorithm": components.algorithm,
     }
-    return {**carried, "critic": components.critic} if components.critic else carried
+    if components.critic:
+        carried["critic"] = components.critic
+    if components.demonstrations:
+        carried["demonstrations"] = components.demonstrations
+    return carried

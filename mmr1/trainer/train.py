@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 
 from mmr1.config import Config
-from mmr1.data.sampler import Sampler
 from mmr1.logs import log_to_file
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine
@@ -116,7 +115,7 @@ def _train(
         engine = workers.engine(directory.path / "engine.log")
     with closing(engine), Trackers(config, directory.path) as trackers:
         components = TrainerComponents(
-            sampler=Sampler(inputs.sources, config.seed, inputs.weights),
+            loader=inputs.loader(config.seed),
             render=inputs.render,
             rollout=engine,
             rewards=RewardManager(
@@ -143,6 +142,7 @@ def _train(
 
         def keep(step: Step) -> None:
             _log(config, directory, trackers, step, inputs.media)
+            directory.log_dropped(inputs.dropped)
             display.show(step.stats)
 
         with display, _failed_batch_kept(directory, inputs.media):
@@ -156,10 +156,17 @@ def _train(
         if inputs.held_out:
             with PhaseTimer("end")("evaluation"):
                 result = evaluate(
-                    config, engine, inputs.render, components.rewards, inputs.held_out
+                    config,
+                    engine,
+                    inputs.render,
+                    components.rewards,
+                    inputs.held_out,
+                    inputs.check_held_out,
                 )
             write_evaluation(directory.path / "eval", result)
+            directory.log_dropped(inputs.dropped)
             display.say(summary_line(result))
+        directory.log_summary(checkpoint, inputs.dropped)
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
@@ -185,7 +192,7 @@ def parity_summary(
         policy,
         inputs.family,
         inputs.media,
-        [inputs.render(s) for s in first_prompt_of_each_kind(inputs.sources)],
+        [inputs.render(s) for s in first_prompt_of_each_kind(inputs)],
         config.rollout.sampling,
         config.parity_tolerance,
         config.uses_bf16,
@@ -196,12 +203,19 @@ def parity_summary(
     )
 
 
-def first_prompt_of_each_kind(sources: Mapping[str, Sequence[Sample]]) -> list[Sample]:
-    """The first text-only sample, the first with one image, with two, with a video, ..."""
+def first_prompt_of_each_kind(inputs: Inputs) -> list[Sample]:
+    """The first text-only sample, the first with one image, with two, with a video, ...
+
+    Of those whose media can be decoded.
+    """
     kinds: dict[tuple[str, ...], Sample] = {}
-    for sample in chain.from_iterable(sources.values()):
-        kinds.setdefault(tuple(m.kind for m in sample.media), sample)
-    return list(kinds.values())[:PARITY_KINDS]
+    for dataset, samples in inputs.sources.items():
+        for sample in samples:
+            kind = tuple(m.kind for m in sample.media)
+            wanted = kind not in kinds and len(kinds) < PARITY_KINDS
+            if wanted and inputs.check.usable(dataset, sample):
+                kinds[kind] = sample
+    return list(kinds.values())
 
 
 def _log(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, Literal, Protocol
@@ -116,15 +117,37 @@ class MediaCache:
                 self._keep(digest, prepared)
         return prepared
 
+    def failure(self, media: MediaRef) -> str | None:
+        """Why a medium cannot be prepared, or None. Waits until that is known.
+
+        What another process has prepared stays with it until it is asked for by ``[]``: so the
+        media of a whole step can be checked, however few of them are kept.
+        """
+        try:
+            pending = self._pending_of(media)
+            if pending is None:
+                self[media]
+            else:
+                pending.result()
+        except (ValueError, OSError) as error:
+            return str(error)
+        return None
+
     def prefetch(self, media: Iterable[MediaRef]) -> None:
         """Begin to prepare these in other processes; nothing where there are none."""
         if self._workers is None:
             return
+        for medium in media:
+            with suppress(OSError):  # a file that is gone: whoever asks for it will be told
+                self._pending_of(medium)
+
+    def _pending_of(self, media: MediaRef) -> Future[PreparedMedia] | None:
+        """What another process does with it; None where it is kept, or prepared in this one."""
+        digest = media.digest()
         with self._lock:
-            for medium in media:
-                digest = medium.digest()
-                if digest not in self._kept and digest not in self._pending:
-                    self._submit(medium, digest)
+            if digest in self._kept or self._workers is None:
+                return None
+            return self._pending.get(digest) or self._submit(media, digest)
 
     def is_ready(self, media: MediaRef) -> bool:
         """Is it prepared, so that ``[]`` returns at once?"""

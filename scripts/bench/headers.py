@@ -41,12 +41,15 @@ def main() -> None:
         Sample(str(i), (Message("user", (refs[i % len(refs)], TextPart(f"How many? {i}"))),))
         for i in range(args.prompts)
     ]
+    rows = Quarantine(1.0)
+    rows.read("", len(samples))
     begin = time.perf_counter()
     kept = keep_fitting(
+        "",
         samples,
         lambda sample: family.prompt_length(family.render_prompt(sample)),
         counted // len(refs),
-        Quarantine(1.0),
+        rows,
     )
     filter_s = time.perf_counter() - begin
     rows = [

@@ -310,8 +310,30 @@ def test_bad_rows_stop_the_run_or_go_to_quarantine(root: Path) -> None:
     assert [entry["row"] for entry in dropped] == [f"{path}:9", f"{path}:10"]
     assert "none.png" in dropped[0]["reason"]
     assert "not valid JSON" in dropped[1]["reason"]
-    with pytest.raises(ValueError, match=r"2 of 10 rows cannot be used.*none\.png"):
+    with pytest.raises(ValueError, match=r"2 of 10 rows of \S+r\.jsonl cannot be used.*none\.png"):
         load_samples(path, DataConfig(max_bad_fraction=0.1))
+
+
+def test_each_dataset_of_a_mixture_answers_for_its_own_rows(root: Path) -> None:
+    from mmr1.data.quarantine import Quarantine
+    from mmr1.data.sources import keep_fitting
+
+    sound = [json.dumps({"problem": f"{i}?", "answer": "1"}) for i in range(9)]
+    (root / "nine.jsonl").write_text("\n".join([*sound, "{broken"]))
+    (root / "one.jsonl").write_text(sound[0])
+    (root / "half.jsonl").write_text("\n".join([sound[0], "{broken"]))
+    nine, one, half = (str(root / f"{name}.jsonl") for name in ("nine", "one", "half"))
+    quarantine = Quarantine(0.2)
+    sources, _ = load_mixture(DataConfig(train={nine: 1, one: 1}), quarantine)
+    assert [len(samples) for samples in sources.values()] == [9, 1]
+    assert [entry["row"] for entry in quarantine.dropped] == [f"{nine}:10"]
+    # The row that could not be read counts among those that do not fit, and so does its dataset.
+    for spec in (nine, one):
+        assert keep_fitting(spec, sources[spec], lambda sample: 1, 1, quarantine) == sources[spec]
+    with pytest.raises(ValueError, match=r"3 of 10 rows of \S+nine.jsonl cannot be used"):
+        keep_fitting(nine, sources[nine], lambda s: 1 + (s.question in "0?1?"), 1, quarantine)
+    with pytest.raises(ValueError, match=r"1 of 2 rows of \S+half.jsonl cannot be used"):
+        load_mixture(DataConfig(train={nine: 1, half: 1}), Quarantine(0.2))
 
 
 def test_a_mixture_names_its_weights(root: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -141,6 +142,20 @@ def test_a_medium_that_cannot_be_prepared_elsewhere_says_so_each_time(tmp_path):
     for _ in range(2):
         with pytest.raises(ValueError, match=r"9\.png is not what it says"):
             cache[broken]
+        assert "9.png is not what it says" in cache.failure(broken)
+
+
+def test_what_was_checked_is_prepared_once_however_little_is_kept(tmp_path):
+    with ThreadPoolExecutor(2) as pool:
+        workers = SimpleNamespace(submit=lambda media: pool.submit(prepared, media))
+        cache = MediaCache(_fail, 0, workers)
+        refs = [picture(tmp_path, i) for i in range(4)]
+        gone = MediaRef("image", tmp_path / "gone.png")
+        cache.prefetch([*refs, gone])
+        assert [cache.failure(ref) for ref in refs] == [None] * 4
+        assert "No such file" in cache.failure(gone)
+        assert [float(cache[ref].patches[0, 0]) for ref in refs] == [0, 1, 2, 3]
+        assert cache.processor_calls == 4
 
 
 def test_processes_that_a_thread_started_outlive_it(tmp_path):

@@ -15,6 +15,8 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, ModelConfig
 from mmr1.config.algorithm_spec import algorithm_specs
+from mmr1.data.loader import MediaCheck, SampleLoader
+from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.hf import HfEngine
@@ -91,7 +93,7 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
     if config.algorithm.kl_coef:
         reference = FrozenReference(policy, replace(policy, model=copy.deepcopy(model)))
     parts = TrainerComponents(
-        sampler=Sampler(samples, 0),
+        loader=SampleLoader(Sampler(samples, 0), MediaCheck(media, Quarantine(0))),
         render=family.render_prompt,
         rollout=HfEngine(model, family, media, shares_weights=True),
         rewards=RewardManager(scorer or noise, media, 0.0),

@@ -97,6 +97,7 @@ def _train(
         def record(step: Step) -> None:
             directory.log(step.stats)
             trackers.log(step.stats)
+            directory.log_dropped(inputs.dropped)
             display.show(step.stats)
             if step.scored:
                 directory.log_rollouts(step.number, step.scored, inputs.media)
@@ -110,9 +111,18 @@ def _train(
                 config.trainer, rounds.steps(done), record, snapshot, directory.checkpoints
             )
         if inputs.held_out:
-            result = evaluate(config, engine, inputs.render, reward_manager, inputs.held_out)
+            result = evaluate(
+                config,
+                engine,
+                inputs.render,
+                reward_manager,
+                inputs.held_out,
+                inputs.check_held_out,
+            )
             write_evaluation(directory.path / "eval", result)
+            directory.log_dropped(inputs.dropped)
             display.say(summary_line(result))
+        directory.log_summary(checkpoint, inputs.dropped)
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 

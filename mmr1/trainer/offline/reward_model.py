@@ -10,7 +10,9 @@ from pathlib import Path
 import torch
 
 from mmr1.config import Config
+from mmr1.data.loader import MediaCheck
 from mmr1.data.preferences import ranking_of
+from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
 from mmr1.trainer.models.loading import build_packed_model, feature_cache
@@ -40,7 +42,8 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     records = load_training_records(config, ranking_of, resume=resume)
-    held_out = load_held_out(config) if config.data.eval is not None else []
+    eval_rows = Quarantine(config.data.max_bad_fraction)
+    held_out = load_held_out(config, eval_rows) if config.data.eval is not None else []
     for sample in held_out:
         ranking_of(sample)
     family = records.family
@@ -61,7 +64,9 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     task = OfflineTask(optimizer, config.rm.batch_size, step, snapshot)
     checkpoint = run_offline(config, records, task)
     if held_out:
-        accuracy, pairs = ranking_accuracy(scalar_model, [_group(records, s) for s in held_out])
+        check, dataset = MediaCheck(records.media, eval_rows), str(config.data.eval)
+        usable = [sample for sample in held_out if check.usable(dataset, sample)]
+        accuracy, pairs = ranking_accuracy(scalar_model, [_group(records, s) for s in usable])
         folder = Path(config.trainer.output_dir) / "eval"
         folder.mkdir(exist_ok=True)
         result = {"pairs": pairs, "accuracy": accuracy}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mmr1.config import Config
-from mmr1.data.sampler import Sampler
+from mmr1.data.loader import SampleLoader
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
 from mmr1.trainer.inputs import Inputs
@@ -43,14 +43,14 @@ class Rounds:
     reward_manager: RewardManager
     packed_model: PackedModel
     optimizer: Optimizer
-    _sampler: Sampler = field(init=False)
-    _sampler_before: dict[str, Any] = field(init=False)
+    _loader: SampleLoader = field(init=False)
+    _loader_before: dict[str, Any] = field(init=False)
     _prompts: list[Prompt] = field(default_factory=list, init=False)
     _preferences: list[Preference] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self._sampler = Sampler(self.inputs.sources, self.config.seed, self.inputs.weights)
-        self._sampler_before = self._sampler.state_dict()
+        self._loader = self.inputs.loader(self.config.seed)
+        self._loader_before = self._loader.state_dict()
 
     def steps(self, done: int) -> Iterator[Step]:
         """Yields each finished step after step ``done``.
@@ -118,14 +118,15 @@ class Rounds:
 
     def _draw(self) -> None:
         """The prompts of the next round."""
-        self._sampler_before = self._sampler.state_dict()
-        samples = self._sampler.next(self.config.dpo.prompts_per_round)
+        self._loader_before = self._loader.state_dict()
+        samples = self._loader.next(self.config.dpo.prompts_per_round)
         self._prompts = [self.inputs.render(sample) for sample in samples]
 
     def state_dict(self) -> dict[str, Any]:
-        """The round's prompts, by the sampler before them, and its preferences, as JSON values."""
+        """The round's prompts, by the loader before them, and its preferences, as JSON values."""
+        left_out = self._loader.state_dict()["left_out"]  # also what the round's draw found
         return {
-            "sampler": self._sampler_before,
+            "sampler": {**self._loader_before, "left_out": left_out},
             "preferences": [_encode(p, self._prompts) for p in self._preferences],
         }
 
@@ -135,7 +136,7 @@ class Rounds:
         Raises:
             ValueError: The data are others than those of the state.
         """
-        self._sampler.load_state_dict(state["sampler"])
+        self._loader.load_state_dict(state["sampler"])
         self._draw()
         self._preferences = [_decode(row, self._prompts) for row in state["preferences"]]
 

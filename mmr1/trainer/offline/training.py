@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from mmr1.config import Config
+from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
@@ -44,7 +45,8 @@ class Records:
 
     sources: dict[str, list[Sample]]
     shares: dict[str, float]
-    dropped: list[dict[str, str]]
+    quarantine: Quarantine
+    check: MediaCheck
     family: ModelFamily
     media: MediaCache
     render: Callable[[Sample], Prompt]
@@ -54,16 +56,16 @@ class Records:
         """What builds the model inputs of groups of these records."""
         return ModelInputs(self.family, self.media)
 
-    def sampler(self, seed: int) -> Sampler:
-        """A new sampler at its start; equal seeds give equal orders."""
-        return Sampler(self.sources, seed, self.shares)
+    def loader(self, seed: int) -> SampleLoader:
+        """A new loader at its start; equal seeds give equal orders."""
+        return SampleLoader(Sampler(self.sources, seed, self.shares), self.check)
 
     def distinct_samples(self, seed: int, count: int) -> list[Sample]:
-        """The distinct samples among the sampler's first ``count``.
+        """The distinct samples among the loader's first ``count``.
 
         By identity, because two sources may share ids.
         """
-        return list({id(sample): sample for sample in self.sampler(seed).next(count)}.values())
+        return list({id(sample): sample for sample in self.loader(seed).next(count)}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,10 @@ def load_training_records(
             raise ValueError(f"data.train: {error}") from None
     family = family_of(config)
     render = renderer(family, config)
-    return Records(sources, shares, quarantine.dropped, family, media_cache(family, config), render)
+    media = media_cache(family, config)
+    return Records(
+        sources, shares, quarantine, MediaCheck(media, quarantine), family, media, render
+    )
 
 
 def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
@@ -122,18 +127,19 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
         Trackers(config, directory.path) as trackers,
     ):
         display = Display(config.trainer, directory)
-        sampler = records.sampler(config.seed)
-        stateful: dict[str, HasState] = {"optimizer": task.optimizer, "sampler": sampler}
+        loader = records.loader(config.seed)
+        stateful: dict[str, HasState] = {"optimizer": task.optimizer, "sampler": loader}
         steps_done = 0
         if checkpoint_before := directory.last_checkpoint(warn=display.say):
             load_snapshot(checkpoint_before, task.optimizer)
             steps_done = load_progress(checkpoint_before, stateful)
             display.say(f"continuing after step {steps_done}")
         directory.begin()
-        directory.log_dropped(records.dropped)
+        directory.log_dropped(records.quarantine.dropped)
 
         def record(step: Step) -> None:
             directory.log(step.stats)
+            directory.log_dropped(records.quarantine.dropped)
             trackers.log(step.stats)
             display.show(step.stats)
 
@@ -147,20 +153,20 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
             return write_files
 
         with display:
-            steps = _steps(config, task, sampler, records.media, steps_done)
+            steps = _steps(config, task, loader, steps_done)
             checkpoint = run_steps(config.trainer, steps, record, snapshot, directory.checkpoints)
+        directory.log_summary(checkpoint, records.quarantine.dropped)
         display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
 
 def _steps(
-    config: Config, task: OfflineTask, sampler: Sampler, media: MediaCache, steps_done: int
+    config: Config, task: OfflineTask, loader: SampleLoader, steps_done: int
 ) -> Iterator[Step]:
     for number in range(steps_done + 1, config.trainer.max_steps + 1):
         timer = PhaseTimer(f"step {number}")
-        samples = sampler.next(task.batch_size)
-        for batch in (samples, sampler.peek(task.batch_size)):
-            media.prefetch(m for sample in batch for m in sample.media)
+        samples = loader.next(task.batch_size)
+        loader.prefetch(task.batch_size)
         with timer("update"):
             stats = task.step(samples)
         seconds = {f"time/{name}": value for name, value in timer.seconds().items()}

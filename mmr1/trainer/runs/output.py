@@ -3,6 +3,8 @@
 OUTPUT/config.yaml            the resolved configuration
 OUTPUT/metrics.jsonl          one object per step
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
+OUTPUT/quarantine.jsonl       the rows of the data that were left out, with the reasons
+OUTPUT/summary.json           how the run ended: its last step, and what was left out
 OUTPUT/media/DIGEST           media of the rollouts that have no file of their own
 OUTPUT/set_aside/N            metrics and rollouts of steps that the Nth resumed run repeats
 OUTPUT/checkpoints/step_*     Hugging Face model directories, and the state for --resume
@@ -12,7 +14,7 @@ OUTPUT/run.lock               locked by the process that writes here
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, repeat
 from pathlib import Path
@@ -68,6 +70,7 @@ class RunDirectory:
         with self._writable():
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / "run.lock")
+        self._dropped = -1  # as many rows as quarantine.jsonl names; not written yet
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoints = Checkpoints(
             self.path / "checkpoints",
@@ -132,12 +135,21 @@ class RunDirectory:
         """Append one line to ``metrics.jsonl``."""
         append_json(self.metrics_file, [stats])
 
-    def log_dropped(self, rows: Iterable[dict[str, str]]) -> None:
-        """Write the rows that were left out to ``quarantine.jsonl``; no file if there are none."""
-        file = self.path / "quarantine.jsonl"
-        file.unlink(missing_ok=True)
-        if rows := list(rows):
-            append_json(file, rows)
+    def log_dropped(self, rows: Sequence[dict[str, str]]) -> None:
+        """Bring ``quarantine.jsonl`` up to all the rows left out; no file if there are none."""
+        if len(rows) != self._dropped:
+            replace_jsonl(self.path / "quarantine.jsonl", rows)
+            self._dropped = len(rows)
+
+    def log_summary(self, checkpoint: Path, dropped: Sequence[dict[str, str]]) -> None:
+        """Write ``summary.json``: how the run ended, and what it went on without."""
+        summary = {
+            "steps": step_of(checkpoint),
+            "checkpoint": str(checkpoint.relative_to(self.path)),
+            "quarantined": list(dropped),
+        }
+        text = json.dumps(summary, indent=2, ensure_ascii=False)
+        (self.path / "summary.json").write_text(text + "\n", errors="backslashreplace")
 
     def log_rollouts(
         self,
@@ -187,6 +199,17 @@ def append_json(path: Path, rows: Iterable[Any]) -> None:
     with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def replace_jsonl(path: Path, rows: Sequence[Any]) -> None:
+    """Write objects to a JSON Lines file in the place of what it held; no file for no objects."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    if rows:
+        append_json(temporary, rows)
+        temporary.replace(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _rollout_row(step: int, scored: ScoredGroup, advantages: Any) -> dict[str, Any]:

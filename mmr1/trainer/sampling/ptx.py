@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from mmr1.config import Config
-from mmr1.data.quarantine import Quarantine
+from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.responses import assistant_text, demonstration
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_samples
@@ -14,25 +15,31 @@ from mmr1.vision.families.family import ModelFamily
 
 
 class Demonstrations:
-    """``size`` demonstrations per step, chosen by the step's number alone."""
+    """``size`` demonstrations per step, in the order of their loader."""
 
     def __init__(
-        self, sampler: Sampler, size: int, make_group: Callable[[Sample], RolloutGroup]
+        self, loader: SampleLoader, size: int, make_group: Callable[[Sample], RolloutGroup]
     ) -> None:
-        self._sampler = sampler
+        self._loader = loader
         self._size = size
         self._make_group = make_group
 
-    def of_step(self, number: int) -> tuple[RolloutGroup, ...]:
-        """The demonstrations of step ``number`` (from 1); call it with rising numbers."""
-        skipped = (number - 1) * self._size - self._sampler.position
-        assert skipped >= 0, "steps must rise"
-        self._sampler.next(skipped)
-        return tuple(self._make_group(sample) for sample in self._sampler.next(self._size))
+    def next(self) -> tuple[RolloutGroup, ...]:
+        """The demonstrations of the next step."""
+        return tuple(self._make_group(sample) for sample in self._loader.next(self._size))
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._loader.load_state_dict(state)
 
 
 def build_demonstrations(
-    config: Config, family: ModelFamily, render: Callable[[Sample], Prompt]
+    config: Config,
+    family: ModelFamily,
+    render: Callable[[Sample], Prompt],
+    check: MediaCheck,
 ) -> Demonstrations | None:
     """The demonstrations of ``data.ptx``, or None.
 
@@ -41,15 +48,14 @@ def build_demonstrations(
     """
     if config.data.ptx is None:
         return None
-    quarantine = Quarantine(config.data.max_bad_fraction)
-    samples = load_samples(config.data.ptx, config.data, quarantine)
+    samples = load_samples(config.data.ptx, config.data, check.quarantine)
     for sample in samples:
         try:
             assistant_text(sample)
         except ValueError as error:
             raise ValueError(f"data.ptx: {error}") from None
     return Demonstrations(
-        Sampler(samples, config.seed),
+        SampleLoader(Sampler({config.data.ptx: samples}, config.seed), check),
         config.algorithm.ptx_batch_size,
         lambda sample: demonstration(family, render(sample)),
     )

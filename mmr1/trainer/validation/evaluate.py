@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from mmr1.config import Config, EvalConfig, RewardsConfig, SamplingConfig
+from mmr1.data.loader import MediaCheck
 from mmr1.rewards.extract import extract_answer
 from mmr1.rollout.engine import RolloutEngine, requests_for
 from mmr1.trainer.runs.output import append_json
@@ -61,7 +63,10 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of one evaluation: ``modes`` are ``greedy`` and, with ``eval.n``, ``sampled``."""
+    """The result of one evaluation: ``modes`` are ``greedy`` and, with ``eval.n``, ``sampled``.
+
+    ``prompts`` are those that were evaluated, without those that were left out.
+    """
 
     prompts: int
     modes: dict[str, Mode]
@@ -74,6 +79,7 @@ def evaluate(
     render: Callable[[Sample], Prompt],
     reward_manager: RewardManager,
     samples: Sequence[Sample],
+    check: MediaCheck,
     progress: Callable[[int], None] = lambda done: None,
     earlier_rows: Iterable[Row] = (),
     save_rows: Callable[[list[Row]], None] = lambda rows: None,
@@ -81,33 +87,42 @@ def evaluate(
     """Sample and score completions of every record.
 
     Args:
-        config: ``eval``, ``rewards``, ``rollout.sampling`` and ``seed`` count.
+        config: ``data.eval``, ``eval``, ``rewards``, ``rollout.sampling`` and ``seed`` count.
+        check: Leaves out the records whose media cannot be decoded.
         progress: Called with the number of prompts that each batch has finished.
         earlier_rows: Rows of an interrupted evaluation; these prompts are not sampled again.
         save_rows: Called with the rows of each batch when it is scored.
+
+    Raises:
+        ValueError: More records are left out than ``data.max_bad_fraction`` allows.
     """
     samples = samples[: config.eval.limit]
+    usable = partial(check.usable, str(config.data.eval))
     accuracy_name = accuracy_function(config.rewards, config.eval.accuracy_function)
     rows_by_key = {(row["mode"], row["id"], row["index"]): row for row in earlier_rows}
     for name, (n, sampling) in decodings(config).items():
         missing = [s for s in samples if any((name, s.id, i) not in rows_by_key for i in range(n))]
         progress(len(samples) - len(missing))
         for batch in _batches(missing, config.eval.batch_size):
-            requests = requests_for([render(s) for s in batch], n, config.seed, step=0)
-            scored = reward_manager.score(engine.generate(requests, sampling))
+            check.media.prefetch(m for sample in batch for m in sample.media)
+            prompts = [render(sample) for sample in batch if usable(sample)]
+            requests = requests_for(prompts, n, config.seed, step=0)
+            groups = engine.generate(requests, sampling) if requests else []
+            scored = reward_manager.score(groups)
             rows = [
                 row for group in scored for row in _rows(name, group, accuracy_name, config.eval)
             ]
             rows_by_key.update({(row["mode"], row["id"], row["index"]): row for row in rows})
             save_rows(rows)
             progress(len(batch))
+    evaluated = [s for s in samples if ("greedy", s.id, 0) in rows_by_key]
     rows = [
         rows_by_key[name, sample.id, index]
         for name, (n, _) in decodings(config).items()
-        for sample in samples
+        for sample in evaluated
         for index in range(n)
     ]
-    return Evaluation(len(samples), summarise(rows, config.eval, accuracy_name), rows)
+    return Evaluation(len(evaluated), summarise(rows, config.eval, accuracy_name), rows)
 
 
 def decodings(config: Config) -> dict[str, tuple[int, SamplingConfig]]:

@@ -14,7 +14,9 @@ import torch
 
 from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig
 from mmr1.config.file import dump_yaml, load_config
+from mmr1.data.loader import MediaCheck
 from mmr1.data.preferences import ranking_of
+from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import decode, read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.registry import import_file
@@ -39,6 +41,7 @@ from mmr1.trainer.offline.unpaired import with_unrelated
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
+from mmr1.vision.prepare import MediaCache
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.test_algorithms import completion
 from tests.trainer.models.test_critic import new_scalar_model, padded_values
@@ -579,5 +582,8 @@ def test_what_a_run_sampled_becomes_rankings(tiny_model, digits, tmp_path):
 
 def test_two_sources_may_share_ids():
     sources = {"old": [Sample("a", (), 1), Sample("b", (), 2)], "new": [Sample("a", (), 3)]}
-    records = Records(sources, {"old": 1.0, "new": 1.0}, [], None, None, None)
+    quarantine = Quarantine(0)
+    media = MediaCache(lambda medium: pytest.fail("there are none"))
+    check = MediaCheck(media, quarantine)
+    records = Records(sources, {"old": 1.0, "new": 1.0}, quarantine, check, None, media, None)
     assert sorted(sample.answer for sample in records.distinct_samples(0, 6)) == [1, 2, 3]

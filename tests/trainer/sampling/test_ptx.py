@@ -9,6 +9,8 @@ import torch
 
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import load_config
+from mmr1.data.loader import MediaCheck, SampleLoader
+from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.data.sampler import Sampler
@@ -58,15 +60,18 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
     assert_gradient(caught, naive)
 
 
-def test_the_step_says_what_is_shown(digit_samples):
+def test_a_resumed_run_is_shown_what_would_have_come(parts, digit_samples):
     def walk() -> Demonstrations:
-        return Demonstrations(Sampler(digit_samples[:7], 0), 3, lambda sample: sample.id)
+        check = MediaCheck(parts[2], Quarantine(0))
+        loader = SampleLoader(Sampler(digit_samples[:7], 0), check)
+        return Demonstrations(loader, 3, lambda sample: sample.id)
 
     whole = walk()
-    steps = [whole.of_step(number) for number in range(1, 6)]
+    steps = [whole.next() for _ in range(3)]
     assert len({name for step in steps[:2] for name in step}) == 6
     resumed = walk()
-    assert [resumed.of_step(4), resumed.of_step(5)] == steps[3:]
+    resumed.load_state_dict(whole.state_dict())
+    assert [resumed.next(), resumed.next()] == [whole.next(), whole.next()]
 
 
 def test_a_whole_run(tiny_model, digits, tmp_path):
