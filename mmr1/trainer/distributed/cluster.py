@@ -15,7 +15,7 @@ from mmr1.config import Config, ResourcesConfig
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import WorkerLostError
 from mmr1.trainer.distributed.rank_actor import Rank
-from mmr1.trainer.distributed.ray_calls import get
+from mmr1.trainer.distributed.ray_calls import get, outcomes
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.ray_policy import RayPolicy, RayReference
@@ -57,18 +57,45 @@ def on_ray(config: Config) -> Iterator[Cluster]:
     actors: list[Any] = []
     try:
         place = _placement(resources, config.rollout.tensor_parallel_size)
-        ranks = [place(Rank, i, config, i) for i in range(resources.ranks)]
-        engines = [place(Engine, resources.ranks + i, config) for i in range(resources.engines)]
-        actors += [*ranks, *engines]
+
+        def start(cls: type, index: int, *args: Any) -> Any:
+            actors.append(place(cls, index, *args))
+            return actors[-1]
+
+        def replace(i: int, engine: Any) -> Any:
+            ray.kill(engine)
+            new = start(Engine, resources.ranks + i, config)
+            _wait_for_room(new, resources.start_timeout_s)
+            get([new.build.remote()])
+            return new
+
+        ranks = [start(Rank, i, config, i) for i in range(resources.ranks)]
+        engines = [start(Engine, resources.ranks + i, config) for i in range(resources.engines)]
         address = get([ranks[0].open_rendezvous.remote()])[0]
         get([rank.build.remote(address) for rank in ranks] + [e.build.remote() for e in engines])
         reference = RayReference(ranks) if config.algorithm.kl_coef else None
-        yield Cluster(RayPolicy(ranks), reference, RayEngines(engines))
+        rollout = config.rollout
+        rollouts = RayEngines(engines, replace, rollout.timeout_s, rollout.max_restarts)
+        yield Cluster(RayPolicy(ranks), reference, rollouts)
     finally:
         for actor in actors:
             ray.kill(actor)
         if not joined:
             ray.shutdown()
+
+
+def _wait_for_room(actor: Any, timeout_s: float) -> None:
+    """Wait until an actor runs; its machine may be gone.
+
+    Raises:
+        WorkerLostError: The cluster has no room for it.
+    """
+    _, lost = outcomes({0: actor.__ray_ready__.remote()}, timeout_s)
+    if lost:
+        raise WorkerLostError(
+            f"the Ray cluster has no room for another engine ({lost[0]}); --resume goes on from "
+            "the last checkpoint, with what is left of the cluster"
+        )
 
 
 def _placement(resources: ResourcesConfig, engine_gpus: int) -> Callable[..., Any]:

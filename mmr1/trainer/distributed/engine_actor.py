@@ -29,9 +29,8 @@ class Engine:
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         return self._engine.generate(requests, sampling)
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> int:
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._engine.load_weights(weights, version)
-        return version
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         return self._engine.probe(prompts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from mmr1.config import Config
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
+from mmr1.trainer.distributed.published_weights import PublishedWeights, publish
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.types import Experience, RolloutGroup, StepStats
@@ -86,9 +88,13 @@ class Rank:
         return self._models.policy.update(experience)
 
     @collective
-    def weights(self) -> dict[str, torch.Tensor] | None:
-        """The full weights in CPU memory on rank 0; None on the others."""
-        return self._from_first(self._models.policy.weights())
+    def publish(self) -> PublishedWeights | None:
+        """Rank 0 puts the weights into the object store; all ranks gather them, one by one."""
+        weights = self._models.policy.weights()
+        if self._rank == 0:
+            return publish(weights)
+        deque(weights.values(), maxlen=0)
+        return None
 
     @collective
     def save(self, folder: Path) -> None:
@@ -121,5 +127,6 @@ class Rank:
 
     def _from_first(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
         if self._rank:
+            deque(weights.values(), maxlen=0)  # all ranks gather them
             return None
         return {name: tensor.detach().cpu() for name, tensor in weights.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmr1.trainer.distributed.errors import WorkerLostError
@@ -14,22 +15,56 @@ def get(calls: Sequence[Any]) -> list[Any]:
     Raises:
         WorkerLostError: A worker died.
     """
+    results, lost = outcomes(dict(enumerate(calls)), None, wait_for_all=False)
+    for why in lost.values():
+        raise WorkerLostError(
+            f"a rank or an engine died ({why}); --resume goes on from the last checkpoint"
+        )
+    return [results[i] for i in range(len(calls))]
+
+
+def outcomes(
+    calls: Mapping[int, Any], timeout_s: float | None, wait_for_all: bool = True
+) -> tuple[dict[int, Any], dict[int, str]]:
+    """Results by key, and what became of workers that died or did not answer in time, by key.
+
+    A failure that a worker raised is raised here, at once.
+
+    Args:
+        timeout_s: Longest time to wait for all of them together; None for any.
+        wait_for_all: Also wait for the others where a worker is lost.
+    """
     import ray
 
-    pending = list(calls)
-    try:
-        while pending:
-            finished, pending = ray.wait(pending)
-            ray.get(finished)
-        return ray.get(list(calls))
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause
-        for_the_user = isinstance(cause, ValueError) or type(cause).__module__.startswith("mmr1.")
-        if for_the_user:
-            raise cause from None
-        raise
-    except ray.exceptions.RayActorError as error:
-        raise WorkerLostError(
-            f"a rank or an engine died ({' '.join(str(error).split())}); --resume goes on from the "
-            "last checkpoint"
-        ) from error
+    key_of = {call: key for key, call in calls.items()}
+    results: dict[int, Any] = {}
+    lost: dict[int, str] = {}
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pending = list(key_of)
+    while pending and (wait_for_all or not lost):
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        finished, pending = ray.wait(pending, timeout=left)
+        if not finished:
+            return results, lost | {
+                key_of[call]: f"no answer for {timeout_s:g} s" for call in pending
+            }
+        for call in finished:
+            try:
+                results[key_of[call]] = ray.get(call)
+            except ray.exceptions.RayTaskError as error:
+                raise _as_raised(error) from None
+            except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+                lost[key_of[call]] = _in_short(error)
+    return results, lost
+
+
+def _as_raised(error: Any) -> BaseException:
+    """A user's error and our own without Ray's wrapping; others keep the worker's traceback."""
+    cause = error.cause
+    for_the_user = isinstance(cause, ValueError) or type(cause).__module__.startswith("mmr1.")
+    return cause if for_the_user else error
+
+
+def _in_short(error: Exception) -> str:
+    """Ray's message without its advice, on one line."""
+    return " ".join(str(error).partition("Some common causes")[0].split())

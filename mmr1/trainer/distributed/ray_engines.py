@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,34 +11,100 @@ import torch
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import Probe, Request
-from mmr1.trainer.distributed.ray_calls import get
+from mmr1.trainer.distributed.errors import WorkerLostError
+from mmr1.trainer.distributed.published_weights import PublishedWeights, publish
+from mmr1.trainer.distributed.ray_calls import outcomes
 from mmr1.types import Prompt, RolloutGroup
+
+logger = logging.getLogger(__name__)
 
 
 class RayEngines:
-    """Several engines as one ``RolloutEngine``: each gets its share of the prompts."""
+    """Several engines as one ``RolloutEngine``: each gets its share of the prompts.
 
-    def __init__(self, engines: Sequence[Any]) -> None:
-        self._engines = engines
+    An engine that dies or hangs is replaced; the new one gets the weights that it had, and is asked
+    again. Nothing that the lost one sampled was received, so no completion is used twice.
+
+    Args:
+        engines: Actors of ``Engine``.
+        replace: Ends an actor and starts another in its place, by its index.
+        timeout_s: Longest time that a call may take.
+        restarts: How often, in all, an engine is replaced.
+
+    Attributes:
+        restarted: How often one was.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Any],
+        replace: Callable[[int, Any], Any],
+        timeout_s: float,
+        restarts: int,
+    ) -> None:
+        self.restarted = 0
+        self._engines = list(engines)
+        self._replace = replace
+        self._timeout_s = timeout_s
+        self._restarts = restarts
+        self._weights: PublishedWeights | None = None
+        self._version = 0
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         # Contiguous shares, because prompts that share an image are neighbours.
         shares = np.array_split(np.arange(len(requests)), len(self._engines))
-        calls = [
-            engine.generate.remote([requests[i] for i in share], sampling)
-            for engine, share in zip(self._engines, shares, strict=True)
-            if len(share)
-        ]
-        return [group for groups in get(calls) for group in groups]
+        of_engine = {
+            i: [requests[place] for place in share] for i, share in enumerate(shares) if len(share)
+        }
+        groups = self._ask(
+            list(of_engine), lambda i, engine: engine.generate.remote(of_engine[i], sampling)
+        )
+        return [group for of_share in groups for group in of_share]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        import ray
-
-        shared = ray.put(dict(weights))  # once, however many engines read it
-        get([engine.load_weights.remote(shared, version) for engine in self._engines])
+        self._weights = weights if isinstance(weights, PublishedWeights) else publish(weights)
+        self._version = version
+        self._ask(range(len(self._engines)), lambda i, engine: self._load(engine))
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        return get([self._engines[0].probe.remote(prompts)])[0]
+        return self._ask([0], lambda i, engine: engine.probe.remote(prompts))[0]
 
     def close(self) -> None:
         """``on_ray`` ends the actors."""
+
+    def _load(self, engine: Any) -> Any:
+        return engine.load_weights.remote(self._weights, self._version)
+
+    def _ask(self, asked: Sequence[int], call: Callable[[int, Any], Any]) -> list[Any]:
+        """The engines' answers, in order; those that are lost are replaced and asked again once.
+
+        Raises:
+            WorkerLostError: An engine was lost, and ``restarts`` is used up or the new one was lost
+                too.
+        """
+        answers, lost = outcomes({i: call(i, self._engines[i]) for i in asked}, self._timeout_s)
+        for i, why in lost.items():
+            self._replace_lost(i, why)
+        again, lost = outcomes({i: call(i, self._engines[i]) for i in lost}, self._timeout_s)
+        if lost:
+            raise WorkerLostError(f"{_lost(*next(iter(lost.items())))}, and so was its replacement")
+        return [(answers | again)[i] for i in asked]
+
+    def _replace_lost(self, i: int, why: str) -> None:
+        if self.restarted == self._restarts:
+            raise WorkerLostError(
+                f"{_lost(i, why)}; rollout.max_restarts={self._restarts} are used up. --resume "
+                "goes on from the last checkpoint"
+            )
+        self.restarted += 1
+        counted = f"{self.restarted} of {self._restarts}"
+        logger.warning("%s; replaced, %s times", _lost(i, why), counted)
+        self._engines[i] = self._replace(i, self._engines[i])
+        if self._weights is not None:
+            _, lost = outcomes({i: self._load(self._engines[i])}, self._timeout_s)
+            if lost:
+                raise WorkerLostError(f"{_lost(i, lost[i])}, and so was its replacement")
+
+
+def _lost(i: int, why: str) -> str:
+    return f"rollout engine {i} was lost ({why})"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmr1.trainer.distributed.published_weights import PublishedWeights
 from mmr1.trainer.distributed.ray_calls import get
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
@@ -38,8 +39,9 @@ class RayPolicy:
         self.version = self.state_dict()["version"]
         return stats[0]
 
-    def weights(self) -> Mapping[str, torch.Tensor]:
-        return get([rank.weights.remote() for rank in self._ranks])[0]
+    def weights(self, copy: bool = False) -> PublishedWeights:
+        """In the object store, from where they do not pass this process; always a copy."""
+        return get([rank.publish.remote() for rank in self._ranks])[0]
 
     def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
         """A function that makes the ranks write their weights as they are when it is called."""

@@ -22,7 +22,7 @@ from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.reference import SupportsDistributions
-from mmr1.trainer.models.state import load_snapshot, model_snapshot
+from mmr1.trainer.models.state import copy_to_cpu, load_snapshot, model_snapshot
 from mmr1.types import Experience, RolloutGroup, StepStats
 
 WIDEST_GAP = "rollout/logprob_gap_max"
@@ -41,8 +41,11 @@ class Policy(Protocol):
         """Learn from one batch; returns what to log."""
         ...
 
-    def weights(self) -> Mapping[str, torch.Tensor]:
-        """The current weights by the names of the transformers model."""
+    def weights(self, copy: bool = False) -> Mapping[str, torch.Tensor]:
+        """The current weights by the names of the transformers model.
+
+        With ``copy`` they stay as they are while training goes on.
+        """
         ...
 
     def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
@@ -87,8 +90,9 @@ class LocalPolicy:
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._packed_model.logprobs(groups)
 
-    def weights(self) -> Mapping[str, torch.Tensor]:
-        return self._packed_model.weights()
+    def weights(self, copy: bool = False) -> Mapping[str, torch.Tensor]:
+        weights = self._packed_model.weights()
+        return copy_to_cpu(weights) if copy else weights
 
     def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
         packed_model = self._packed_model

@@ -20,6 +20,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -54,7 +55,9 @@ def model_snapshot(
     Of a sharded model all ranks must call both this and what it returns. With ``copy`` the latter
     may be called from another thread while training goes on.
     """
-    weights, adapters = model_weights(model), full_state_dict(adapter_state(model))
+    weights, adapters = model_weights(model), dict(WholeWeights(adapter_state(model)))
+    if isinstance(weights, WholeWeights):
+        weights = dict(weights)
     tensors = optimizer.tensors()
     if copy:
         weights, adapters, tensors = map(copy_to_cpu, (weights, adapters, tensors))
@@ -84,19 +87,29 @@ def load_snapshot(checkpoint: Path, optimizer: Optimizer, rank: int = 0) -> None
 def model_weights(model: Any) -> Mapping[str, torch.Tensor]:
     """By the names of the plain transformers model, adapters merged, sharded ones put together.
 
-    Not copies, but for the merged ones. All ranks must call it.
+    Not copies, but for the merged ones and those put together, which are made when asked for: all
+    ranks must ask for the same ones in the same order.
     """
     weights = plain_weights(model)
     sharded = any(isinstance(p, DTensor) for p in model.parameters())
-    return full_state_dict(weights) if sharded else weights
+    return WholeWeights(weights) if sharded else weights
 
 
-def full_state_dict(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights with the sharded ones put together. All ranks must call it."""
-    return {
-        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        for name, tensor in weights.items()
-    }
+@dataclass(frozen=True)
+class WholeWeights(Mapping[str, torch.Tensor]):
+    """Puts a sharded weight together when it is asked for, so that one at a time is whole."""
+
+    shards: Mapping[str, torch.Tensor]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tensor = self.shards[name]
+        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shards)
+
+    def __len__(self) -> int:
+        return len(self.shards)
 
 
 def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:

@@ -17,7 +17,6 @@ from typing import Protocol
 from mmr1.config import Config
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.models.policy import Policy
-from mmr1.trainer.models.state import copy_to_cpu
 from mmr1.trainer.runs.checkpoint import next_due
 from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
 
@@ -94,8 +93,8 @@ class AsynchronousRollouts:
         return self._futures.pop(number).result()
 
     def load_weights(self, policy: Policy) -> None:
-        # Copies: the next update changes the weights while the engine still samples.
-        weights = copy_to_cpu(policy.weights())
+        # A copy: the next update changes the weights while the engine still samples.
+        weights = policy.weights(copy=True)
         self._load = self._thread.submit(self._engine.load_weights, weights, policy.version)
 
     def finish(self) -> None:

@@ -237,11 +237,13 @@ def started(command: list[str], awaited: Path) -> subprocess.Popen[str]:
     return process
 
 
+def worker_of(process: subprocess.Popen[str], kind: str) -> psutil.Process:
+    family = psutil.Process(process.pid).children(recursive=True)
+    return next(p for p in family if kind in p.name())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ["Rank", "Engine"])
-def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
-    victim, tiny_model, mixed, reward, tmp_path
-):
+def test_a_lost_rank_ends_the_run_typed_and_resuming_goes_on(tiny_model, mixed, reward, tmp_path):
     many = config(
         tiny_model,
         mixed,
@@ -253,11 +255,8 @@ def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
     )
     command = command_for(many, tmp_path)
     process = started(command, tmp_path / "run/checkpoints/step_000002")
-    worker = next(
-        p for p in psutil.Process(process.pid).children(recursive=True) if victim in p.name()
-    )
     assert left_over()
-    os.kill(worker.pid, signal.SIGKILL)
+    os.kill(worker_of(process, "Rank").pid, signal.SIGKILL)
     begin = time.monotonic()
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
@@ -265,6 +264,21 @@ def test_a_lost_worker_ends_the_run_typed_and_resuming_goes_on(
     assert time.monotonic() - begin < 120
     assert not left_over()
     assert subprocess.run(command, timeout=600, check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_lost_engine_costs_the_run_nothing(tiny_model, mixed, reward, tmp_path):
+    run = partial(config, tiny_model, mixed, reward, resources={"ranks": 2, "engines": 2})
+    run_training(run(tmp_path / "whole"))
+    interrupted = run(tmp_path / "run", trainer={"save_steps": 1})
+    process = started(command_for(interrupted, tmp_path), tmp_path / "run/checkpoints/step_000001")
+    os.kill(worker_of(process, "Engine").pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert "replaced, 1 of 3 times" in (tmp_path / "run/train.log").read_text()
+    assert tokens(tmp_path / "whole") == tokens(tmp_path / "run")
+    assert_close(tmp_path / "whole", tmp_path / "run")
+    assert not left_over()
 
 
 @pytest.mark.slow
@@ -348,7 +362,12 @@ def test_a_machine_that_is_taken_away_ends_the_run_and_another_lets_it_go_on(
             reward,
             tmp_path / "run",
             steps=12,
-            resources={"ranks": 2, "engines": 2, "address": cluster.address},
+            resources={
+                "ranks": 2,
+                "engines": 2,
+                "address": cluster.address,
+                "start_timeout_s": 20,  # for an engine in the place of a lost one
+            },
             trainer={"save_steps": 1},
         )
         path = tmp_path / "run.yaml"

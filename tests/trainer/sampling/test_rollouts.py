@@ -53,8 +53,8 @@ class Policy:
         self.version += 1
         self._weight.fill_(self.version)
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        return {"w": self._weight}
+    def weights(self, copy: bool = False) -> dict[str, torch.Tensor]:
+        return {"w": self._weight.clone() if copy else self._weight}
 
 
 @pytest.mark.parametrize(
