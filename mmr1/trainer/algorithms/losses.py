@@ -3,8 +3,8 @@
 Pure functions of tensors ``[B, R]`` (B sequences, R the longest completion). A loss is
 ``(weights * token_loss).sum()``: the weights hold the global denominators, so cutting a batch into
 micro-batches or ranks does not change its gradient. ``rho = exp(logp - old)`` throughout, with
-``logp - old`` within ``+-LOG_RATIO_BOUND`` as in verl and EasyR1, so that no ratio overflows. Beyond
-the bound a ratio has no gradient.
+``logp - old`` within ``+-LOG_RATIO_BOUND`` as in verl and EasyR1, so that no ratio overflows.
+Beyond the bound a ratio has no gradient.
 """
 
 from __future__ import annotations
