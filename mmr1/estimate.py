@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from transformers import AutoConfig
@@ -16,6 +15,7 @@ from transformers import AutoConfig
 from mmr1.config import Config
 from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS
 from mmr1.trainer.models.lora import add_adapters
+from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.families.loading import find_architecture
 
 GIB = 2**30
@@ -74,19 +74,20 @@ def estimate(config: Config, load: Load, memory: float | None = None) -> Estimat
     if memory is None:
         return without_advice
     return Estimate(
-        items, without_advice.sync_bytes, tuple(_advice(config, without_advice, memory))
+        items,
+        without_advice.sync_bytes,
+        tuple(_advice(config, shapes.model, without_advice, memory)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Numbers of elements of a model's weights, and its text and vision configurations."""
+    """Numbers of elements of a model's weights, and the sizes of its layers."""
 
     weights: int
     trained: int
     outside_layers: int
-    text: Any
-    vision: Any
+    model: ModelShape
 
 
 def read_shapes(config: Config) -> Shapes:
@@ -109,27 +110,31 @@ def read_shapes(config: Config) -> Shapes:
     if config.model.lora is not None:
         model = add_adapters(model, config.model.lora, config.model.freeze_vision_tower)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return Shapes(weights, trained, weights - layered, hf.text_config, hf.vision_config)
+    return Shapes(weights, trained, weights - layered, architecture.shape(hf))
 
 
-def activation_elements(shapes: Shapes) -> tuple[float, float]:
-    """Elements kept for the backward pass: per token in all layers, and per vision token.
+def activation_elements(model: ModelShape) -> tuple[float, float]:
+    """Elements kept for the backward pass: per token in all layers, and per vision token."""
+    language = _layer_elements(model.language) * model.language.layers
+    tower = model.tower
+    if tower is None:
+        return language, 0.0
+    return language, _layer_elements(tower) * tower.layers * tower.rows_per_token
 
-    Per layer: both norms keep their input, the normalised and the scaled value; rotary embedding
-    keeps queries and keys before, swapped and after; attention its values, output and log-sum-exp;
-    the MLP the gate before and after the activation, the other branch and their product. A vision
-    token is ``merge**2`` patches.
+
+def _layer_elements(stack: StackShape) -> float:
+    """Elements that a layer keeps of each of its rows.
+
+    An RMSNorm keeps its input, the normalised and the scaled value, a LayerNorm its input and
+    output; rotary embedding keeps queries and keys before, swapped and after; attention its values,
+    output and log-sum-exp; an MLP its first projection before and after the activation, and one
+    with a gate the other branch and their product.
     """
-    text, vision = shapes.text, shapes.vision
-    head = _head_dim(text)
-    queries, keys = text.num_attention_heads * head, text.num_key_value_heads * head
-    layer = 6 * text.hidden_size + 4 * queries + 4 * keys + 4 * text.intermediate_size
-    layer += text.num_attention_heads
-    patch = 6 * vision.hidden_size + 7 * vision.hidden_size + 4 * vision.intermediate_size
-    return (
-        layer * text.num_hidden_layers,
-        patch * vision.depth * vision.spatial_merge_size**2,
-    )
+    of_norms = (4 if stack.layer_norm else 6) * stack.hidden
+    of_attention = 4 * stack.queries + 4 * stack.keys + stack.heads
+    if stack.normed_heads:
+        of_attention += 2 * (stack.queries + stack.keys)
+    return of_norms + of_attention + (4 if stack.gated else 2) * stack.intermediate
 
 
 def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
@@ -164,23 +169,22 @@ def _activations(config: Config, shapes: Shapes, load: Load) -> float:
     cost = group + config.trainer.vision_token_cost * load.vision
     filled = min(1.0, config.trainer.micro_batch_tokens / (share * cost))
     tokens, vision = filled * share * group, filled * share * load.vision
-    of_token, of_vision_token = activation_elements(shapes)
+    of_token, of_vision_token = activation_elements(shapes.model)
     if config.model.freeze_vision_tower:
         of_vision_token = 0
     if config.model.gradient_checkpointing:
-        layers, blocks = shapes.text.num_hidden_layers, shapes.vision.depth
-        of_token = shapes.text.hidden_size * layers + of_token / layers
-        patches = shapes.vision.spatial_merge_size**2
-        if of_vision_token:
-            kept = shapes.vision.hidden_size * blocks * patches
-            of_vision_token = kept + of_vision_token / blocks
+        language, tower = shapes.model.language, shapes.model.tower
+        of_token = language.hidden * language.layers + of_token / language.layers
+        if of_vision_token and tower is not None:
+            kept = tower.hidden * tower.layers * tower.rows_per_token
+            of_vision_token = kept + of_vision_token / tower.layers
     return WIDTHS[config.model.dtype] * (tokens * of_token + vision * of_vision_token)
 
 
 def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
-    text, parallel = shapes.text, config.rollout.tensor_parallel_size
+    language, parallel = shapes.model.language, config.rollout.tensor_parallel_size
     width = WIDTHS[config.rollout_dtype]
-    kv = 2 * text.num_hidden_layers * text.num_key_value_heads * _head_dim(text) * width
+    kv = 2 * language.layers * language.keys * width
     prompts = config.rollout.batch_size / config.resources.engines
     tokens = prompts * (load.prompt + config.rollout.n * load.completion)
     return [
@@ -189,13 +193,13 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     ]
 
 
-def _advice(config: Config, result: Estimate, memory: float) -> list[str]:
+def _advice(config: Config, model: ModelShape, result: Estimate, memory: float) -> list[str]:
     room = memory
     if not config.resources.distributed:  # one process: trainer and engine share the device
         room = memory * (1 - config.rollout.gpu_memory_utilization)
     advice = []
     if result.total("trainer") > room:
-        advice += _lighter_trainer(config, result)
+        advice += _lighter_trainer(config, model, result)
     engine_memory = memory * config.rollout.gpu_memory_utilization
     weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
     if weights > 0.9 * engine_memory:
@@ -207,7 +211,7 @@ def _advice(config: Config, result: Estimate, memory: float) -> list[str]:
     return advice
 
 
-def _lighter_trainer(config: Config, result: Estimate) -> list[str]:
+def _lighter_trainer(config: Config, model: ModelShape, result: Estimate) -> list[str]:
     by_name = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
     advice = []
     if by_name["activations of a micro-batch"] > 0.2 * result.total("trainer"):
@@ -215,7 +219,7 @@ def _lighter_trainer(config: Config, result: Estimate) -> list[str]:
             advice.append("model.gradient_checkpointing=true: activations of one layer at a time")
         half = config.trainer.micro_batch_tokens // 2
         advice.append(f"trainer.micro_batch_tokens={half}: half of the activations")
-    if not config.model.freeze_vision_tower:
+    if model.tower is not None and not config.model.freeze_vision_tower:
         advice.append(
             "model.freeze_vision_tower=true: no gradients, moments, activations of the tower"
         )
@@ -231,10 +235,6 @@ def _lighter_trainer(config: Config, result: Estimate) -> list[str]:
     if not config.resources.distributed and config.rollout.gpu_memory_utilization > 0.3:
         advice.append("rollout.gpu_memory_utilization=0.3: the engine shares this device")
     return advice
-
-
-def _head_dim(text: Any) -> int:
-    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
 
 
 def rows(result: Estimate, memory: float | None) -> Sequence[tuple[str, str, str]]:

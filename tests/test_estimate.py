@@ -9,8 +9,9 @@ import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.config import Config
-from mmr1.estimate import GIB, Load, Shapes, activation_elements, estimate, read_shapes
+from mmr1.estimate import GIB, Load, activation_elements, estimate, read_shapes
 from mmr1.trainer.forward.packed import packed_scores
+from mmr1.vision.families.loading import architecture_of
 from mmr1.vision.families.tiny import new_model
 from tests.trainer.tiny_groups import group, image
 
@@ -57,9 +58,7 @@ def kept_bytes(model, groups) -> int:
 def test_activations_are_what_autograd_keeps(twenty_m, dtype, n):
     model = AutoModelForImageTextToText.from_pretrained(twenty_m, dtype=dtype)
     groups = [group([image(280, 280, seed)], 20, [64] * n, seed) for seed in range(2)]
-    config = model.config
-    shapes = Shapes(0, 0, 0, config.text_config, config.vision_config)
-    of_token, of_vision_token = activation_elements(shapes)
+    of_token, of_vision_token = activation_elements(architecture_of(model).shape(model.config))
     tokens = sum(len(g.prompt_ids) + 64 * n for g in groups)
     vision = sum(m.tokens for g in groups for m in g.media)
     expected = dtype.itemsize * (of_token * tokens + of_vision_token * vision)

@@ -30,6 +30,15 @@ class DataConfig(Section):
     system_prompt: str | None = Field(
         None, description="System message added before every conversation"
     )
+    chat_template: str | None = Field(
+        None,
+        description="A .jinja file in place of the model's chat template; saved beside checkpoints",
+    )
+    enable_thinking: bool | None = Field(
+        None,
+        description="Variable of this name, for a chat template that reads it; "
+        "default: the template decides",
+    )
     media_root: str | None = Field(
         None,
         description="Folder that media paths are relative to; default: the folder of the record "

@@ -19,6 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mmr1.attention.block import additive_mask, block_forward, merge
+from mmr1.attention.variants import refuse_variants
 from mmr1.vision.families.loading import architecture_of, model_parts
 
 NAME = "mmr1_decoding"
@@ -153,6 +154,7 @@ def decoding_attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
+    refuse_variants(kwargs)
     rows, keys, values = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
     return decoder.attend(module.layer_idx, rows, keys, values, scaling)[None], None
 

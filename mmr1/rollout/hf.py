@@ -197,7 +197,8 @@ class HfEngine:
             return torch.stack(padded, dim).to(self._model.device)
 
         tokens, real = stacked(ids), stacked([torch.ones_like(row) for row in ids])
-        of_media = torch.tensor(list(self._family.placeholder_kinds), device=tokens.device)
+        kinds = list(self._family.placeholder_kinds)
+        of_media = torch.tensor(kinds, dtype=torch.int64, device=tokens.device)
         slots = (torch.isin(tokens, of_media) & real.bool()).flatten().nonzero()[:, 0]
         starts = [self._family.completion_start(rows) for rows in positions]
         return _Padded(

@@ -18,6 +18,7 @@ from mmr1.rewards.plugins.addresses import is_url
 from mmr1.rollout.installed import check_engine
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.tracking import check_trackers
+from mmr1.vision.families.chat import read_template
 from mmr1.vision.families.model_path import check_directory_of_model, check_model_path
 
 REWARD_MODEL = "reward_model"
@@ -79,6 +80,7 @@ def _check_data_keys(config: Config) -> None:
         check_form(data.format)
     if data.prompt_template:
         load_template(data.prompt_template)
+    read_template(data.chat_template)
     if data.media_root is not None and not Path(data.media_root).is_dir():
         raise ValueError(f"data.media_root '{data.media_root}': no such folder")
 

@@ -6,6 +6,7 @@ import os
 from functools import partial
 
 from mmr1.config import Config, DataConfig
+from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
@@ -16,12 +17,13 @@ CORES_PER_MEDIA_WORKER = 4
 
 
 def family_of(config: Config) -> ModelFamily:
-    """The processor of ``model.path``, with the video sampling of ``data``."""
+    """The processor of ``model.path``, with the chat template and video sampling of ``data``."""
     return _family(config.model.path, config.data)
 
 
 def _family(path: str, data: DataConfig) -> ModelFamily:
-    return load_family(path, fps=data.video_fps, max_frames=data.video_max_frames)
+    chat = ChatOptions(read_template(data.chat_template), data.enable_thinking)
+    return load_family(path, chat, fps=data.video_fps, max_frames=data.video_max_frames)
 
 
 def media_cache(family: ModelFamily, config: Config) -> MediaCache:

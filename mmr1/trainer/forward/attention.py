@@ -21,6 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mmr1.attention.block import merge
+from mmr1.attention.variants import refuse_variants
 from mmr1.attention.varlen import Blocks, attend, attend_backward
 
 NAME = "mmr1"
@@ -65,6 +66,7 @@ def packed_attention(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
+    refuse_variants(kwargs)
     assert dropout == 0, "packed attention has no dropout"
     masked = attention_mask is not None and attention_mask.numel() > 0
     assert not masked, "a packed sequence has no mask"

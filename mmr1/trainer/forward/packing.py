@@ -174,7 +174,7 @@ def _place_media(
         rows.append(torch.arange(start, start + medium.tokens))
     feature_rows = torch.cat(rows)
     # Prompts come first, in group order: the placeholders are met in the order of the media.
-    slots = torch.isin(ids, torch.tensor(list(placeholder_ids))).nonzero()[:, 0]
+    slots = torch.isin(ids, torch.tensor(list(placeholder_ids), dtype=torch.int64)).nonzero()[:, 0]
     if len(slots) != len(feature_rows):
         raise ValueError(
             f"prompts and completions hold {len(slots)} vision placeholders where the media have "

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from mmr1.types import MediaRef, Prompt, Sample
+from mmr1.vision.families.chat import ChatOptions
 from mmr1.vision.prepare import PreparedMedia
 
 Kind = Literal["image", "video"]
@@ -167,6 +168,58 @@ class ModelParts:
     placeholder_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StackShape:
+    """A stack of transformer layers, for counting what they keep.
+
+    Attributes:
+        layers: Their number.
+        hidden: Width of the residual stream.
+        intermediate: Width of the MLP.
+        queries: Width of all query heads together.
+        keys: Width of all key heads together, and so of the value heads.
+        heads: Query heads.
+        gated: The MLP has a gate beside its first projection.
+        normed_heads: Queries and keys are normalised, head by head.
+        layer_norm: LayerNorm, which keeps less than RMSNorm does.
+        rows_per_token: Rows of this stack that become one token of the language model.
+    """
+
+    layers: int
+    hidden: int
+    intermediate: int
+    queries: int
+    keys: int
+    heads: int
+    gated: bool = True
+    normed_heads: bool = False
+    layer_norm: bool = False
+    rows_per_token: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The language model and the vision tower, None in a text model."""
+
+    language: StackShape
+    tower: StackShape | None = None
+
+
+def decoder_shape(config: Any, normed_heads: bool = False) -> StackShape:
+    """Of a decoder with rotary embedding, grouped queries and a gated MLP, by its configuration."""
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    head = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return StackShape(
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        queries=heads * head,
+        keys=kv_heads * head,
+        heads=heads,
+        normed_heads=normed_heads,
+    )
+
+
 class Architecture(Protocol):
     """The models of a family. Stateless: one object serves them all."""
 
@@ -195,17 +248,24 @@ class Architecture(Protocol):
         """Sizes in which ``new_model`` makes models."""
         ...
 
-    def load_family(self, path: str, config: Any, **video_options: float) -> ModelFamily:
+    def load_family(
+        self, path: str, config: Any, chat: ChatOptions, **video_options: float
+    ) -> ModelFamily:
         """Load the processor beside a model.
 
         Args:
             path: Model directory or hub name.
             config: The model's configuration.
+            chat: What replaces the model's chat template, and its variables.
             video_options: ``fps``, ``max_frames``, ... in place of the defaults of ``VideoBudget``.
 
         Raises:
-            ValueError: The processor cannot be loaded.
+            ValueError: The processor cannot be loaded, or there is no chat template.
         """
+        ...
+
+    def shape(self, config: Any) -> ModelShape:
+        """Sizes of the layers of a model with this configuration."""
         ...
 
     def parts(self, model: Any) -> ModelParts:

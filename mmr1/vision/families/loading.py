@@ -8,16 +8,21 @@ from typing import Any
 from transformers import AutoConfig, PretrainedConfig
 
 from mmr1.adapters import unwrapped
+from mmr1.vision.families.chat import ChatOptions
 from mmr1.vision.families.family import Architecture, ModelFamily, ModelParts
 from mmr1.vision.families.model_path import check_directory_of_model, check_model_type
 from mmr1.vision.families.registry import FAMILIES
 
+UNCHANGED = ChatOptions()
+"""The model's own chat template."""
 
-def load_family(path: str, **video_options: float) -> ModelFamily:
+
+def load_family(path: str, chat: ChatOptions = UNCHANGED, **video_options: float) -> ModelFamily:
     """The family of the model at ``path``, with the processor that is there.
 
     Args:
         path: Model directory or hub name.
+        chat: What replaces the model's chat template, and its variables.
         video_options: ``fps``, ``max_frames``, ... in place of the defaults of ``VideoBudget``.
 
     Raises:
@@ -28,7 +33,7 @@ def load_family(path: str, **video_options: float) -> ModelFamily:
         config = AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}' has no configuration to read: {error}") from error
-    return architecture.load_family(path, config, **video_options)
+    return architecture.load_family(path, config, chat, **video_options)
 
 
 def find_architecture(path: str, key: str = "model.path") -> Architecture:

@@ -51,6 +51,6 @@ def check_model_type(model_type: str, path: str, key: str) -> None:
     if model_type not in names:
         raise ValueError(
             f"{key} '{path}' is a '{model_type}' model{suggest(model_type, names)}; "
-            f"mmr1 trains vision-language models of type {', '.join(sorted(names))}, "
+            f"mmr1 trains models of type {', '.join(sorted(names))}, "
             "and those of families that a plugin adds (docs/models.md)"
         )

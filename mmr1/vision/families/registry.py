@@ -9,7 +9,12 @@ from mmr1.registry import Registry
 
 FAMILIES = Registry(
     "model family",
-    {"qwen2_5_vl": "mmr1.vision.families.qwen2_5_vl.model:ARCHITECTURE"},
+    {
+        "qwen2_5_vl": "mmr1.vision.families.qwen2_5_vl.model:ARCHITECTURE",
+        "qwen2": "mmr1.vision.families.text.model:QWEN2",
+        "qwen3": "mmr1.vision.families.text.model:QWEN3",
+        "llama": "mmr1.vision.families.text.model:LLAMA",
+    },
     group="mmr1.families",
 )
 """Each name loads an :class:`~mmr1.vision.families.family.Architecture`."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoProcessor, GenerationConfig
+from transformers import AutoProcessor
 
-from mmr1.types import MediaRef, Prompt, Sample, TextPart
+from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
 from mmr1.vision.budget import (
     PixelBudget,
     VideoBudget,
@@ -18,10 +18,12 @@ from mmr1.vision.budget import (
     tokens,
     video_budget,
 )
+from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
 from mmr1.vision.families.family import EngineInput, Kind
 from mmr1.vision.families.mrope import mrope_positions
 from mmr1.vision.families.placeholders import repeat_placeholders, repeated_spans
 from mmr1.vision.families.qwen2_5_vl.media import engine_inputs, processed
+from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.images import image_size, load_image
 from mmr1.vision.prepare import PreparedMedia
 from mmr1.vision.videos import load_video, sampled_grid
@@ -47,6 +49,7 @@ class Qwen25VLFamily:
     """
 
     processor: Any
+    chat: Chat
     image_id: int
     video_id: int
     pad_id: int
@@ -65,24 +68,7 @@ class Qwen25VLFamily:
         return {self.image_id: "image", self.video_id: "video"}
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
-        conversation: list[dict[str, Any]] = []
-        if system_prompt is not None and all(m.role != "system" for m in sample.messages):
-            conversation.append({"role": "system", "content": system_prompt})
-        for message in sample.messages:
-            if message.role == "assistant" and message is sample.messages[-1]:
-                break  # a demonstration's answer is not part of its prompt
-            content = [
-                {"type": "text", "text": part.text}
-                if isinstance(part, TextPart)
-                else {"type": part.kind}
-                for part in message.parts
-            ]
-            conversation.append({"role": message.role, "content": content})
-        text = self.processor.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=True
-        )
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return Prompt(sample=sample, text=text, token_ids=tuple(ids))
+        return self.chat.render(sample, system_prompt)
 
     def decode_media(self, media: MediaRef) -> Any:
         if media.kind == "image":
@@ -132,7 +118,9 @@ class Qwen25VLFamily:
         return t, h, w
 
 
-def load_family(path: str, config: Any, **video_options: float) -> Qwen25VLFamily:
+def load_family(
+    path: str, config: Any, chat: ChatOptions, **video_options: float
+) -> Qwen25VLFamily:
     """See ``Architecture.load_family``."""
     try:
         processor = AutoProcessor.from_pretrained(path)
@@ -140,15 +128,16 @@ def load_family(path: str, config: Any, **video_options: float) -> Qwen25VLFamil
         raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
     tokenizer = processor.tokenizer
     _check_tokenizer(path, processor, config)
-    stop_ids = _stop_ids(path, tokenizer)
+    stops = stop_ids(path, tokenizer)
     vision_ids = {tokenizer.convert_tokens_to_ids(name) for name in VISION_TOKENS}
-    never = (vision_ids | {tokenizer.pad_token_id}) - {None, *stop_ids}
+    never = (vision_ids | {tokenizer.pad_token_id}) - {None, *stops}
     return Qwen25VLFamily(
         processor=processor,
+        chat=load_chat(path, processor, tokenizer, _content, chat),
         image_id=config.image_token_id,
         video_id=config.video_token_id,
         pad_id=tokenizer.pad_token_id,
-        stop_ids=stop_ids,
+        stop_ids=stops,
         images=image_budget(processor),
         videos=video_budget(processor, **video_options),
         tokens_per_second=float(config.vision_config.tokens_per_second),
@@ -169,16 +158,10 @@ def _check_tokenizer(path: str, processor: Any, config: Any) -> None:
                 f"the id {expected} of config.json; copy tokenizer.json and tokenizer_config.json "
                 "of the model there"
             )
-    if not processor.chat_template:
-        raise ValueError(
-            f"model.path '{path}' has no chat template; copy chat_template.jinja of the model there"
-        )
 
 
-def _stop_ids(path: str, tokenizer: Any) -> tuple[int, ...]:
-    try:
-        ids = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # a model without generation_config.json
-        ids = None
-    listed = [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
-    return tuple(sorted({*listed, tokenizer.eos_token_id}))
+def _content(message: Message) -> list[dict[str, str]]:
+    return [
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
+        for part in message.parts
+    ]

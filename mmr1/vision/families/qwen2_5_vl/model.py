@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.vision.families.family import ModelFamily, ModelParts
+from mmr1.vision.families.chat import ChatOptions
+from mmr1.vision.families.family import (
+    ModelFamily,
+    ModelParts,
+    ModelShape,
+    StackShape,
+    decoder_shape,
+)
 from mmr1.vision.families.qwen2_5_vl import inputs, media, tiny
 from mmr1.vision.families.qwen2_5_vl.tower import blank_medium, run_tower
 from mmr1.vision.prepare import PreparedMedia
@@ -26,8 +33,23 @@ class Qwen25VLArchitecture:
     def no_mask(self) -> dict[str, None]:
         return {"full_attention": None}
 
-    def load_family(self, path: str, config: Any, **video_options: float) -> ModelFamily:
-        return inputs.load_family(path, config, **video_options)
+    def load_family(
+        self, path: str, config: Any, chat: ChatOptions, **video_options: float
+    ) -> ModelFamily:
+        return inputs.load_family(path, config, chat, **video_options)
+
+    def shape(self, config: Any) -> ModelShape:
+        vision = config.vision_config
+        tower = StackShape(
+            layers=vision.depth,
+            hidden=vision.hidden_size,
+            intermediate=vision.intermediate_size,
+            queries=vision.hidden_size,
+            keys=vision.hidden_size,
+            heads=vision.num_heads,
+            rows_per_token=vision.spatial_merge_size**2,
+        )
+        return ModelShape(decoder_shape(config.text_config), tower)
 
     def parts(self, model: Any) -> ModelParts:
         language_model, tower = model.model.language_model, model.model.visual

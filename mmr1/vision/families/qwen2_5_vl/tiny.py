@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
@@ -21,40 +20,7 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-SPECIAL_TOKENS = [
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|object_ref_start|>",
-    "<|object_ref_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|quad_start|>",
-    "<|quad_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|vision_pad|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-]
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}"
-    "{% if part['type'] == 'text' %}{{ part['text'] }}"
-    "{% else %}<|vision_start|><|{{ part['type'] }}_pad|><|vision_end|>{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-# The tokenizer's merges come from text like that of small tasks; other text falls back to bytes.
-DEFAULT_CORPUS = (
-    "system user assistant You are a helpful assistant.",
-    "<think>The picture shows a zero one two three four five six seven eight nine.</think>",
-    "<answer>0 1 2 3 4 5 6 7 8 9 10</answer> yes no true false left right up down",
-    "Which digit is this? How many shapes are there? Where is the box? Which came first?",
-)
+from mmr1.vision.families.tiny_tokenizer import QWEN_TEMPLATE, VOCABULARY, qwen_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +46,7 @@ PRESETS = {
 
 def new_model(output: Path, preset: str, seed: int, corpus: Sequence[str] | None = None) -> int:
     """See ``Architecture.new_model``."""
-    tokenizer = _tokenizer(DEFAULT_CORPUS if corpus is None else corpus)
+    tokenizer = qwen_tokenizer(corpus)
     torch.manual_seed(seed)
     model = Qwen2_5_VLForConditionalGeneration(_config(PRESETS[preset], tokenizer)).float()
     model.generation_config.eos_token_id = [tokenizer.eos_token_id]
@@ -90,32 +56,13 @@ def new_model(output: Path, preset: str, seed: int, corpus: Sequence[str] | None
     return sum(p.numel() for p in model.parameters())
 
 
-def _tokenizer(corpus: Sequence[str]) -> Qwen2TokenizerFast:
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=SPECIAL_TOKENS,
-        show_progress=False,
-    )
-    bpe.train_from_iterator(list(corpus) * 10, trainer)
-    return Qwen2TokenizerFast(
-        tokenizer_object=bpe,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        chat_template=CHAT_TEMPLATE,
-    )
-
-
 def _processor(tokenizer: Qwen2TokenizerFast) -> Qwen2_5_VLProcessor:
     pixels = {"shortest_edge": 4 * 28 * 28, "longest_edge": 256 * 28 * 28}
     return Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(size=pixels),
         tokenizer=tokenizer,
         video_processor=Qwen2VLVideoProcessor(size=pixels),
-        chat_template=CHAT_TEMPLATE,
+        chat_template=QWEN_TEMPLATE,
     )
 
 
@@ -124,7 +71,7 @@ def _config(size: Preset, tokenizer: Qwen2TokenizerFast) -> Qwen2_5_VLConfig:
         return int(tokenizer.convert_tokens_to_ids(name))
 
     text = {
-        "vocab_size": 640,
+        "vocab_size": VOCABULARY,
         "hidden_size": size.hidden,
         "intermediate_size": size.intermediate,
         "num_hidden_layers": size.layers,

@@ -1,0 +1,117 @@
+"""How a text model reads prompts: its tokenizer, and one row of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from transformers import AutoTokenizer
+
+from mmr1.types import MediaRef, Message, Prompt, Sample
+from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
+from mmr1.vision.families.family import EngineInput, Kind
+from mmr1.vision.families.stopping import stop_ids
+from mmr1.vision.prepare import PreparedMedia
+
+
+@dataclass(frozen=True, slots=True)
+class TextFamily:
+    """A ``ModelFamily`` without media; its processor is the tokenizer."""
+
+    path: str
+    processor: Any
+    chat: Chat
+    pad_id: int
+    stop_ids: tuple[int, ...]
+    forbidden_ids: tuple[int, ...]
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.processor
+
+    @property
+    def placeholder_kinds(self) -> Mapping[int, Kind]:
+        return {}
+
+    def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
+        if sample.media:
+            raise ValueError(
+                f"sample '{sample.id}' shows {sample.media[0]}, and model.path '{self.path}' is a "
+                "text model; take a vision-language model, or records without media"
+            )
+        return self.chat.render(sample, system_prompt)
+
+    def decode_media(self, media: MediaRef) -> NoReturn:
+        raise ValueError(f"{media}: model.path '{self.path}' is a text model")
+
+    def media_tokens(self, media: MediaRef) -> NoReturn:
+        self.decode_media(media)
+
+    def prepare_media(self, media: MediaRef) -> NoReturn:
+        self.decode_media(media)
+
+    def prompt_length(self, prompt: Prompt) -> int:
+        return len(prompt.token_ids)
+
+    def expand_placeholders(
+        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> list[int]:
+        return list(token_ids)
+
+    def prompt_positions(
+        self, prompt_ids: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> torch.Tensor:
+        return torch.arange(len(prompt_ids))[None]
+
+    def completion_start(self, prompt_positions: torch.Tensor) -> int:
+        return prompt_positions.shape[1]
+
+    def engine_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, EngineInput]:
+        return {}
+
+    def engine_spans(
+        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+    ) -> list[tuple[int, int]]:
+        return []
+
+    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
+        return {}
+
+    def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> NoReturn:
+        raise AssertionError(f"a text model was given a {kind}")
+
+
+def load_family(path: str, chat: ChatOptions) -> TextFamily:
+    """See ``Architecture.load_family``."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"model.path '{path}': its tokenizer cannot be loaded: {error}") from error
+    _check_tokenizer(path, tokenizer)
+    stops = stop_ids(path, tokenizer)
+    # Llama has no padding token; nothing is ever read where padding is.
+    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    return TextFamily(
+        path=path,
+        processor=tokenizer,
+        chat=load_chat(path, tokenizer, tokenizer, _content, chat),
+        pad_id=pad,
+        stop_ids=stops,
+        forbidden_ids=tuple({pad} - {*stops}),
+    )
+
+
+def _content(message: Message) -> str:
+    return message.text
+
+
+def _check_tokenizer(path: str, tokenizer: Any) -> None:
+    """Without its file transformers makes an empty tokenizer, and says nothing."""
+    if tokenizer.eos_token_id is None or len(tokenizer) < 256:
+        raise ValueError(
+            f"model.path '{path}': its tokenizer has {len(tokenizer)} tokens, and its end of "
+            f"sequence is {tokenizer.eos_token!r}; copy tokenizer.json and tokenizer_config.json "
+            "of the model there"
+        )
