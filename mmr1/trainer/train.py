@@ -33,16 +33,13 @@ from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling.experience import SupportsLogprobs
-from mmr1.trainer.sampling.parity import check_parity
+from mmr1.trainer.sampling.parity import check_parity, first_of_each_kind
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
 from mmr1.trainer.sampling.step_rewards import StepRewardManager, build_step_reward_manager
 from mmr1.trainer.validation.evaluate import evaluate, summary_line, write_evaluation
-from mmr1.types import Sample
 from mmr1.vision.prepare import MediaCache
-
-PARITY_KINDS = 4
 
 
 def run_training(config: Config, *, resume: bool = False) -> Path:
@@ -187,12 +184,13 @@ def parity_summary(
     config: Config, inputs: Inputs, engine: RolloutEngine, policy: SupportsLogprobs
 ) -> str:
     """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
+    kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
     parity = check_parity(
         engine,
         policy,
         inputs.family,
         inputs.media,
-        [inputs.render(s) for s in first_prompt_of_each_kind(inputs)],
+        [inputs.render(s) for s in kinds.values()],
         config.rollout.sampling,
         config.parity_tolerance,
         config.uses_bf16,
@@ -201,21 +199,6 @@ def parity_summary(
         f"engine and trainer agree on {parity.prompts} kinds of prompt "
         f"(log-prob gap {parity.mean_gap:.1e} on average, {parity.max_gap:.1e} at most)"
     )
-
-
-def first_prompt_of_each_kind(inputs: Inputs) -> list[Sample]:
-    """The first text-only sample, the first with one image, with two, with a video, ...
-
-    Of those whose media can be decoded.
-    """
-    kinds: dict[tuple[str, ...], Sample] = {}
-    for dataset, samples in inputs.sources.items():
-        for sample in samples:
-            kind = tuple(m.kind for m in sample.media)
-            wanted = kind not in kinds and len(kinds) < PARITY_KINDS
-            if wanted and inputs.check.usable(dataset, sample):
-                kinds[kind] = sample
-    return list(kinds.values())
 
 
 def _log(

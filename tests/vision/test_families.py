@@ -100,8 +100,8 @@ def test_an_unknown_type_is_refused_with_the_nearest_one(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "toy_v1"}))
     with pytest.raises(ValueError, match=r"a\.path '.*' is a 'toy_v1' model .*mean 'toy_vl'"):
         find_architecture(str(tmp_path), "a.path")
-    with pytest.raises(ValueError, match=r"unknown model family 'qwen2_5'.*mean 'qwen2_5_vl'"):
-        new_model(tmp_path / "model", family="qwen2_5")
+    with pytest.raises(ValueError, match=r"unknown model family 'qwen2_5_v'.*mean 'qwen2_5_vl'"):
+        new_model(tmp_path / "model", family="qwen2_5_v")
 
 
 def test_the_command_line_makes_a_model_of_a_named_family(mmr1, tmp_path):

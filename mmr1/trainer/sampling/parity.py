@@ -1,14 +1,14 @@
 """Check that rollout engine and trainer read the same prompts and compute the same log-probs.
 
-The check runs on the first prompts of a run, before the first update. It compares token ids, grid
-sizes and the log-probs of a few sampled tokens. Without it, a placeholder that is expanded twice,
-another resize, stale weights or other position ids would go unnoticed, and the update would use
-log-probs that are not the policy's.
+The check runs on a prompt of each kind that the data hold, before the first update. It compares
+token ids, grid sizes and the log-probs of a few sampled tokens. Without it, a placeholder that is
+expanded twice, another resize, stale weights or other position ids would go unnoticed, and the
+update would use log-probs that are not the policy's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import Request, RolloutEngine
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.sampling.experience import SupportsLogprobs
-from mmr1.types import Prompt, RolloutGroup
+from mmr1.types import Prompt, RolloutGroup, Sample
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
@@ -40,6 +40,24 @@ class Parity:
     prompts: int
     max_gap: float
     mean_gap: float
+
+
+def first_of_each_kind(
+    sources: Mapping[str, Sequence[Sample]], usable: Callable[[str, Sample], bool]
+) -> dict[tuple[str, ...], Sample]:
+    """The first text-only sample, the first with one image, with two, with a video, ...
+
+    Args:
+        sources: Samples by dataset.
+        usable: Can the media of this sample of a dataset be decoded?
+    """
+    kinds: dict[tuple[str, ...], Sample] = {}
+    for dataset, samples in sources.items():
+        for sample in samples:
+            kind = tuple(m.kind for m in sample.media)
+            if kind not in kinds and usable(dataset, sample):
+                kinds[kind] = sample
+    return kinds
 
 
 def check_parity(
