@@ -67,6 +67,11 @@ class AlgorithmConfig(Section):
     sapo_tau: tuple[float, float] = Field(
         (1.0, 1.05), description="Gate temperatures for positive and negative advantages"
     )
+    baseline: Literal["moving_average", "mean", "batch_mean"] = Field(
+        "moving_average",
+        description="REINFORCE's baseline: the exponential moving average of the batches' mean "
+        "rewards; the mean of all rewards so far; the mean of the batch's own rewards",
+    )
     baseline_momentum: float = Field(
         0.9, ge=0, lt=1, description="Momentum of the moving average that is the baseline"
     )

@@ -12,7 +12,7 @@ from mmr1.config.section import Dtype, Fraction, Positive, Section
 class SamplingConfig(Section):
     """Sampling parameters."""
 
-    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0: greedy decoding")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature, above 0")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; 1: off")
     top_k: int = Field(0, ge=0, description="Sample from the k most probable tokens; 0: off")
     min_p: Fraction = Field(

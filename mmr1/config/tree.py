@@ -69,6 +69,12 @@ class Config(Section):
                 f"data.ptx={self.data.ptx} and algorithm.ptx_coef={algorithm.ptx_coef:g}: the PTX "
                 "term needs demonstrations and a coefficient; set both, or neither"
             )
+        if self.rollout.sampling.temperature == 0:
+            raise ValueError(
+                "rollout.sampling.temperature=0: all completions of a prompt would be equal, and "
+                "log-probs are divided by it; set it above 0. Evaluation decodes greedily in any "
+                "case"
+            )
         self._match_reward_function()
         if self.dpo.rounds and n < 2:
             raise ValueError(
@@ -116,6 +122,12 @@ class Config(Section):
     def max_prompt_tokens(self) -> int:
         """Maximum prompt length: ``rollout.max_model_len`` minus the maximum completion length."""
         return self.rollout.max_model_len - self.rollout.sampling.max_tokens
+
+    @property
+    def policy_steps(self) -> int:
+        """Steps in which the policy learns: all but those of the critic's warm-up."""
+        critic = self.algorithm.critic
+        return self.trainer.max_steps - (0 if critic is None else critic.warmup_steps)
 
     @property
     def uses_bf16(self) -> bool:

@@ -58,7 +58,12 @@ def roll_out(config: Config, components: TrainerComponents, number: int) -> Roll
     """Sample and score what step ``number`` learns from."""
     timer = PhaseTimer(f"step {number}")
     sample_batch = partial(sample_and_score, config, components, timer, number)
-    groups = sample_groups(sample_batch, config.rollout.batch_size, config.algorithm)
+    groups = sample_groups(
+        sample_batch,
+        config.rollout.batch_size,
+        config.algorithm,
+        components.algorithm.step_supervision,
+    )
     return Rollout(groups, timer.phases)
 
 

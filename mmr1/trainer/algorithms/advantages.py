@@ -63,14 +63,9 @@ def reinforce(rewards: torch.Tensor, valid: torch.Tensor, baseline: float) -> to
     return torch.where(valid, rewards - baseline, 0.0)
 
 
-def moving_average(
-    baseline: float | None, rewards: torch.Tensor, valid: torch.Tensor, momentum: float
-) -> float | None:
-    """The baseline after this batch: ``m b + (1 - m) mean(r)``; the first is the batch's mean."""
-    if not valid.any():
-        return baseline
-    mean = float(rewards[valid].mean())
-    return mean if baseline is None else momentum * baseline + (1 - momentum) * mean
+def moving_average(baseline: float, mean: float, momentum: float) -> float:
+    """The baseline after a batch of that mean reward: ``m b + (1 - m) mean(r)``."""
+    return momentum * baseline + (1 - momentum) * mean
 
 
 def remax(

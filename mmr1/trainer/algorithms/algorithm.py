@@ -20,7 +20,9 @@ class AdvantageInputs:
         rewards: ``[G, n]``, 0 where there is no valid one. The KL penalty is not in them;
             ``terms.penalised`` subtracts it.
         valid: ``[G, n]`` bool.
-        mask: ``[B, R]`` bool, the tokens that count.
+        mask: ``[B, R]`` bool, the tokens of completions that count in baselines. Those of truncated
+            completions are in it even where ``mask_truncated_completions`` takes them out of the
+            loss afterwards.
         kl_penalty: ``[B, R]``, the coefficient included; 0 unless ``use_kl_loss: false``.
         greedy, greedy_valid: ``[G, 1]``, the reward of the greedy completion and whether it is
             valid; None unless ``Algorithm.greedy_baseline``.
@@ -89,6 +91,8 @@ class Algorithm:
         greedy_baseline: The advantage needs the reward of each prompt's greedy completion.
         shuffled_frames: A reward function compares with completions for videos whose frames are
             shuffled.
+        step_supervision: It learns from step rewards alone. A completion's own reward is only
+            logged, so one without a valid reward counts like any other.
         state: Numbers kept from step to step, such as a moving average; saved in checkpoints.
     """
 
@@ -101,6 +105,7 @@ class Algorithm:
     returns: Callable[[AdvantageInputs], torch.Tensor] | None = None
     greedy_baseline: bool = False
     shuffled_frames: bool = False
+    step_supervision: bool = False
     state: dict[str, float] = field(default_factory=dict)
 
     def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mmr1.trainer.algorithms.losses import token_weights
 from mmr1.trainer.forward.sequences import completion_mask
@@ -16,12 +17,15 @@ def add_nll_gradient(
 ) -> float:
     """Add ``coefficient`` times the gradient of the mean per token to the model's gradients.
 
+    The likelihood is that of the model itself: at temperature 1, whatever the rollout's.
+
     Returns:
         That mean, in nats.
 
     Raises:
         NonFiniteError: The loss is not finite.
     """
+    packed_model = replace(packed_model, temperature=1.0)
     weights = token_weights(completion_mask(groups), "token-mean")
     total = 0.0
     for batch in packed_model.batches(groups):

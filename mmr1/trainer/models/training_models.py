@@ -81,7 +81,7 @@ def build_training_models(
     policy = LocalPolicy(
         packed_model,
         build_algorithm(config.algorithm),
-        Optimizer(model, config.optimizer, config.trainer.max_steps * updates),
+        Optimizer(model, config.optimizer, config.policy_steps * updates),
         updates=updates,
         reference=reference if config.algorithm.kl_estimator == "full" else None,
         correction=_correction(config),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -34,7 +34,8 @@ class Rounds:
     """``dpo.rounds`` rounds of ``trainer.max_steps`` steps in all.
 
     A round samples with the policy of its start, which is also its reference. A checkpoint holds
-    what the round learns from, so a run resumes in its middle.
+    what the round learns from, so a run resumes in its middle. The loss is of the model itself: its
+    log-probs are those at temperature 1, whatever the rollout's.
     """
 
     config: Config
@@ -49,6 +50,7 @@ class Rounds:
     _preferences: list[Preference] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
+        self.packed_model = replace(self.packed_model, temperature=1.0)
         self._loader = self.inputs.loader(self.config.seed)
         self._loader_before = self._loader.state_dict()
 

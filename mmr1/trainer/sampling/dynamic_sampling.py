@@ -33,13 +33,18 @@ class SampledGroups:
     stats: StepStats
 
 
-def sample_groups(sample_batch: SampleBatch, count: int, config: AlgorithmConfig) -> SampledGroups:
+def sample_groups(
+    sample_batch: SampleBatch,
+    count: int,
+    config: AlgorithmConfig,
+    step_supervision: bool = False,
+) -> SampledGroups:
     """``count`` groups; with ``algorithm.dynamic_sampling`` each of them has a signal.
 
-    A group has a signal if its rewards differ. Dynamic sampling (arXiv 2503.14476, section 3.2)
-    samples again until there are ``count`` such groups; each time it takes ``oversample`` times as
-    many prompts as groups are missing. After ``max_num_gen_batches`` the step uses the groups it
-    has.
+    A group has a signal if its rewards differ, or with ``step_supervision`` those of its steps.
+    Dynamic sampling (arXiv 2503.14476, section 3.2) samples again until there are ``count`` such
+    groups; each time it takes ``oversample`` times as many prompts as groups are missing. After
+    ``max_num_gen_batches`` the step uses the groups it has.
 
     Raises:
         NoSignalError: Not one group has a signal after ``max_num_gen_batches``.
@@ -47,6 +52,7 @@ def sample_groups(sample_batch: SampleBatch, count: int, config: AlgorithmConfig
     if not config.dynamic_sampling:
         all_groups = sample_batch(count, 0)
         return SampledGroups(all_groups, all_groups, {})
+    has_signal = steps_differ if step_supervision else rewards_differ
     groups: list[ScoredGroup] = []
     all_groups = []
     batches = 0
@@ -68,9 +74,15 @@ def sample_groups(sample_batch: SampleBatch, count: int, config: AlgorithmConfig
     return SampledGroups(groups[:count], all_groups, stats)
 
 
-def has_signal(scored: ScoredGroup) -> bool:
+def rewards_differ(scored: ScoredGroup) -> bool:
     """Do the valid rewards of the group differ?"""
     return len({r.value for r in scored.rewards if r.valid}) > 1
+
+
+def steps_differ(scored: ScoredGroup) -> bool:
+    """Do the rewards of the steps of the group's completions differ?"""
+    assert scored.steps is not None, "the loop asks the step reward function"
+    return len({reward for steps in scored.steps for _, reward in steps}) > 1
 
 
 def _no_signal(groups: list[ScoredGroup], batches: int) -> str:

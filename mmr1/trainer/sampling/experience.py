@@ -55,7 +55,11 @@ def build_experience(
         coefficients: Their current values; by default those of the configuration.
         max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
         critic: Its values are computed once here; the critic's updates are clipped around them.
+
+    Raises:
+        ValueError: The groups are not of one size.
     """
+    _check_sizes(scored)
     coefficients = coefficients or Coefficients(config)
     groups = [s.group for s in scored]
     completions = [c for g in groups for c in g.completions]
@@ -71,22 +75,27 @@ def build_experience(
     needs_old = config.ppo_epochs > 1 or kl_in_reward
     old_logprobs = policy.logprobs(groups) if needs_old else None
 
-    mask = _mask(scored, config.mask_truncated_completions)
-    kl_penalty = torch.zeros(mask.shape)
+    counted = completion_mask(groups)
+    if not algorithm.step_supervision:
+        counted &= torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
+    mask = counted
+    if config.mask_truncated_completions:  # out of the loss, but not out of the baselines
+        mask = counted & ~torch.tensor([c.truncated for c in completions])[:, None]
+    kl_penalty = torch.zeros(counted.shape)
     if kl_in_reward:
         assert old_logprobs is not None
         assert ref_logprobs is not None
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
-    inputs = _advantage_inputs(scored, mask, kl_penalty)
+    inputs = _advantage_inputs(scored, counted, kl_penalty)
     if critic is not None:
-        inputs = replace(inputs, values=critic.values(groups) * mask)
+        inputs = replace(inputs, values=critic.values(groups) * counted)
     return Experience(
         groups=tuple(scored),
         completion_ids=pad_sequence(completion_ids, batch_first=True),
         completion_mask=mask,
         rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
-        advantages=algorithm.advantages(inputs),
+        advantages=algorithm.advantages(inputs) * mask,
         loss_weights=token_weights(mask, algorithm.loss_agg_mode, max_tokens),
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
@@ -104,13 +113,14 @@ def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch
     return torch.tensor(rewards, dtype=torch.float32), torch.tensor(valid)
 
 
-def _mask(scored: Sequence[ScoredGroup], mask_truncated_completions: bool) -> torch.Tensor:
-    """``[B, R]``: the tokens of completions with a valid reward; truncated ones on request."""
-    mask = completion_mask([s.group for s in scored])
-    mask &= torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
-    if mask_truncated_completions:
-        mask &= ~torch.tensor([c.truncated for s in scored for c in s.group.completions])[:, None]
-    return mask
+def _check_sizes(scored: Sequence[ScoredGroup]) -> None:
+    sizes = {len(s.rewards): s.group.prompt.sample.id for s in scored}
+    if len(sizes) > 1:
+        listed = ", ".join(f"{size} of sample '{id_}'" for size, id_ in sizes.items())
+        raise ValueError(
+            f"the groups of a step have different numbers of completions: {listed}; every prompt "
+            "needs rollout.n of them, so look at the rollout engine"
+        )
 
 
 def _advantage_inputs(

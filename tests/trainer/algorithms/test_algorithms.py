@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,7 +99,8 @@ def test_every_algorithm_raises_what_was_better_and_lowers_what_was_worse(name):
     batch = experience_of(groups, config)
     assert batch.advantages.shape == (4, 3)
     assert (batch.advantages[~batch.completion_mask] == 0).all()
-    assert not batch.completion_mask[3].any()  # no valid reward
+    # No valid reward; step rewards count all the same.
+    assert batch.completion_mask[3].any() == algorithm.step_supervision
     logprobs = torch.full((4, 3), -1.0, requires_grad=True)
     algorithm.token_loss(inputs_of(batch, logprobs))[batch.completion_mask].sum().backward()
     assert (logprobs.grad[0, :2] < 0).all()
@@ -136,6 +138,81 @@ def test_kl_in_the_reward_is_taken_off_once():
     torch.testing.assert_close(loss, batch.advantages)  # -A * -1, no KL term beside it
 
 
+@pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_pp_baseline"])
+def test_a_truncated_completion_keeps_its_penalty_in_the_baseline(name):
+    """Rewards 1 and 0, penalties 0.05 and 0.15; the second is masked in the loss."""
+    keys = {"kl_coef": 0.1, "use_kl_loss": False, "kl_estimator": "k1"}
+    group = scored([1, 3], [1.0, 0.0])
+    truncated = replace(group.group.completions[1], truncated=True)
+    cut = replace(
+        group, group=replace(group.group, completions=(group.group.completions[0], truncated))
+    )
+    advantages = []
+    for masked, of in ((False, group), (True, cut)):
+        config = AlgorithmConfig(name=name, mask_truncated_completions=masked, **keys)
+        batch = build_experience(
+            [of], build_algorithm(config), config, Fixed(-1.0), Fixed(-1.5), max_tokens=8
+        )
+        advantages.append(batch.advantages)
+    assert advantages[0][0, 0] == advantages[1][0, 0] != 0
+    assert advantages[0][1, 0] != 0
+    assert not advantages[1][1].any()
+
+
+def steps_of(*rewards: float, truncated: int | None = None, unjudged: int | None = None):
+    """Completions of two tokens, one step each with the given reward."""
+    completions = tuple(
+        replace(completion(2), truncated=i == truncated) for i in range(len(rewards))
+    )
+    outcomes = tuple(
+        Reward(None, Status.TIMEOUT) if i == unjudged else Reward(0.0) for i in range(len(rewards))
+    )
+    group = RolloutGroup(Prompt(Sample("s", ()), "", ()), completions)
+    return ScoredGroup(group, outcomes, steps=tuple(((1, r),) for r in rewards))
+
+
+@pytest.mark.parametrize("left_out", ["truncated", "unjudged"])
+def test_process_supervision_compares_all_steps(left_out):
+    """Steps 0, 1 and 5: mean 2, deviation sqrt(7); outcomes are only logged."""
+    config = config_of("process_grpo", mask_truncated_completions=True)
+    batch = experience_of([steps_of(0.0, 1.0, 5.0, **{left_out: 2})], config)
+    expected = [-2 / 7**0.5, -1 / 7**0.5, 0.0 if left_out == "truncated" else 3 / 7**0.5]
+    assert batch.advantages[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert batch.completion_mask[:, 0].tolist() == [True, True, left_out != "truncated"]
+
+
+def test_dynamic_sampling_looks_at_the_steps_that_the_algorithm_learns_from():
+    config = config_of("process_grpo", dynamic_sampling=True, max_num_gen_batches=1)
+    assert build_algorithm(config).step_supervision
+    alike, differing = steps_of(1.0, 1.0), steps_of(0.0, 1.0)  # all outcomes are 0
+    sampled = sample_groups(lambda count, batch: [alike, differing], 2, config, True)
+    assert sampled.groups == [differing]
+    with pytest.raises(NoSignalError):
+        sample_groups(lambda count, batch: [alike, differing], 2, config)
+
+
+def test_groups_of_different_sizes_are_named():
+    groups = [scored([1, 2], [1.0, 0.0]), scored([1], [1.0])]
+    with pytest.raises(ValueError, match=r"2 of sample 's', 1 of sample 's'.*rollout\.n"):
+        experience_of(groups, AlgorithmConfig())
+
+
+def test_reinforce_with_the_plain_mean_as_baseline():
+    """Batches of means 0.5 and 2: against 0.5, then against the mean of all four, 1.25."""
+    batches = [scored([1, 1], [1.0, 0.0]), scored([1, 1], [3.0, 1.0]), scored([1, 1], [1.0, None])]
+    expected = {
+        "mean": [[0.5, -0.5], [2.5, 0.5], [-0.25, 0.0]],
+        "batch_mean": [[0.5, -0.5], [1.0, -1.0], [0.0, 0.0]],
+    }
+    for baseline, advantages in expected.items():
+        config = AlgorithmConfig(name="reinforce", baseline=baseline)
+        algorithm = build_algorithm(config)
+        for group, row in zip(batches, advantages, strict=True):
+            batch = build_experience([group], algorithm, config, Fixed(0))
+            assert batch.advantages.flatten().tolist() == row
+    assert algorithm.state == {}  # the batch's own mean needs none
+
+
 def test_reinforce_remembers_its_baseline():
     config = AlgorithmConfig(name="reinforce", baseline_momentum=0.5)
     algorithm = build_algorithm(config)
@@ -143,7 +220,7 @@ def test_reinforce_remembers_its_baseline():
     assert first.advantages.flatten().tolist() == [0.5, -0.5]
     second = build_experience([scored([1, 1], [2.0, 0.0])], algorithm, config, Fixed(0))
     assert second.advantages.flatten().tolist() == [1.5, -0.5]
-    assert algorithm.state == {"baseline": 0.75}
+    assert algorithm.state == {"baseline": 0.75, "rewards": 4}
 
 
 @pytest.mark.parametrize(
@@ -160,6 +237,7 @@ def test_reinforce_remembers_its_baseline():
             ["gpg does not read clip_ratio_dual"],
         ),
         (["algorithm.sapo_tau=[2,2]"], ["grpo does not read sapo_tau", "one of sapo"]),
+        (["rollout.sampling.temperature=0"], ["temperature=0", "above 0", "greedily"]),
         (["algorithm.oversample=2"], ["dynamic sampling, which is off"]),
         (["algorithm.clip_ratio_dual=0.5"], ["'algorithm.clip_ratio_dual'", "greater than 1"]),
         (["algorithm.kl_estimator=k4"], ["'algorithm.kl_estimator'", "'k3'"]),

@@ -68,7 +68,11 @@ PAPERS: dict[str, dict[str, tuple[Any, str]]] = {
     },
     "rloo": POLICY_GRADIENT,
     "remax": POLICY_GRADIENT,
-    "reinforce": {**POLICY_GRADIENT, "baseline_momentum": (0.9, OURS)},
+    "reinforce": {
+        **POLICY_GRADIENT,
+        "baseline": ("moving_average", OURS),
+        "baseline_momentum": (0.9, OURS),
+    },
     "gpg": {
         **POLICY_GRADIENT,
         "loss_agg_mode": ("token-mean", "2504.02546 equation 5: 1 / sum of |o_i|"),

@@ -261,7 +261,9 @@ def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
     settings = {"warmup_steps": 1, "lr": 1e-3, "ppo_epochs": 2}
     algorithm = AlgorithmConfig(name="ppo", critic=settings)
     data = config.data.model_copy(update={"eval": None})
-    checkpoint = run_training(config.model_copy(update={"algorithm": algorithm, "data": data}))
+    optimizer = OptimizerConfig(lr=1e-4, warmup_steps=0)
+    changed = {"algorithm": algorithm, "data": data, "optimizer": optimizer}
+    checkpoint = run_training(config.model_copy(update=changed))
     first, second, third = lines(tmp_path / "run/metrics.jsonl")
     assert "loss" not in first
     assert "critic/loss" in first
@@ -275,3 +277,5 @@ def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
     state = json.loads((checkpoint / "training/state.json").read_text())
     assert state["critic"]["optimizer"]["steps_taken"] == 2 * 3
     assert versions == {1}  # one update of the policy, in the second step
+    # Its schedule is over the two steps in which it learns, and ends with them.
+    assert [second["lr"], third["lr"]] == pytest.approx([1e-4, 0.5e-4])

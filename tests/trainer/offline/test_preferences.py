@@ -20,8 +20,13 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.record import decode, read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.registry import import_file
+from mmr1.rewards import build_composite_reward
+from mmr1.rollout.hf import HfEngine
+from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
+from mmr1.trainer.inputs import check_inputs
+from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -36,9 +41,11 @@ from mmr1.trainer.offline.reward_model import (
     rewards_of,
     run_reward_model,
 )
+from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import Records
 from mmr1.trainer.offline.unpaired import with_unrelated
 from mmr1.trainer.sampling.reward_models import reward_models
+from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
 from mmr1.vision.prepare import MediaCache
@@ -523,7 +530,8 @@ def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_p
         *("rollout.sampling.max_tokens=8", "rewards.timeout_s=20", "optimizer.lr=0.0003"),
     )
     data = digits / "rl.jsonl"
-    run_iterative_dpo(config_of(tiny_model, data, digits, tmp_path / "run", *keys, own))
+    config = config_of(tiny_model, data, digits, tmp_path / "run", *keys, own)
+    run_iterative_dpo(config)
     logged = lines(tmp_path / "run/metrics.jsonl")
     assert [row["dpo/round"] for row in logged] == [1, 1, 2, 2]
     for row in (logged[0], logged[2]):
@@ -539,6 +547,32 @@ def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_p
     assert versions == {1}
     with pytest.raises(NoPreferencesError, match=r"no prompt of 8 has both.*supervised training"):
         run_iterative_dpo(config_of(tiny_model, data, digits, tmp_path / "none", *keys))
+    assert_loss_is_untempered(config)
+
+
+def assert_loss_is_untempered(config: Config) -> None:
+    """Sampled at 0.7 the gradient would be larger by 1.43."""
+    sampling = config.rollout.sampling.model_copy(update={"temperature": 0.7})
+    rollout = config.rollout.model_copy(update={"sampling": sampling})
+    config = config.model_copy(update={"rollout": rollout})
+    temperatures: list[float] = []
+
+    def forward(model, groups, temperature, *rest, **options):
+        temperatures.append(temperature)
+        return packed_scores(model, groups, temperature, *rest, **options)
+
+    with build_composite_reward(config.rewards) as rewards:
+        inputs = check_inputs(config, rewards, train=True)
+        model = load_trainable(config.model)
+        packed = PackedModel(
+            model, ModelInputs(inputs.family, inputs.media), 0.7, 10_000, forward=forward
+        )
+        engine = HfEngine(model, inputs.family, inputs.media)
+        manager = RewardManager(rewards, inputs.media, 0.2)
+        optimizer = Optimizer(model, config.optimizer, 4)
+        next(Rounds(config, inputs, engine, manager, packed, optimizer).steps(0))
+    assert len(temperatures) >= 2  # the reference's log-probs and the policy's
+    assert set(temperatures) == {1.0}
 
 
 def test_rounds_that_make_no_sense_are_refused():

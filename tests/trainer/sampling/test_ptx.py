@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -15,7 +16,9 @@ from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.data.sampler import Sampler
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import group_input
+from mmr1.trainer.forward.sequences import ModelInputs, group_input
+from mmr1.trainer.models.nll import add_nll_gradient
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.train import run_training
 from tests.trainer.conftest import REWARDS
@@ -58,6 +61,20 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
     for name, parameter in naive.named_parameters():
         parameter.grad += of_policy[name]
     assert_gradient(caught, naive)
+
+
+def test_the_demonstrations_likelihood_is_the_models_own(parts, demonstrations):
+    """At the rollout's temperature of 0.7 the gradient would be larger by 1.43."""
+    family, model, media, _ = parts
+    packed = PackedModel(copy.deepcopy(model), ModelInputs(family, media), 0.7, 10_000)
+    loss = add_nll_gradient(packed, demonstrations)
+    naive = copy.deepcopy(model)
+    inputs = [group_input(family, media, group) for group in demonstrations]
+    logprobs = padded_scores(naive, inputs, 1.0, family.forbidden_ids).logprobs
+    expected = -logprobs.sum() / sum(len(g.completions[0].token_ids) for g in demonstrations)
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert_gradient({n: p.grad for n, p in packed.model.named_parameters()}, naive)
 
 
 def test_a_resumed_run_is_shown_what_would_have_come(parts, digit_samples):

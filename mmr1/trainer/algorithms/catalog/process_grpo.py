@@ -6,6 +6,7 @@ own reward is only logged.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mmr1.config.algorithm_spec import AlgorithmSpec, Requirement
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def build(config: AlgorithmConfig) -> Algorithm:
     from mmr1.trainer.algorithms.terms import clipped_algorithm
 
-    return clipped_algorithm(_advantages, config)
+    return replace(clipped_algorithm(_advantages, config), step_supervision=True)
 
 
 def _advantages(x: AdvantageInputs) -> torch.Tensor:

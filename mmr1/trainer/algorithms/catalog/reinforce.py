@@ -1,4 +1,4 @@
-"""REINFORCE (Williams 1992) with a moving average of the rewards as baseline."""
+"""REINFORCE (Williams 1992) with a mean of the rewards as baseline."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ def build(config: AlgorithmConfig) -> Algorithm:
     state: dict[str, float] = {}
 
     def advantage(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
-        """Against the average of the batches before; the first batch has only its own mean."""
-        after = advantages.moving_average(
-            state.get("baseline"), rewards, valid, config.baseline_momentum
-        )
-        if after is None:
+        """Against the mean of the batches before; the first batch has only its own mean."""
+        if not valid.any():
             return rewards.new_zeros(rewards.shape)
-        baseline = state.get("baseline", after)
-        state["baseline"] = after
-        return advantages.reinforce(rewards, valid, baseline)
+        count, mean = int(valid.sum()), float(rewards[valid].mean())
+        if config.baseline == "batch_mean":
+            return advantages.reinforce(rewards, valid, mean)
+        before, seen = state.get("baseline", mean), state.get("rewards", 0.0)
+        is_average = config.baseline == "moving_average"
+        momentum = config.baseline_momentum if is_average else seen / (seen + count)
+        state["baseline"] = advantages.moving_average(before, mean, momentum)
+        state["rewards"] = seen + count
+        return advantages.reinforce(rewards, valid, before)
 
     return replace(policy_gradient_algorithm(per_completion(advantage), config), state=state)
 
@@ -37,7 +40,7 @@ def build(config: AlgorithmConfig) -> Algorithm:
 SPECS = (
     AlgorithmSpec(
         name="reinforce",
-        advantage="r − b, b a moving average of the rewards",
+        advantage="r − b, b a moving average of the rewards, or their mean",
         loss="−A log p, mean over tokens",
         papers=("Williams 1992",),
         use="the simplest baseline; works with n = 1",
@@ -48,6 +51,7 @@ SPECS = (
             "clip_ratio_high",
             "importance_sampling",
             "importance_sampling_level",
+            "baseline",
             "baseline_momentum",
         ),
         compares_group=False,
