@@ -29,12 +29,12 @@ from datasets_prep.download import fetch_media
 from datasets_prep.finish import finish
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.parquet import write_parquet
-from datasets_prep.progress import Progress
 from mmr1.data.forms.form import Place
 from mmr1.data.record import dump
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic
 from mmr1.lifetime import die_with
+from mmr1.progress import Progress
 from mmr1.types import Sample
 
 CHUNK = 64

@@ -109,14 +109,12 @@ def stats(
 ) -> None:
     """Count tasks, sizes, vision tokens and answers."""
     from datasets_prep import stats as figures
-    from datasets_prep.record_files import load_all
     from datasets_prep.tables import print_table
     from mmr1.vision.budget import PixelBudget, VideoBudget
 
-    samples = load_all(path)
     budget = PixelBudget(min_tokens * 28 * 28, max_tokens * 28 * 28)
-    distributions = figures.collect(samples, budget, VideoBudget())
-    print_table(str(path), ("", ""), figures.rows(distributions, len(samples)))
+    distributions = figures.collect(path, budget, VideoBudget())
+    print_table(str(path), ("", ""), figures.rows(distributions))
     if png is not None:
         figures.draw(distributions, png)
         typer.echo(f"written: {png}")
@@ -130,12 +128,11 @@ def split(
     seed: Seed = 0,
 ) -> None:
     """Split a dataset; samples with the same image stay together."""
-    from datasets_prep.record_files import load_all
-    from datasets_prep.select import save, shares, split
+    from datasets_prep.outputs import shares
+    from datasets_prep.split import split
 
-    for name, samples in split(load_all(path), shares(splits), seed).items():
-        save(output / f"{name}.jsonl", samples)
-        typer.echo(f"{output / name}.jsonl: {len(samples):,} records")
+    for file, count in split(path, shares(splits), output, seed).items():
+        typer.echo(f"{file}: {count:,} records")
 
 
 @app.command()
@@ -146,13 +143,11 @@ def mix(
     seed: Seed = 0,
 ) -> None:
     """Mix datasets, without repeats."""
-    from datasets_prep.record_files import load_all
-    from datasets_prep.select import mix, save, shares
+    from datasets_prep.mix import mix
+    from datasets_prep.outputs import shares
 
-    weights = shares(sources)
-    samples = mix({name: load_all(Path(name)) for name in weights}, weights, count, seed)
-    save(output, samples)
-    typer.echo(f"{output}: {len(samples):,} records")
+    mix(shares(sources), output, count, seed)
+    typer.echo(f"{output}: {count:,} records")
 
 
 @app.command()
@@ -162,11 +157,11 @@ def leakage(
 ) -> None:
     """List test samples whose image or question is in the training data."""
     from datasets_prep.leakage import find_leaks
-    from datasets_prep.record_files import load_all
+    from datasets_prep.record_files import samples_of
     from datasets_prep.tables import print_table
 
-    tests = load_all(second)
-    matches = find_leaks(load_all(first), tests)
+    tests = list(samples_of(second))
+    matches = find_leaks(list(samples_of(first)), tests)
     if matches:
         rows = [(m.second, m.first, m.by) for m in matches]
         print_table("leaks", (str(second), str(first), "by"), rows)
@@ -189,19 +184,17 @@ def filter_(
     high: Annotated[float, typer.Option(help="Maximum pass rate")] = 0.9,
 ) -> None:
     """Keep the records that satisfy a rule, or whose pass rate is within bounds."""
-    from datasets_prep import select
-    from datasets_prep.pass_rate import Server, keep_band
-    from datasets_prep.record_files import load_all
+    from datasets_prep.pass_rate import Server
+    from datasets_prep.select import keep, keep_band
 
-    if rule is None and server is None:
-        raise ValueError("nothing to filter by: give --rule, --server or both")
-    selected = all_samples = load_all(path)
-    if rule is not None:
-        selected = [sample for sample in selected if select.rule(rule)(sample)]
     if server is not None:
-        selected = keep_band(selected, Server(server, model), samples, low, high)
-    select.save(output, selected)
-    typer.echo(f"{output}: {len(selected):,} of {len(all_samples):,} records")
+        at = Server(server, model)
+        kept, total = keep_band(path, output, rule, at, samples, (low, high))
+    elif rule is not None:
+        kept, total = keep(path, output, rule)
+    else:
+        raise ValueError("nothing to filter by: give --rule, --server or both")
+    typer.echo(f"{output}: {kept:,} of {total:,} records")
 
 
 @app.command()

@@ -62,7 +62,7 @@ def _store(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
     if embed:
         return MediaRef(ref.kind, None, ref.read(), size, ref.options)
     if ref.path is not None and ref.path.name.endswith(".frames.json"):
-        return MediaRef(ref.kind, _copy_frames(ref.path, folder), None, size, ref.options)
+        return MediaRef(ref.kind, copy_frames(ref.path, folder), None, size, ref.options)
     data = ref.read()
     suffix = ref.path.suffix.lower() if ref.path is not None else _suffix(ref.kind, data)
     digest = hashlib.sha256(data).hexdigest()
@@ -78,7 +78,7 @@ def _suffix(kind: str, data: bytes) -> str:
     return next((suffix for magic, suffix in suffixes.items() if data.startswith(magic)), ".img")
 
 
-def _copy_frames(path: Path, folder: Path) -> Path:
+def copy_frames(path: Path, folder: Path) -> Path:
     """Copy a frame list and its frames into a folder of their own."""
     text = path.read_bytes()
     target = folder / "media" / f"{hashlib.sha256(text).hexdigest()[:32]}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 from datasets_prep.generators import GENERATORS, Generator
 from datasets_prep.manifest import content_hashes, media_hash, read_manifest, write_manifest
 from mmr1.data.record import write_records
+from mmr1.files import atomic_folder
 
 
 def make(name: str, output: Path, seed: int) -> dict[str, Any]:
@@ -28,20 +28,12 @@ def make(name: str, output: Path, seed: int) -> dict[str, Any]:
     }
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         return _existing(output, facts)
-    staging = output.with_name(f".{output.name}.making")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    try:
+    with atomic_folder(output) as staging:
         splits = generator.build(staging, seed)
         for split, samples in splits.items():
             write_records(staging / f"{split}.jsonl", samples)
         counts = {split: len(samples) for split, samples in splits.items()}
         write_manifest(staging, {**facts, "counts": counts})
-        if output.exists():
-            output.rmdir()
-        staging.replace(output)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     manifest = read_manifest(output)
     assert manifest is not None
     return manifest

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.data.schema import VERSION
-from mmr1.files import atomic
+from mmr1.files import atomic, is_draft
+from mmr1.parallel import in_order
+from mmr1.progress import Progress
 
 NAME = "manifest.json"
+BATCH = 64
+"""Files that a process hashes at a time."""
 
 
 def file_hash(path: Path) -> str:
@@ -21,13 +25,30 @@ def file_hash(path: Path) -> str:
 
 
 def content_hashes(folder: Path, skip: str = "") -> dict[str, str]:
-    """SHA-256 of every file under a folder, by its relative path; the manifest left out."""
+    """SHA-256 of every file under a folder, by its relative path.
+
+    Left out are the manifest, the folder ``skip``, and drafts that a kill left behind.
+    """
     files = sorted(
         p
         for p in folder.rglob("*")
-        if p.is_file() and p.name != NAME and p.relative_to(folder).parts[0] != skip
+        if p.name != NAME
+        and not is_draft(p)
+        and p.relative_to(folder).parts[0] != skip
+        and p.is_file()
     )
-    return {p.relative_to(folder).as_posix(): file_hash(p) for p in files}
+    hashes: dict[str, str] = {}
+    with Progress(f"hashing {folder.name}", "files", len(files)) as progress:
+        batches = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
+        for batch, found in zip(batches, in_order(_hashes, ((b,) for b in batches)), strict=True):
+            names = (p.relative_to(folder).as_posix() for p in batch)
+            hashes.update(zip(names, found, strict=True))
+            progress.advance(len(batch))
+    return hashes
+
+
+def _hashes(files: list[Path]) -> list[str]:
+    return [file_hash(path) for path in files]
 
 
 def media_hash(hashes: Mapping[str, str]) -> str:

@@ -10,14 +10,15 @@ import base64
 import json
 import time
 import urllib.request
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from datasets_prep.progress import Progress
 from mmr1.config import RewardFunctionConfig, RewardsConfig
-from mmr1.rewards import RewardItem, build_composite_reward
+from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.types import MediaRef, Sample, TextPart
 
 ATTEMPTS = 3
@@ -93,48 +94,56 @@ def chat_message(role: str, parts: Sequence[TextPart | MediaRef]) -> dict[str, A
 
 
 def pass_rates(
-    samples: Sequence[Sample], server: Server, count: int, parallel: int = 16
-) -> list[float]:
-    """Each sample's mean reward over ``count`` sampled answers.
+    samples: Iterable[Sample], server: Server, count: int, parallel: int = 16
+) -> Iterator[float]:
+    """Each sample's mean reward over ``count`` sampled answers, in their order.
+
+    The samples are taken as they are needed.
 
     Raises:
         ValueError: The server fails, or a sample's reward cannot be computed.
     """
-    with (
-        ThreadPoolExecutor(parallel) as pool,
-        Progress("sampling answers", "samples", len(samples)) as progress,
-    ):
-        answers = []
-        for texts in pool.map(lambda sample: server.answers(sample, count), samples):
-            answers.append(texts)
-            progress.advance(1)
-    return _graded(samples, answers)
-
-
-def _graded(samples: Sequence[Sample], answers: Sequence[Sequence[str]]) -> list[float]:
     config = RewardsConfig(functions={"auto": RewardFunctionConfig(weight=1.0)})
+    with ThreadPoolExecutor(parallel) as pool, build_composite_reward(config) as composite_reward:
+        answered = _answered(samples, server, count, pool, 2 * parallel)
+        while batch := list(islice(answered, 2 * parallel)):
+            yield from _graded(composite_reward, batch)
+
+
+def _answered(
+    samples: Iterable[Sample],
+    server: Server,
+    count: int,
+    pool: ThreadPoolExecutor,
+    ahead: int,
+) -> Iterator[tuple[Sample, list[str]]]:
+    """Each sample with its answers; ``ahead`` more are asked for at any time."""
+    pending: deque[tuple[Sample, Future[list[str]]]] = deque()
+    try:
+        for sample in samples:
+            pending.append((sample, pool.submit(server.answers, sample, count)))
+            if len(pending) > ahead:
+                first, answers = pending.popleft()
+                yield first, answers.result()
+        while pending:
+            first, answers = pending.popleft()
+            yield first, answers.result()
+    finally:
+        for _, answers in pending:
+            answers.cancel()
+
+
+def _graded(
+    composite_reward: CompositeReward, batch: Sequence[tuple[Sample, list[str]]]
+) -> list[float]:
     items = [
         RewardItem(completion=text, sample=sample, group=number)
-        for number, (sample, texts) in enumerate(zip(samples, answers, strict=True))
+        for number, (sample, texts) in enumerate(batch)
         for text in texts
     ]
-    with build_composite_reward(config) as composite_reward:
-        rewards = composite_reward.score(items)
-    rates: list[list[float]] = [[] for _ in samples]
-    for item, reward in zip(items, rewards, strict=True):
+    rates: list[list[float]] = [[] for _ in batch]
+    for item, reward in zip(items, composite_reward.score(items), strict=True):
         if reward.value is None:
             raise ValueError(f"{item.sample.id}: no valid reward: {reward.error}")
         rates[item.group].append(reward.value)
     return [sum(values) / len(values) if values else 0.0 for values in rates]
-
-
-def keep_band(
-    samples: Sequence[Sample], server: Server, count: int, low: float, high: float
-) -> list[Sample]:
-    """The samples with a pass rate from ``low`` to ``high``, which is added to ``meta``."""
-    rates = pass_rates(samples, server, count)
-    return [
-        Sample(s.id, s.messages, s.answer, s.task, s.source, {**s.meta, "pass_rate": rate})
-        for s, rate in zip(samples, rates, strict=True)
-        if low <= rate <= high
-    ]

@@ -1,13 +1,36 @@
-"""Find and read the record files of a prepared dataset."""
+"""Find the record files of a prepared dataset, and work on their records in all processes."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
+from typing import Any, TypeVar
 
-from mmr1.data.record import read_records
-from mmr1.types import Sample
+from mmr1.data.ids import hash64
+from mmr1.data.lines import Piece, line_numbers, pieces, stamp, text_of, total_size
+from mmr1.data.record import decode, parse_json, refuse_lone_surrogates
+from mmr1.parallel import in_order
+from mmr1.progress import Progress
+from mmr1.types import MediaRef, Sample
 
+T = TypeVar("T")
 _NOT_RECORDS = {"quarantine.jsonl"}
+MB = 1_000_000
+
+
+class BadRecordError(ValueError):
+    """A line that is no record, by the byte it begins at. The message is for the user."""
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        super().__init__(path, position, reason)
+        self.path, self.position, self.reason = path, position, reason
+
+    def __str__(self) -> str:
+        number = line_numbers(self.path, [self.position])[self.position]
+        return f"{self.path}:{number}: {self.reason}"
 
 
 def record_files(path: Path) -> list[Path]:
@@ -24,6 +47,80 @@ def record_files(path: Path) -> list[Path]:
     return files
 
 
-def load_all(path: Path) -> list[Sample]:
-    """The samples of a file or of all files of a folder. Raises what ``read_records`` raises."""
-    return [sample for file in record_files(path) for sample in read_records(file)]
+def each_piece(
+    function: Callable[..., T],
+    files: Sequence[Path],
+    what: str,
+    extra: Iterable[tuple[Any, ...]] = repeat(()),
+) -> Iterator[T]:
+    """``function(piece, *extra)`` of every piece of the files, in order, on all cores.
+
+    Args:
+        function: Of a module.
+        files: Record files.
+        what: Said beside the progress bar.
+        extra: More arguments for each piece.
+    """
+    todo = list(pieces(files))
+    jobs = ((piece, *more) for piece, more in zip(todo, extra, strict=False))
+    with Progress(what, "MB", -(-total_size(files) // MB)) as progress:
+        done = 0
+        for piece, result in zip(todo, in_order(function, jobs), strict=True):
+            yield result
+            before, done = done, done + piece.size
+            progress.advance(done // MB - before // MB)
+
+
+def rows_of(piece: Piece) -> Iterator[tuple[int, Any, Sample]]:
+    """``(position, row, sample)`` of every record of a piece.
+
+    Raises:
+        BadRecordError: A line is no valid record.
+    """
+    for position, line in piece.lines():
+        try:
+            row = row_of(line, position)
+            yield position, row, decode(row, piece.path.parent)
+        except ValueError as error:
+            raise BadRecordError(piece.path, position, str(error)) from error
+
+
+def row_of(line: bytes, position: int) -> Any:
+    """A line of JSON. Raises ValueError when it is none."""
+    row = parse_json(text_of(line, position))
+    if b"\\u" in line:  # the only way to write half of a surrogate pair
+        refuse_lone_surrogates(row)
+    return row
+
+
+def samples_of(path: Path) -> Iterator[Sample]:
+    """The samples of a file or of all files of a folder, one after the other."""
+    for piece in pieces(record_files(path)):
+        for _, _, sample in rows_of(piece):
+            yield sample
+
+
+def find_ids(piece: Piece, hashes: frozenset[int]) -> list[tuple[int, str]]:
+    """``(position, id)`` of the records whose ids have one of these hashes."""
+    found = []
+    for position, line in piece.lines():
+        try:
+            name = row_of(line, position)["id"]
+        except (ValueError, TypeError, KeyError):
+            continue
+        if isinstance(name, str) and hash64(name) in hashes:
+            found.append((position, name))
+    return found
+
+
+def content_digest(ref: MediaRef) -> bytes:
+    """SHA-256 of a medium's encoded bytes. A file is read once per process."""
+    if ref.path is None:
+        return hashlib.sha256(ref.read()).digest()
+    return _file_digest(ref.path, stamp(ref.path))
+
+
+@lru_cache(maxsize=1 << 16)
+def _file_digest(path: Path, _stamp: tuple[int, ...]) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

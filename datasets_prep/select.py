@@ -1,107 +1,119 @@
-"""Split, mix and filter prepared datasets: new record files over the same media."""
+"""Filter a dataset by a rule, by the pass rate of a served model, or by both."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import random
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import repeat, tee
 from pathlib import Path
+from typing import Any
 
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from datasets_prep.finish import write_bytes
-from mmr1.data.record import write_records
-from mmr1.types import MediaRef, Message, Sample, TextPart
+from datasets_prep.carry import carried
+from datasets_prep.outputs import check_new, refuse_empty, refuse_repeated_ids
+from datasets_prep.pass_rate import Server, pass_rates
+from datasets_prep.record_files import each_piece, record_files, rows_of
+from mmr1.data.ids import hash64
+from mmr1.data.lines import Piece, pieces
+from mmr1.files import atomic_binary
+from mmr1.progress import Progress
+from mmr1.types import Sample
 from mmr1.vision.images import image_size
 
 
-def shares(words: Sequence[str]) -> dict[str, float]:
-    """``["train=0.9", "eval=0.1"]`` as a dictionary.
+def keep(path: Path, output: Path, expression: str) -> tuple[int, int]:
+    """Write the records that satisfy a rule; returns how many, and of how many.
 
     Raises:
-        ValueError: A word is not of that form.
+        ValueError: The rule is not valid, a record cannot be used, or the output exists.
     """
-    parsed: dict[str, float] = {}
-    for word in words:
-        name, _, share = word.rpartition("=")
-        try:
-            parsed[name] = float(share)
-        except ValueError:
-            name = ""
-        if not name or parsed[name] <= 0:
-            raise ValueError(f"'{word}' is not of the form name=share, as in train=0.9")
-    return parsed
+    rule(expression)
+    check_new(output)
+    files = record_files(path)
+    kept = total = 0
+    ids: list[array[int]] = []
+    extra = repeat((expression, output.parent))
+    with atomic_binary(output) as (file,):
+        for lines, hashes, count in each_piece(carry_kept, files, "filtering", extra):
+            file.write(lines)
+            ids.append(hashes)
+            kept, total = kept + len(hashes), total + count
+        refuse_empty(path, total)
+        refuse_repeated_ids(path, files, ids)
+    return kept, total
 
 
-def split(
-    samples: Sequence[Sample], shares: Mapping[str, float], seed: int
-) -> dict[str, list[Sample]]:
-    """Splits with these shares; samples with the same image go into the same split.
+def carry_kept(piece: Piece, expression: str, folder: Path) -> tuple[bytes, array[int], int]:
+    """Lines of the records of a piece that satisfy the rule, hashes of their ids, and the total."""
+    matches = rule(expression)
+    lines, ids, total = bytearray(), array("Q"), 0
+    for _, row, sample in rows_of(piece):
+        total += 1
+        if matches(sample):
+            ids.append(hash64(sample.id))
+            lines += carried(row, piece.path.parent, folder)
+    return bytes(lines), ids, total
+
+
+def keep_band(
+    path: Path,
+    output: Path,
+    expression: str | None,
+    server: Server,
+    count: int,
+    band: tuple[float, float],
+) -> tuple[int, int]:
+    """Write the records whose pass rate is in the band, with the rate in ``meta``.
+
+    Args:
+        path: A record file, or a folder of them.
+        output: The record file to write.
+        expression: A rule that they also satisfy; None for none.
+        server: Answers the questions.
+        count: Answers to each.
+        band: The lowest and the highest pass rate.
+
+    Returns:
+        How many records were written, and of how many.
 
     Raises:
-        ValueError: The shares do not add up to 1.
+        ValueError: As :func:`keep`; or the server fails.
     """
-    if abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) <= 0:
-        raise ValueError(f"the shares {dict(shares)} do not add up to 1")
-    groups = _by_picture(samples)
-    random.Random(seed).shuffle(groups)
-    result: dict[str, list[Sample]] = {name: [] for name in shares}
-    for group in groups:
-        total = sum(map(len, result.values())) + len(group)
-        name = max(shares, key=lambda n: shares[n] * total - len(result[n]))
-        result[name].extend(group)
-    return result
+    matches = rule(expression) if expression is not None else lambda sample: True
+    check_new(output)
+    files = record_files(path)
+    kept = total = 0
+
+    def asked() -> Iterator[tuple[Path, Any, Sample]]:
+        nonlocal total
+        for piece in pieces(files):
+            for _, row, sample in rows_of(piece):
+                total += 1
+                if matches(sample):
+                    yield piece.path, row, sample
+
+    ids: list[array[int]] = [array("Q")]
+    with atomic_binary(output) as (file,), Progress("sampling answers", "samples") as progress:
+        records, samples = tee(asked())
+        rates = pass_rates((sample for _, _, sample in samples), server, count)
+        for (source, row, sample), rate in zip(records, rates, strict=True):
+            progress.advance(1)
+            if band[0] <= rate <= band[1]:
+                row.setdefault("meta", {})["pass_rate"] = rate
+                file.write(carried(row, source.parent, output.parent))
+                ids[0].append(hash64(sample.id))
+                kept += 1
+        refuse_empty(path, total)
+        refuse_repeated_ids(path, files, ids)
+    return kept, total
 
 
-def _by_picture(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Groups of samples that share media, directly or through other samples."""
-    group_of: dict[str, list[Sample]] = {}
-    for sample in samples:
-        keys = {m.digest() for m in sample.media} or {sample.id}
-        merged = [sample]
-        for group in {id(g): g for k in keys if (g := group_of.get(k)) is not None}.values():
-            merged = [*group, *merged]
-        for member in merged:
-            for key in {m.digest() for m in member.media} or {member.id}:
-                group_of[key] = merged
-    return list({id(g): g for g in group_of.values()}.values())
-
-
-def mix(
-    sources: Mapping[str, Sequence[Sample]], shares: Mapping[str, float], count: int, seed: int
-) -> list[Sample]:
-    """``count`` samples from several datasets by share, without repeats.
-
-    Raises:
-        ValueError: A source is too small for its share.
-    """
-    total = sum(shares.values())
-    count_so_far, share = 0, 0.0
-    mixed: list[Sample] = []
-    for name, samples in sources.items():
-        # The cumulated share is rounded, so that the counts of all sources add up to ``count``.
-        share += shares[name]
-        count_of_source = round(count * share / total) - count_so_far
-        count_so_far += count_of_source
-        if count_of_source > len(samples):
-            raise ValueError(
-                f"{name} has {len(samples)} samples; its share needs {count_of_source}"
-            )
-        for sample in random.Random(f"{seed}/{name}").sample(list(samples), count_of_source):
-            mixed.append(
-                Sample(
-                    f"{Path(name).stem}/{sample.id}", sample.messages, sample.answer, sample.task,
-                    sample.source, sample.meta,
-                )
-            )  # fmt: skip
-    random.Random(seed).shuffle(mixed)
-    return mixed
-
-
+@lru_cache(maxsize=8)
 def rule(expression: str) -> Callable[[Sample], bool]:
-    """A predicate on samples from a jinja expression.
+    """A predicate on samples from a jinja expression, compiled once per process.
 
     Its variables are ``id``, ``task``, ``source``, ``answer``, ``question``, ``images``,
     ``videos``, ``width`` and ``height`` (of the first image) and ``meta``.
@@ -139,38 +151,3 @@ def _variables(sample: Sample) -> dict[str, object]:
         "height": height,
         "meta": dict(sample.meta),
     }
-
-
-def save(path: Path, samples: Sequence[Sample]) -> None:
-    """Write records; media outside the folder of the new file are linked or copied into it.
-
-    Raises:
-        ValueError: The file exists, or its name does not end in ``.jsonl``.
-    """
-    if path.suffix != ".jsonl":
-        raise ValueError(f"{path}: records are JSON Lines; name the output {path.name}.jsonl")
-    if path.exists():
-        raise ValueError(f"{path} exists; remove it or name another output")
-    write_records(path, [_beside(sample, path.parent) for sample in samples])
-
-
-def _beside(sample: Sample, folder: Path) -> Sample:
-    def stored(ref: MediaRef) -> MediaRef:
-        home = folder.resolve()
-        if ref.path is None or ref.path.resolve().is_relative_to(home):
-            return ref
-        digest = hashlib.sha256(ref.read()).hexdigest()
-        path = folder / "media" / digest[:2] / f"{digest[:32]}{ref.path.suffix}"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(ref.path, path)
-            except OSError:  # another file system, or one without hard links
-                write_bytes(path, ref.read())
-        return MediaRef(ref.kind, path, None, ref.size, ref.options)
-
-    messages = tuple(
-        Message(m.role, tuple(p if isinstance(p, TextPart) else stored(p) for p in m.parts))
-        for m in sample.messages
-    )
-    return Sample(sample.id, messages, sample.answer, sample.task, sample.source, sample.meta)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
 
+from datasets_prep.outputs import refuse_empty
+from datasets_prep.record_files import each_piece, record_files, rows_of
+from mmr1.data.lines import Piece
 from mmr1.types import MediaRef, Sample
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, tokens
 from mmr1.vision.images import image_size
@@ -17,28 +22,54 @@ from mmr1.vision.videos import sampled_grid
 
 @dataclass
 class Stats:
-    """Statistics of a dataset, with one entry per sample or medium."""
+    """Statistics of a dataset: how often each value occurs."""
 
+    samples: int = 0
     tasks: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
     media: Counter[str] = field(default_factory=Counter)
     answers: Counter[str] = field(default_factory=Counter)
-    vision_tokens: list[int] = field(default_factory=list)
-    question_characters: list[int] = field(default_factory=list)
-    sizes: list[tuple[int, int]] = field(default_factory=list)
+    vision_tokens: Counter[int] = field(default_factory=Counter)
+    question_characters: Counter[int] = field(default_factory=Counter)
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def add(self, other: Stats) -> None:
+        """Count what the other counted."""
+        self.samples += other.samples
+        for mine, theirs in (
+            (getattr(self, name), getattr(other, name)) for name in vars(self) if name != "samples"
+        ):
+            mine.update(theirs)
 
 
-def collect(samples: Sequence[Sample], budget: PixelBudget, video: VideoBudget) -> Stats:
-    """The statistics of the samples; of media only the headers are read."""
+def collect(path: Path, budget: PixelBudget, video: VideoBudget) -> Stats:
+    """The statistics of the records; of media only the headers are read.
+
+    Raises:
+        ValueError: A record cannot be used, or there is none.
+    """
     stats = Stats()
-    for sample in samples:
+    extra = repeat((budget, video))
+    for part in each_piece(collect_piece, record_files(path), f"reading {path.name}", extra):
+        stats.add(part)
+    refuse_empty(path, stats.samples)
+    return stats
+
+
+def collect_piece(piece: Piece, budget: PixelBudget, video: VideoBudget) -> Stats:
+    """The statistics of the records of a piece."""
+    stats = Stats()
+    for _, _, sample in rows_of(piece):
+        stats.samples += 1
         stats.tasks[sample.task or "none"] += 1
         stats.sources[sample.source or "none"] += 1
         stats.media[media_class(sample.media)] += 1
         stats.answers[answer_class(sample.answer)] += 1
-        stats.question_characters.append(len(sample.question))
-        stats.vision_tokens.append(vision_tokens(sample, budget, video))
-        stats.sizes += [ref.size or image_size(ref) for ref in sample.media if ref.kind == "image"]
+        stats.question_characters[len(sample.question)] += 1
+        stats.vision_tokens[vision_tokens(sample, budget, video)] += 1
+        stats.sizes.update(
+            ref.size or image_size(ref) for ref in sample.media if ref.kind == "image"
+        )
     return stats
 
 
@@ -77,30 +108,47 @@ def answer_class(answer: object) -> str:
     return "number"
 
 
-def summary(values: Sequence[int]) -> str:
-    """Minimum, median, 95th percentile and maximum."""
-    if not values:
+def summary(counts: Mapping[int, int]) -> str:
+    """Minimum, median, 95th percentile and maximum of values that occur so often."""
+    if not counts:
         return "-"
-    low, middle, high, top = np.percentile(values, [0, 50, 95, 100])
+    low, middle, high, top = (percentile(counts, share) for share in (0, 0.5, 0.95, 1))
     return f"min {low:,.0f}  median {middle:,.0f}  p95 {high:,.0f}  max {top:,.0f}"
 
 
-def rows(stats: Stats, total: int) -> list[tuple[str, str]]:
+def percentile(counts: Mapping[int, int], share: float) -> float:
+    """The value below which this share of the values lies, interpolated as numpy does."""
+    values = sorted(counts)
+    ends = np.cumsum([counts[value] for value in values])
+    place = share * (int(ends[-1]) - 1)
+    below, above = (
+        values[int(np.searchsorted(ends, at, side="right"))]
+        for at in (math.floor(place), math.ceil(place))
+    )
+    return below + (above - below) * (place - math.floor(place))
+
+
+def rows(stats: Stats) -> list[tuple[str, str]]:
     """The statistics as rows of a table."""
 
     def counted(counter: Counter[str]) -> str:
         return ", ".join(f"{name}: {count:,}" for name, count in counter.most_common(8))
 
+    widths: Counter[int] = Counter()
+    heights: Counter[int] = Counter()
+    for (width, height), count in stats.sizes.items():
+        widths[width] += count
+        heights[height] += count
     return [
-        ("samples", f"{total:,}"),
+        ("samples", f"{stats.samples:,}"),
         ("tasks", counted(stats.tasks)),
         ("sources", counted(stats.sources)),
         ("media", counted(stats.media)),
         ("answers", counted(stats.answers)),
         ("vision tokens", summary(stats.vision_tokens)),
         ("question characters", summary(stats.question_characters)),
-        ("image width", summary([w for w, _ in stats.sizes])),
-        ("image height", summary([h for _, h in stats.sizes])),
+        ("image width", summary(widths)),
+        ("image height", summary(heights)),
     ]
 
 
@@ -110,7 +158,10 @@ def draw(stats: Stats, path: Path) -> None:
 
     figure = Figure(figsize=(10, 7), layout="constrained")
     axes = figure.subplots(2, 2)
-    axes[0, 0].hist(stats.vision_tokens, bins=40)
+    tokens_of_sample = stats.vision_tokens
+    axes[0, 0].hist(
+        list(tokens_of_sample), bins=40, weights=[float(n) for n in tokens_of_sample.values()]
+    )
     axes[0, 0].set(title="vision tokens per sample", xlabel="tokens", ylabel="samples")
     if stats.sizes:
         axes[0, 1].scatter(*zip(*stats.sizes, strict=True), s=8, alpha=0.4)

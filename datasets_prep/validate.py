@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from datasets_prep.manifest import content_hashes, media_hash, read_manifest
-from datasets_prep.progress import Progress
 from datasets_prep.record_checks import check_sample
-from datasets_prep.record_files import record_files
-from mmr1.data.record import decode, parse_json, read_lines
+from datasets_prep.record_files import each_piece, find_ids, record_files, row_of
+from mmr1.data.ids import hash64, repeated
+from mmr1.data.lines import Piece, line_numbers
+from mmr1.data.record import decode
 
 Problem = tuple[str, str]
 """``(location, what is wrong)``."""
@@ -23,30 +29,66 @@ def validate(path: Path) -> tuple[int, list[Problem]]:
     """
     total, problems = 0, list(_check_manifest(path)) if path.is_dir() else []
     for file in record_files(path):
-        lines = list(read_lines(file))
-        total += len(lines)
-        ids: dict[str, int] = {}
-        with Progress(f"validating {file.name}", "records", len(lines)) as progress:
-            for number, line in lines:
-                problem = _problem(line, file.parent, ids, number)
-                if problem is not None:
-                    problems.append((f"{file}:{number}", problem))
-                progress.advance(1)
-        if not lines:
-            problems.append((str(file), "holds no records"))
+        count, found = _check_file(file)
+        total += count
+        problems += found or ([] if count else [(str(file), "holds no records")])
     return total, problems
 
 
-def _problem(line: str, root: Path, ids: dict[str, int], number: int) -> str | None:
-    try:
-        sample = decode(parse_json(line), root)
-        if sample.id in ids:
-            return f"the id '{sample.id}' appears on line {ids[sample.id]} already"
-        ids[sample.id] = number
-        check_sample(sample)
-    except ValueError as error:
-        return str(error)
-    return None
+@dataclass
+class Checked:
+    """What was found in a piece of a record file.
+
+    Attributes:
+        count: Its records.
+        problems: ``(position of the line, what is wrong)``.
+        ids: Hashes of the ids.
+    """
+
+    count: int = 0
+    problems: list[tuple[int, str]] = field(default_factory=list)
+    ids: array[int] = field(default_factory=lambda: array("Q"))
+
+
+def _check_file(file: Path) -> tuple[int, list[Problem]]:
+    pieces = list(each_piece(check_piece, [file], f"validating {file.name}"))
+    problems = [problem for piece in pieces for problem in piece.problems]
+    ids = np.concatenate([np.array([], np.uint64), *(piece.ids for piece in pieces)])
+    problems += _repeated_ids(file, ids)
+    lines = line_numbers(file, [position for position, _ in problems])
+    located = [(f"{file}:{lines[position]}", what) for position, what in sorted(problems)]
+    return sum(piece.count for piece in pieces), located
+
+
+def check_piece(piece: Piece) -> Checked:
+    """Check the records of a piece, but for ids that other pieces have too."""
+    checked = Checked()
+    for position, line in piece.lines():
+        checked.count += 1
+        try:
+            sample = decode(row_of(line, position), piece.path.parent)
+            checked.ids.append(hash64(sample.id))
+            check_sample(sample)
+        except ValueError as error:
+            checked.problems.append((position, str(error)))
+    return checked
+
+
+def _repeated_ids(file: Path, hashes: np.ndarray) -> list[tuple[int, str]]:
+    twice = frozenset(repeated(hashes).tolist())
+    if not twice:
+        return []
+    first: dict[str, int] = {}
+    later: list[tuple[int, str]] = []
+    for found in each_piece(find_ids, [file], "looking up repeated ids", repeat((twice,))):
+        for position, name in found:
+            if first.setdefault(name, position) != position:
+                later.append((position, name))
+    lines = line_numbers(file, [first[name] for _, name in later])
+    return [
+        (position, f"the id '{name}' appears on line {lines[first[name]]} already")
+        for position, name in later
+    ]
 
 
 def _check_manifest(folder: Path) -> list[Problem]:

@@ -6,12 +6,14 @@ import errno
 import io
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
 
+DRAFT = ".tmp"
 OPEN_MODE = 0o666
 """Readable and writable for all; the umask takes from it."""
 
@@ -95,7 +97,7 @@ class _Draft:
 @contextmanager
 def _draft(path: Path, mode: int) -> Iterator[_Draft]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{DRAFT}")
     descriptor = _unnamed(path.parent, mode)
     named = descriptor is None
     if descriptor is None:
@@ -120,6 +122,31 @@ def _unnamed(folder: Path, mode: int) -> int | None:
         if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             return None
         raise
+
+
+def is_draft(path: Path) -> bool:
+    """Whether a kill may have left this file behind, on a file system without unnamed ones."""
+    return path.name.startswith(".") and path.name.endswith(DRAFT)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which gets its name when the block ends without an error.
+
+    Args:
+        path: New, or an empty folder. What an earlier, killed process began to fill is removed.
+    """
+    staging = path.with_name(f".{path.name}.making")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+        if path.exists():
+            path.rmdir()
+        staging.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _sync_folder(folder: Path) -> None:

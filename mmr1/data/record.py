@@ -178,14 +178,18 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise ValueError(f"{path}:{number}: not UTF-8 text: {error.reason}") from error
 
 
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse)
+
+
 def parse_json(text: str) -> Any:
     """Strict JSON: NaN and infinities raise ValueError, because other readers refuse them."""
 
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not a JSON number")
-
     try:
-        return json.loads(text, parse_constant=refuse)
+        return _STRICT.decode(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -35,7 +37,7 @@ def resolve_media(root: Path, name: str) -> Path:
         ValueError: It is outside the root, missing, or not a regular file.
     """
     path = confine(root, name)
-    if not path.is_file():
+    if not os.path.isfile(path):  # noqa: PTH113 - once for every medium of every row
         what = "is not a regular file" if path.exists() else "does not exist"
         raise ValueError(
             f"media file '{name}' {what} under {root}; restore it, or set the media root "
@@ -46,14 +48,29 @@ def resolve_media(root: Path, name: str) -> Path:
 
 def confine(root: Path, name: str) -> Path:
     """``root / name`` with symlinks resolved. Raises ValueError when that leaves the root."""
-    root = root.resolve()
+    home = _real_folder(str(root))
     try:
-        path = (root / local_name(name)).resolve()
+        path = Path(_real_path(os.path.join(home, local_name(name))))  # noqa: PTH118
     except (OSError, RuntimeError) as error:  # a loop of symlinks, a name too long
         raise ValueError(f"media path '{name[:200]}': {error}") from error
-    if not path.is_relative_to(root):
+    if not path.is_relative_to(home):
         raise ValueError(
-            f"media path '{name}' leads outside {root}; move the file under it, or set the media "
+            f"media path '{name}' leads outside {home}; move the file under it, or set the media "
             "root (data.media_root) to a folder that holds all media"
         )
     return path
+
+
+def _real_path(path: str) -> str:
+    """The path with symlinks resolved: those of its folder once per process."""
+    folder, name = os.path.split(path)
+    if name in ("", ".", ".."):
+        return str(Path(path).resolve())
+    path = os.path.join(_real_folder(folder), name)  # noqa: PTH118
+    return str(Path(path).resolve()) if os.path.islink(path) else path  # noqa: PTH114
+
+
+@lru_cache(maxsize=65536)
+def _real_folder(folder: str) -> str:
+    """A folder with symlinks resolved. Folders must not move while a process reads records."""
+    return str(Path(folder).resolve())

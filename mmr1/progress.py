@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 EVERY_S = 10.0
@@ -34,7 +33,7 @@ class Progress:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn(self._unit),
-                TimeElapsedColumn(),
+                TimeRemainingColumn(elapsed_when_finished=True),
             )
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task(self._what, total=self._total)
@@ -51,11 +50,6 @@ class Progress:
             of = f" of {self._total:,}" if self._total else ""
             print(f"{self._what}: {self._done:,}{of} {self._unit}", file=sys.stderr)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()

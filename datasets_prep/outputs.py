@@ -1,0 +1,64 @@
+"""What the commands that write record files have in common: their shares, checks and ids."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets_prep.record_files import each_piece, find_ids
+from mmr1.data.ids import repeated
+
+
+def shares(words: Sequence[str]) -> dict[str, float]:
+    """``["train=0.9", "eval=0.1"]`` as a dictionary.
+
+    Raises:
+        ValueError: A word is not of that form.
+    """
+    parsed: dict[str, float] = {}
+    for word in words:
+        name, _, share = word.rpartition("=")
+        try:
+            parsed[name] = float(share)
+        except ValueError:
+            name = ""
+        if not name or parsed[name] <= 0:
+            raise ValueError(f"'{word}' is not of the form name=share, as in train=0.9")
+    return parsed
+
+
+def check_new(path: Path) -> None:
+    """Refuse an output that exists, or whose name does not end in ``.jsonl``."""
+    if path.suffix != ".jsonl":
+        raise ValueError(f"{path}: records are JSON Lines; name the output {path.name}.jsonl")
+    if path.exists():
+        raise ValueError(f"{path} exists; remove it or name another output")
+
+
+def refuse_empty(path: Path, count: int) -> None:
+    """Raise ValueError if a dataset has no records."""
+    if not count:
+        raise ValueError(f"{path} holds no records; check the path or make the dataset again")
+
+
+def refuse_repeated_ids(path: Path, files: Sequence[Path], hashes: Sequence[array[int]]) -> None:
+    """Raise ValueError if an id appears twice in the files, whose hashes are given."""
+    twice = frozenset(repeated(joined(hashes)).tolist()) if hashes else frozenset()
+    if not twice:
+        return
+    seen: set[str] = set()
+    for found in each_piece(find_ids, files, "looking up repeated ids", repeat((twice,))):
+        for _, name in found:
+            if name in seen:
+                raise ValueError(f"{path}: the id '{name}' appears twice; ids must be unique")
+            seen.add(name)
+
+
+def joined(arrays: Iterable[Any]) -> np.ndarray:
+    """One array of several; an empty one of none."""
+    return np.concatenate([np.array([], np.uint8), *map(np.asarray, arrays)])

@@ -1,0 +1,91 @@
+"""Split a dataset: record files that share no image and no video."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+
+from datasets_prep.carry import carried
+from datasets_prep.groups import group_of_record, parts
+from datasets_prep.outputs import check_new, joined, refuse_empty, refuse_repeated_ids
+from datasets_prep.record_files import content_digest, each_piece, record_files, row_of, rows_of
+from mmr1.data.ids import hash64
+from mmr1.data.lines import Piece
+from mmr1.files import atomic_binary, atomic_folder
+
+
+@dataclass
+class Keys:
+    """Of the records of a piece: hashes of their ids and of their media.
+
+    Attributes:
+        ids: ``[records]``.
+        media: Of one record after the other; of a record without media its id's.
+        counts: ``[records]``, how many of ``media`` are each record's.
+    """
+
+    ids: array[int] = field(default_factory=lambda: array("Q"))
+    media: array[int] = field(default_factory=lambda: array("Q"))
+    counts: array[int] = field(default_factory=lambda: array("I"))
+
+
+def split(path: Path, shares: Mapping[str, float], output: Path, seed: int) -> dict[Path, int]:
+    """Write a record file for every share; returns the number of records of each.
+
+    Samples with the same image or video go into the same split. The records keep their order. All
+    files appear together.
+
+    Raises:
+        ValueError: The shares do not add up to 1, a record cannot be used, or a file exists.
+    """
+    if abs(sum(shares.values()) - 1) > 1e-6 or min(shares.values()) <= 0:
+        raise ValueError(f"the shares {dict(shares)} do not add up to 1")
+    names = [f"{name}.jsonl" for name in shares]
+    for name in names:
+        check_new(output / name)
+    files = record_files(path)
+    keyed = list(each_piece(keys_of, files, f"reading {path.name}"))
+    refuse_repeated_ids(path, files, [piece.ids for piece in keyed])
+    refuse_empty(path, sum(len(piece.ids) for piece in keyed))
+    groups = group_of_record(joined(k.media for k in keyed), joined(k.counts for k in keyed))
+    part = parts(groups, list(shares.values()), seed)
+    bounds = np.cumsum([len(piece.ids) for piece in keyed])[:-1]
+    if output.exists() and any(output.iterdir()):
+        _write_parts(files, np.split(part, bounds), [output / name for name in names])
+    else:
+        with atomic_folder(output) as folder:
+            _write_parts(files, np.split(part, bounds), [folder / name for name in names])
+    sizes = np.bincount(part, minlength=len(names)).tolist()
+    return {output / name: size for name, size in zip(names, sizes, strict=True)}
+
+
+def keys_of(piece: Piece) -> Keys:
+    """What decides into which split the records of a piece go."""
+    keys = Keys()
+    for _, _, sample in rows_of(piece):
+        keys.ids.append(hash64(sample.id))
+        media = [hash64(content_digest(ref)) for ref in sample.media] or [keys.ids[-1]]
+        keys.media.extend(media)
+        keys.counts.append(len(media))
+    return keys
+
+
+def _write_parts(files: Sequence[Path], part: Sequence[np.ndarray], targets: list[Path]) -> None:
+    extra = zip(part, repeat(len(targets)), repeat(targets[0].parent))
+    with atomic_binary(*targets) as outputs:
+        for blocks in each_piece(carry_parts, files, "writing", extra):
+            for output, block in zip(outputs, blocks, strict=True):
+                output.write(block)
+
+
+def carry_parts(piece: Piece, part: np.ndarray, count: int, folder: Path) -> list[bytes]:
+    """The lines of a piece by their parts, for record files in ``folder``."""
+    blocks = [bytearray() for _ in range(count)]
+    for (position, line), number in zip(piece.lines(), part.tolist(), strict=True):
+        blocks[number] += carried(row_of(line, position), piece.path.parent, folder)
+    return [bytes(block) for block in blocks]

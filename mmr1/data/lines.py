@@ -1,0 +1,95 @@
+"""JSON Lines files in pieces of whole lines, so that several processes read one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PIECE = 1 << 20
+"""Bytes of a piece: some thousand records of text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The whole lines of a file from byte ``start`` to byte ``end``."""
+
+    path: Path
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.end - self.start
+
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """``(position of its first byte in the file, line)``, blank lines left out."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            position = self.start
+            for line in file.read(self.size).split(b"\n"):
+                if line.strip():
+                    yield position, line
+                position += len(line) + 1
+
+
+def pieces(paths: Iterable[Path], size: int = PIECE) -> Iterator[Piece]:
+    """All lines of the files, in pieces of about ``size`` bytes.
+
+    Raises:
+        ValueError: A file is missing.
+    """
+    for path in paths:
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file; check the path (data.train, data.eval)")
+        total = path.stat().st_size
+        with path.open("rb") as file:
+            start = 0
+            while start < total:
+                file.seek(min(start + size, total))
+                file.readline()
+                yield Piece(path, start, file.tell())
+                start = file.tell()
+
+
+def text_of(line: bytes, position: int) -> str:
+    """A line as text; without the byte-order mark at the beginning of a file.
+
+    Raises:
+        ValueError: It is not UTF-8.
+    """
+    try:
+        return line.decode("utf-8-sig" if position == 0 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 text: {error.reason}") from error
+
+
+def line_numbers(path: Path, positions: Iterable[int]) -> dict[int, int]:
+    """The number, from 1, of the line that begins at each of these bytes."""
+    numbers: dict[int, int] = {}
+    number, block_start, block = 1, 0, b""
+    with path.open("rb") as file:
+        done = 0
+        for position in sorted(set(positions)):
+            while position > block_start + len(block):
+                number += block.count(b"\n", done)
+                block_start, done = block_start + len(block), 0
+                if not (block := file.read(PIECE)):
+                    raise IndexError(f"{path} has no byte {position}")
+            number += block.count(b"\n", done, position - block_start)
+            done = position - block_start
+            numbers[position] = number
+    return numbers
+
+
+def total_size(paths: Iterable[Path]) -> int:
+    """Bytes of the files together."""
+    return sum(os.path.getsize(path) for path in paths)  # noqa: PTH202
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """What tells that a file is no longer the one it was: its size, its time and its inode."""
+    facts = os.stat(path)  # noqa: PTH116 - once for every record
+    return facts.st_size, facts.st_mtime_ns, facts.st_ino

@@ -1,0 +1,84 @@
+"""Work over many pieces on all cores: results in order, a bounded number of them in memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from mmr1.lifetime import die_with
+
+T = TypeVar("T")
+ALONE_S = 1.0
+"""Seconds that this process works alone. Processes take about as long to start."""
+PENDING = 2
+"""Pieces per process that are handed out and not yet used."""
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    function: Callable[..., T],
+    jobs: Iterable[tuple[Any, ...]],
+    workers: int | None = None,
+    alone_s: float = ALONE_S,
+) -> Iterator[T]:
+    """``function(*job)`` of every job, in their order.
+
+    The function runs in this process for a moment, and in processes if there is more to do. So
+    small work starts none. It runs in a main thread, at any place.
+
+    Args:
+        function: Of a module, so that a process can import it.
+        jobs: Its arguments; taken as they are needed.
+        workers: Processes; one per core by default. With 1, everything runs here.
+        alone_s: Seconds before processes are started.
+
+    Raises:
+        ValueError: A process was killed, as Linux does when memory runs out.
+    """
+    workers = workers or cores()
+    waiting = iter(jobs)
+    end = time.monotonic() + alone_s
+    for job in waiting:
+        if workers > 1 and time.monotonic() >= end:
+            yield from _in_processes(function, chain([job], waiting), workers)
+            return
+        yield function(*job)
+
+
+def _in_processes(
+    function: Callable[..., T], jobs: Iterable[tuple[Any, ...]], workers: int
+) -> Iterator[T]:
+    # Spawned, not forked: nothing of this process (threads, open files) leaks into the workers.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent, (os.getpid(),))
+    pending: deque[Future[T]] = deque()
+    try:
+        for job in jobs:
+            pending.append(pool.submit(function, *job))
+            if len(pending) > PENDING * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a worker process was killed; if memory ran out, use fewer of them"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Leave Ctrl-C to the parent, and make the worker end when the parent is killed (Linux)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with(parent)
