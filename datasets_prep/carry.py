@@ -46,25 +46,29 @@ def _paths(
 
 def _carried_medium(root: Path, name: str, folder: Path) -> str:
     path = resolve_media(root, name)
-    return _place(path, stamp(path), folder)
+    return _place(str(path), stamp(path), str(folder))
 
 
 @lru_cache(maxsize=1 << 16)
-def _place(path: Path, _stamp: tuple[int, ...], folder: Path) -> str:
+def _place(file: str, _stamp: tuple[int, ...], into: str) -> str:
     """The path of a medium relative to the folder, into which it is brought if need be."""
+    path, folder = Path(file), Path(into)
     home = folder.resolve()
     if path.is_relative_to(home):
         return path.relative_to(home).as_posix()
     if path.name.endswith(".frames.json"):
         return copy_frames(path, folder).relative_to(folder).as_posix()
-    ref = MediaRef("image", path)
-    digest = content_digest(ref).hex()
+    digest = content_digest(MediaRef("image", path)).hex()
     target = folder / "media" / digest[:2] / f"{digest[:32]}{path.suffix}"
     target.parent.mkdir(parents=True, exist_ok=True)
+    _link_or_copy(path, target)
+    return target.relative_to(folder).as_posix()
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
     try:
         os.link(path, target)
     except FileExistsError:
         pass
     except OSError:  # another file system, or one without hard links
-        write_bytes(target, ref.read())
-    return target.relative_to(folder).as_posix()
+        write_bytes(target, path.read_bytes())

@@ -24,12 +24,12 @@ def check_sample(sample: Sample) -> None:
 def _size(ref: MediaRef) -> tuple[int, int]:
     """The size of a medium that decodes; a picture of many records is decoded once per process."""
     if ref.kind == "image" and ref.path is not None:
-        return _size_of_image(ref.path, ref.size, stamp(ref.path))
+        return _size_of_image(str(ref.path), ref.size, stamp(ref.path))
     return check_media(ref)
 
 
 @lru_cache(maxsize=1 << 16)
 def _size_of_image(
-    path: Path, size: tuple[int, int] | None, _stamp: tuple[int, ...]
+    path: str, size: tuple[int, int] | None, _stamp: tuple[int, ...]
 ) -> tuple[int, int]:
-    return check_media(MediaRef("image", path, None, size))
+    return check_media(MediaRef("image", Path(path), None, size))

@@ -117,10 +117,10 @@ def content_digest(ref: MediaRef) -> bytes:
     """SHA-256 of a medium's encoded bytes. A file is read once per process."""
     if ref.path is None:
         return hashlib.sha256(ref.read()).digest()
-    return _file_digest(ref.path, stamp(ref.path))
+    return _file_digest(str(ref.path), stamp(ref.path))
 
 
 @lru_cache(maxsize=1 << 16)
-def _file_digest(path: Path, _stamp: tuple[int, ...]) -> bytes:
-    with path.open("rb") as file:
+def _file_digest(path: str, _stamp: tuple[int, ...]) -> bytes:
+    with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()

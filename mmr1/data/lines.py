@@ -91,5 +91,5 @@ def total_size(paths: Iterable[Path]) -> int:
 
 def stamp(path: Path) -> tuple[int, ...]:
     """What tells that a file is no longer the one it was: its size, its time and its inode."""
-    facts = os.stat(path)  # noqa: PTH116 - once for every record
+    facts = os.stat(str(path))  # noqa: PTH116 - once for every medium of every record
     return facts.st_size, facts.st_mtime_ns, facts.st_ino

@@ -37,7 +37,7 @@ def resolve_media(root: Path, name: str) -> Path:
         ValueError: It is outside the root, missing, or not a regular file.
     """
     path = confine(root, name)
-    if not os.path.isfile(path):  # noqa: PTH113 - once for every medium of every row
+    if not os.path.isfile(str(path)):  # noqa: PTH113 - strings: once for every medium of every row
         what = "is not a regular file" if path.exists() else "does not exist"
         raise ValueError(
             f"media file '{name}' {what} under {root}; restore it, or set the media root "
@@ -50,15 +50,15 @@ def confine(root: Path, name: str) -> Path:
     """``root / name`` with symlinks resolved. Raises ValueError when that leaves the root."""
     home = _real_folder(str(root))
     try:
-        path = Path(_real_path(os.path.join(home, local_name(name))))  # noqa: PTH118
+        path = _real_path(os.path.join(home, local_name(name)))  # noqa: PTH118
     except (OSError, RuntimeError) as error:  # a loop of symlinks, a name too long
         raise ValueError(f"media path '{name[:200]}': {error}") from error
-    if not path.is_relative_to(home):
+    if not f"{path}/".startswith(f"{home.rstrip('/')}/"):
         raise ValueError(
             f"media path '{name}' leads outside {home}; move the file under it, or set the media "
             "root (data.media_root) to a folder that holds all media"
         )
-    return path
+    return Path(path)
 
 
 def _real_path(path: str) -> str:
