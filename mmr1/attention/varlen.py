@@ -81,7 +81,7 @@ class Blocks:
 def _offsets(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
     """``[B + 1]`` int32 cumulative lengths, as the varlen kernels want them."""
     ends = torch.tensor([0, *lengths]).cumsum(0)
-    return ends.to(device=device, dtype=torch.int32)
+    return ends.to(torch.int32).to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)

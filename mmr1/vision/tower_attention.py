@@ -23,33 +23,38 @@ NAME = "mmr1_flash"
 class Windows:
     """Who attends to whom in one call of the tower, by the tensor of ends that a layer is given.
 
-    The layers share two: that of the windows, and that of whole images or frames.
+    The layers share two: that of the windows, and that of whole images or frames. Their lengths
+    are known before they are moved to the GPU, which would be waited for to read them there.
     """
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[torch.Tensor, Blocks]] = {}
 
+    def moved(self, ends: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """``ends`` ``[windows + 1]``, cumulative lengths from 0, on the device."""
+        lengths = tuple(ends.diff().tolist())
+        there = ends.to(device, non_blocking=True)
+        blocks = Blocks(lengths, lengths, causal=False, device=device)
+        self._made[id(there)] = there, blocks  # the tensor is kept, so its id stays its own
+        return there
+
     def blocks(self, ends: torch.Tensor) -> Blocks:
-        """``ends``: ``[windows + 1]``, cumulative lengths from 0."""
-        if id(ends) not in self._made:
-            lengths = tuple(ends.diff().tolist())
-            made = Blocks(lengths, lengths, causal=False, device=ends.device)
-            self._made[id(ends)] = ends, made  # the tensor is kept, so its id stays its own
+        """Of ends that ``moved`` gave."""
         return self._made[id(ends)][1]
 
 
-def arguments(tower: Any) -> dict[str, Windows]:
-    """What to call a tower with, beside its patches, so that windows go together."""
-    if not is_on_gpu(tower):
-        return {}
-    # It stays after the call, since checkpointed blocks run again in the backward pass; a new model
-    # made from this very configuration object would be refused by transformers, one loaded is not.
+def use(tower: Any) -> Windows:
+    """Set the tower to this attention; the windows to call it with.
+
+    It stays after the call, since checkpointed blocks run again in the backward pass; a new model
+    made from this very configuration object would be refused by transformers, one loaded is not.
+    """
     tower.config._attn_implementation = NAME
-    return {"windows": Windows()}
+    return Windows()
 
 
 def is_on_gpu(tower: Any) -> bool:
-    return tower.patch_embed.proj.weight.is_cuda
+    return tower.patch_embed.proj.weight.device.type != "cpu"
 
 
 def tower_attention(

@@ -42,7 +42,8 @@ def token_kl(
     """
     device = policy.hidden.device
     with torch.autocast(device.type, enabled=False):
-        forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64, device=device)
+        forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64)
+        forbidden = forbidden.to(device, non_blocking=True)
         return _TokenKl.apply(
             *(policy.hidden, policy.weight, reference.hidden, reference.weight),
             *(temperature, forbidden, chunk_elements),

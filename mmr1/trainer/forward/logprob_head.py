@@ -41,7 +41,8 @@ def token_logprobs(
         Two ``[N]`` float32 tensors.
     """
     with torch.autocast(hidden.device.type, enabled=False):  # it would round the logits
-        forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64, device=hidden.device)
+        forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64)
+        forbidden = forbidden.to(hidden.device, non_blocking=True)
         return _TokenLogprobs.apply(hidden, weight, targets, temperature, forbidden, chunk_elements)
 
 
@@ -118,7 +119,7 @@ def logits_of(
     """``[C, V]`` float32, divided by the temperature, forbidden tokens out of reach."""
     if hidden.dtype == weight.dtype == torch.float32:
         logits = hidden @ weight.T
-    elif hidden.is_cuda and hidden.dtype == weight.dtype:
+    elif hidden.device.type != "cpu" and hidden.dtype == weight.dtype:
         # Rounding logits to half precision would move log-probs by hundredths of a nat.
         logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)
     else:

@@ -7,6 +7,7 @@ reference, critic, reward model, SFT and DPO use the same one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from mmr1.trainer.forward.attention import NAME
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS, token_logprobs
-from mmr1.trainer.forward.packing import Packed, Read, pack
+from mmr1.trainer.forward.packing import Packed, PaddedRows, Read, pack
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores
 from mmr1.vision.families.family import ModelParts
 from mmr1.vision.families.loading import architecture_of, model_parts
@@ -52,12 +53,12 @@ def packed_scores(
     logprobs, entropy = token_logprobs(
         hidden, weight, packed.targets, temperature, forbidden_ids, chunk_elements
     )
-    rows = TokenScores(to_rows(logprobs, packed.mask), to_rows(entropy, packed.mask))
+    rows = TokenScores(to_rows(logprobs, packed.padded), to_rows(entropy, packed.padded))
     if reference is None:
         return rows
     policy = Distributions(hidden, weight)
     kl = token_kl(policy, reference, temperature, forbidden_ids, chunk_elements)
-    return replace(rows, kl=to_rows(kl, packed.mask))
+    return replace(rows, kl=to_rows(kl, packed.padded))
 
 
 @torch.no_grad()
@@ -74,7 +75,7 @@ def packed_hidden(
     groups: Sequence[GroupInput],
     read: Read = "before",
     features: FeatureCache | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, PaddedRows]:
     """Final hidden states of all completion tokens, for a head of one's own. Differentiable.
 
     Args:
@@ -82,16 +83,17 @@ def packed_hidden(
             at the token, the last one included (reward models).
 
     Returns:
-        ``[N, H]``, sequences in group order, and the ``[B, R]`` bool mask of their places;
-        ``to_rows`` brings ``[N]`` values there.
+        ``[N, H]``, sequences in group order, and their places in a padded batch; ``to_rows``
+        brings ``[N]`` values there.
     """
     packed = pack(groups, model_parts(model).placeholder_ids, model.device, read)
-    return _forward(model, packed, features), packed.mask
+    return _forward(model, packed, features), packed.padded
 
 
-def to_rows(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def to_rows(values: torch.Tensor, padded: PaddedRows) -> torch.Tensor:
     """``[N]`` values in completion order to ``[B, R]``, 0 beyond the ends."""
-    return values.new_zeros(mask.shape).masked_scatter(mask, values)
+    rows, places = padded.shape, padded.places
+    return values.new_zeros(math.prod(rows)).index_copy(0, places, values).view(rows)
 
 
 def _output_weight(parts: ModelParts) -> torch.Tensor:

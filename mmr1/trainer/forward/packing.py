@@ -20,6 +20,21 @@ from mmr1.vision.prepare import PreparedMedia
 Read = Literal["before", "at"]
 
 
+@dataclass(frozen=True, slots=True)
+class PaddedRows:
+    """A padded batch of completions and the places of their tokens.
+
+    Indices, not a mask: to select by a mask, a GPU is waited for until their number is known.
+
+    Attributes:
+        shape: ``(B, R)``.
+        places: ``[N]`` int64, in the flattened batch, in completion order.
+    """
+
+    shape: tuple[int, int]
+    places: torch.Tensor
+
+
 @dataclass(frozen=True)
 class Packed:
     """One packed sequence of T tokens, holding N completion tokens to be read.
@@ -31,7 +46,7 @@ class Packed:
         layout: Who attends to whom.
         rows: ``[N]`` int64, where the hidden state of each completion token is read; completions
             in order, and within them tokens in order.
-        mask: ``[B, R]`` bool, where those N values go in a padded batch.
+        padded: Where those N values go in a padded batch.
         targets: ``[N]`` int64, the completion tokens.
         media: Every image and video once, by digest.
         feature_rows: ``[F]`` int64, row in the concatenated features of ``media`` for each
@@ -43,7 +58,7 @@ class Packed:
     positions: torch.Tensor
     layout: AttentionLayout
     rows: torch.Tensor
-    mask: torch.Tensor
+    padded: PaddedRows
     targets: torch.Tensor
     media: tuple[PreparedMedia, ...]
     feature_rows: torch.Tensor
@@ -72,16 +87,20 @@ def pack(
     ids = torch.cat([p.prefix for p in segments] + [row for p in segments for row in p.suffixes])
     media, feature_rows, feature_slots = _place_media(groups, ids, placeholder_ids)
     completion_ids, mask = completion_batch(groups)
+
+    def there(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, non_blocking=True)
+
     return Packed(
-        ids=ids.to(device),
-        positions=_positions(segments).to(device),
+        ids=there(ids),
+        positions=there(_positions(segments)),
         layout=_layout(segments, device),
-        rows=_read_rows(segments, read).to(device),
-        mask=mask.to(device),
-        targets=completion_ids[mask].to(device),
+        rows=there(_read_rows(segments, read)),
+        padded=PaddedRows((len(mask), mask.shape[1]), there(mask.flatten().nonzero()[:, 0])),
+        targets=there(completion_ids[mask]),
         media=media,
-        feature_rows=feature_rows.to(device),
-        feature_slots=feature_slots.to(device),
+        feature_rows=there(feature_rows),
+        feature_slots=there(feature_slots),
     )
 
 

@@ -13,6 +13,7 @@ from mmr1.config import Config
 from mmr1.trainer.algorithms.losses import token_weights, value_loss
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.loading import build_packed_model, feature_cache
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import PackedScalarModel, load_scalar_model
@@ -129,7 +130,7 @@ class LocalCritic:
         assert experience.values is not None
         assert experience.returns is not None
         weights = token_weights(experience.completion_mask, "token-mean")
-        total = 0.0
+        sums = DeviceSums()
         for batch in batches:
             values = self._scalar_model.values(batch)
             own, old, returns = (
@@ -138,7 +139,8 @@ class LocalCritic:
             )
             loss = (own * value_loss(values, old, returns, self._clip)).sum()
             loss.backward()
-            total += float(loss.detach())
+            sums.add("loss", loss)
+        total = sums.read().get("loss", 0.0)
         check_finite(total)
         return total
 

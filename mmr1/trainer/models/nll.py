@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mmr1.trainer.algorithms.losses import token_weights
 from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.optimizer import check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.types import RolloutGroup
@@ -27,11 +28,12 @@ def add_nll_gradient(
     """
     packed_model = replace(packed_model, temperature=1.0)
     weights = token_weights(completion_mask(groups), "token-mean")
-    total = 0.0
+    sums = DeviceSums()
     for batch in packed_model.batches(groups):
         logprobs = packed_model.token_scores(batch).logprobs
         loss = -(weights[batch.rows, : logprobs.shape[1]].to(logprobs) * logprobs).sum()
         (coefficient * loss).backward()
-        total += float(loss.detach())
+        sums.add("loss", loss)
+    total = sums.read().get("loss", 0.0)
     check_finite(total)
     return total

@@ -89,9 +89,10 @@ class PackedModel:
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
         self.model.eval()
+        # Read from the device when all are done, so that it never waits.
+        done = [(b, self.token_scores(b).logprobs) for b in self.batches(groups)]
         logprobs = torch.zeros(completion_mask(groups).shape)
-        for batch in self.batches(groups):
-            of_batch = self.token_scores(batch).logprobs
+        for batch, of_batch in done:
             if batch.groups:
                 logprobs[batch.rows, : of_batch.shape[1]] = of_batch.cpu()
         return logprobs

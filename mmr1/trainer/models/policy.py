@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from mmr1.trainer.algorithms.importance_sampling import Correction, unit_weights
 from mmr1.trainer.algorithms.kl import k3
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import TokenScores
+from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
@@ -128,40 +128,51 @@ class LocalPolicy:
 
     def _accumulate(self, experience: Experience, batches: Sequence[MicroBatch]) -> StepStats:
         """Sum up the gradient over micro-batches; token means of what is logged."""
-        sums: dict[str, float] = defaultdict(float)
+        sums, tokens = DeviceSums(), 0
         for batch in batches:
             with record_function("mmr1/forward"):
                 scores = self._token_scores(batch)
             if not batch.groups:
                 (0 * scores.logprobs.sum()).backward()
                 continue
-            selected = _select_rows(experience, batch.rows, scores.logprobs)
-            inputs = _loss_inputs(selected, scores)
-            correction = self._correction(
-                inputs.old_logprobs,
-                selected.rollout_logprobs,
-                selected.completion_mask,
-            )
-            token_loss = self._algorithm.loss(inputs, correction)
-            loss = (selected.loss_weights * token_loss).sum()
-            # Ranks' gradients are averaged, and should be added up.
-            with record_function("mmr1/backward"):
-                (loss * self._packed_model.process_group.size).backward()
-            sums["loss"] += float(loss.detach())
-            sums["tokens"] += float(selected.completion_mask.sum())
-            logged = {**self._logged(inputs, selected), "rollout/is_weight": correction}
-            for name, values in logged.items():
-                sums[name] += float(values.detach()[selected.completion_mask].sum())
-            gap = (inputs.old_logprobs - selected.rollout_logprobs)[selected.completion_mask].abs()
-            widest = float(gap.max()) if len(gap) else 0.0
-            sums[WIDEST_GAP] = max(sums[WIDEST_GAP], widest)
-        stats = self._means(self._packed_model.process_group.total(sums))
+            tokens += self._accumulate_batch(experience, batch, scores, sums)
+        read = {"loss": 0.0, WIDEST_GAP: 0.0, **sums.read(), "tokens": float(tokens)}
+        stats = self._means(self._packed_model.process_group.total(read))
         if experience.demonstrations:
             ptx = add_nll_gradient(
                 self._packed_model, experience.demonstrations, experience.ptx_coef
             )
             stats["ptx_loss"] = ptx
         return stats
+
+    def _accumulate_batch(
+        self, experience: Experience, batch: MicroBatch, scores: TokenScores, sums: DeviceSums
+    ) -> int:
+        """Backward of one micro-batch, and what is logged of it; its number of tokens.
+
+        Nothing is read from the device, so that it never waits.
+        """
+        selected = _select_rows(experience, batch.rows, scores.logprobs)
+        counting = _counting_places(experience, batch.rows, scores.logprobs)
+        inputs = _loss_inputs(selected, scores)
+        correction = self._correction(
+            inputs.old_logprobs, selected.rollout_logprobs, selected.completion_mask
+        )
+        token_loss = self._algorithm.loss(inputs, correction)
+        loss = (selected.loss_weights * token_loss).sum()
+        # Ranks' gradients are averaged, and should be added up.
+        with record_function("mmr1/backward"):
+            (loss * self._packed_model.process_group.size).backward()
+        sums.add("loss", loss)
+        for name, values in {
+            **self._logged(inputs, selected),
+            "rollout/is_weight": correction,
+        }.items():
+            sums.add(name, values.detach().flatten()[counting].sum())
+        if len(counting):
+            gap = inputs.old_logprobs - selected.rollout_logprobs
+            sums.widen(WIDEST_GAP, gap.flatten()[counting].abs().max())
+        return len(counting)
 
     def _token_scores(self, batch: MicroBatch) -> TokenScores:
         """With the KL over the vocabulary where the loss asks for it."""
@@ -210,11 +221,24 @@ def _select_rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor)
 
     def cut(value: Any) -> Any:
         is_tensor = isinstance(value, torch.Tensor)
-        return value[rows, : like.shape[1]].to(like.device) if is_tensor else value
+        return (
+            value[rows, : like.shape[1]].to(like.device, non_blocking=True) if is_tensor else value
+        )
 
     return replace(
         experience, **{f.name: cut(getattr(experience, f.name)) for f in fields(experience)}
     )
+
+
+def _counting_places(
+    experience: Experience, rows: torch.Tensor, like: torch.Tensor
+) -> torch.Tensor:
+    """``[N]`` int64 indices into ``like`` ``[b, R]``, flattened: the tokens that count.
+
+    From the mask in main memory: the device would be waited for to know their number.
+    """
+    mask = experience.completion_mask[rows, : like.shape[1]]
+    return mask.flatten().nonzero()[:, 0].to(like.device, non_blocking=True)
 
 
 def _loss_inputs(selected: Experience, scores: TokenScores) -> LossInputs:

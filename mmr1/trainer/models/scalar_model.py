@@ -93,10 +93,10 @@ class PackedScalarModel:
 
     def values(self, batch: MicroBatch) -> torch.Tensor:
         """``[b, R]`` float32 of the batch's completions. Differentiable."""
-        hidden, mask = packed_hidden(
+        hidden, padded = packed_hidden(
             self.model.backbone, batch.groups, self.read, self.packed_model.features
         )
-        return to_rows(self.model.head(hidden.float())[:, 0], mask)
+        return to_rows(self.model.head(hidden.float())[:, 0], padded)
 
     @torch.no_grad()
     def group_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.packed import packed_hidden, packed_scores, to_rows
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import completion_batch
+from mmr1.trainer.forward.sequences import completion_batch, length_mask
 from mmr1.vision.features import FeatureCache, encode_media
 from tests.trainer.tiny_groups import family, group, image, new_model, video
 
@@ -220,18 +220,21 @@ def test_split_groups_add_up_to_the_whole(case):
 @pytest.mark.parametrize("read", ["before", "at"])
 def test_hidden_states_are_those_of_the_plain_forward(read):
     model, groups = new_model(), GROUPS["everything"]()
-    hidden, mask = packed_hidden(model, groups, read)
+    hidden, padded = packed_hidden(model, groups, read)
     expected = []
     for g in groups:
-        for i, completion in enumerate(g.completions):
+        for completion in g.completions:
             one = replace(g, completions=(completion,))
             states = whole_sequence(model, one)
             start = len(g.prompt_ids) - (read == "before")
             expected.append(states[start : start + len(completion)])
-            assert mask[len(expected) - 1].sum() == len(completion), i
     torch.testing.assert_close(hidden, torch.cat(expected), atol=TOLERANCE, rtol=0)
-    values = to_rows(hidden[:, 0], mask)
+    lengths = [len(row) for g in groups for row in g.completions]
+    assert padded.shape == (len(lengths), max(lengths))
+    values = to_rows(hidden[:, 0], padded)
+    mask = length_mask(lengths)
     assert torch.equal(values[mask], hidden[:, 0])
+    assert not values[~mask].any()
 
 
 def whole_sequence(model, one):

@@ -8,6 +8,11 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from transformers.vision_utils import (
+    get_vision_cu_seqlens,
+    get_vision_position_ids,
+    get_vision_window_index,
+)
 
 from mmr1.vision import tower_attention
 from mmr1.vision.prepare import PreparedMedia
@@ -16,11 +21,32 @@ from mmr1.vision.prepare import PreparedMedia
 def run_tower(tower: Any, media: Sequence[PreparedMedia]) -> Sequence[torch.Tensor]:
     """Features ``[tokens, H]`` of each medium."""
     weight = tower.patch_embed.proj.weight
-    grid = torch.tensor([m.grid for m in media], device=weight.device)
+    grids = torch.tensor([m.grid for m in media])
     pixels = torch.cat([m.patches for m in media]).to(weight.device, weight.dtype)
+    layout = _layout(tower, grids) if tower_attention.is_on_gpu(tower) else {}
     with _PatchesAsRows():
-        output = tower(pixels, grid_thw=grid, **tower_attention.arguments(tower)).pooler_output
+        output = tower(pixels, grid_thw=grids.to(weight.device), **layout).pooler_output
     return output.split([m.tokens for m in media])
+
+
+def _layout(tower: Any, grids: torch.Tensor) -> dict[str, Any]:
+    """Positions and windows of the patches, which transformers would read back from the GPU."""
+    device = tower.patch_embed.proj.weight.device
+    windows = tower_attention.use(tower)
+    frame_ends = get_vision_cu_seqlens(grids)
+    order, window_ends = get_vision_window_index(
+        grids, tower.spatial_merge_size, tower.window_size, tower.patch_size
+    )
+    positions = get_vision_position_ids(grids, tower.spatial_merge_size)
+    return {
+        "windows": windows,
+        "position_ids": positions.to(device, non_blocking=True),
+        "cu_seqlens": windows.moved(frame_ends, device),
+        "max_seqlen": int(frame_ends.diff().max()),
+        "window_index": order.to(device, non_blocking=True),
+        "cu_window_seqlens": windows.moved(window_ends, device),
+        "max_window_seqlen": int(window_ends.diff().max()),
+    }
 
 
 def blank_medium(tower: Any) -> PreparedMedia:

@@ -1,0 +1,37 @@
+"""The packed forward and backward of full-size models, up to the kernels' doors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mmr1.trainer.forward.packed import packed_scores
+from tests.gpu_paths.stand_in import DEVICE, full_size_model, group
+
+LAYERS = {"qwen2_5_vl_3b": 36, "qwen2_5_vl_7b": 28}
+
+
+def scores_and_gradients(model, groups, **options):
+    scores = packed_scores(model, groups, 1.0, (151655, 151656), **options)
+    scores.logprobs.sum().backward()
+    return scores
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_images_text_and_short_completions(stand_in, name):
+    model = full_size_model(name)
+    groups = [
+        group([100, 37, 1, 64], (1, 64, 64)),
+        group([90], (1, 36, 52)),
+        group([2, 2, 1, 5]),
+    ]
+    scores = scores_and_gradients(model, groups)
+    assert scores.logprobs.shape == (9, 100)
+    assert (scores.logprobs.device, scores.logprobs.dtype) == (DEVICE, torch.float32)
+    assert all(p.grad is not None and p.grad.dtype == p.dtype for p in model.parameters())
+    # A layer attends within prompts, within completions and from completions to prompts.
+    calls = 3 * LAYERS[name] + 32
+    assert stand_in.kernels == {
+        "_flash_attention_forward": calls,
+        "_flash_attention_backward": calls,
+    }
