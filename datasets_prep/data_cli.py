@@ -155,17 +155,15 @@ def leakage(
     first: Annotated[Path, typer.Argument(help="Training records")],
     second: Annotated[Path, typer.Argument(help="Test records")],
 ) -> None:
-    """List test samples whose image or question is in the training data."""
+    """List test samples whose image, video or question is in the training data."""
     from datasets_prep.leakage import find_leaks
-    from datasets_prep.record_files import samples_of
     from datasets_prep.tables import print_table
 
-    tests = list(samples_of(second))
-    matches = find_leaks(list(samples_of(first)), tests)
+    total, matches = find_leaks(first, second)
     if matches:
         rows = [(m.second, m.first, m.by) for m in matches]
         print_table("leaks", (str(second), str(first), "by"), rows)
-    typer.echo(f"{len(matches):,} of {len(tests):,} samples of {second} are in {first}")
+    typer.echo(f"{len(matches):,} of {total:,} samples of {second} are in {first}")
 
 
 @app.command("filter")

@@ -1,102 +1,262 @@
-"""Find test samples in the training data, by perceptual image hash and by question."""
+"""Find test samples in the training data: by the bytes of their media, by look, and by question."""
 
 from __future__ import annotations
 
 import re
+import tempfile
 import unicodedata
-from collections import defaultdict
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import repeat
+from pathlib import Path
 
 import numpy as np
-from PIL import Image
-from scipy.fft import dctn
 
+from datasets_prep.looks import Index, Looks
+from datasets_prep.outputs import joined, refuse_empty
+from datasets_prep.record_files import content_digest, each_piece, record_files, row_of, rows_of
+from mmr1.data.ids import hash64
+from mmr1.data.lines import Piece, stamp
 from mmr1.data.placeholders import TAG
-from mmr1.types import Sample
+from mmr1.types import MediaRef, Sample
 from mmr1.vision.images import load_image
 
-MAX_DISTANCE = 4
-"""Bits of 64; a re-encoded or scaled copy of an image differs in fewer."""
 MIN_WORDS = 5
 """Shorter questions (``How many?``) occur in many datasets and are no evidence."""
+NO_QUESTION = 0
+BY = ("same file", "same picture", "same question")
+FILE, PICTURE, QUESTION = range(len(BY))
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Two samples that show the same picture or ask the same question."""
+    """Two samples that show the same medium or ask the same question."""
 
     first: str
     second: str
     by: str
 
 
-def find_leaks(first: Sequence[Sample], second: Sequence[Sample]) -> list[Match]:
-    """Each sample of ``second`` that matches one of ``first``, with the first match."""
-    pictures, questions = _by_hash(first), _by_question(first)
-    matches = []
-    for sample in second:
-        same_picture = _same_picture(sample, pictures)
-        question = normalised(sample.question)
-        same_question = questions.get(question) if len(question.split()) >= MIN_WORDS else None
-        if same_picture is not None or same_question is not None:
-            by = " and ".join(
-                n
-                for n, hit in (("picture", same_picture), ("question", same_question))
-                if hit is not None
-            )
-            matches.append(Match(same_picture or same_question or "", sample.id, by))
-    return matches
+def find_leaks(first: Path, second: Path) -> tuple[int, list[Match]]:
+    """The number of test samples, and each of them that is in the training data.
 
+    Media are compared by their bytes, pictures also by their looks, and questions by their words.
+    What is held in memory depends on the size of the test data alone.
 
-def picture_hash(image: Image.Image) -> int | None:
-    """Perceptual hash of 64 bits: signs of the low frequencies against their median.
+    Args:
+        first: Training records.
+        second: Test records.
 
-    None for an image of a single colour, because all of these have the same hash.
+    Returns:
+        With every match the first training sample that gave rise to it.
+
+    Raises:
+        ValueError: A record or a medium cannot be read.
     """
-    grey = np.asarray(image.convert("L").resize((32, 32), Image.Resampling.LANCZOS), float)
-    if grey.std() < 2:
-        return None
-    low = dctn(grey, norm="ortho")[:8, :8].ravel()[1:]
-    bits = np.concatenate([low > np.median(low), [False]])
-    return int.from_bytes(np.packbits(bits).tobytes())
+    files = record_files(second)
+    marks = list(each_piece(marks_of, files, f"reading {second.name}"))
+    total = sum(len(part.positions) for part in marks)
+    refuse_empty(second, total)
+    with tempfile.TemporaryDirectory(prefix="mmr1-leakage-") as folder:
+        _write_tests(Path(folder), files, marks)
+        del marks
+        found: dict[int, dict[int, str]] = {}
+        training = record_files(first)
+        for hits in each_piece(hits_of, training, f"reading {first.name}", repeat((folder,))):
+            for test, by, name in hits:
+                found.setdefault(test, {}).setdefault(by, name)
+        names = _names(files, folder, sorted(found))
+    return total, [_match(names[test], by) for test, by in sorted(found.items())]
+
+
+@dataclass
+class Marks:
+    """What the test records of a piece are recognised by.
+
+    Attributes:
+        path: Their file.
+        positions: ``[records]``, where their lines begin.
+        questions: ``[records]``, hashes of the questions' words.
+        media: ``[media]``, hashes of the bytes.
+        record: ``[media]``, whose it is, counted in the piece.
+        looks: Of the pictures, each once.
+        pictures: ``[looks]``, hashes of their bytes.
+    """
+
+    path: Path
+    positions: array[int] = field(default_factory=lambda: array("q"))
+    questions: array[int] = field(default_factory=lambda: array("Q"))
+    media: array[int] = field(default_factory=lambda: array("Q"))
+    record: array[int] = field(default_factory=lambda: array("q"))
+    looks: Looks = field(default_factory=lambda: Looks.of([]))
+    pictures: array[int] = field(default_factory=lambda: array("Q"))
+
+
+def marks_of(piece: Piece) -> Marks:
+    """What the records of a piece are recognised by."""
+    marks = Marks(piece.path)
+    looks: dict[int, Looks] = {}
+    for position, _, sample in rows_of(piece):
+        for ref in sample.media:
+            medium = hash64(content_digest(ref))
+            marks.media.append(medium)
+            marks.record.append(len(marks.positions))
+            if ref.kind == "image" and medium not in looks:
+                looks[medium] = look_of(ref)
+        marks.positions.append(position)
+        marks.questions.append(question_hash(sample))
+    marks.pictures.extend(looks)
+    marks.looks = _stacked(list(looks.values()))
+    return marks
+
+
+def look_of(ref: MediaRef) -> Looks:
+    """The look of one picture; of a file once per process."""
+    if ref.path is None:
+        return Looks.of([load_image(ref)])
+    return _look_of_file(str(ref.path), stamp(ref.path))
+
+
+@lru_cache(maxsize=1 << 14)
+def _look_of_file(path: str, _stamp: tuple[int, ...]) -> Looks:
+    return Looks.of([load_image(MediaRef("image", Path(path)))])
+
+
+def _stacked(looks: Sequence[Looks]) -> Looks:
+    empty = Looks.of([])
+    return Looks(
+        np.concatenate([empty.bits, *(look.bits for look in looks)]),
+        np.concatenate([empty.tones, *(look.tones for look in looks)]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """All test records, as the processes that read the training data share them.
+
+    Attributes:
+        media: ``[media]``, hashes of bytes, sorted.
+        record: ``[media]``, whose it is.
+        questions: ``[records]``, hashes, sorted.
+        question_record: ``[records]``, whose it is.
+        pictures: ``[looks]``, hashes of the bytes of the pictures in the index.
+        index: Of their looks.
+    """
+
+    media: np.ndarray
+    record: np.ndarray
+    questions: np.ndarray
+    question_record: np.ndarray
+    pictures: np.ndarray
+    index: Index
+
+
+def _write_tests(folder: Path, files: Sequence[Path], marks: Sequence[Marks]) -> None:
+    before = np.cumsum([0, *(len(part.positions) for part in marks)])
+    media = joined(part.media for part in marks).astype(np.uint64)
+    record = np.concatenate(
+        [np.asarray(part.record) + start for part, start in zip(marks, before, strict=False)]
+    )
+    questions = joined(part.questions for part in marks)
+    pictures, unique = np.unique(
+        joined(part.pictures for part in marks).astype(np.uint64), return_index=True
+    )
+    looks = _stacked([part.looks for part in marks])
+    by_medium, by_question = np.argsort(media, kind="stable"), np.argsort(questions, kind="stable")
+    for name, values in {
+        "media": media[by_medium],
+        "record": record[by_medium],
+        "questions": questions[by_question],
+        "question_record": by_question,
+        "pictures": pictures,
+        "bits": looks.bits[unique],
+        "tones": looks.tones[unique],
+        "positions": joined(part.positions for part in marks),
+        "files": np.repeat([files.index(p.path) for p in marks], [len(p.positions) for p in marks]),
+    }.items():
+        np.save(folder / f"{name}.npy", values)
+
+
+@lru_cache(maxsize=1)
+def read_tests(folder: str) -> Tests:
+    """The test records that are in a folder, mapped into memory."""
+
+    def mapped(name: str) -> np.ndarray:
+        path = Path(folder) / f"{name}.npy"
+        return np.load(path, mmap_mode="r") if np.load(path, mmap_mode="r").size else np.load(path)
+
+    return Tests(
+        mapped("media"),
+        mapped("record"),
+        mapped("questions"),
+        mapped("question_record"),
+        mapped("pictures"),
+        Index(Looks(mapped("bits"), mapped("tones"))),
+    )
+
+
+def hits_of(piece: Piece, folder: str) -> list[tuple[int, int, str]]:
+    """``(test record, by what, training sample)`` for the first of each pair in a piece."""
+    tests = read_tests(folder)
+    hits: dict[tuple[int, int], str] = {}
+    for _, _, sample in rows_of(piece):
+        for ref in sample.media:
+            medium = hash64(content_digest(ref))
+            for test in _equal(tests.media, tests.record, medium):
+                hits.setdefault((test, FILE), sample.id)
+            if ref.kind == "image" and len(tests.pictures):
+                for picture in _alike(folder, ref):
+                    if (known := int(tests.pictures[picture])) != medium:
+                        for test in _equal(tests.media, tests.record, known):
+                            hits.setdefault((test, PICTURE), sample.id)
+        if (question := question_hash(sample)) != NO_QUESTION:
+            for test in _equal(tests.questions, tests.question_record, question):
+                hits.setdefault((test, QUESTION), sample.id)
+    return [(test, by, name) for (test, by), name in hits.items()]
+
+
+def _equal(ordered: np.ndarray, record: np.ndarray, value: int) -> list[int]:
+    wanted = np.uint64(value)
+    start, end = (int(np.searchsorted(ordered, wanted, side)) for side in ("left", "right"))
+    return record[start:end].tolist()
+
+
+def _alike(folder: str, ref: MediaRef) -> list[int]:
+    if ref.path is None:
+        return read_tests(folder).index.find(look_of(ref))[0].tolist()
+    return _alike_file(folder, str(ref.path), stamp(ref.path))
+
+
+@lru_cache(maxsize=1 << 14)
+def _alike_file(folder: str, path: str, _stamp: tuple[int, ...]) -> list[int]:
+    look = Looks.of([load_image(MediaRef("image", Path(path)))])
+    return read_tests(folder).index.find(look)[0].tolist()
+
+
+def _names(files: Sequence[Path], folder: str, tests: Sequence[int]) -> dict[int, str]:
+    """The ids of test records, read from their lines."""
+    positions, file_of = (np.load(Path(folder) / f"{name}.npy") for name in ("positions", "files"))
+    names = {}
+    for test in tests:
+        with files[int(file_of[test])].open("rb") as file:
+            file.seek(int(positions[test]))
+            names[test] = row_of(file.readline(), int(positions[test]))["id"]
+    return names
+
+
+def _match(name: str, by: dict[int, str]) -> Match:
+    return Match(by[min(by)], name, " and ".join(BY[kind] for kind in sorted(by)))
+
+
+def question_hash(sample: Sample) -> int:
+    """A hash of the words of a question, or ``NO_QUESTION`` if they are too few."""
+    question = normalised(sample.question)
+    return hash64(question) if question.count(" ") >= MIN_WORDS - 1 else NO_QUESTION
 
 
 def normalised(question: str) -> str:
     """The words of a question, without case, punctuation, accents and tags."""
     text = unicodedata.normalize("NFKD", TAG.sub(" ", question)).casefold()
     return " ".join(re.findall(r"[^\W_]+", text))
-
-
-def _hashes(sample: Sample) -> list[int]:
-    hashes = [picture_hash(load_image(m)) for m in sample.media if m.kind == "image"]
-    return [h for h in hashes if h is not None]
-
-
-def _bands(value: int) -> list[tuple[int, int]]:
-    """Five pieces of the hash. Hashes that differ in at most four bits have a piece in common."""
-    return [(i, (value >> (13 * i)) & 0x1FFF) for i in range(5)]
-
-
-def _by_hash(samples: Sequence[Sample]) -> dict[tuple[int, int], list[tuple[int, str]]]:
-    index: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
-    for sample in samples:
-        for value in _hashes(sample):
-            for band in _bands(value):
-                index[band].append((value, sample.id))
-    return index
-
-
-def _same_picture(
-    sample: Sample, index: dict[tuple[int, int], list[tuple[int, str]]]
-) -> str | None:
-    for value in _hashes(sample):
-        for band in _bands(value):
-            for indexed, name in index.get(band, []):
-                if (value ^ indexed).bit_count() <= MAX_DISTANCE:
-                    return name
-    return None
-
-
-def _by_question(samples: Sequence[Sample]) -> dict[str, str]:
-    return {normalised(sample.question): sample.id for sample in reversed(samples)}

@@ -93,13 +93,6 @@ def row_of(line: bytes, position: int) -> Any:
     return row
 
 
-def samples_of(path: Path) -> Iterator[Sample]:
-    """The samples of a file or of all files of a folder, one after the other."""
-    for piece in pieces(record_files(path)):
-        for _, _, sample in rows_of(piece):
-            yield sample
-
-
 def find_ids(piece: Piece, hashes: frozenset[int]) -> list[tuple[int, str]]:
     """``(position, id)`` of the records whose ids have one of these hashes."""
     found = []

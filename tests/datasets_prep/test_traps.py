@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -14,16 +13,14 @@ from datasets_prep.conversion import convert
 from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.base import Changed
 from datasets_prep.finish import check_gold
-from datasets_prep.leakage import find_leaks, normalised, picture_hash
 from mmr1.boxes import convert as convert_box
 from mmr1.boxes import pixels
 from mmr1.data.forms.form import Place
 from mmr1.data.sources import load_samples
 from mmr1.rewards.grounding.iou import iou
-from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.types import MediaRef, Sample
 from mmr1.vision.budget import PixelBudget, fit_size
-from mmr1.vision.images import load_image
-from tests.vision.media import SHARED, encoded, noise, write_video
+from tests.vision.media import encoded, noise, write_video
 
 
 @pytest.fixture
@@ -252,52 +249,6 @@ def test_three_json_forms_of_moments(root: Path) -> None:
     assert one("time_r1", segment, root).media[0].options == {"start": 2.0, "end": 5.0}
     text = {"path": "V1.mp4", "question": "x", "answer": "1.5-2.5", "duration": 6.0}
     assert one("tvgbench", text, root).answer == [1.5, 2.5]
-
-
-# Leakage -----------------------------------------------------------------------------------------
-
-
-def shown(name: str, image: Image.Image, question: str, format: str = "PNG") -> Sample:
-    ref = MediaRef("image", data=encoded(image, format))
-    return Sample(name, (Message("user", (ref, TextPart(question))),))
-
-
-def test_the_same_picture_and_the_same_question_are_found() -> None:
-    rng = np.random.default_rng(0)
-    pictures = [
-        Image.fromarray(rng.integers(0, 256, (12, 12, 3)).astype(np.uint8)).resize((240, 200), 3)
-        for _ in range(40)
-    ]
-    train = [shown(f"a{i}", p, f"Question {i} about this picture?") for i, p in enumerate(pictures)]
-    smaller = pictures[3].resize((120, 100))
-    test = [
-        shown("same", smaller, "Something else entirely, please?", "JPEG"),
-        shown("asked", Image.fromarray(noise(50, 50)), "QUESTION 7, about this -- picture"),
-        shown("short", Image.fromarray(noise(52, 50, 2)), "How many?"),
-        shown("new", Image.fromarray(noise(200, 90, 5)), "A question never asked before now?"),
-        shown("blank", Image.new("RGB", (99, 99), "white"), "Blank pages are all alike, no?"),
-    ]
-    blank = shown("a-blank", Image.new("RGB", (30, 30), "white"), "How many?")
-    leaks = {m.second: (m.first, m.by) for m in find_leaks([*train, blank], test)}
-    assert leaks == {"same": ("a3", "picture"), "asked": ("a7", "question")}
-
-
-def test_normalised_questions() -> None:
-    assert normalised("<image>  Où est-ce\tque X=2?") == "ou est ce que x 2"
-
-
-@pytest.mark.skipif(SHARED is None, reason="no sample data beside this checkout")
-def test_lmm_r1_rows_are_test_items_of_math_vision() -> None:
-    samples = SHARED / "samples"
-    first = load_image(MediaRef("image", samples / "lmm_r1_messages/images/1.jpg"))
-    second = load_image(MediaRef("image", samples / "math_vision/images/1.jpg"))
-    assert picture_hash(first) == picture_hash(second) is not None
-    lmm = [shown("lmm", first, "Which number should be written in place of the question mark?")]
-    vision = [
-        shown(p.stem, load_image(MediaRef("image", p)), f"Question {p.stem} of MATH-V, is it?")
-        for p in sorted((samples / "math_vision/images").glob("*.jpg"))
-    ]
-    assert [m.second for m in find_leaks(lmm, vision)] == ["1"]
 
 
 # Paths of other machines -------------------------------------------------------------------------
