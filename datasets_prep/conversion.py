@@ -10,16 +10,12 @@ joined in order. So the output has the same bytes for any number of workers and 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import count, islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +29,7 @@ from mmr1.data.forms.form import Place
 from mmr1.data.record import dump
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic
-from mmr1.lifetime import die_with
+from mmr1.parallel import cores, in_order
 from mmr1.progress import Progress
 from mmr1.types import Sample
 
@@ -100,7 +96,7 @@ def convert(
     plan_facts = plan.describe(source)
     if (manifest := _start(output, plan_facts)) is not None:
         return manifest
-    _convert_chunks(converter, plan, workers or os.cpu_count() or 1)
+    _convert_chunks(converter, plan, workers or cores())
     return _join(converter, plan, plan_facts, parquet)
 
 
@@ -136,29 +132,10 @@ def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:
 def _convert_chunks(converter: Converter, plan: Plan, workers: int) -> None:
     """Convert every chunk that has no outcome file yet."""
     with Progress(f"converting {plan.name}", "rows") as progress:
-        if workers == 1:
-            for outcome_file, block in _unfinished_chunks(converter, plan, progress):
-                progress.advance(_convert_chunk(plan, outcome_file, block))
-        else:
-            _convert_in_parallel(converter, plan, workers, progress)
-
-
-def _convert_in_parallel(
-    converter: Converter, plan: Plan, workers: int, progress: Progress
-) -> None:
-    """Convert the chunks in worker processes, with a bounded number of them pending."""
-    pending: set[Future[int]] = set()
-    # Spawned, not forked: nothing of this process (threads, open files) leaks into the workers.
-    with ProcessPoolExecutor(
-        workers, get_context("spawn"), _end_with_parent, (os.getpid(),)
-    ) as pool:
-        for outcome_file, block in _unfinished_chunks(converter, plan, progress):
-            pending.add(pool.submit(_convert_chunk, plan, outcome_file, block))
-            while len(pending) >= 2 * workers:
-                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
-                progress.advance(sum(future.result() for future in finished))
-        for future in pending:
-            progress.advance(future.result())
+        chunks = _unfinished_chunks(converter, plan, progress)
+        jobs = ((plan, outcome_file, block) for outcome_file, block in chunks)
+        for rows in in_order(_convert_chunk, jobs, workers):
+            progress.advance(rows)
 
 
 def _unfinished_chunks(
@@ -174,12 +151,6 @@ def _unfinished_chunks(
             progress.advance(len(block))
         else:
             yield outcome_file, block
-
-
-def _end_with_parent(parent: int) -> None:
-    """Leave Ctrl-C to the parent, and make the worker end when the parent is killed (Linux)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with(parent)
 
 
 def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:

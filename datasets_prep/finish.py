@@ -8,10 +8,11 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType, ModuleType
 
+from mmr1.data.lines import stamp
 from mmr1.data.record import dump, encode
 from mmr1.files import atomic_binary
 from mmr1.rewards.builtin import gold_check, reward_of_task
@@ -58,17 +59,33 @@ def check_media(ref: MediaRef) -> tuple[int, int]:
 
 
 def _store(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
+    if ref.kind == "image" and ref.path is not None and not embed:
+        path, size = _stored_image(str(ref.path), ref.size, stamp(ref.path), folder)
+        return MediaRef(ref.kind, path, None, size, ref.options)
     size = check_media(ref)
     if embed:
         return MediaRef(ref.kind, None, ref.read(), size, ref.options)
     if ref.path is not None and ref.path.name.endswith(".frames.json"):
         return MediaRef(ref.kind, copy_frames(ref.path, folder), None, size, ref.options)
-    data = ref.read()
-    suffix = ref.path.suffix.lower() if ref.path is not None else _suffix(ref.kind, data)
+    suffix = ref.path.suffix.lower() if ref.path is not None else _suffix(ref.kind, ref.read())
+    return MediaRef(ref.kind, _stored(ref.read(), suffix, folder), None, size, ref.options)
+
+
+@lru_cache(maxsize=1 << 14)
+def _stored_image(
+    name: str, size: tuple[int, int] | None, _stamp: tuple[int, ...], folder: Path
+) -> tuple[Path, tuple[int, int]]:
+    """Where a picture is stored, and its size; one of many rows is decoded once per process."""
+    ref = MediaRef("image", Path(name), None, size)
+    checked = check_media(ref)
+    return _stored(ref.read(), Path(name).suffix.lower(), folder), checked
+
+
+def _stored(data: bytes, suffix: str, folder: Path) -> Path:
     digest = hashlib.sha256(data).hexdigest()
     path = folder / "media" / digest[:2] / f"{digest[:32]}{suffix}"
     write_bytes(path, data)
-    return MediaRef(ref.kind, path, None, size, ref.options)
+    return path
 
 
 def _suffix(kind: str, data: bytes) -> str:

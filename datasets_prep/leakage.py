@@ -14,14 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_prep.looks import Index, Looks
+from datasets_prep.looks import ENOUGH, Index, Looks
 from datasets_prep.outputs import joined, refuse_empty
 from datasets_prep.record_files import content_digest, each_piece, record_files, row_of, rows_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, stamp
 from mmr1.data.placeholders import TAG
 from mmr1.types import MediaRef, Sample
-from mmr1.vision.images import load_image
+from mmr1.vision.images import load_grey
 
 MIN_WORDS = 5
 """Shorter questions (``How many?``) occur in many datasets and are no evidence."""
@@ -115,13 +115,13 @@ def marks_of(piece: Piece) -> Marks:
 def look_of(ref: MediaRef) -> Looks:
     """The look of one picture; of a file once per process."""
     if ref.path is None:
-        return Looks.of([load_image(ref)])
+        return Looks.of([load_grey(ref, ENOUGH)])
     return _look_of_file(str(ref.path), stamp(ref.path))
 
 
 @lru_cache(maxsize=1 << 14)
 def _look_of_file(path: str, _stamp: tuple[int, ...]) -> Looks:
-    return Looks.of([load_image(MediaRef("image", Path(path)))])
+    return Looks.of([load_grey(MediaRef("image", Path(path)), ENOUGH)])
 
 
 def _stacked(looks: Sequence[Looks]) -> Looks:
@@ -231,7 +231,7 @@ def _alike(folder: str, ref: MediaRef) -> list[int]:
 
 @lru_cache(maxsize=1 << 14)
 def _alike_file(folder: str, path: str, _stamp: tuple[int, ...]) -> list[int]:
-    look = Looks.of([load_image(MediaRef("image", Path(path)))])
+    look = Looks.of([load_grey(MediaRef("image", Path(path)), ENOUGH)])
     return read_tests(folder).index.find(look)[0].tolist()
 
 

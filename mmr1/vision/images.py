@@ -51,6 +51,26 @@ def load_image(ref: MediaRef, budget: PixelBudget | None = None) -> Image.Image:
     return pixels if budget is None else _fitted(pixels, ref, budget)
 
 
+def load_grey(ref: MediaRef, side: int) -> Image.Image:
+    """The brightness of an image, upright, to compare it with others: mode L.
+
+    Args:
+        ref: The image.
+        side: Pixels of the shorter side that are enough. A JPEG is decoded at an eighth, a quarter
+            or half of its size if that leaves as many.
+
+    Raises:
+        ValueError: As :func:`load_image`, but the stated size is not checked.
+    """
+    with _opened(ref) as image:
+        orientation = _orientation(image)
+        image.draft("L", (side, side))
+        upright = ImageOps.exif_transpose(image) if orientation != 1 else image
+        if upright.mode == "L" and "transparency" not in upright.info:
+            return upright.copy()
+        return to_rgb(upright).convert("L")
+
+
 def _fitted(image: Image.Image, ref: MediaRef, budget: PixelBudget) -> Image.Image:
     try:
         size = fit_size(*image.size, budget.of(ref.options))

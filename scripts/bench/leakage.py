@@ -16,9 +16,9 @@ from pathlib import Path
 
 from PIL import Image, ImageEnhance, ImageOps
 
-from datasets_prep.looks import Index, Looks
+from datasets_prep.looks import ENOUGH, Index, Looks
 from mmr1.types import MediaRef
-from mmr1.vision.images import load_image
+from mmr1.vision.images import load_grey, load_image
 
 
 def encoded(image: Image.Image, format: str, quality: int) -> Image.Image:
@@ -65,7 +65,8 @@ def main() -> None:
     paths = sorted(p for p in args.folder.rglob("*") if p.suffix in (".jpg", ".png"))
     paths = paths[:: max(1, len(paths) // args.pictures)][: args.pictures]
     images = [load_image(MediaRef("image", path)) for path in paths]
-    looks = Looks.of(images)
+    # As the command loads them; the changed ones are made of the whole pictures.
+    looks = Looks.of([load_grey(MediaRef("image", path), ENOUGH) for path in paths])
     index = Index(looks)
     taken_for_one = [
         (number, other)

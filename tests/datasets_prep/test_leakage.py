@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from datasets_prep.leakage import Match, find_leaks, normalised
-from datasets_prep.looks import Index, Looks
+from datasets_prep.looks import LIMITS, Index, Looks
 from mmr1.data.record import write_records
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import load_image
@@ -141,7 +141,7 @@ def test_candidates_leave_out_nothing_near(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         expected = []
         for number in range(30):
-            for part, limit in enumerate((0.95, 0.98)):
+            for part, limit in enumerate(LIMITS):
                 correlation = np.corrcoef(
                     np.append(tones[part], -tones[part].astype(int)),
                     np.append(known.tones[number, part], -known.tones[number, part].astype(int)),
