@@ -87,16 +87,18 @@ class VideoHeader:
     """What a video holds by its index of packets, not by what its header declares.
 
     Attributes:
-        frames: Number of frames.
-        fps: Frames per second.
-        width: In pixels.
-        height: In pixels.
+        frames: Number of frames that are shown.
+        fps: Frames per second; the mean where the rate varies.
+        width: Of the upright picture, in pixels.
+        height: Of the upright picture, in pixels.
+        begin: Seconds from the beginning of the file to the first frame.
     """
 
     frames: int
     fps: float
     width: int
     height: int
+    begin: float = 0.0
 
 
 def image_budget(processor: Any) -> PixelBudget:
@@ -164,6 +166,18 @@ def image_grid(width: int, height: int, budget: PixelBudget) -> tuple[int, int, 
     return 1, fitted[1] // budget.patch, fitted[0] // budget.patch
 
 
+def sampled_indices(
+    header: VideoHeader, budget: VideoBudget, options: Mapping[str, Any]
+) -> list[int]:
+    """Which frames of a video are taken; ``start`` and ``end`` are times since the file begins.
+
+    Raises:
+        ValueError: See :func:`frame_indices`.
+    """
+    since_first = {k: options[k] - header.begin for k in ("start", "end") if k in options}
+    return frame_indices(header.frames, header.fps, budget, {**options, **since_first})
+
+
 def frame_indices(
     frames: int, fps: float, budget: VideoBudget, options: Mapping[str, Any]
 ) -> list[int]:
@@ -173,7 +187,8 @@ def frame_indices(
         frames: Frames of the whole video.
         fps: Its frame rate.
         budget: With the options of the video applied (:meth:`VideoBudget.of`).
-        options: ``start`` and ``end`` in seconds, ``nframes`` for a fixed number.
+        options: ``start`` and ``end`` in seconds since the first frame, ``nframes`` for a fixed
+            number.
 
     Raises:
         ValueError: The video, or the part from ``start`` to ``end``, is too short.
@@ -203,8 +218,11 @@ def _frame_range(frames: int, fps: float, options: Mapping[str, Any]) -> tuple[i
     first = 0 if start is None else math.ceil(min(max(start, 0.0), duration) * fps)
     last = frames - 1 if end is None else math.floor(min(max(end, 0.0), duration) * fps)
     last = min(last, frames - 1)
+    if frames == 1:
+        raise ValueError("holds a single frame and a video needs two; give it as an image")
     if first >= last:
-        raise ValueError(f"no two frames between {start} s and {end} s of a {duration:.2f} s video")
+        part = f" between {start or 0:g} s and {duration if end is None else end:g} s"
+        raise ValueError(f"no two frames{part} of a {duration:.2f} s video")
     return first, last
 
 

@@ -13,100 +13,50 @@ import io
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import av
 import numpy as np
 
 from mmr1.types import MediaRef
-from mmr1.vision.budget import PixelBudget, VideoBudget, VideoHeader, fit_frame, frame_indices
-from mmr1.vision.images import MAX_PIXELS, image_size, load_image
+from mmr1.vision.budget import PixelBudget, VideoBudget, VideoHeader, fit_frame, sampled_indices
+from mmr1.vision.images import image_size, load_image
 from mmr1.vision.paths import resolve_media
+from mmr1.vision.video_index import VideoIndex, display_matrix, read_index, upright
 
-MAX_FRAMES = 1_000_000
-"""Longer videos are refused (9 hours at 30 frames a second)."""
-MAX_MISSING = 0.05
-"""Share of the frames a header declares that may be missing from the file."""
-CHUNK = 8
-"""Frames decoded at full size at one time."""
+SEEKABLE = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+"""Containers whose timestamps and key frames can be relied on. Others are decoded in order."""
 
 Frames = Iterator[np.ndarray]
+Places = Iterator[tuple[int, Any]]
 Shape = tuple[int, int]
 
 
-def probe(source: str | BinaryIO) -> VideoHeader:
-    """Count the frames by walking over the packets; nothing is decoded.
+class _SeekError(Exception):
+    """Beginning in the middle gave other frames than the index has there."""
+
+
+def probe(path: str) -> VideoHeader:
+    """Count the frames by their packets and read their times; only the first one is decoded.
 
     Raises:
-        ValueError: No video, no frames, no frame rate, too large, or the header declares more
-            frames than there are.
+        ValueError: See :func:`mmr1.vision.video_index.read_index`; or there is no video.
     """
-    with av.open(source, "r") as container:
-        if not container.streams.video:
-            raise ValueError("holds no video stream")
-        stream = container.streams.video[0]
-        declared, rate = stream.frames, stream.average_rate or stream.guessed_rate
-        width, height = stream.width, stream.height
-        if declared > MAX_FRAMES:
-            raise ValueError(f"declares {declared:,} frames, more than {MAX_FRAMES:,}; cut it")
-        if width * height > MAX_PIXELS:
-            raise ValueError(f"declares frames of {width}x{height} pixels; scale it down first")
-        count = 0
-        for packet in container.demux(stream):
-            count += bool(packet.size)
-            if count > MAX_FRAMES:
-                raise ValueError(f"holds more than {MAX_FRAMES:,} frames; cut it")
-    _check_counts(declared, count)
-    if not rate or width <= 0 or height <= 0:
-        raise ValueError("its header has no frame rate or no frame size; re-encode it")
-    return VideoHeader(count, float(rate), width, height)
+    with av.open(path, "r") as container:
+        return read_index(container, _stream(container)).header
 
 
-def _check_counts(declared: int, count: int) -> None:
-    if count == 0:
-        raise ValueError("holds no frames")
-    if declared and abs(declared - count) > max(1, MAX_MISSING * declared):
-        raise ValueError(
-            f"its header declares {declared} frames but the file holds {count}: it is cut off or "
-            "mislabelled, and times in it cannot be trusted; re-encode it"
-        )
-
-
-def _by_decord(path: str, indices: list[int], header: VideoHeader) -> Frames:
-    """Frames ``[H, W, 3]`` from decord, until it gives the same picture for two different ones.
-
-    For a frame that it cannot decode, decord silently gives a neighbour. Still pictures look the
-    same, so the decision is left to PyAV, which reports broken frames.
-    """
-    import decord
-
-    reader = decord.VideoReader(path, num_threads=1)
-    if len(reader) != header.frames:
-        raise ValueError(f"decord finds {len(reader)} frames")
-    before = b""
-    for start in range(0, len(indices), CHUNK):
-        for frame in reader.get_batch(indices[start : start + CHUNK]).asnumpy():
-            if (seen := hashlib.blake2b(frame.data, digest_size=16).digest()) == before:
-                raise ValueError("decord repeated a frame")
-            before = seen
-            yield frame
-
-
-def _by_pyav(path: str, indices: list[int], header: VideoHeader) -> Frames:
-    sampled = set(indices)
-    decoded = -1
-    with av.open(path) as container:
-        stream = container.streams.video[0]
-        for decoded, frame in enumerate(container.decode(stream)):
-            if decoded in sampled:
-                if frame.is_corrupt:
-                    raise ValueError(f"frame {decoded} is damaged")
-                yield frame.to_ndarray(format="rgb24")
-            if decoded == indices[-1]:
-                return
-    raise ValueError(f"{header.frames} frames by its index, but only {decoded + 1} decode")
+def _stream(container: Any) -> Any:
+    """The video to look at, not the picture on the cover."""
+    stream = container.streams.best("video")
+    if stream is None:
+        raise ValueError("holds no video stream")
+    stream.codec_context.thread_count = 1  # each thread would hold frames of its own
+    return stream
 
 
 def decode(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
@@ -115,16 +65,109 @@ def decode(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
     path = request["path"]
     if path.endswith(".frames.json"):
         return _decode_list(Path(path), budget)
-    header = probe(path)
-    indices = frame_indices(header.frames, header.fps, budget, request["options"])
+    with av.open(path) as container:
+        seekable = container.format.name in SEEKABLE
+        index = read_index(container, _stream(container))
+    header = index.header
+    indices = sampled_indices(header, budget, request["options"])
     shape, fitted = _shapes(header, len(indices), budget)
-    facts = {**dataclasses.asdict(header), "indices": indices, "backend": "decord"}
+    wanted = index.at_even_times(indices)
+
+    def read(seek: bool) -> np.ndarray:
+        return _resize(_frames(path, index, wanted, seek), len(wanted), shape, fitted)
+
     try:
-        pixels = _resize(_by_decord(path, indices, header), len(indices), shape, fitted)
-    except Exception as error:  # decord's errors share no type; PyAV has the last word
-        facts["backend"] = f"pyav (decord: {str(error).splitlines()[0][-80:]})"
-        pixels = _resize(_by_pyav(path, indices, header), len(indices), shape, fitted)
-    return facts, pixels
+        pixels = read(seekable)
+    except _SeekError:
+        pixels = read(False)
+    return {**dataclasses.asdict(header), "indices": indices, "backend": "pyav"}, pixels
+
+
+def check(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
+    """Decode every frame of a video, and keep none."""
+    path = request["path"]
+    if path.endswith(".frames.json"):
+        header, files, _ = probe_list(Path(path))
+        for file in files:
+            load_image(MediaRef("image", file))
+    else:
+        with av.open(path) as container:
+            index = read_index(container, _stream(container))
+        header = index.header
+        for _ in _frames(path, index, list(range(header.frames)), seek=False):
+            pass
+    return dataclasses.asdict(header), np.empty(0, np.uint8)
+
+
+def _frames(path: str, index: VideoIndex, wanted: list[int], seek: bool) -> Frames:
+    """The wanted frames ``[H, W, 3]``, in ascending order, upright.
+
+    Raises:
+        ValueError: A frame is missing or damaged, or frames and index disagree.
+        _SeekError: With ``seek``, the same; reading in order may do better.
+    """
+    with av.open(path) as container:
+        stream = _stream(container)
+        walk = (
+            _seeking(container, stream, index, wanted)
+            if seek
+            else _in_order(container, stream, index, wanted[-1])
+        )
+        left, damaged = Counter(wanted), False
+        for place, frame in walk:
+            # What a damaged frame shows spreads up to the next frame that needs no other.
+            whole = not frame.is_corrupt and place not in index.cut
+            damaged = not whole or (damaged and not frame.key_frame)
+            if place in left and damaged:
+                raise ValueError(f"frame {place} is damaged")
+            if place in left:
+                pixels = upright(frame.to_ndarray(format="rgb24"), display_matrix(frame))
+                yield from repeat(pixels, left.pop(place))
+
+
+def _in_order(container: Any, stream: Any, index: VideoIndex, last: int) -> Places:
+    """Each frame up to ``last`` with its place in the index.
+
+    Where a container keeps no times of presentation (H.264 in AVI), a frame comes under the time
+    of another. The places are right all the same if the whole file has each time once.
+    """
+    in_order, place, seen = True, -1, set()
+    for place, frame in enumerate(container.decode(stream)):
+        if place == len(index.stamps):
+            raise ValueError(f"more frames decode than the {place} of its index; re-encode it")
+        in_order = in_order and frame.pts == index.stamps[place]
+        seen.add(frame.pts)
+        if place <= last:
+            yield place, frame
+        if place >= last and in_order:
+            return
+    if place + 1 < len(index.stamps):
+        raise ValueError(f"{len(index.stamps)} frames by its index, but only {place + 1} decode")
+    if seen != {None} and seen != set(index.stamps.tolist()):
+        raise ValueError("its frames have other times than its index; re-encode it")
+
+
+def _seeking(container: Any, stream: Any, index: VideoIndex, wanted: list[int]) -> Places:
+    """Frames with their places; what lies between two wanted ones is skipped key frame by key."""
+    place_of = {int(stamp): place for place, stamp in enumerate(index.stamps)}
+    frames, after = container.decode(stream), 0
+    for target in dict.fromkeys(wanted):
+        keys = index.keys[(index.keys > after) & (index.keys <= target)]
+        begin = int(keys[-1]) if len(keys) else None
+        if begin is not None:
+            container.seek(int(index.stamps[begin]), stream=stream)
+            frames = container.decode(stream)
+        while after <= target:
+            frame = next(frames, None)
+            place = None if frame is None else place_of.get(frame.pts)
+            if place is None or place > (after if begin is None else begin):
+                raise _SeekError
+            if begin is not None and place < begin:
+                continue  # from before the key frame, or in need of frames from there
+            if begin is None and place < after:
+                raise _SeekError
+            yield place, frame
+            after, begin = place + 1, None
 
 
 def _shapes(header: VideoHeader, count: int, budget: VideoBudget) -> tuple[Shape, Shape]:
@@ -138,26 +181,36 @@ def _budget(values: dict[str, Any]) -> VideoBudget:
 
 
 def _resize(frames: Frames, count: int, expected: Shape, size: Shape) -> np.ndarray:
-    """Each frame by torchvision's antialiased bicubic, as qwen-vl-utils resizes videos."""
-    import torch
-    from torchvision.transforms import InterpolationMode, functional
-
-    torch.set_num_threads(1)
+    """Each frame by itself: of a video in full size no more than one is ever held."""
     pixels = np.empty((count, 3, *size), np.uint8)
     taken = 0
     for taken, frame in enumerate(frames, 1):
         if frame.shape[:2] != expected:
             raise ValueError(
                 f"its frames are {frame.shape[1]}x{frame.shape[0]} pixels where its header says "
-                f"{expected[1]}x{expected[0]}; re-encode it (a rotated video: upright)"
+                f"{expected[1]}x{expected[0]}; re-encode it"
             )
-        tensor = torch.from_numpy(np.ascontiguousarray(frame)).permute(2, 0, 1)
-        pixels[taken - 1] = functional.resize(
-            tensor, list(size), InterpolationMode.BICUBIC, antialias=True
-        ).numpy()
+        for channel in range(3):
+            pixels[taken - 1, channel] = _resize_channel(frame[..., channel], size)
     if taken != count:
         raise ValueError(f"{count} frames were sampled and {taken} could be decoded")
     return pixels
+
+
+def _resize_channel(channel: np.ndarray, size: Shape) -> np.ndarray:
+    """``[H, W]`` by antialiased bicubic, as torchvision's ``resize`` and so qwen-vl-utils has it.
+
+    Channel by channel takes a third of the memory. torchvision itself would take 150 MiB and two
+    seconds to import.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    values = torch.from_numpy(np.ascontiguousarray(channel)).float()[None, None]
+    resized = torch.nn.functional.interpolate(
+        values, size=size, mode="bicubic", align_corners=False, antialias=True
+    )
+    return resized[0, 0].clamp_(0, 255).round_().byte().numpy()
 
 
 def probe_list(path: Path) -> tuple[VideoHeader, list[Path], list[str]]:
@@ -197,10 +250,11 @@ def _probe_any(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
     return dataclasses.asdict(header), np.empty(0, np.uint8)
 
 
-def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview]:
     tasks: dict[str, Callable[..., tuple[dict[str, Any], np.ndarray]]] = {
         "probe": _probe_any,
         "decode": decode,
+        "check": check,
     }
     try:
         facts, pixels = tasks[request["task"]](request)
@@ -208,7 +262,7 @@ def _answer(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         return {"error": f"cannot be decoded as a video: {error}"}, b""
     except (ValueError, OSError, MemoryError) as error:
         return {"error": str(error) or type(error).__name__}, b""
-    return {**facts, "shape": pixels.shape}, pixels.tobytes()
+    return {**facts, "shape": pixels.shape}, pixels.data.cast("B")
 
 
 def main() -> None:
@@ -219,7 +273,8 @@ def main() -> None:
     av.logging.set_level(av.logging.PANIC)
     for line in sys.stdin:
         facts, data = _answer(json.loads(line))
-        answers.write(json.dumps({**facts, "bytes": len(data)}).encode() + b"\n" + data)
+        answers.write(json.dumps({**facts, "bytes": len(data)}).encode() + b"\n")
+        answers.write(data)
         answers.flush()
 
 

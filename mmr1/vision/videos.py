@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mmr1.types import MediaRef
-from mmr1.vision.budget import VideoBudget, VideoHeader, frame_indices, video_grid
+from mmr1.vision.budget import VideoBudget, VideoHeader, sampled_indices, video_grid
 
 if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
     import torch
@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to
 
 DEADLINE_S = 60.0
 """Seconds that one video may take."""
+CHECK_DEADLINE_S = 1800.0
+"""Seconds that it may take to decode all of one video."""
 
 
 def load_video(
@@ -79,13 +81,25 @@ def _covered(facts: dict[str, Any], ref: MediaRef) -> int:
 
 
 def probe_video(ref: MediaRef, deadline_s: float = DEADLINE_S) -> VideoHeader:
-    """Count the frames and read the frame rate and size; no frame is decoded.
+    """Count the frames and read their times and size; only the first one is decoded.
 
     Raises:
         ValueError: Names the file; see :func:`load_video`.
     """
-    facts, _ = _ask(ref, {"task": "probe"}, deadline_s)
-    return VideoHeader(facts["frames"], facts["fps"], facts["width"], facts["height"])
+    return _header(_ask(ref, {"task": "probe"}, deadline_s)[0])
+
+
+def check_video(ref: MediaRef, deadline_s: float = CHECK_DEADLINE_S) -> VideoHeader:
+    """Decode every frame.
+
+    Raises:
+        ValueError: Names the file; see :func:`load_video`.
+    """
+    return _header(_ask(ref, {"task": "check"}, deadline_s)[0])
+
+
+def _header(facts: dict[str, Any]) -> VideoHeader:
+    return VideoHeader(**{field.name: facts[field.name] for field in fields(VideoHeader)})
 
 
 def sampled_grid(ref: MediaRef, budget: VideoBudget) -> tuple[int, int, int]:
@@ -96,7 +110,7 @@ def sampled_grid(ref: MediaRef, budget: VideoBudget) -> tuple[int, int, int]:
         if ref.path is not None and ref.path.name.endswith(".frames.json"):
             count = header.frames + (-header.frames) % budget.temporal
         else:
-            count = len(frame_indices(header.frames, header.fps, budget, ref.options))
+            count = len(sampled_indices(header, budget, ref.options))
         return video_grid(header.width, header.height, count, budget)
     except ValueError as error:
         raise ValueError(f"{ref}: {error}") from error

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 
 import av
 import numpy as np
@@ -66,3 +69,48 @@ def bomb_png(width: int, height: int) -> bytes:
     return (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
     )
+
+
+DIGITS = 8
+"""Binary digits of the number that ``write_numbered`` draws into a frame."""
+
+
+def write_numbered(
+    path: Path,
+    codec: str = "libx264",
+    times: Sequence[float] = tuple(i / 25 for i in range(60)),
+    size: tuple[int, int] = (224, 56),
+    pix_fmt: str = "yuv420p",
+    options: Mapping[str, str] = MappingProxyType({}),
+    rotation: int = 0,
+    **codec_context: int,
+) -> Path:
+    """Frames that are shown at ``times`` (s), each with its number in black and white bars."""
+    width, height = size
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25, options=dict(options))
+        stream.width, stream.height, stream.pix_fmt = width, height, pix_fmt
+        for name, value in codec_context.items():
+            setattr(stream.codec_context, name, value)
+        even = list(times) == [i / 25 for i in range(len(times))]
+        unit = Fraction(1, 25) if even else Fraction(1, 1000)
+        stream.codec_context.time_base = unit
+        if rotation:
+            stream.set_display_rotation(rotation)
+        for number, time in enumerate(times):
+            picture = np.full((height, width, 3), 128, np.uint8)
+            for digit in range(DIGITS):
+                bar = slice(digit * width // DIGITS, (digit + 1) * width // DIGITS)
+                picture[: height // 2, bar] = 255 * (number >> digit & 1)
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=pix_fmt)
+            frame.time_base, frame.pts = unit, round(time / unit)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def number_in(picture: np.ndarray) -> int:
+    """The number in a frame ``[H, W, 3]`` of ``write_numbered``."""
+    height, width, _ = picture.shape
+    centres = [int((digit + 0.5) * width / DIGITS) for digit in range(DIGITS)]
+    return sum(int(picture[height // 4, x].mean() > 128) << n for n, x in enumerate(centres))
