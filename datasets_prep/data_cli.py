@@ -88,11 +88,14 @@ def convert(
 
 
 @app.command()
-def validate(path: Records) -> None:
+def validate(
+    path: Records,
+    deep: Annotated[bool, typer.Option(help="Decode every frame of the videos")] = False,
+) -> None:
     """Check records, media, gold answers and hashes; exit code 2 when anything is wrong."""
     from datasets_prep.validate import validate
 
-    total, problems = validate(path)
+    total, problems = validate(path, deep)
     for where, what in problems[:20]:
         typer.echo(f"{where}: {what}", err=True)
     if problems:

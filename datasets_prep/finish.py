@@ -19,7 +19,7 @@ from mmr1.rewards.builtin import gold_check, reward_of_task
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import load_image
 from mmr1.vision.paths import resolve_media
-from mmr1.vision.videos import probe_video
+from mmr1.vision.videos import check_video, probe_video
 
 GOLD_SECONDS = 5
 
@@ -46,15 +46,17 @@ def finish(sample: Sample, folder: Path, embed: bool = False) -> str:
     return dump(encode(final, folder))
 
 
-def check_media(ref: MediaRef) -> tuple[int, int]:
-    """``(width, height)`` of a medium. Images are decoded; of videos the packets are read.
+def check_media(ref: MediaRef, deep: bool = False) -> tuple[int, int]:
+    """``(width, height)`` of a medium. Images are decoded.
+
+    Of videos the packets are read, or with ``deep`` every frame is decoded.
 
     Raises:
         ValueError: It cannot be decoded.
     """
     if ref.kind == "image":
         return load_image(ref).size
-    header = probe_video(ref)
+    header = check_video(ref) if deep else probe_video(ref)
     return header.width, header.height
 
 

@@ -10,22 +10,25 @@ from mmr1.data.lines import stamp
 from mmr1.types import MediaRef, Sample
 
 
-def check_sample(sample: Sample) -> None:
-    """Raises ValueError for media that do not decode, a wrong size or an unreadable gold."""
+def check_sample(sample: Sample, deep: bool = False) -> None:
+    """Raises ValueError for media that do not decode, a wrong size or an unreadable gold.
+
+    With ``deep`` every frame of a video is decoded.
+    """
     if not any(m.role == "user" for m in sample.messages):
         raise ValueError("no user message")
     for ref in sample.media:
-        size = _size(ref)
+        size = _size(ref, deep)
         if ref.size is not None and tuple(ref.size) != size:
             raise ValueError(f"{ref}: the record states {ref.size}, it is {size}")
     check_gold(sample)
 
 
-def _size(ref: MediaRef) -> tuple[int, int]:
+def _size(ref: MediaRef, deep: bool) -> tuple[int, int]:
     """The size of a medium that decodes; a picture of many records is decoded once per process."""
     if ref.kind == "image" and ref.path is not None:
         return _size_of_image(str(ref.path), ref.size, stamp(ref.path))
-    return check_media(ref)
+    return check_media(ref, deep)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -21,15 +21,16 @@ Problem = tuple[str, str]
 """``(location, what is wrong)``."""
 
 
-def validate(path: Path) -> tuple[int, list[Problem]]:
+def validate(path: Path, deep: bool = False) -> tuple[int, list[Problem]]:
     """The number of records, and all problems.
 
     Checks the schema, ids, placeholders, media (they decode and have the stated size), gold answers
-    (the reward function of the task can read them), and the hashes of the manifest.
+    (the reward function of the task can read them), and the hashes of the manifest. With ``deep``
+    every frame of a video is decoded, else its packets are read.
     """
     total, problems = 0, list(_check_manifest(path)) if path.is_dir() else []
     for file in record_files(path):
-        count, found = _check_file(file)
+        count, found = _check_file(file, deep)
         total += count
         problems += found or ([] if count else [(str(file), "holds no records")])
     return total, problems
@@ -50,8 +51,8 @@ class Checked:
     ids: array[int] = field(default_factory=lambda: array("Q"))
 
 
-def _check_file(file: Path) -> tuple[int, list[Problem]]:
-    pieces = list(each_piece(check_piece, [file], f"validating {file.name}"))
+def _check_file(file: Path, deep: bool) -> tuple[int, list[Problem]]:
+    pieces = list(each_piece(check_piece, [file], f"validating {file.name}", repeat((deep,))))
     problems = [problem for piece in pieces for problem in piece.problems]
     ids = np.concatenate([np.array([], np.uint64), *(piece.ids for piece in pieces)])
     problems += _repeated_ids(file, ids)
@@ -60,7 +61,7 @@ def _check_file(file: Path) -> tuple[int, list[Problem]]:
     return sum(piece.count for piece in pieces), located
 
 
-def check_piece(piece: Piece) -> Checked:
+def check_piece(piece: Piece, deep: bool = False) -> Checked:
     """Check the records of a piece, but for ids that other pieces have too."""
     checked = Checked()
     for position, line in piece.lines():
@@ -68,7 +69,7 @@ def check_piece(piece: Piece) -> Checked:
         try:
             sample = decode(row_of(line, position), piece.path.parent)
             checked.ids.append(hash64(sample.id))
-            check_sample(sample)
+            check_sample(sample, deep)
         except ValueError as error:
             checked.problems.append((position, str(error)))
     return checked

@@ -168,12 +168,11 @@ def _disk() -> Check:
 
 
 def _decoders() -> Check:
-    """Images by Pillow; videos by decord, and by PyAV where decord cannot."""
+    """Images by Pillow, videos by PyAV."""
     import av
-    import decord
     from PIL import features
 
-    versions = f"decord {decord.__version__}, PyAV {av.__version__}, Pillow's codecs"
+    versions = f"PyAV {av.__version__}, Pillow's codecs"
     missing = [codec for codec in ("jpg", "webp", "zlib") if not features.check(codec)]
     remedy = f"reinstall pillow: it lacks {', '.join(missing)}" if missing else None
     return Check("decoders", versions, remedy)

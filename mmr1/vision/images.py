@@ -19,7 +19,19 @@ MAX_PIXELS = 80_000_000
 """Larger images are refused from their header. Below the number from which PIL itself warns."""
 
 # Formats with a plain decoder; PIL would hand EPS to Ghostscript, for one.
-FORMATS = ("PNG", "JPEG", WebPImagePlugin.WebPImageFile.format, "BMP", "GIF", "TIFF", "PPM")
+FORMATS = (
+    "PNG",
+    "JPEG",
+    WebPImagePlugin.WebPImageFile.format,
+    "BMP",
+    "GIF",
+    "TIFF",
+    "PPM",
+    "AVIF",
+    "JPEG2000",
+)
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+"""What follows ``ftyp`` at the beginning of a HEIC file."""
 
 _ORIENTATION = 0x0112
 _QUARTER_TURNS = frozenset({5, 6, 7, 8})
@@ -99,7 +111,7 @@ def _opened(ref: MediaRef) -> Iterator[Image.Image]:
     try:
         source = io.BytesIO(ref.data) if ref.data is not None else ref.path
         assert source is not None
-        with Image.open(source, formats=FORMATS) as image:
+        with Image.open(source, formats=_formats(ref)) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(_too_large(image.size))
             yield image
@@ -127,6 +139,33 @@ def _webp_head(ref: MediaRef) -> WebpHead | None:
     if head is not None and head.size[0] * head.size[1] > MAX_PIXELS:
         raise ValueError(f"{ref}: {_too_large(head.size)}")
     return head
+
+
+def _formats(ref: MediaRef) -> tuple[str, ...]:
+    """``FORMATS``, and HEIC for a file of that kind."""
+    if not is_heic(ref):
+        return FORMATS
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        raise ValueError(
+            "a HEIC image, which only pillow-heif reads: pip install 'mmr1[heic]', or convert the "
+            "file to JPEG"
+        ) from None
+    register_heif_opener()
+    return (*FORMATS, "HEIF")
+
+
+def is_heic(ref: MediaRef) -> bool:
+    """Is it a picture as iPhones store them? By its first bytes."""
+    if ref.data is not None:
+        head = ref.data[:64]
+    else:
+        assert ref.path is not None
+        with ref.path.open("rb") as file:
+            head = file.read(64)
+    # AVIF may have the brand of the container too, with its own among the compatible ones.
+    return head[4:8] == b"ftyp" and head[8:12] in HEIC_BRANDS and b"avif" not in head
 
 
 def _too_large(size: tuple[int, int]) -> str:

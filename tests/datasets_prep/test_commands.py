@@ -18,7 +18,7 @@ from datasets_prep.select import rule
 from mmr1.data.record import read_records, write_records
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import load_image
-from tests.vision.media import encoded, noise
+from tests.vision.media import encoded, noise, write_video
 
 
 @pytest.fixture
@@ -60,6 +60,19 @@ def test_validate(folder: Path) -> None:
     (folder / "images/4.png").write_bytes(b"")
     with pytest.raises(ValueError, match=r"3 problem\(s\) in 30 records"):
         run("validate", folder)
+
+
+def test_a_deep_validation_decodes_videos(tmp_path: Path) -> None:
+    """One whose last frame is cut off passes by its packets."""
+    clip = write_video(tmp_path / "clip.mp4", options={"movflags": "faststart"})
+    message = {"role": "user", "content": "<video>What moves?"}
+    row = {"version": 1, "id": "a", "messages": [message], "videos": ["clip.mp4"], "answer": "bar"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    assert "1 records are valid" in run("validate", tmp_path / "rows.jsonl", "--deep")
+    clip.write_bytes(clip.read_bytes()[:-8])
+    assert "1 records are valid" in run("validate", tmp_path / "rows.jsonl")
+    with pytest.raises(ValueError, match=r"1 problem\(s\) in 1 records"):
+        run("validate", tmp_path / "rows.jsonl", "--deep")
 
 
 def test_stats_counts_and_draws(folder: Path) -> None:

@@ -42,9 +42,10 @@ def write_video(
     fps: int = 10,
     codec: str = "libx264",
     still: bool = False,
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
     """A moving bright bar, or a still picture."""
-    with av.open(str(path), "w") as container:
+    with av.open(str(path), "w", options=dict(options)) as container:
         stream = container.add_stream(codec, rate=fps)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for index in range(frames):

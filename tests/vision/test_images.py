@@ -57,7 +57,7 @@ def test_one_bit_cmyk_and_sixteen_bits() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
 def test_exif_is_turned_as_pil_turns_it(orientation: int, format: str) -> None:
     image = Image.fromarray(noise(40, 24))
     exif = Image.Exif()
@@ -138,3 +138,32 @@ def test_webp_heads_of_all_three_kinds(options: dict[str, object], mode: str) ->
     for size in ((1, 1), (17, 300), (640, 33)):
         data = encoded(Image.new(mode, size, "red"), "WEBP", **options)
         assert image_size(ref(data)) == load_image(ref(data)).size == size
+
+
+@pytest.mark.parametrize("format", ["AVIF", "JPEG2000"])
+def test_newer_formats(format: str) -> None:
+    picture = Image.fromarray(noise(120, 80))
+    data = encoded(picture, format)
+    assert image_size(ref(data)) == (120, 80)
+    assert np.array_equal(load_image(ref(data)), Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+HEIC_HEAD = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"
+
+
+def test_heic_says_what_reads_it() -> None:
+    try:
+        import pillow_heif
+    except ImportError:
+        for read in (load_image, image_size):
+            with pytest.raises(ValueError, match=r"HEIC.*pip install 'mmr1\[heic\]', or convert"):
+                read(ref(HEIC_HEAD))
+        return
+    buffer = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(noise(120, 80))).save(buffer, quality=95)
+    data = buffer.getvalue()
+    assert image_size(ref(data)) == (120, 80)
+    shown = pillow_heif.open_heif(data).to_pillow().convert("RGB")
+    assert np.array_equal(load_image(ref(data)), shown)
+    with pytest.raises(ValueError, match=r"<image in the record>"):
+        load_image(ref(HEIC_HEAD))
