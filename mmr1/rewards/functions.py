@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from mmr1.config import RewardFunctionConfig, RewardsConfig
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import DERIVED, REWARDS, TASKS, gold_check, reward_of_task
+from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.item import Job, RewardItem, as_reward, invalid, reward_of_exception
-from mmr1.rewards.plugins.addresses import is_url
 from mmr1.rewards.plugins.columns import bind, check_options
 from mmr1.rewards.plugins.http_client import RemoteReward
 from mmr1.rewards.plugins.user_function import PluginReward

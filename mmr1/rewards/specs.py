@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from mmr1.config import RewardsConfig
-from mmr1.rewards.plugins.addresses import is_url
+from mmr1.rewards.http.addresses import is_url
 
 _WITH_OPTIONS = re.compile(r"(?P<use>.+?):(?P<options>[A-Za-z_]\w*=.*)", re.DOTALL)
 _FUNCTION_KEYS = ("isolated", "readable", "timeout_s")

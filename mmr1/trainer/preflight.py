@@ -14,7 +14,7 @@ from mmr1.data.readers import check_dataset
 from mmr1.data.templates import load_template
 from mmr1.registry import check_file
 from mmr1.rewards.builtin import REWARDS
-from mmr1.rewards.plugins.addresses import is_url
+from mmr1.rewards.http.addresses import is_url
 from mmr1.rollout.installed import check_engine
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.tracking import check_trackers

@@ -8,32 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import httpx
-
+from mmr1.rewards.http.addresses import parse_address
+from mmr1.rewards.http.event_loop import LoopThread
+from mmr1.rewards.http.post import Failure, JsonPost
 from mmr1.rewards.item import RewardItem, invalid
-from mmr1.rewards.plugins.addresses import (
-    Address,
-    parse_address,
-    secrets_of,
-    without_secrets,
-)
-from mmr1.rewards.plugins.bounded_json import read_json
-from mmr1.rewards.plugins.bounded_reply import read_reply, read_start
 from mmr1.rewards.plugins.dialects import rewards_of
-from mmr1.rewards.plugins.event_loop import LoopThread
 from mmr1.types import Reward, Status
 
 REPLY_BYTES = 1 << 20  # the longest reply after decompression: this,
 REPLY_BYTES_PER_ITEM = 4 << 10  # and this for every item that was sent
-_ERROR_BYTES = 800  # of a reply that is an error
-_BACKOFF_S = 0.25
 _OPTIONS = ("urls", "retries", "rows", "headers")
-_PASSING = (408, 425, 429)  # client errors that another attempt may not meet
 
 
 class RemoteReward:
@@ -62,20 +50,20 @@ class RemoteReward:
                     f"a remote reward has no option '{name}'; it has: {', '.join(_OPTIONS)}"
                 )
         urls = [part.strip() for part in url.split(",")] + [str(u) for u in options.get("urls", ())]
-        self._addresses = [parse_address(text) for text in urls]
-        self._headers = _checked_headers(options.get("headers") or {})
-        self._secrets = secrets_of(self._addresses, self._headers)
-        self._retries = int(options.get("retries", 2))
         self._rows = bool(options.get("rows", False))
-        self._timeout_s = timeout_s
-        self._client: httpx.AsyncClient | None = None
+        self._post = JsonPost(
+            [parse_address(text) for text in urls],
+            options.get("headers") or {},
+            retries=int(options.get("retries", 2)),
+            timeout_s=timeout_s,
+        )
         self._thread = LoopThread()
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
         """One reward per item; a share without an answer has no valid reward."""
         if not items:
             return []
-        size = -(-len(items) // len(self._addresses))
+        size = -(-len(items) // self._post.servers)
         shares = [items[start : start + size] for start in range(0, len(items), size)]
         answers = self._thread.run(self._ask_all(shares))
         return [self._shown(reward) for share in answers for reward in share]
@@ -85,81 +73,24 @@ class RemoteReward:
         return [None] * len(items)
 
     def close(self) -> None:
-        if self._client is not None:
-            self._thread.run(self._client.aclose())
-            self._client = None
+        self._thread.run(self._post.close())
         self._thread.close()
 
     async def _ask_all(self, shares: Sequence[Sequence[RewardItem]]) -> list[list[Reward]]:
-        if self._client is None:
-            # The deadline is this class's; httpx's time-outs are per byte received.
-            self._client = httpx.AsyncClient(timeout=None, headers=self._headers)
-        tasks = (self._ask(self._client, server, share) for server, share in enumerate(shares))
+        tasks = (self._ask(server, share) for server, share in enumerate(shares))
         return list(await asyncio.gather(*tasks))
 
-    async def _ask(
-        self, client: httpx.AsyncClient, server: int, items: Sequence[RewardItem]
-    ) -> list[Reward]:
-        """Ask one server after another until one answers."""
+    async def _ask(self, server: int, items: Sequence[RewardItem]) -> list[Reward]:
         try:
             body = json.dumps(self._body(items), allow_nan=False).encode()
         except (TypeError, ValueError) as error:
             return [invalid(Status.ERROR, f"a record cannot be sent as JSON: {error}")] * len(items)
-        failure = _Failure(Status.ERROR, "was not asked")
-        for attempt in range(self._retries + 1):
-            if attempt:
-                await asyncio.sleep(_BACKOFF_S * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))
-            address = self._addresses[(server + attempt) % len(self._addresses)]
-            answer = await self._call(client, address, body, len(items))
-            if not isinstance(answer, _Failure):
-                return answer
-            failure = answer
-            if failure.final:
-                break
-        return [invalid(failure.status, failure.error)] * len(items)
-
-    async def _call(
-        self, client: httpx.AsyncClient, address: Address, body: bytes, count: int
-    ) -> list[Reward] | _Failure:
-        """One call of one server, within the deadline."""
-        request = client.build_request(
-            "POST",
-            address.url,
-            content=body,
-            headers={"Content-Type": "application/json", "Accept-Encoding": "gzip, deflate"},
-        )
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                response = await client.send(request, auth=address.auth, stream=True)
-                try:
-                    return await self._answer(response, count)
-                except _ReplyError as error:
-                    return _Failure(Status.ERROR, f"{address.shown}: {error}", error.final)
-                finally:
-                    await response.aclose()
-        except TimeoutError:
-            return _Failure(
-                Status.TIMEOUT, f"{address.shown}: no answer within {self._timeout_s:g} s"
-            )
-        except (httpx.HTTPError, httpx.StreamError, ValueError) as error:
-            told = str(error) or type(error).__name__
-            return _Failure(Status.ERROR, f"{address.shown}: {told}")
-
-    async def _answer(self, response: httpx.Response, count: int) -> list[Reward]:
-        """The rewards in a response whose body has not been read."""
-        if response.has_redirect_location:
-            host = httpx.URL(response.headers["Location"]).host or "another path"
-            raise _ReplyError(
-                f"HTTP {response.status_code}, a redirect to {host}, which is not followed; "
-                "give that address instead",
-                final=False,
-            )
-        if not response.is_success:
-            text = (await read_start(response, _ERROR_BYTES)).decode(errors="replace")
-            final = response.is_client_error and response.status_code not in _PASSING
-            raise _ReplyError(f"HTTP {response.status_code} {self._hide(text)[:200]}", final)
-        body = await read_reply(response, REPLY_BYTES + count * REPLY_BYTES_PER_ITEM)
-        return _rewards(read_json(body), count, self._hide)
+        parse = partial(_rewards, expected=len(items), hide=self._post.hide)
+        longest = REPLY_BYTES + len(items) * REPLY_BYTES_PER_ITEM
+        answer = await self._post.ask(body, parse, longest, first=server)
+        if isinstance(answer, Failure):
+            return [invalid(answer.status, answer.error)] * len(items)
+        return answer
 
     def _body(self, items: Sequence[RewardItem]) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -172,35 +103,7 @@ class RemoteReward:
     def _shown(self, reward: Reward) -> Reward:
         if reward.error is None:
             return reward
-        return invalid(reward.status, self._hide(reward.error))
-
-    def _hide(self, text: str) -> str:
-        return without_secrets(text, self._secrets)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why a call gave no rewards; ``final`` where any server would refuse the same body."""
-
-    status: Status
-    error: str
-    final: bool = False
-
-
-class _ReplyError(Exception):
-    """A reply that is an HTTP error."""
-
-    def __init__(self, message: str, final: bool) -> None:
-        super().__init__(message)
-        self.final = final
-
-
-def _checked_headers(headers: Mapping[str, Any]) -> dict[str, str]:
-    checked = {str(name): str(value).strip() for name, value in headers.items()}
-    for name, value in checked.items():
-        if not (value.isascii() and value.isprintable()):  # the value itself may be a secret
-            raise ValueError(f"a remote reward's header {name!r} is not one line of ASCII")
-    return checked
+        return invalid(reward.status, self._post.hide(reward.error))
 
 
 def to_row(item: RewardItem) -> dict[str, Any]:

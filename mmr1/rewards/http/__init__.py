@@ -1,0 +1,1 @@
+"""Calls of other machines: deadlines, retries, and replies that are bounded."""
