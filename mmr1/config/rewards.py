@@ -33,7 +33,8 @@ class RewardFunctionConfig(Section):
     timeout_s: float | None = Field(
         None,
         gt=0,
-        description="Seconds allowed for one call of a plugin or URL; default: rewards.timeout_s",
+        description="Seconds allowed for one call of a plugin, URL or judge; default: "
+        "rewards.timeout_s, for a judge 60",
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments of the function"

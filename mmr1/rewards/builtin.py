@@ -17,6 +17,7 @@ REWARDS = Registry(
         "exact": "mmr1.rewards.answers.text:exact",
         "format": "mmr1.rewards.shaping.format:format",
         "iou": "mmr1.rewards.grounding.iou:iou",
+        "judge": "mmr1.rewards.judges.judge:JudgeReward",
         "length_cosine": "mmr1.rewards.shaping.length:length_cosine",
         "math": "mmr1.rewards.math.equality:math",
         "numeric": "mmr1.rewards.math.numeric:numeric",

@@ -12,6 +12,7 @@ from mmr1.registry import suggest
 from mmr1.rewards.builtin import DERIVED, REWARDS, TASKS, gold_check, reward_of_task
 from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.item import Job, RewardItem, as_reward, invalid, reward_of_exception
+from mmr1.rewards.judges.judge import JUDGE_TIMEOUT_S, JudgeReward
 from mmr1.rewards.plugins.columns import bind, check_options
 from mmr1.rewards.plugins.http_client import RemoteReward
 from mmr1.rewards.plugins.user_function import PluginReward
@@ -271,9 +272,11 @@ def make_reward_function(
         return AutoReward(config.options, pool)
     if use in DERIVED:
         return DerivedReward(use, config.options, pool, earlier)
+    timeout_s = config.timeout_s or rewards.timeout_s
+    if use == "judge":
+        return JudgeReward(name, config.options, timeout_s=config.timeout_s or JUDGE_TIMEOUT_S)
     if use in REWARDS.builtin:
         return BuiltinReward(use, config.options, pool)
-    timeout_s = config.timeout_s or rewards.timeout_s
     if is_url(use):
         return RemoteReward(use, config.options, timeout_s=timeout_s)
     return PluginReward(

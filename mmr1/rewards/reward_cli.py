@@ -18,6 +18,8 @@ from rich.table import Table
 
 from mmr1.rewards.builtin import DERIVED, REWARDS
 from mmr1.rewards.composite import CompositeReward, build_composite_reward
+from mmr1.rewards.judges.judge import JudgeReward
+from mmr1.rewards.judges.options import JudgeOptions
 from mmr1.rewards.plugins.columns import ALIASES, COLUMNS
 from mmr1.rewards.plugins.item_rows import batches, read_rows, scored_row, to_item
 from mmr1.rewards.specs import read_spec
@@ -178,6 +180,10 @@ def _summary(function: Any) -> str:
 
 
 def _option_lines(name: str, function: Any) -> list[str]:
+    if name == "judge":
+        return [
+            f"{option}: {field.description}" for option, field in JudgeOptions.model_fields.items()
+        ]
     if inspect.isclass(function):
         return ["those of a built-in, under the built-in's name"]
     parameters = inspect.signature(function).parameters.values()
@@ -193,7 +199,7 @@ def _option_lines(name: str, function: Any) -> list[str]:
 
 def _columns_read(function: Any) -> list[str]:
     if inspect.isclass(function):
-        return ["task"]
+        return ["question", "answer", "images"] if function is JudgeReward else ["task"]
     columns = {*COLUMNS, *ALIASES}
     parameters = inspect.signature(function).parameters.values()
     return [
