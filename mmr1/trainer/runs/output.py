@@ -218,6 +218,7 @@ def _rollout_row(step: int, scored: ScoredGroup, advantages: Any) -> dict[str, A
         "step": step,
         "id": sample.id,
         "prompt": scored.group.prompt.text,
+        "question": sample.question,
         "answer": sample.answer,
         "task": sample.task,
         "completions": [
