@@ -185,12 +185,11 @@ def test_model_without_its_tokenizer(refusal, folder, tiny_model, missing):
     assert missing in message
 
 
-def test_model_that_is_not_vision_language(refusal, folder):
-    (folder / "text-model").mkdir()
-    (folder / "text-model/config.json").write_text(json.dumps({"model_type": "qwen2"}))
-    message = refusal(f"model.path={folder}/text-model")
-    assert "'qwen2'" in message
-    assert "vision-language" in message
+def test_a_model_of_an_unknown_type(refusal, folder):
+    (folder / "other-model").mkdir()
+    (folder / "other-model/config.json").write_text(json.dumps({"model_type": "bert"}))
+    message = refusal(f"model.path={folder}/other-model")
+    assert "is a 'bert' model; mmr1 trains models of type" in message
 
 
 def without_weights(weights: Path) -> None:
@@ -368,7 +367,7 @@ finally:
         ("train", "rewards.functions.math.use={folder}/gone.py:reward", "no such Python file"),
         ("train", "rewards.functions.math={{use: reward_model, options: {{path: gone}}}}", "gone"),
         ("train", "model.path={folder}/gone", "mmr1 model new"),
-        ("train", "model.path={folder}/text", "'qwen2'"),
+        ("train", "model.path={folder}/other", "'bert'"),
         ("train", "trainer.output_dir={folder}/used", "already holds a run"),
         ("train", "algorithm.name=gprpo", "'grpo'"),
         ("sft", "data.train={folder}/gone.jsonl", "data.train"),
@@ -382,8 +381,8 @@ def test_a_wrong_path_or_name_is_told_before_anything_slow_is_imported(
     folder, command, override, words
 ):
     (folder / "used/checkpoints/step_000001").mkdir(parents=True)
-    (folder / "text").mkdir()
-    (folder / "text/config.json").write_text('{"model_type": "qwen2"}')
+    (folder / "other").mkdir()
+    (folder / "other/config.json").write_text('{"model_type": "bert"}')
     arguments = [command, str(folder / "run.yaml"), override.format(folder=folder)]
     result = subprocess.run(
         [sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True
