@@ -88,8 +88,18 @@ class AlgorithmConfig(Section):
         None, gt=0, description="Adapt kl_coef to this KL per token; fixed if not set"
     )
     kl_adaptation_rate: float = Field(0.1, gt=0, description="How fast kl_coef adapts")
+    ref_model_path: str | None = Field(
+        None,
+        description="A reference of its own, such as a teacher; default: the policy at the start",
+    )
     ref_model_sync_steps: int = Field(
         0, ge=0, description="Copy the policy to the reference after every so many steps; 0: never"
+    )
+    ref_model_mixup_alpha: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the policy in that copy; below 1 the reference moves part of the way",
     )
     offload_reference: bool = Field(
         False,
@@ -164,6 +174,7 @@ class AlgorithmConfig(Section):
     def _make_sense(self) -> AlgorithmConfig:
         for key, needed in (
             ("kl_target", "kl_coef"),
+            ("ref_model_path", "kl_coef"),
             ("ref_model_sync_steps", "kl_coef"),
             ("offload_reference", "kl_coef"),
             ("entropy_target", "entropy_coef"),
@@ -173,6 +184,16 @@ class AlgorithmConfig(Section):
                     f"{key} is set and {needed} is 0, so it would do nothing; set {needed} above "
                     f"0, or leave {key} out"
                 )
+        if self.ref_model_path and self.ref_model_sync_steps:
+            raise ValueError(
+                "ref_model_path names a reference that stays, and ref_model_sync_steps replaces it "
+                "by the policy; leave one of them out"
+            )
+        if self.ref_model_mixup_alpha < 1 and not self.ref_model_sync_steps:
+            raise ValueError(
+                "ref_model_mixup_alpha is for a reference that moves; set ref_model_sync_steps, or "
+                "leave it out"
+            )
         if self.kl_estimator == "full" and not self.use_kl_loss:
             raise ValueError(
                 "kl_estimator=full is computed in the update, after the rewards; set "

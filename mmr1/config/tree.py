@@ -86,6 +86,11 @@ class Config(Section):
                 f"dpo.rounds={self.dpo.rounds} share trainer.max_steps={self.trainer.max_steps}: "
                 "a round would have no step; lower the first or raise the second"
             )
+        if self.model.lora is not None and algorithm.ref_model_mixup_alpha < 1:
+            raise ValueError(
+                "algorithm.ref_model_mixup_alpha and model.lora: a mixture of adapters is no "
+                "adapter; leave one of them out"
+            )
         critic, steps = algorithm.critic, self.trainer.max_steps
         if critic is not None and critic.warmup_steps >= steps:
             raise ValueError(

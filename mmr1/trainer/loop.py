@@ -47,7 +47,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
             with timer("sync"):
                 rollouts.load_weights(policy)
                 if reference and is_due(number, config.algorithm.ref_model_sync_steps):
-                    reference.refresh()
+                    reference.refresh(config.algorithm.ref_model_mixup_alpha)
             stats |= {**sampled.stats, "rollout/staleness": staleness(sampled.groups, version)}
             seconds = {**rollout.seconds, **timer.seconds()}
             line = step_stats(number, sampled.all_groups, stats, seconds, components.media)

@@ -15,6 +15,8 @@ from mmr1.data.templates import load_template
 from mmr1.registry import check_file
 from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.http.addresses import is_url
+from mmr1.rewards.judges.conversation import load_judge_template
+from mmr1.rewards.judges.options import read_judge_options
 from mmr1.rollout.installed import check_engine
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.tracking import check_trackers
@@ -90,6 +92,8 @@ def _check_rewards(config: Config) -> None:
         use = function.use or name
         if use == REWARD_MODEL:
             _check_reward_model(name, function)
+        elif use == "judge":
+            load_judge_template(read_judge_options(name, function.options).template_name)
         elif use not in REWARDS.builtin and not is_url(use):
             REWARDS.check(use)
             check_file(use)

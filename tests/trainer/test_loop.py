@@ -124,7 +124,9 @@ WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        *((name, {}) for name in (*sorted(algorithm_specs()), "median.py:build")),
+        # Distillation needs a teacher that differs: tests/trainer/algorithms/test_distillation.py.
+        *((name, {}) for name in sorted(algorithm_specs()) if name != "on_policy_distillation"),
+        ("median.py:build", {}),
         *((name, MORE) for name in ("rloo", "gspo", "cispo", "reinforce_pp")),
         ("rloo", {"ppo_epochs": 2, "importance_sampling": "per_decision"}),
         # Ratios of whole responses leave the usual clip after one such step: wide ones here.
@@ -160,6 +162,14 @@ def test_a_refreshed_reference_is_the_policy(shared, files, digit_samples):
     _, model, reference = run(shared, digit_samples, config)
     assert same(reference._own.model, shared[1])
     assert not same(model, shared[1])
+
+
+def test_a_reference_moves_part_of_the_way(shared, files, digit_samples):
+    keys = {"kl_coef": 0.1, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.25}
+    _, model, reference = run(shared, digit_samples, config_of(files, name="grpo", **keys))
+    start, end = shared[1].state_dict(), model.state_dict()
+    for name, weight in reference._own.model.state_dict().items():
+        torch.testing.assert_close(weight, start[name] * 0.75 + end[name] * 0.25)
 
 
 def test_adaptive_coefficients_are_logged(shared, files, digit_samples):

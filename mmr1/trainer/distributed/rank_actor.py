@@ -109,8 +109,8 @@ class Rank:
         return self._models.policy.state_dict()
 
     @collective
-    def refresh_reference(self) -> None:
-        self._reference.refresh()
+    def refresh_reference(self, share: float) -> None:
+        self._reference.refresh(share)
 
     @collective
     def reference_weights(self) -> dict[str, torch.Tensor] | None:

@@ -71,8 +71,8 @@ class RayReference:
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return _logprobs(self._ranks, groups, of_reference=True)
 
-    def refresh(self) -> None:
-        get([rank.refresh_reference.remote() for rank in self._ranks])
+    def refresh(self, share: float = 1.0) -> None:
+        get([rank.refresh_reference.remote(share) for rank in self._ranks])
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         return get([rank.reference_weights.remote() for rank in self._ranks])[0]

@@ -38,14 +38,17 @@ def token_kl(
     """Exact ``KL(policy || reference)`` at each place: ``[N]`` float32, in nats.
 
     Both with the temperature of the rollout and without the forbidden tokens. Differentiable with
-    respect to the policy's hidden states and weight; the reference is a constant.
+    respect to the policy's hidden states and weight; the reference is a constant. Where models of
+    two sizes pad one vocabulary to two lengths, the shorter one counts: the rest are no tokens.
     """
+    vocabulary = min(len(policy.weight), len(reference.weight))
     device = policy.hidden.device
     with torch.autocast(device.type, enabled=False):
         forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64)
         forbidden = forbidden.to(device, non_blocking=True)
         return _TokenKl.apply(
-            *(policy.hidden, policy.weight, reference.hidden, reference.weight),
+            *(policy.hidden, policy.weight[:vocabulary]),
+            *(reference.hidden, reference.weight[:vocabulary]),
             *(temperature, forbidden, chunk_elements),
         )
 

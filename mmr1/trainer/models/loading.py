@@ -12,7 +12,7 @@ from mmr1.config import Config, ModelConfig
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.vision.families.loading import find_architecture, model_parts
+from mmr1.vision.families.loading import find_architecture, load_family, model_parts
 from mmr1.vision.features import FeatureCache
 
 
@@ -26,6 +26,21 @@ def load_model(config: ModelConfig, key: str = "model.path") -> Any:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     auto_class = find_architecture(config.path, key).auto_class
     return _load_weights(auto_class, config, key).to(device)
+
+
+def check_same_tokens(path: str, other: str, key: str) -> None:
+    """Check that the model at ``other`` reads what the model at ``path`` writes.
+
+    Raises:
+        ValueError: They are of different families or have different tokens. Names ``key``.
+    """
+    if type(find_architecture(path)) is not type(find_architecture(other, key)):
+        raise ValueError(f"{key} '{other}' is of another model family than model.path '{path}'")
+    if load_family(path).tokenizer.get_vocab() != load_family(other).tokenizer.get_vocab():
+        raise ValueError(
+            f"{key} '{other}' has other tokens than model.path '{path}', so it cannot score them; "
+            "name a model with the same tokenizer"
+        )
 
 
 def load_trainable(config: ModelConfig, key: str = "model.path") -> Any:

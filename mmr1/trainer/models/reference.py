@@ -22,8 +22,13 @@ class Reference(Protocol):
         """``[B, R]`` float32 without gradient, sequences in group order."""
         ...
 
-    def refresh(self) -> None:
-        """Become the policy as it is now (iterative GRPO)."""
+    def refresh(self, share: float = 1.0) -> None:
+        """Become the policy as it is now (iterative GRPO), or move towards it.
+
+        Args:
+            share: Of the policy in the new weights; the rest are the old ones (TR-DPO, arXiv
+                2404.09656).
+        """
         ...
 
     def weights(self) -> Mapping[str, torch.Tensor]:
@@ -44,7 +49,7 @@ class SupportsDistributions(Protocol):
 
 
 class FrozenReference:
-    """A second model, ``own``, with the weights that the policy had.
+    """A second model, ``own``: the policy as it was, or a model from elsewhere.
 
     Args:
         offload: It stays in main memory, and comes to the policy's device to score. Not for
@@ -75,8 +80,13 @@ class FrozenReference:
             if self._offload:
                 self._own.model.to("cpu")
 
-    def refresh(self) -> None:
-        self._own.load_weights(self._policy.weights())
+    def refresh(self, share: float = 1.0) -> None:
+        policy = self._policy.weights()
+        if share == 1:
+            self._own.load_weights(policy)
+            return
+        own = self._own.weights()
+        self._own.load_weights({name: own[name].lerp(policy[name], share) for name in own})
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         return self._own.weights()
@@ -100,7 +110,8 @@ class AdapterReference:
         with _adapters(self._policy.model, self._kept):
             return self._policy.distributions(batch)
 
-    def refresh(self) -> None:
+    def refresh(self, share: float = 1.0) -> None:
+        assert share == 1, "a mixture of adapters is no adapter; the configuration refuses it"
         self._kept = adapter_weights(self._policy.model)
 
     def weights(self) -> Mapping[str, torch.Tensor]:

@@ -19,7 +19,13 @@ from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
 from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
 from mmr1.trainer.models.critic import Critic, build_critic
-from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
+from mmr1.trainer.models.loading import (
+    build_packed_model,
+    check_same_tokens,
+    feature_cache,
+    load_model,
+    load_trainable,
+)
 from mmr1.trainer.models.lora import has_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -39,7 +45,8 @@ class TrainingModels:
 
     Attributes:
         model: The policy's, which the engine ``hf`` samples from.
-        reference: What the policy starts from; None without a KL term.
+        reference: What the policy starts from, or the model of ``algorithm.ref_model_path``; None
+            without a KL term.
         critic: None for algorithms without one.
         features: Those of a frozen vision tower, shared with the engine ``hf``.
     """
@@ -67,9 +74,7 @@ def build_training_models(
     model = load_trainable(config.model)
     inputs = ModelInputs(family, media)
     features = feature_cache(config)
-    # Copied before it is sharded; adapters need no second model.
-    needs_copy = config.algorithm.kl_coef > 0 and not has_adapters(model)
-    frozen = copy.deepcopy(model).requires_grad_(False).eval() if needs_copy else None
+    frozen = _frozen_reference(config, model)  # copied before the policy is sharded
     temperature = config.rollout.sampling.temperature
     packed_model = replace(
         build_packed_model(config, model, inputs, temperature, features),
@@ -102,6 +107,22 @@ def _correction(config: Config) -> Correction:
     )
 
 
+def _frozen_reference(config: Config, model: Any) -> Any:
+    """A second model for the KL term; None without a KL term, or where adapters need none."""
+    algorithm = config.algorithm
+    if algorithm.kl_coef == 0:
+        return None
+    if algorithm.ref_model_path is not None:
+        key = "algorithm.ref_model_path"
+        check_same_tokens(config.model.path, algorithm.ref_model_path, key)
+        frozen = load_model(config.model.model_copy(update={"path": algorithm.ref_model_path}), key)
+    elif has_adapters(model):
+        return None
+    else:
+        frozen = copy.deepcopy(model)
+    return frozen.requires_grad_(False).eval()
+
+
 def _reference(
     config: Config, policy: PackedModel, frozen: Any, shard: Callable[[Any], Forward]
 ) -> FrozenReference | AdapterReference | None:
@@ -110,4 +131,6 @@ def _reference(
     if frozen is None:
         return AdapterReference(policy)
     own = replace(policy, model=frozen, forward=shard(frozen))
+    if config.algorithm.ref_model_path is not None:  # its vision tower is another one
+        own = replace(own, features=FeatureCache())
     return FrozenReference(policy, own, config.algorithm.offload_reference)

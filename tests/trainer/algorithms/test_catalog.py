@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,10 @@ from mmr1.config.algorithm_spec import algorithm_names, algorithm_readers, algor
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs, LossInputs
 from tests.paths import REPOSITORY
+from tests.trainer.algorithms.required import config_of
 
 SPECS = algorithm_specs()
 CATALOG = REPOSITORY / "mmr1/trainer/algorithms/catalog"
-
-
-def config_of(name: str, **keys: object) -> AlgorithmConfig:
-    step_rewards = {"step_rewards": "x.py:f"} if name == "process_grpo" else {}
-    return AlgorithmConfig(name=name, **{**step_rewards, **keys})
 
 
 def run_python(code: str, *arguments: Path) -> str:
@@ -40,6 +37,7 @@ from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.config.file import load_config
 overrides = {
     "process_grpo": ["algorithm.step_rewards=x.py:f"],
+    "on_policy_distillation": ["algorithm.ref_model_path=teacher"],
     "t_grpo": ["rewards.functions={temporal_contrast: {}}"],
 }
 for name in algorithm_specs():
@@ -179,7 +177,9 @@ def test_the_keys_that_only_others_read_are_refused(name):
 @pytest.mark.parametrize("name", SPECS)
 def test_an_algorithm_that_compares_the_group_learns_nothing_from_a_group_of_one(name):
     algorithm = build_algorithm(config_of(name))
-    learns_from_one = bool(algorithm.advantages(inputs([[1.0], [0.0]])).any())
+    alone = inputs([[1.0], [0.0]])
+    penalised = replace(alone, kl_penalty=torch.full(alone.mask.shape, 0.1))
+    learns_from_one = bool(algorithm.advantages(penalised).any())
     assert learns_from_one != SPECS[name].compares_group
 
 
@@ -212,6 +212,7 @@ FIRST_ADVANTAGES = {
     # Of a completion with reward 1 and of one with reward 0 of the group 1, 0, 0, 0, worked by
     # hand; two more groups have rewards of 0 only.
     **dict.fromkeys(("grpo", "dapo", "gspo", "t_grpo", "cispo", "sapo"), (1.5, -0.5)),
+    "on_policy_distillation": (1.5, -0.5),  # where the teacher agrees with the student
     "dr_grpo": (0.75, -0.25),
     "rloo": (1, -1 / 3),
     "gpg": (3 * 0.75, 3 * -0.25),

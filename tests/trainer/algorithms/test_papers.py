@@ -12,6 +12,7 @@ import pytest
 
 from mmr1.config import AlgorithmConfig
 from mmr1.config.algorithm_spec import algorithm_specs
+from tests.trainer.algorithms.required import config_of
 
 PPO_CLIP = (0.2, "1707.06347 section 6.1, table 1: the best value; this paper gives none")
 OURS = "not in the paper; this project's choice"
@@ -92,6 +93,12 @@ PAPERS: dict[str, dict[str, tuple[Any, str]]] = {
         "clip_ratio_low": PPO_CLIP,
         "clip_ratio_high": PPO_CLIP,
     },
+    "on_policy_distillation": {
+        "kl_coef": (1.0, "2306.08543 equation 1: the reverse KL alone"),
+        "use_kl_loss": (False, OURS + ": the KL is each token's advantage"),
+        "kl_estimator": ("k1", "2306.08543 equation 2: log p / q of the sampled token"),
+        "loss_agg_mode": ("token-mean", OURS),
+    },
     "ppo": {
         "clip_ratio_low": (0.2, "1707.06347 section 6.1, table 1; 2203.02155 appendix C"),
         "clip_ratio_high": (0.2, "1707.06347 section 6.1, table 1; 2203.02155 appendix C"),
@@ -113,11 +120,8 @@ def test_every_algorithm_is_in_the_table():
     ("name", "key"), [(name, key) for name, values in PAPERS.items() for key in values]
 )
 def test_the_default_is_the_papers(name, key):
-    step_rewards = {"step_rewards": "x.py:f"} if name == "process_grpo" else {}
     value, where = PAPERS[name][key]
-    assert reduce(getattr, key.split("."), AlgorithmConfig(name=name, **step_rewards)) == value, (
-        where
-    )
+    assert reduce(getattr, key.split("."), config_of(name)) == value, where
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -131,8 +135,8 @@ def test_what_the_user_sets_comes_before_the_papers_values(name):
     own = {"loss_agg_mode": "token-mean", "kl_estimator": "k2", "kl_coef": 0.5}
     if name in ("dapo", "gspo"):
         own |= {"clip_ratio_high": 0.7}
-    if name == "process_grpo":
-        own |= {"step_rewards": "x.py:f"}
-    config = AlgorithmConfig(name=name, **own)
+    if name == "on_policy_distillation":  # has one estimator
+        del own["kl_estimator"]
+    config = config_of(name, **own)
     assert {key: getattr(config, key) for key in own} == own
     assert AlgorithmConfig(**config.model_dump()) == config
