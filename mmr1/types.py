@@ -236,7 +236,9 @@ class Experience:
         rollout_logprobs: ``[B, R]`` float32, from the rollout engine.
         advantages: ``[B, R]`` float32, 0 where the mask is False.
         loss_weights: ``[B, R]`` float32, the weight of each token in the loss. They are normalised
-            over the whole batch, so the gradients of micro-batches add up to that of the batch.
+            over the mini-batch, or the whole rollout, so the gradients of micro-batches add up.
+        mini_batches: Optimizer steps per pass over the batch.
+        mini_batch_of: For each group, the one that learns from it, from 0.
         old_logprobs: ``[B, R]`` of the policy before the update. None with a single update per
             rollout; they then equal the current ones, detached.
         ref_logprobs: ``[B, R]`` of the reference policy; None without a KL term.
@@ -252,6 +254,8 @@ class Experience:
     rollout_logprobs: torch.Tensor
     advantages: torch.Tensor
     loss_weights: torch.Tensor
+    mini_batches: int
+    mini_batch_of: tuple[int, ...]
     old_logprobs: torch.Tensor | None = None
     ref_logprobs: torch.Tensor | None = None
     values: torch.Tensor | None = None

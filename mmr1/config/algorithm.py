@@ -37,7 +37,12 @@ class CriticConfig(Section):
         0.2, gt=0, description="Largest change of a value per rollout; null: no clip"
     )
     ppo_epochs: Positive | None = Field(
-        None, description="Its optimizer steps per rollout; algorithm.ppo_epochs if not set"
+        None, description="Its passes over a rollout; algorithm.ppo_epochs if not set"
+    )
+    ppo_mini_batch_size: Positive | None = Field(
+        None,
+        description="Prompts per optimizer step of its own; algorithm.ppo_mini_batch_size if not "
+        "set",
     )
     warmup_steps: int = Field(
         0, ge=0, description="First steps, in which the critic is updated and the policy is not"
@@ -117,8 +122,16 @@ class AlgorithmConfig(Section):
     loss_agg_mode: Literal["seq-mean-token-mean", "token-mean", "seq-mean-token-sum-norm"] = Field(
         "seq-mean-token-mean", description="How token losses are added up"
     )
-    ppo_epochs: Positive = Field(
-        1, description="Passes over a rollout; each is one optimizer step on the whole batch"
+    loss_agg_scope: Literal["mini-batch", "rollout"] = Field(
+        "mini-batch",
+        description="Whose sequences and tokens are counted in loss_agg_mode: each mini-batch's "
+        "(verl, EasyR1), or the whole rollout's (TRL's dapo and cispo)",
+    )
+    ppo_epochs: Positive = Field(1, description="Passes over a rollout (TRL: num_iterations)")
+    ppo_mini_batch_size: Positive | None = Field(
+        None,
+        description="Prompts per optimizer step; must divide rollout.batch_size (EasyR1: "
+        "worker.actor.global_batch_size). Default: all of the rollout",
     )
     critic: CriticConfig | None = Field(None, description="For ppo, or an algorithm of your own")
     rollout_is: Literal["auto", "none", "token", "sequence"] = Field(
@@ -212,6 +225,11 @@ class AlgorithmConfig(Section):
         if self.spec is not None:
             self._check_against(self.spec)
         return self
+
+    @property
+    def has_several_updates(self) -> bool:
+        """Can the ratio to the policy that sampled be other than 1?"""
+        return self.ppo_epochs > 1 or self.ppo_mini_batch_size is not None
 
     @property
     def spec(self) -> AlgorithmSpec | None:

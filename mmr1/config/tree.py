@@ -75,6 +75,7 @@ class Config(Section):
                 "log-probs are divided by it; set it above 0. Evaluation decodes greedily in any "
                 "case"
             )
+        self._check_mini_batches()
         self._match_reward_function()
         if self.dpo.rounds and n < 2:
             raise ValueError(
@@ -184,6 +185,38 @@ class Config(Section):
                 f"{resources} and trainer.async_save: ranks save together, between steps; "
                 "leave it out"
             )
+
+    def _check_mini_batches(self) -> None:
+        algorithm, batch_size = self.algorithm, self.rollout.batch_size
+        sizes = {"algorithm.ppo_mini_batch_size": algorithm.ppo_mini_batch_size}
+        if algorithm.critic is not None:
+            own = algorithm.critic.ppo_mini_batch_size
+            sizes["algorithm.critic.ppo_mini_batch_size"] = own
+        for key, size in sizes.items():
+            if size is not None and batch_size % size:
+                raise ValueError(
+                    f"{key}={size} does not divide rollout.batch_size={batch_size}: mini-batches "
+                    "have equally many prompts; change one of them"
+                )
+        if algorithm.ptx_coef and algorithm.ptx_batch_size < self.mini_batches:
+            raise ValueError(
+                f"algorithm.ptx_batch_size={algorithm.ptx_batch_size} and {self.mini_batches} "
+                "mini-batches per rollout: each takes its share of the demonstrations; raise "
+                "algorithm.ptx_batch_size or algorithm.ppo_mini_batch_size"
+            )
+
+    @property
+    def mini_batches(self) -> int:
+        """Optimizer steps of the policy per pass over a rollout."""
+        batch_size = self.rollout.batch_size
+        return batch_size // (self.algorithm.ppo_mini_batch_size or batch_size)
+
+    @property
+    def critic_mini_batch_size(self) -> int | None:
+        """Prompts per optimizer step of the critic; None for all."""
+        algorithm = self.algorithm
+        own = algorithm.critic and algorithm.critic.ppo_mini_batch_size
+        return own or algorithm.ppo_mini_batch_size
 
     def _match_reward_function(self) -> None:
         """A reward function that only one algorithm can compute, and that algorithm, need both."""

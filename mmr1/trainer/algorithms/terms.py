@@ -120,7 +120,7 @@ def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     same gradient.
     """
     form = config.importance_sampling
-    if config.ppo_epochs > 1 and form == "clip":
+    if config.has_several_updates and form == "clip":
         return clipped_surrogate(x, config)
     loss = losses.policy_gradient(ratio_logprobs(x, config)[0], x.advantages)
     if form != "clip" and form != "none":

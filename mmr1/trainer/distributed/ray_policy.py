@@ -31,8 +31,8 @@ class RayPolicy:
         return _logprobs(self._ranks, groups, of_reference=False)
 
     def update(self, experience: Experience) -> StepStats:
-        groups = [scored.group for scored in experience.groups]
-        per_rank = [select_groups(experience, share) for share in _shares(groups, len(self._ranks))]
+        shares = _shares_of_each_mini_batch(experience, len(self._ranks))
+        per_rank = [select_groups(experience, share) for share in shares]
         stats = get(
             [rank.update.remote(share) for rank, share in zip(self._ranks, per_rank, strict=True)]
         )
@@ -95,7 +95,11 @@ def select_groups(experience: Experience, groups: Sequence[int]) -> Experience:
         return value[index] if isinstance(value, torch.Tensor) else value
 
     tensors = {f.name: select(getattr(experience, f.name)) for f in fields(experience)}
-    return replace(experience, **{**tensors, "groups": tuple(experience.groups[g] for g in groups)})
+    by_group = {
+        "groups": tuple(experience.groups[g] for g in groups),
+        "mini_batch_of": tuple(experience.mini_batch_of[g] for g in groups),
+    }
+    return replace(experience, **{**tensors, **by_group})
 
 
 def _logprobs(
@@ -118,6 +122,17 @@ def _logprobs(
         rows = [row for i in share for row in rows_of[i]]
         logprobs[rows, : result.shape[1]] = result
     return logprobs
+
+
+def _shares_of_each_mini_batch(experience: Experience, ranks: int) -> list[list[int]]:
+    """Group indices of each rank: of every mini-batch a share about equal in tokens."""
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    for index in range(experience.mini_batches):
+        members = [g for g, mine in enumerate(experience.mini_batch_of) if mine == index]
+        parts = _shares([experience.groups[g].group for g in members], ranks)
+        for share, part in zip(shares, parts, strict=True):
+            share += [members[i] for i in part]
+    return shares
 
 
 def _shares(groups: Sequence[RolloutGroup], ranks: int) -> list[list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,7 @@ from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.loading import build_packed_model, feature_cache
+from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import PackedScalarModel, load_scalar_model
 from mmr1.trainer.models.state import (
@@ -60,19 +62,21 @@ class LocalCritic:
         self,
         scalar_model: PackedScalarModel,
         optimizer: Optimizer,
-        updates: int,
+        passes: int,
         clip: float | None,
+        mini_batch_size: int | None = None,
     ) -> None:
         self._scalar_model = scalar_model
         self._optimizer = optimizer
-        self._updates = updates
+        self._passes = passes
         self._clip = clip
+        self._mini_batch_size = mini_batch_size
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._scalar_model.group_values(groups)
 
     def update(self, experience: Experience) -> StepStats:
-        """``updates`` optimizer steps on the batch.
+        """So many passes over the batch, an optimizer step for each of its mini-batches.
 
         Raises:
             NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
@@ -82,13 +86,20 @@ class LocalCritic:
         if self._optimizer.steps_taken == 0:
             experience = self._fit_head(experience)
         groups = [scored.group for scored in experience.groups]
-        learning = experience.completion_mask.any(dim=1)
-        batches = self._scalar_model.packed_model.batches(groups, learning)
-        for _ in range(self._updates):
-            stats["critic/loss"] = self._accumulate(experience, batches)
-            stats["critic/lr"] = self._optimizer.lr
-            stats["critic/grad_norm"] = self._optimizer.step()
-        return stats
+        of_group = mini_batch_of(len(groups), self._mini_batch_size)
+        mini_batches = []
+        for index in range(max(of_group) + 1):
+            members = rows_of(experience.groups, of_group, index)
+            learning = members & experience.completion_mask.any(dim=1)
+            batches = self._scalar_model.packed_model.batches(groups, learning)
+            mini_batches.append((experience.completion_mask & members[:, None], batches))
+        losses, norms = [], []
+        for _ in range(self._passes):
+            for mask, batches in mini_batches:
+                losses.append(self._accumulate(experience, mask, batches))
+                stats["critic/lr"] = self._optimizer.lr
+                norms.append(self._optimizer.step())
+        return {**stats, "critic/loss": fmean(losses), "critic/grad_norm": fmean(norms)}
 
     @torch.no_grad()
     def _fit_head(self, experience: Experience) -> Experience:
@@ -125,11 +136,13 @@ class LocalCritic:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def _accumulate(self, experience: Experience, batches: Sequence[MicroBatch]) -> float:
-        """Sum up the gradient of the mean loss per token; returns that loss."""
+    def _accumulate(
+        self, experience: Experience, mask: torch.Tensor, batches: Sequence[MicroBatch]
+    ) -> float:
+        """Sum up the gradient of the mean loss over tokens of ``mask`` ``[B, R]``; its value."""
         assert experience.values is not None
         assert experience.returns is not None
-        weights = token_weights(experience.completion_mask, "token-mean")
+        weights = token_weights(mask, "token-mean")
         sums = DeviceSums()
         for batch in batches:
             values = self._scalar_model.values(batch)
@@ -162,10 +175,16 @@ def build_critic(config: Config, inputs: ModelInputs) -> LocalCritic | None:
     settings = config.optimizer.model_copy(
         update={"lr": critic.lr, "lr_scheduler_type": "constant"}
     )
-    updates = critic.ppo_epochs or config.algorithm.ppo_epochs
+    passes = critic.ppo_epochs or config.algorithm.ppo_epochs
+    size = config.critic_mini_batch_size
+    updates = passes * config.rollout.batch_size // (size or config.rollout.batch_size)
     optimizer = Optimizer(model, settings, config.trainer.max_steps * updates)
     return LocalCritic(
-        PackedScalarModel(model, backbone, "before"), optimizer, updates, critic.cliprange_value
+        PackedScalarModel(model, backbone, "before"),
+        optimizer,
+        passes,
+        critic.cliprange_value,
+        size,
     )
 
 

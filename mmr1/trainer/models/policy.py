@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from mmr1.trainer.algorithms.kl import k3
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.device_sums import DeviceSums
+from mmr1.trainer.models.mini_batches import rows_of
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
@@ -65,6 +67,7 @@ class LocalPolicy:
     """One model and one optimizer: the policy of a single process, or a rank's part of it.
 
     Args:
+        passes: Over each rollout.
         reference: To measure the KL over the vocabulary to, where the loss has it.
         correction: What makes up for the engine's own probabilities; see
             ``importance_sampling.py``.
@@ -75,7 +78,7 @@ class LocalPolicy:
         packed_model: PackedModel,
         algorithm: Algorithm,
         optimizer: Optimizer,
-        updates: int,
+        passes: int,
         reference: SupportsDistributions | None = None,
         correction: Correction = unit_weights,
     ) -> None:
@@ -83,7 +86,7 @@ class LocalPolicy:
         self._packed_model = packed_model
         self._algorithm = algorithm
         self._optimizer = optimizer
-        self._updates = updates
+        self._passes = passes
         self._reference = reference
         self._correction = correction
 
@@ -110,21 +113,38 @@ class LocalPolicy:
         self._optimizer.load_state_dict(state["optimizer"])
 
     def update(self, experience: Experience) -> StepStats:
-        """``algorithm.ppo_epochs`` optimizer steps on the batch.
+        """``algorithm.ppo_epochs`` passes over the batch, an optimizer step for each mini-batch.
 
         Raises:
-            NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+            NonFiniteError: The loss or the gradient is not finite; the optimizer steps before it
+                were taken, and the weights are those after them.
         """
         self._packed_model.model.train()
+        mini_batches = self._mini_batches(experience)
+        steps: list[StepStats] = []
+        for _ in range(self._passes):
+            for part, batches in mini_batches:
+                stats = self._accumulate(part, batches)
+                stats["lr"] = self._optimizer.lr
+                with record_function("mmr1/optimizer"):
+                    stats["grad_norm"] = self._optimizer.step()
+                self.version += 1
+                steps.append(stats)
+        return averaged(steps)
+
+    def _mini_batches(self, experience: Experience) -> list[tuple[Experience, list[MicroBatch]]]:
+        """For each optimizer step of a pass, the batch with the step's share of demonstrations, and
+        the step's micro-batches.
+        """
         groups = [scored.group for scored in experience.groups]
-        batches = self._packed_model.batches(groups, self._learning(experience))
-        for _ in range(self._updates):
-            stats = self._accumulate(experience, batches)
-            stats["lr"] = self._optimizer.lr
-            with record_function("mmr1/optimizer"):
-                stats["grad_norm"] = self._optimizer.step()
-            self.version += 1
-        return stats
+        count = experience.mini_batches
+        return [
+            (
+                replace(experience, demonstrations=experience.demonstrations[index::count]),
+                self._packed_model.batches(groups, self._learning(experience, index)),
+            )
+            for index in range(count)
+        ]
 
     def _accumulate(self, experience: Experience, batches: Sequence[MicroBatch]) -> StepStats:
         """Sum up the gradient over micro-batches; token means of what is logged."""
@@ -193,27 +213,45 @@ class LocalPolicy:
         return {**whole, **{name: value / tokens for name, value in sums.items()}}
 
     def _logged(self, inputs: LossInputs, selected: Experience) -> dict[str, torch.Tensor]:
-        gap = inputs.logprobs.detach() - selected.rollout_logprobs
+        gap = inputs.old_logprobs - selected.rollout_logprobs
         ref = inputs.logprobs if selected.ref_logprobs is None else selected.ref_logprobs
         return {
             "entropy": inputs.entropy,
             "kl": k3(inputs.logprobs, ref) if inputs.full_kl is None else inputs.full_kl,
             "rollout/logprob_gap": gap.abs(),
-            "rollout/kl": k3(selected.rollout_logprobs, inputs.logprobs.detach()),
+            "rollout/kl": k3(selected.rollout_logprobs, inputs.old_logprobs),
             **self._algorithm.metrics(inputs),
         }
 
-    def _learning(self, experience: Experience) -> torch.Tensor | None:
-        """``[B]`` bool: the sequences whose gradient can be other than 0; None for all.
+    def _learning(self, experience: Experience, index: int) -> torch.Tensor:
+        """``[B]`` bool: the sequences of mini-batch ``index`` whose gradient can be other than 0.
 
         At least one group, so that every step has an entropy and a log-prob gap to log.
         """
+        members = rows_of(experience.groups, experience.mini_batch_of, index)
         if not self._algorithm.needs_signal:
-            return None
-        has_signal = experience.advantages.ne(0).any(dim=1)
-        if experience.groups and not has_signal.any():
-            has_signal[: len(experience.groups[0].group.completions)] = True
+            return members
+        has_signal = members & experience.advantages.ne(0).any(dim=1)
+        if members.any() and not has_signal.any():
+            first = experience.mini_batch_of.index(index)
+            return rows_of(experience.groups, range(len(experience.groups)), first)
         return has_signal
+
+
+def averaged(steps: Sequence[StepStats]) -> StepStats:
+    """What the optimizer steps of a rollout logged: means, the largest where a name ends in
+    ``_max``, and the last learning rate.
+
+    >>> averaged([{"loss": 1.0, "x_max": 3.0, "lr": 2.0}, {"loss": 2.0, "x_max": 1.0, "lr": 1.0}])
+    {'loss': 1.5, 'x_max': 3.0, 'lr': 1.0}
+    """
+
+    def merged(name: str, values: list[float]) -> float:
+        if name == "lr":
+            return values[-1]
+        return max(values) if name.endswith("_max") else fmean(values)
+
+    return {name: merged(name, [step[name] for step in steps]) for name in steps[0]}
 
 
 def _select_rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Experience:

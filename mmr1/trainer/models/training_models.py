@@ -82,12 +82,12 @@ def build_training_models(
         forward=shard(model),
     )
     reference = _reference(config, packed_model, frozen, shard)
-    updates = config.algorithm.ppo_epochs
+    passes = config.algorithm.ppo_epochs
     policy = LocalPolicy(
         packed_model,
         build_algorithm(config.algorithm),
-        Optimizer(model, config.optimizer, config.policy_steps * updates),
-        updates=updates,
+        Optimizer(model, config.optimizer, config.policy_steps * passes * config.mini_batches),
+        passes=passes,
         reference=reference if config.algorithm.kl_estimator == "full" else None,
         correction=_correction(config),
     )

@@ -14,8 +14,9 @@ from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.algorithms.kl import ESTIMATORS
-from mmr1.trainer.algorithms.losses import token_weights
+from mmr1.trainer.algorithms.losses import LossAggMode, token_weights
 from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
 from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
 
 
@@ -72,7 +73,7 @@ def build_experience(
     ):  # the update computes the full KL itself
         ref_logprobs = reference.logprobs(groups)
     kl_in_reward = not config.use_kl_loss and reference is not None
-    needs_old = config.ppo_epochs > 1 or kl_in_reward
+    needs_old = config.has_several_updates or kl_in_reward
     old_logprobs = policy.logprobs(groups) if needs_old else None
 
     counted = completion_mask(groups)
@@ -88,6 +89,8 @@ def build_experience(
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
     inputs = _advantage_inputs(scored, counted, kl_penalty)
+    steps = mini_batch_of(len(scored), config.ppo_mini_batch_size)
+    scopes = steps if config.loss_agg_scope == "mini-batch" else (0,) * len(scored)
     if critic is not None:
         inputs = replace(inputs, values=critic.values(groups) * counted)
     return Experience(
@@ -96,7 +99,9 @@ def build_experience(
         completion_mask=mask,
         rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
         advantages=algorithm.advantages(inputs) * mask,
-        loss_weights=token_weights(mask, algorithm.loss_agg_mode, max_tokens),
+        loss_weights=_loss_weights(scored, mask, scopes, algorithm.loss_agg_mode, max_tokens),
+        mini_batches=max(steps) + 1,
+        mini_batch_of=steps,
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
         values=inputs.values,
@@ -104,6 +109,21 @@ def build_experience(
         kl_coef=coefficients.kl,
         entropy_coef=coefficients.entropy,
     )
+
+
+def _loss_weights(
+    scored: Sequence[ScoredGroup],
+    mask: torch.Tensor,
+    scopes: Sequence[int],
+    loss_agg_mode: LossAggMode,
+    max_tokens: int | None,
+) -> torch.Tensor:
+    """``[B, R]``: ``token_weights`` of the groups of each scope by themselves."""
+    weights = torch.zeros(mask.shape)
+    for scope in range(max(scopes) + 1):
+        rows = rows_of(scored, scopes, scope)
+        weights[rows] = token_weights(mask[rows], loss_agg_mode, max_tokens)
+    return weights
 
 
 def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -145,7 +145,9 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
 ):
     # A step has one text, one image, one two-image and one video prompt: some rank always lacks
     # a kind, and they have different numbers of micro-batches.
-    run = partial(config, tiny_model, mixed, reward)
+    # Two mini-batches: the ranks take each step together, on their shares of its two prompts.
+    algorithm = {"ppo_mini_batch_size": 2}
+    run = partial(config, tiny_model, mixed, reward, algorithm=algorithm)
     assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
     assert not left_over()
 
@@ -158,7 +160,7 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
         {"resources": {"ranks": 4, "fsdp_size": 2}},
         {"resources": {"ranks": 3, "engines": 2}, "model": {"freeze_vision_tower": True}},
         {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4}}},
-        {"resources": {"ranks": 2}, "algorithm": {"ppo_epochs": 2}},
+        {"resources": {"ranks": 2}, "algorithm": {"ppo_epochs": 2, "ppo_mini_batch_size": 2}},
         {"resources": {"ranks": 2}, "model": {"gradient_checkpointing": True}},
     ],
     ids=["four ranks", "hybrid", "frozen tower", "adapters", "two updates", "checkpointed"],
