@@ -20,10 +20,17 @@ class TrainerConfig(Section):
         0, ge=0, description="Steps between checkpoints; 0: only after the last step"
     )
     save_total_limit: int = Field(2, ge=2, description="Number of recent checkpoints to keep")
+    val_freq: int = Field(
+        0,
+        ge=0,
+        description="Steps between validations on data.eval; 0: only after the last step (verl: "
+        "test_freq)",
+    )
+    val_before_train: bool = Field(False, description="Validate before the first step too")
     metric_for_best_model: str | None = Field(
         None,
         description="Also keep the checkpoint with the highest value of this metric, e.g. "
-        "reward/mean",
+        "reward/mean, or eval/greedy with val_freq",
     )
     async_save: bool = Field(
         False, description="Write checkpoints in the background, from a copy in memory"
@@ -58,6 +65,15 @@ class TrainerConfig(Section):
         description="Cost of a vision token in the vision tower, relative to the language model: "
         "1.0 for Qwen2.5-VL-3B, 0.42 for 7B",
     )
+
+    def validates(self, step: int) -> bool:
+        """Does a validation follow step ``step``? The last step is validated with ``val_freq``."""
+        return self.val_freq > 0 and (step % self.val_freq == 0 or step == self.max_steps)
+
+    def next_validation(self, step: int) -> int:
+        """The first step, at or after ``step``, that a validation follows; the last if none."""
+        every = self.val_freq or self.max_steps
+        return min(-(-step // every) * every, self.max_steps)
 
 
 class ResourcesConfig(Section):

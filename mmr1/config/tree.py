@@ -76,6 +76,7 @@ class Config(Section):
                 "case"
             )
         self._check_mini_batches()
+        self._check_validation()
         self._match_reward_function()
         if self.dpo.rounds and n < 2:
             raise ValueError(
@@ -184,6 +185,24 @@ class Config(Section):
             raise ValueError(
                 f"{resources} and trainer.async_save: ranks save together, between steps; "
                 "leave it out"
+            )
+
+    def _check_validation(self) -> None:
+        trainer = self.trainer
+        if (trainer.val_freq or trainer.val_before_train) and self.data.eval is None:
+            raise ValueError(
+                f"trainer.val_freq={trainer.val_freq} and "
+                f"trainer.val_before_train={str(trainer.val_before_train).lower()}: there is "
+                "nothing to validate on; set data.eval, or leave them out"
+            )
+        best = trainer.metric_for_best_model or ""
+        if not best.startswith("eval/"):
+            return
+        if not trainer.val_freq or trainer.save_steps % trainer.val_freq:
+            raise ValueError(
+                f"trainer.metric_for_best_model={best} and trainer.val_freq={trainer.val_freq}: "
+                "every checkpoint needs a validation; set trainer.val_freq, and "
+                f"trainer.save_steps ({trainer.save_steps}) to a multiple of it"
             )
 
     def _check_mini_batches(self) -> None:

@@ -38,13 +38,22 @@ class Run:
         return {name: [row.get(name) for row in rows] for name in names}
 
     def steps(self) -> list[int]:
-        """The steps that have rollouts on disk, in order."""
-        files = (self.folder / "rollouts").glob("step_*.jsonl")
-        return sorted(int(file.stem.removeprefix("step_")) for file in files)
+        """The steps that have rollouts or a validation on disk, in order; 0 is before the first."""
+        folders = (self.folder / "rollouts", self.folder / "validation")
+        files = [file for folder in folders for file in folder.glob("step_*.jsonl")]
+        return sorted({int(file.stem.removeprefix("step_")) for file in files})
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
-        """The prompts of one step with their completions."""
-        return list(read_lines(self.folder / "rollouts" / f"step_{step:06d}.jsonl"))
+        """The prompts of one step with their completions; those of its validation come last.
+
+        The task of a validation's prompt begins with ``held-out`` and the way of decoding.
+        """
+        name = f"step_{step:06d}.jsonl"
+        held_out = [
+            {**row, "task": ", ".join(filter(None, ("held-out", row["mode"], row["task"])))}
+            for row in read_lines(self.folder / "validation" / name)
+        ]
+        return [*read_lines(self.folder / "rollouts" / name), *held_out]
 
     def quarantined(self) -> list[dict[str, Any]]:
         """The rows of the data that were left out."""

@@ -15,6 +15,7 @@ from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.step_rewards import StepRewardManager
+from mmr1.trainer.validation.validate import Validation
 from mmr1.types import Prompt, Sample
 from mmr1.vision.prepare import MediaCache
 
@@ -35,3 +36,4 @@ class TrainerComponents:
     steps: StepRewardManager | None = None
     critic: Critic | None = None
     demonstrations: Demonstrations | None = None
+    validation: Validation | None = None

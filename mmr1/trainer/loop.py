@@ -22,6 +22,7 @@ from mmr1.trainer.sampling.dynamic_sampling import sample_groups
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.sampling.rollouts import Rollout, build_rollouts
 from mmr1.trainer.sampling.shuffled_frames import sample_shuffled
+from mmr1.trainer.validation.validate import Validation
 from mmr1.types import Experience, ScoredGroup, StepStats
 
 
@@ -51,7 +52,18 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
             stats |= {**sampled.stats, "rollout/staleness": staleness(sampled.groups, version)}
             seconds = {**rollout.seconds, **timer.seconds()}
             line = step_stats(number, sampled.all_groups, stats, seconds, components.media)
+            if components.validation and config.trainer.validates(number):
+                rollouts.finish()
+                line |= validated(components.validation, number)
             yield Step(number, line, sampled.groups, first_advantages(batch))
+
+
+def validated(validation: Validation, number: int) -> StepStats:
+    """The validation after step ``number``, 0 before the first: what to log."""
+    timer = PhaseTimer(f"step {number}")
+    with timer("validation"):
+        stats = validation(number)
+    return {**stats, **{f"time/{name}": seconds for name, seconds in timer.seconds().items()}}
 
 
 def roll_out(config: Config, components: TrainerComponents, number: int) -> Rollout:

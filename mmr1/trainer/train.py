@@ -19,7 +19,7 @@ from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.inputs import Inputs, check_inputs
-from mmr1.trainer.loop import FailedStepError, train
+from mmr1.trainer.loop import FailedStepError, train, validated
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
@@ -39,6 +39,7 @@ from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
 from mmr1.trainer.sampling.step_rewards import StepRewardManager, build_step_reward_manager
 from mmr1.trainer.validation.evaluate import evaluate, summary_line, write_evaluation
+from mmr1.trainer.validation.validate import Scored, Validation
 from mmr1.vision.prepare import MediaCache
 
 
@@ -111,13 +112,13 @@ def _train(
     with timer("engine"):
         engine = workers.engine(directory.path / "engine.log")
     with closing(engine), Trackers(config, directory.path) as trackers:
+        rewards = RewardManager(composite_reward, inputs.media, config.rewards.max_invalid_fraction)
+        validation = _validation(config, inputs, engine, rewards, directory)
         components = TrainerComponents(
             loader=inputs.loader(config.seed),
             render=inputs.render,
             rollout=engine,
-            rewards=RewardManager(
-                composite_reward, inputs.media, config.rewards.max_invalid_fraction
-            ),
+            rewards=rewards,
             algorithm=build_algorithm(config.algorithm),
             policy=workers.policy,
             reference=workers.reference,
@@ -126,6 +127,7 @@ def _train(
             steps=steps,
             critic=workers.critic,
             demonstrations=inputs.demonstrations,
+            validation=validation,
         )
         done = 0
         if before := directory.last_checkpoint(warn=display.say):
@@ -143,6 +145,8 @@ def _train(
             display.show(step.stats)
 
         with display, _failed_batch_kept(directory, inputs.media):
+            if validation and config.trainer.val_before_train and done == 0:
+                keep(Step(0, {"step": 0, **validated(validation, 0)}))
             checkpoint = run_steps(
                 config.trainer,
                 train(config, components, done),
@@ -150,22 +154,38 @@ def _train(
                 partial(snapshot, config, components),
                 directory.checkpoints,
             )
-        if inputs.held_out:
-            with PhaseTimer("end")("evaluation"):
-                result = evaluate(
-                    config,
-                    engine,
-                    inputs.render,
-                    components.rewards,
-                    inputs.held_out,
-                    inputs.check_held_out,
-                )
+        if validation:
+            if validation.last is None or validation.last[0] != config.trainer.max_steps:
+                with PhaseTimer("end")("evaluation"):
+                    result = validation.evaluate(lambda mode, groups: None)
+            else:
+                _, result = validation.last
             write_evaluation(directory.path / "eval", result)
             directory.log_dropped(inputs.dropped)
             display.say(summary_line(result))
         directory.log_summary(checkpoint, inputs.dropped)
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
+
+
+def _validation(
+    config: Config,
+    inputs: Inputs,
+    engine: RolloutEngine,
+    rewards: RewardManager,
+    directory: RunDirectory,
+) -> Validation | None:
+    """How ``data.eval`` is evaluated, in the run and at its end; None without it."""
+    if not inputs.held_out:
+        return None
+    check = inputs.check_held_out
+    of_held_out = partial(evaluate, config, engine, inputs.render, rewards, inputs.held_out, check)
+
+    def record(step: int, scored: Scored) -> None:
+        for mode, groups in scored.items():
+            directory.log_rollouts(step, groups, inputs.media, mode=mode)
+
+    return Validation(lambda keep: of_held_out(keep=keep), record)
 
 
 @contextmanager
@@ -207,6 +227,8 @@ def _log(
     directory.log(step.stats)
     trackers.log(step.stats)
     every = config.trainer.log_completions_steps
-    if step.number % every == 0 or step.number in (1, config.trainer.max_steps):
+    if step.number > 0 and (
+        step.number % every == 0 or step.number in (1, config.trainer.max_steps)
+    ):
         directory.log_rollouts(step.number, step.scored, media, step.advantages)
         trackers.log_rollouts(step.number, step.scored, step.advantages)

@@ -17,6 +17,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from mmr1.config import Config
 from mmr1.config.file import load_config
 from mmr1.evaluation.benchmarks import run_evaluations
+from mmr1.report.run_reader import open_run
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.train import run_training
@@ -195,6 +196,76 @@ def test_the_same_seed_gives_the_same_metrics(run, warm, digits, tmp_path):
         return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
     assert timeless(tmp_path / "again") == timeless(run)
+
+
+def test_validation_while_training(run, warm, digits, tmp_path):
+    """Before the first step, after the second and after the last, by the weights of that step."""
+    config = rl(warm, digits, tmp_path / "run")
+    keys = {"val_freq": 2, "val_before_train": True, "metric_for_best_model": "eval/sampled"}
+    changed = config.trainer.model_copy(update=keys)
+    config = config.model_copy(update={"trainer": changed})
+    run_training(config)
+    out = tmp_path / "run"
+    rows = lines(out / "metrics.jsonl")
+    assert [row["step"] for row in rows if "eval/greedy" in row] == [0, 2, 3]
+    trained = [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "eval/"))} for row in rows[1:]
+    ]
+    plain = [
+        {k: v for k, v in row.items() if not k.startswith("time/")}
+        for row in lines(run / "metrics.jsonl")
+    ]
+    assert trained == plain  # it changes nothing of what is learned
+
+    # The end of the run is validated once; another run's evaluation gave the same.
+    ended = json.loads((out / "eval/result.json").read_text())
+    assert ended == json.loads((run / "eval/result.json").read_text())
+    for mode in ("greedy", "sampled"):
+        assert rows[-1][f"eval/{mode}"] == ended[mode]["accuracy"]
+        assert rows[-1][f"eval/{mode}/format"] == ended[mode]["components"]["format"]
+    # The starting weights and those after the second step, evaluated by themselves.
+    for number, model in ((0, warm), (2, run / "checkpoints/step_000002")):
+        own = rl(model, digits, tmp_path).model_copy(update={"model": rl(model, digits, out).model})
+        result = run_evaluations(own)[0]["", ""]
+        (row,) = [row for row in rows if row["step"] == number]
+        assert row["eval/greedy"] == result.modes["greedy"].accuracy
+        assert row["eval/sampled"] == result.modes["sampled"].accuracy
+
+    for step in (0, 2, 3):
+        held_out = lines(out / f"validation/step_{step:06d}.jsonl")
+        assert [row["mode"] for row in held_out] == ["greedy"] * 40 + ["sampled"] * 40
+    shown = open_run(out)
+    assert shown.steps() == [0, 1, 2, 3]
+    assert {row["task"].split(", ")[:2][-1] for row in shown.rollouts(0)} == {"greedy", "sampled"}
+    assert len(shown.rollouts(2)) == 4 + 80
+    metrics = {
+        path.name: json.loads((path / "manifest.json").read_text())["metrics"]["eval/sampled"]
+        for path in (out / "checkpoints").iterdir()
+    }
+    assert metrics == {f"step_{row['step']:06d}": row["eval/sampled"] for row in rows[2:]}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["trainer.val_freq=2"], "nothing to validate on; set data.eval"),
+        (["trainer.val_before_train=true"], "nothing to validate on; set data.eval"),
+        (
+            ["data.eval=x", "trainer.metric_for_best_model=eval/greedy"],
+            "every checkpoint needs a validation; set trainer.val_freq",
+        ),
+        (
+            [
+                *("data.eval=x", "trainer.metric_for_best_model=eval/greedy"),
+                *("trainer.val_freq=4", "trainer.save_steps=6"),
+            ],
+            r"trainer\.save_steps \(6\) to a multiple",
+        ),
+    ],
+)
+def test_validations_that_make_no_sense_are_refused(overrides, said):
+    with pytest.raises(ValueError, match=said):
+        load_config(None, ["model.path=a", *overrides])
 
 
 def test_another_seed_gives_others(run, warm, digits, tmp_path):

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 # Metric names and how the bar calls them, in the order of importance; the reward's components come
 # after its mean.
 SHOWN = {
+    "eval/greedy": "held out",
+    "eval/sampled": "held out, sampled",
     "reward/no_signal": "no signal",
     "loss": "loss",
     "entropy": "entropy",

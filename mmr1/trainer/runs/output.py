@@ -126,10 +126,11 @@ class RunDirectory:
                 (aside / "metrics.jsonl").write_text("".join(later))
                 with atomic(self.metrics_file) as file:
                     file.writelines(line for line in lines if _step_of_line(line) <= step)
-        for path in sorted((self.path / "rollouts").glob("step_*.jsonl")):
-            if int(path.stem.removeprefix("step_")) > step:
-                (aside / "rollouts").mkdir(parents=True, exist_ok=True)
-                path.replace(aside / "rollouts" / path.name)
+        for folder in ("rollouts", "validation"):
+            for path in sorted((self.path / folder).glob("step_*.jsonl")):
+                if int(path.stem.removeprefix("step_")) > step:
+                    (aside / folder).mkdir(parents=True, exist_ok=True)
+                    path.replace(aside / folder / path.name)
 
     def log(self, stats: StepStats) -> None:
         """Append one line to ``metrics.jsonl``."""
@@ -157,17 +158,24 @@ class RunDirectory:
         scored: Iterable[ScoredGroup],
         media: MediaCache,
         advantages: Iterable[float | None] = repeat(None),
+        mode: str | None = None,
     ) -> Path:
-        """Write the prompts, completions, rewards and (in RL) advantages; returns the file."""
+        """Write the prompts, completions, rewards and (in RL) advantages; returns the file.
+
+        ``mode`` is a validation's way of decoding; its completions go into ``validation/``.
+        """
         in_order = iter(advantages)
+        decoded = {} if mode is None else {"mode": mode}
         rows = [
             {
                 **_rollout_row(step, group, in_order),
+                **decoded,
                 "media": [self._medium(m, media[m]) for m in group.group.prompt.media],
             }
             for group in scored
         ]
-        file = self.path / "rollouts" / f"step_{step:06d}.jsonl"
+        folder = "rollouts" if mode is None else "validation"
+        file = self.path / folder / f"step_{step:06d}.jsonl"
         append_json(file, rows)
         return file
 

@@ -40,6 +40,10 @@ class Rollouts(Protocol):
         """Load the policy's weights into the engine, for the rollouts submitted after this."""
         ...
 
+    def finish(self) -> None:
+        """Wait until the engine has the last weights."""
+        ...
+
 
 @contextmanager
 def build_rollouts(
@@ -71,11 +75,15 @@ class SynchronousRollouts:
     def load_weights(self, policy: Policy) -> None:
         self._engine.load_weights(policy.weights(), policy.version)
 
+    def finish(self) -> None:
+        """It has them."""
+
 
 class AsynchronousRollouts:
     """Up to ``rollout.max_off_policy_steps`` steps are sampled before they are needed.
 
-    No rollout is pending when a checkpoint is due, so that a resumed run has the same schedule.
+    No rollout is pending when a checkpoint is due, so that a resumed run has the same schedule, nor
+    when a validation is, which needs the engine.
     """
 
     def __init__(
@@ -114,4 +122,5 @@ class AsynchronousRollouts:
     def _last_to_submit(self, number: int) -> int:
         """The last step that may be sampled while step ``number`` learns."""
         last = number + self._config.rollout.max_off_policy_steps
-        return min(last, next_due(self._config.trainer, number))
+        trainer = self._config.trainer
+        return min(last, next_due(trainer, number), trainer.next_validation(number))

@@ -83,6 +83,7 @@ def evaluate(
     progress: Callable[[int], None] = lambda done: None,
     earlier_rows: Iterable[Row] = (),
     save_rows: Callable[[list[Row]], None] = lambda rows: None,
+    keep: Callable[[str, list[ScoredGroup]], None] = lambda mode, groups: None,
 ) -> Evaluation:
     """Sample and score completions of every record.
 
@@ -92,6 +93,7 @@ def evaluate(
         progress: Called with the number of prompts that each batch has finished.
         earlier_rows: Rows of an interrupted evaluation; these prompts are not sampled again.
         save_rows: Called with the rows of each batch when it is scored.
+        keep: Called with the way of decoding and the scored groups of each batch.
 
     Raises:
         ValueError: More records are left out than ``data.max_bad_fraction`` allows.
@@ -114,6 +116,7 @@ def evaluate(
             ]
             rows_by_key.update({(row["mode"], row["id"], row["index"]): row for row in rows})
             save_rows(rows)
+            keep(name, scored)
             progress(len(batch))
     evaluated = [s for s in samples if ("greedy", s.id, 0) in rows_by_key]
     rows = [

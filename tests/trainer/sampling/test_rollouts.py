@@ -79,6 +79,21 @@ def test_a_step_is_sampled_with_the_weights_of_so_many_updates_before(ahead, sav
     assert all(k - 1 - v <= ahead for k, v in engine.sampled.items())
 
 
+def test_nothing_is_under_way_when_a_validation_asks_the_engine():
+    run = config(2, 6)
+    run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"val_freq": 3})})
+    engine, policy = Recorder(), Policy()
+    with build_rollouts(run, engine, engine.sample) as rollouts:
+        for number in range(1, 7):
+            rollouts.take(number)
+            policy.update()
+            rollouts.load_weights(policy)
+            if run.trainer.validates(number):
+                rollouts.finish()
+                assert (engine.version, max(engine.sampled)) == (number, number)
+    assert list(engine.sampled.values()) == [0, 0, 0, 3, 3, 3]
+
+
 def test_a_failure_of_the_engine_reaches_the_loop():
     engine = Recorder()
 
