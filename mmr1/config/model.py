@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from mmr1.config.section import Dtype, Positive, Section
+from mmr1.config.section import Dtype, Fraction, Positive, Section
 
 
 class LoraConfig(Section):
@@ -46,6 +48,11 @@ class ModelConfig(Section):
         description="Data type of the weights; with bfloat16 the optimizer keeps a float32 copy",
     )
     freeze_vision_tower: bool = Field(False, description="Do not train the vision tower")
+    freeze: tuple[str, ...] = Field(
+        (),
+        description="Parts that are not trained: language_model, multi_modal_projector, or regular "
+        "expressions that are searched in the names of parameters",
+    )
     gradient_checkpointing: bool = Field(
         False,
         description="Recompute activations in the backward pass: less memory, 4/3 of the work",
@@ -54,6 +61,26 @@ class ModelConfig(Section):
         None, description="Train LoRA adapters instead of the weights; {} takes the defaults"
     )
 
+    @field_validator("freeze")
+    @classmethod
+    def _are_patterns(cls, parts: tuple[str, ...]) -> tuple[str, ...]:
+        if "vision_tower" in parts:
+            raise ValueError(
+                "the tower, its projector included, is frozen by model.freeze_vision_tower, which "
+                "also keeps its features; leave vision_tower out"
+            )
+        check_patterns(parts)
+        return parts
+
+    @model_validator(mode="after")
+    def _freeze_or_adapt(self) -> ModelConfig:
+        if self.lora is not None and self.freeze:
+            raise ValueError(
+                "model.freeze and model.lora: adapters are trained and no other weight is; name "
+                "the adapted layers in model.lora.target_modules, and leave model.freeze out"
+            )
+        return self
+
 
 class OptimizerConfig(Section):
     """AdamW."""
@@ -61,10 +88,20 @@ class OptimizerConfig(Section):
     lr: float = Field(1e-6, gt=0, description="Learning rate after the warm-up")
     betas: tuple[float, float] = Field((0.9, 0.999), description="Adam's beta1 and beta2")
     weight_decay: float = Field(0.0, ge=0, description="Decoupled weight decay")
-    warmup_steps: int = Field(10, ge=0, description="Steps of linear warm-up")
-    lr_scheduler_type: Literal["linear", "constant", "cosine"] = Field(
-        "linear", description="Schedule after the warm-up; linear and cosine decay to 0"
+    lr_of_parts: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="Learning rates of parts in place of lr: language_model, vision_tower, "
+        "multi_modal_projector, or regular expressions that are searched in the names of "
+        "parameters. The last that fits counts",
     )
+    warmup_steps: int = Field(10, ge=0, description="Optimizer steps of linear warm-up")
+    warmup_ratio: Fraction | None = Field(
+        None, description="Warm-up as a share of all optimizer steps, instead of warmup_steps"
+    )
+    lr_scheduler_type: Literal["linear", "constant", "cosine"] = Field(
+        "linear", description="Schedule after the warm-up; linear and cosine decay to min_lr"
+    )
+    min_lr: float = Field(0.0, ge=0, description="lr at the end of the schedule")
     max_grad_norm: float = Field(1.0, gt=0, description="Gradients are clipped to this global norm")
     state_dtype: Dtype = Field(
         "float32", description="Data type of the optimizer state; bfloat16 uses stochastic rounding"
@@ -73,3 +110,26 @@ class OptimizerConfig(Section):
         False,
         description="Keep float32 weights and optimizer state in CPU memory, and run AdamW there",
     )
+
+    @field_validator("lr_of_parts")
+    @classmethod
+    def _are_patterns(cls, rates: dict[str, float]) -> dict[str, float]:
+        check_patterns(rates)
+        return rates
+
+    @model_validator(mode="after")
+    def _decays(self) -> OptimizerConfig:
+        if self.min_lr > self.lr:
+            raise ValueError(
+                f"min_lr={self.min_lr:g} is above lr={self.lr:g}, and no schedule rises; lower it"
+            )
+        return self
+
+
+def check_patterns(patterns: Iterable[str]) -> None:
+    """Raises ValueError for a regular expression that is none."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"'{pattern}' is no regular expression: {error}") from None

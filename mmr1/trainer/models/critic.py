@@ -173,7 +173,7 @@ def build_critic(config: Config, inputs: ModelInputs) -> LocalCritic | None:
     features = feature_cache(config)
     backbone = build_packed_model(config, model.backbone, inputs, 1.0, features)
     settings = config.optimizer.model_copy(
-        update={"lr": critic.lr, "lr_scheduler_type": "constant"}
+        update={"lr": critic.lr, "lr_scheduler_type": "constant", "lr_of_parts": {}}
     )
     passes = critic.ppo_epochs or config.algorithm.ppo_epochs
     size = config.critic_mini_batch_size

@@ -12,6 +12,7 @@ from mmr1.config import Config, ModelConfig
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.parts import parameters_of
 from mmr1.vision.families.loading import find_architecture, load_family, model_parts
 from mmr1.vision.features import FeatureCache
 
@@ -44,15 +45,23 @@ def check_same_tokens(path: str, other: str, key: str) -> None:
 
 
 def load_trainable(config: ModelConfig, key: str = "model.path") -> Any:
-    """The model to be trained: tower frozen, activations checkpointed, adapters on, where asked.
+    """The model to be trained: parts frozen, activations checkpointed, adapters on, where asked.
 
     Raises:
-        ValueError: As ``load_model``, or the adapters fit no layer.
+        ValueError: As ``load_model``, the adapters fit no layer, or nothing is left to train.
     """
     model = load_model(config, key)
     tower = model_parts(model).tower
     if config.freeze_vision_tower and tower is not None:
         tower.requires_grad_(False)
+    parameters = dict(model.named_parameters())
+    for part in config.freeze:
+        for name in parameters_of(model, part, "model.freeze"):
+            parameters[name].requires_grad_(False)
+    if not any(p.requires_grad for p in parameters.values()):
+        raise ValueError(
+            "model.freeze and model.freeze_vision_tower: nothing is left to train; leave a part out"
+        )
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora is None:

@@ -32,7 +32,8 @@ def add_nll_gradient(
     for batch in packed_model.batches(groups):
         logprobs = packed_model.token_scores(batch).logprobs
         loss = -(weights[batch.rows, : logprobs.shape[1]].to(logprobs) * logprobs).sum()
-        (coefficient * loss).backward()
+        if loss.requires_grad:  # not of a text where only the projector is trained
+            (coefficient * loss).backward()
         sums.add("loss", loss)
     total = sums.read().get("loss", 0.0)
     check_finite(total)

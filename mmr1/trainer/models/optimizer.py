@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from mmr1.config import OptimizerConfig
 from mmr1.trainer.models import bf16_adamw as bf16_adamw
+from mmr1.trainer.models.parts import parameters_of
 
 
 class NonFiniteError(RuntimeError):
@@ -45,7 +48,7 @@ class Optimizer:
         self._steps = steps
         self.steps_taken = 0
         self.adamw = torch.optim.AdamW(
-            self._masters,
+            _groups(model, dict(zip(self._names, self._masters, strict=True)), config),
             lr=config.lr,
             betas=config.betas,
             weight_decay=config.weight_decay,
@@ -71,7 +74,7 @@ class Optimizer:
                 "optimizer.lr, or look at the last rollouts for what caused it"
             )
         for group in self.adamw.param_groups:
-            group["lr"] = self.lr
+            group["lr"] = group["share"] * self.lr
         if self._config.state_dtype == "bfloat16":
             for master in self._masters:
                 self._state_of(master)
@@ -142,6 +145,21 @@ class Optimizer:
         return state
 
 
+def _groups(
+    model: torch.nn.Module, masters: Mapping[str, torch.Tensor], config: OptimizerConfig
+) -> list[dict[str, Any]]:
+    """AdamW's parameter groups: one for each learning rate, with its share of ``lr``."""
+    rates = dict.fromkeys(masters, config.lr)
+    for part, rate in config.lr_of_parts.items():
+        rates |= dict.fromkeys(
+            parameters_of(model, part, "optimizer.lr_of_parts") & rates.keys(), rate
+        )
+    return [
+        {"params": [masters[n] for n in masters if rates[n] == rate], "share": rate / config.lr}
+        for rate in dict.fromkeys(rates.values())
+    ]
+
+
 def _master(parameter: torch.Tensor, offload: bool) -> torch.Tensor:
     """What AdamW updates in the parameter's place."""
     if offload:
@@ -157,15 +175,21 @@ def _whole(norm: torch.Tensor) -> float:
 def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     """Share of the full learning rate at ``step`` (from 0): linear warm-up, then the schedule.
 
+    Linear and cosine end at ``min_lr``. The warm-up ratio is of all ``steps``, rounded down as in
+    verl and EasyR1.
+
     >>> config = OptimizerConfig(warmup_steps=2, lr_scheduler_type="linear")
     >>> [schedule_factor(s, 6, config) for s in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
+    ratio = config.warmup_ratio
+    warmup = config.warmup_steps if ratio is None else int(ratio * steps)
+    if step < warmup:
+        return (step + 1) / warmup
     if config.lr_scheduler_type == "constant":
         return 1.0
-    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
-    if config.lr_scheduler_type == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return max(0.0, 1 - progress)
+    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
+    is_cosine = config.lr_scheduler_type == "cosine"
+    left = 0.5 * (1 + math.cos(math.pi * progress)) if is_cosine else 1 - progress
+    lowest = config.min_lr / config.lr
+    return lowest + (1 - lowest) * left

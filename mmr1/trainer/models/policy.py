@@ -181,8 +181,9 @@ class LocalPolicy:
         token_loss = self._algorithm.loss(inputs, correction)
         loss = (selected.loss_weights * token_loss).sum()
         # Ranks' gradients are averaged, and should be added up.
-        with record_function("mmr1/backward"):
-            (loss * self._packed_model.process_group.size).backward()
+        if loss.requires_grad:  # not of a text where only the projector is trained
+            with record_function("mmr1/backward"):
+                (loss * self._packed_model.process_group.size).backward()
         sums.add("loss", loss)
         for name, values in {
             **self._logged(inputs, selected),

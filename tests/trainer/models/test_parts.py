@@ -1,0 +1,127 @@
+"""Parts of the model: frozen, and with learning rates of their own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mmr1.config import AlgorithmConfig, ModelConfig, OptimizerConfig
+from mmr1.config.file import load_config
+from mmr1.data.responses import group_of_responses
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.loading import load_trainable
+from mmr1.trainer.models.nll import add_nll_gradient
+from mmr1.trainer.models.optimizer import Optimizer, schedule_factor
+from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.parts import parameters_of
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.types import Message, Reward, Sample, ScoredGroup, TextPart
+
+PARTS = ("language_model", "vision_tower", "multi_modal_projector")
+
+
+def model_of(tiny_model, **keys):
+    return load_trainable(ModelConfig(path=str(tiny_model), dtype="float32", **keys))
+
+
+def test_the_parts_are_the_whole_model(tiny_model):
+    model = model_of(tiny_model)
+    found = [parameters_of(model, part, "key") for part in PARTS]
+    assert sum(map(len, found)) == len(set().union(*found)) == len(list(model.parameters()))
+    language, tower, projector = found
+    assert "lm_head.weight" in language
+    assert all("visual.merger" in name for name in projector)
+    assert all("visual" in name for name in tower | projector)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "trained"),
+    [
+        (("language_model",), {"vision_tower", "multi_modal_projector"}),
+        (("multi_modal_projector", r"lm_head|language_model\."), {"vision_tower"}),
+    ],
+)
+def test_frozen_parts_are_not_trained(tiny_model, freeze, trained):
+    model = model_of(tiny_model, freeze=freeze)
+    wanted = {name for part in trained for name in parameters_of(model, part, "key")}
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == wanted
+    assert len(Optimizer(model, OptimizerConfig(), 1).tensors()) == 4 * len(wanted)
+
+
+def test_a_text_teaches_the_projector_nothing(tiny_model, parts):
+    family, _, media, _ = parts
+    model = model_of(tiny_model, freeze=("language_model",))
+    sample = Sample("text", (Message("user", (TextPart("1 + 1"),)),))
+    answered = group_of_responses(family, family.render_prompt(sample), ("2", "3"))
+    packed = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
+    assert add_nll_gradient(packed, [answered]) > 0
+    config = AlgorithmConfig()
+    algorithm = build_algorithm(config)
+    policy = LocalPolicy(packed, algorithm, Optimizer(model, OptimizerConfig(), 1), 1)
+    scored = ScoredGroup(answered, (Reward(1.0), Reward(0.0)))
+    stats = policy.update(build_experience([scored], algorithm, config, policy))
+    assert stats["grad_norm"] == 0
+    assert stats["entropy"] > 0
+
+
+def test_every_part_steps_by_its_own_rate(tiny_model):
+    """AdamW's first step is of length lr, whatever the gradient."""
+    model = model_of(tiny_model)
+    rates = {"vision_tower": 1e-4, "multi_modal_projector": 2e-3, r"lm_head": 0.0}
+    config = OptimizerConfig(
+        lr=1e-3, lr_of_parts=rates, warmup_steps=2, lr_scheduler_type="constant", max_grad_norm=1e9
+    )
+    optimizer = Optimizer(model, config, 10)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()  # the first of two of the warm-up: half of each rate
+    part_of = {name: part for part in PARTS for name in parameters_of(model, part, "key")}
+    for name, parameter in model.named_parameters():
+        rate = 0.0 if name == "lm_head.weight" else rates.get(part_of[name], 1e-3)
+        moved = before[name] - parameter.detach()
+        torch.testing.assert_close(moved, torch.full_like(moved, rate / 2), atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_schedule_ends_at_the_lowest_rate(schedule):
+    """verl's cosine: lr * (r + (1 - r) * (1 + cos(pi t)) / 2) with r = min_lr / lr."""
+    config = OptimizerConfig(lr=1e-3, min_lr=1e-4, warmup_steps=0, lr_scheduler_type=schedule)
+    rates = [1e-3 * schedule_factor(step, 8, config) for step in range(9)]
+    assert rates[0] == 1e-3
+    assert rates[4] == pytest.approx(5.5e-4)  # half way between both, on either curve
+    assert rates[8] == pytest.approx(1e-4)
+
+
+def test_a_warm_up_can_be_a_share_of_the_steps():
+    config = OptimizerConfig(warmup_ratio=0.25, lr_scheduler_type="constant")
+    assert [schedule_factor(s, 10, config) for s in range(4)] == [0.5, 1.0, 1.0, 1.0]
+    none = OptimizerConfig(warmup_ratio=0.0, lr_scheduler_type="constant")
+    assert schedule_factor(0, 10, none) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model.freeze=[vision_tower]"], "frozen by model.freeze_vision_tower"),
+        (["model.freeze=['(']"], "is no regular expression"),
+        (["model.freeze=[lm_head]", "model.lora={}"], "adapters are trained and no other"),
+        (["optimizer.lr_of_parts={'(': 1e-3}"], "is no regular expression"),
+        (["optimizer.lr=1e-4", "optimizer.min_lr=1e-3"], "no schedule rises"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(overrides, said):
+    with pytest.raises(ValueError, match=said):
+        load_config(None, ["model.path=a", *overrides])
+
+
+def test_what_the_model_lacks_is_refused(tiny_model):
+    with pytest.raises(ValueError, match=r"model\.freeze: 'lmhead' is no part .* names such as"):
+        model_of(tiny_model, freeze=("lmhead",))
+    model = model_of(tiny_model)
+    with pytest.raises(ValueError, match=r"optimizer\.lr_of_parts: 'merge_r' is no part"):
+        Optimizer(model, OptimizerConfig(lr_of_parts={"merge_r": 1e-3}), 1)
+    with pytest.raises(ValueError, match="nothing is left to train"):
+        model_of(tiny_model, freeze=("language_model",), freeze_vision_tower=True)
