@@ -15,6 +15,12 @@ class TrainerConfig(Section):
     """Length, output, checkpoints and logging of a run."""
 
     max_steps: Positive = Field(100, description="Training steps, those before a resume included")
+    max_epochs: float | None = Field(
+        None,
+        gt=0,
+        description="Passes over data.train in place of max_steps; with both, the run ends with "
+        "whichever comes first (EasyR1: total_epochs)",
+    )
     output_dir: str = Field("runs/run", description="Folder of the run")
     save_steps: int = Field(
         0, ge=0, description="Steps between checkpoints; 0: only after the last step"

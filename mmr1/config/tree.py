@@ -83,22 +83,19 @@ class Config(Section):
                 f"rollout.n={n} and dpo.rounds={self.dpo.rounds}: a pair needs two completions of "
                 "a prompt; set rollout.n to 2 or more"
             )
-        if self.dpo.rounds > self.trainer.max_steps:
+        if self.dpo.rounds and self.trainer.max_epochs is not None:
             raise ValueError(
-                f"dpo.rounds={self.dpo.rounds} share trainer.max_steps={self.trainer.max_steps}: "
-                "a round would have no step; lower the first or raise the second"
+                f"dpo.rounds={self.dpo.rounds} and trainer.max_epochs={self.trainer.max_epochs:g}: "
+                "a round learns from what it samples, not from passes over the data; set "
+                "trainer.max_steps"
             )
         if self.model.lora is not None and algorithm.ref_model_mixup_alpha < 1:
             raise ValueError(
                 "algorithm.ref_model_mixup_alpha and model.lora: a mixture of adapters is no "
                 "adapter; leave one of them out"
             )
-        critic, steps = algorithm.critic, self.trainer.max_steps
-        if critic is not None and critic.warmup_steps >= steps:
-            raise ValueError(
-                f"algorithm.critic.warmup_steps={critic.warmup_steps} and trainer.max_steps={steps}"
-                ": the policy would never learn; lower the first or raise the second"
-            )
+        if self.trainer.max_epochs is None:  # or the number of steps is not known yet
+            self.check_steps()
         if (
             self.rollout.max_off_policy_steps
             and self.rollout.engine == "hf"
@@ -185,6 +182,20 @@ class Config(Section):
             raise ValueError(
                 f"{resources} and trainer.async_save: ranks save together, between steps; "
                 "leave it out"
+            )
+
+    def check_steps(self) -> None:
+        """Raises ValueError where ``trainer.max_steps`` is too low for other keys."""
+        if self.dpo.rounds > self.trainer.max_steps:
+            raise ValueError(
+                f"dpo.rounds={self.dpo.rounds} share trainer.max_steps={self.trainer.max_steps}: "
+                "a round would have no step; lower the first or raise the second"
+            )
+        critic, steps = self.algorithm.critic, self.trainer.max_steps
+        if critic is not None and critic.warmup_steps >= steps:
+            raise ValueError(
+                f"algorithm.critic.warmup_steps={critic.warmup_steps} and trainer.max_steps={steps}"
+                ": the policy would never learn; lower the first or raise the second"
             )
 
     def _check_validation(self) -> None:

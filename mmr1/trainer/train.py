@@ -25,7 +25,9 @@ from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.resume import restore, snapshot
+from mmr1.trainer.runs.checkpoint import step_of
 from mmr1.trainer.runs.display import Display
+from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory, finished
 from mmr1.trainer.runs.phase_timer import PhaseTimer
@@ -55,13 +57,15 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
     """
     check_directory(config, resume=resume)
     if resume and (last := finished(config)):
-        print(f"all {config.trainer.max_steps} steps are done; checkpoint: {last}")
+        print(f"all {step_of(last)} steps are done; checkpoint: {last}")
         return last
     check_trackers(config.trainer.trackers)
     timer = PhaseTimer("start")
     with build_composite_reward(config.rewards, reward_models(config)) as composite_reward:
         with timer("data"):
             inputs = check_inputs(config, composite_reward, train=True)
+        samples = sum(map(len, inputs.sources.values()))
+        config = with_epochs(config, samples, config.rollout.batch_size)
         if build_algorithm(config.algorithm).shuffled_frames:
             refuse_without_videos(chain.from_iterable(inputs.sources.values()))
         steps = build_step_reward_manager(config.algorithm, inputs.family)

@@ -20,6 +20,7 @@ from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.run_reader import open_run
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 
@@ -266,6 +267,51 @@ def test_validation_while_training(run, warm, digits, tmp_path):
 def test_validations_that_make_no_sense_are_refused(overrides, said):
     with pytest.raises(ValueError, match=said):
         load_config(None, ["model.path=a", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps"),
+    [
+        ({"max_epochs": 1.5}, 15),
+        ({"max_epochs": 2, "max_steps": 12}, 12),
+        ({"max_epochs": 2, "max_steps": 100}, 20),
+        ({"max_epochs": 0.01}, 1),
+        ({"max_steps": 7}, 7),
+    ],
+)
+def test_epochs_are_steps_of_so_many_batches(keys, steps):
+    """40 samples in batches of 4 are ten steps."""
+    config = Config(model={"path": "any"}, trainer=keys)
+    resolved = with_epochs(config, 40, 4)
+    assert resolved.trainer.max_steps == steps
+    assert with_epochs(resolved, 40, 4) == resolved
+    assert with_epochs(Config.model_validate(resolved.model_dump()), 40, 4) == resolved
+
+
+def test_a_run_of_an_epoch_and_a_half(warm, digits, tmp_path, capsys):
+    records = (digits / "rl.jsonl").read_text().splitlines()[:8]
+    (tmp_path / "few.jsonl").write_text("".join(f"{record}\n" for record in records))
+    tree = rl(warm, digits, tmp_path / "run").model_dump()
+    tree["data"] |= {"train": str(tmp_path / "few.jsonl"), "media_root": str(digits), "eval": None}
+    del tree["trainer"]["max_steps"]
+    tree["trainer"]["max_epochs"] = 1.5
+    config = Config.model_validate(tree)
+    checkpoint = run_training(config)
+    assert checkpoint.name == "step_000003"
+    rows = lines(tmp_path / "run/metrics.jsonl")
+    assert [row["lr"] for row in rows] == pytest.approx([3e-5, 6e-5, 9e-5])  # warm-up of ten
+    assert run_training(config, resume=True) == checkpoint
+    assert "all 3 steps are done" in capsys.readouterr().out
+
+
+def test_epochs_that_are_too_few_are_refused_once_they_are_known():
+    critic = {"name": "ppo", "critic": {"warmup_steps": 5}}
+    config = Config(model={"path": "any"}, algorithm=critic, trainer={"max_epochs": 1})
+    assert with_epochs(config, 24, 4).trainer.max_steps == 6
+    with pytest.raises(ValueError, match="the policy would never learn"):
+        with_epochs(config, 20, 4)
+    with pytest.raises(ValueError, match=r"dpo\.rounds=1 and trainer\.max_epochs=1"):
+        load_config(None, ["model.path=a", "dpo.rounds=1", "trainer.max_epochs=1"])
 
 
 def test_another_seed_gives_others(run, warm, digits, tmp_path):

@@ -17,6 +17,7 @@ from mmr1.trainer.models.state import model_snapshot
 from mmr1.trainer.offline.preferences import PAIR, Preference, pair_step, preferences_of
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.trainer.offline.unpaired import kto_step, with_unrelated
+from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.types import Sample, StepStats
 
 
@@ -31,6 +32,7 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     paired = config.dpo.loss_spec.paired
     check = partial(ranking_of, pairs_only=True) if paired else labelled_answers
     records = load_training_records(config, check, resume=resume)
+    config = with_epochs(config, records.count, config.dpo.batch_size)
     model = load_trainable(config.model)
     features = feature_cache(config)
     packed_model = build_packed_model(config, model, records.inputs, 1.0, features)

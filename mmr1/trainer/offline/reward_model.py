@@ -27,6 +27,7 @@ from mmr1.trainer.models.scalar_model import (
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
+from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
@@ -42,6 +43,7 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     records = load_training_records(config, ranking_of, resume=resume)
+    config = with_epochs(config, records.count, config.rm.batch_size)
     eval_rows = Quarantine(config.data.max_bad_fraction)
     held_out = load_held_out(config, eval_rows) if config.data.eval is not None else []
     for sample in held_out:

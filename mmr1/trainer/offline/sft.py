@@ -15,6 +15,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import model_snapshot
 from mmr1.trainer.offline.training import OfflineTask, load_training_records, run_offline
+from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 
 
@@ -26,6 +27,7 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     records = load_training_records(config, assistant_text, resume=resume)
+    config = with_epochs(config, records.count, config.sft.batch_size)
     family = records.family
     model = load_trainable(config.model)
     packed_model = build_packed_model(config, model, records.inputs, temperature=1.0)

@@ -52,6 +52,11 @@ class Records:
     render: Callable[[Sample], Prompt]
 
     @property
+    def count(self) -> int:
+        """How many there are, of all datasets together."""
+        return sum(map(len, self.sources.values()))
+
+    @property
     def inputs(self) -> ModelInputs:
         """What builds the model inputs of groups of these records."""
         return ModelInputs(self.family, self.media)

@@ -23,7 +23,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from mmr1.config import Config
-from mmr1.config.file import write_yaml
+from mmr1.config.file import read_written, write_yaml
 from mmr1.files import atomic
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
@@ -43,6 +43,10 @@ def finished(config: Config) -> Path | None:
     Reads only, because another process may be writing here.
     """
     path = Path(config.trainer.output_dir)
+    if config.trainer.max_epochs is not None:
+        if not (path / "config.yaml").exists():
+            return None
+        config = read_written(path / "config.yaml")  # it has the number of steps
     last = max(checkpoints(path / "checkpoints"), key=step_of, default=None)
     if last is None or step_of(last) < config.trainer.max_steps:
         return None
