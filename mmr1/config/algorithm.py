@@ -152,6 +152,14 @@ class AlgorithmConfig(Section):
     dynamic_sampling: bool = Field(
         False, description="Replace groups whose rewards are all equal before the update"
     )
+    filter_key: str | None = Field(
+        None,
+        description="Dynamic sampling keeps groups whose mean value of this reward function lies "
+        "between filter_low and filter_high; overall: the whole reward. Default: groups whose "
+        "rewards differ",
+    )
+    filter_low: float = Field(0.0, description="Groups of this mean or less are replaced")
+    filter_high: float = Field(1.0, description="Groups of this mean or more are replaced")
     oversample: float = Field(
         1.0, ge=1, description="Prompts per draw, as a multiple of the groups that are missing"
     )
@@ -221,6 +229,16 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 "oversample draws spare prompts for dynamic sampling, which is off; set "
                 "dynamic_sampling=true, or leave oversample out"
+            )
+        if self.filter_key is not None and not self.dynamic_sampling:
+            raise ValueError(
+                "filter_key tells dynamic sampling which groups to keep, and it is off; set "
+                "dynamic_sampling=true, or leave filter_key out"
+            )
+        if self.filter_low >= self.filter_high:
+            raise ValueError(
+                f"filter_low={self.filter_low:g} and filter_high={self.filter_high:g}: no group "
+                "lies between them; lower the first or raise the second"
             )
         if self.spec is not None:
             self._check_against(self.spec)

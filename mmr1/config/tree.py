@@ -75,6 +75,12 @@ class Config(Section):
                 "log-probs are divided by it; set it above 0. Evaluation decodes greedily in any "
                 "case"
             )
+        names = ("overall", *self.rewards.functions)
+        if algorithm.filter_key is not None and algorithm.filter_key not in names:
+            raise ValueError(
+                f"algorithm.filter_key={algorithm.filter_key} names no reward function; it may be "
+                f"one of {', '.join(names)}"
+            )
         self._check_mini_batches()
         self._check_validation()
         self._match_reward_function()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 from mmr1.config import AlgorithmConfig
 from mmr1.types import ScoredGroup, StepStats
@@ -41,10 +42,10 @@ def sample_groups(
 ) -> SampledGroups:
     """``count`` groups; with ``algorithm.dynamic_sampling`` each of them has a signal.
 
-    A group has a signal if its rewards differ, or with ``step_supervision`` those of its steps.
-    Dynamic sampling (arXiv 2503.14476, section 3.2) samples again until there are ``count`` such
-    groups; each time it takes ``oversample`` times as many prompts as groups are missing. After
-    ``max_num_gen_batches`` the step uses the groups it has.
+    Which groups have one is for :func:`group_filter` to say. Dynamic sampling (arXiv 2503.14476,
+    section 3.2) samples again until there are ``count`` such groups; each time it takes
+    ``oversample`` times as many prompts as groups are missing. After ``max_num_gen_batches`` the
+    step uses the groups it has.
 
     Raises:
         NoSignalError: Not one group has a signal after ``max_num_gen_batches``.
@@ -52,7 +53,7 @@ def sample_groups(
     if not config.dynamic_sampling:
         all_groups = sample_batch(count, 0)
         return SampledGroups(all_groups, all_groups, {})
-    has_signal = steps_differ if step_supervision else rewards_differ
+    has_signal = group_filter(config, step_supervision)
     groups: list[ScoredGroup] = []
     all_groups = []
     batches = 0
@@ -62,7 +63,7 @@ def sample_groups(
         groups += [group for group in new if has_signal(group)]
         batches += 1
     if not groups:
-        raise NoSignalError(_no_signal(all_groups, batches))
+        raise NoSignalError(_no_signal(all_groups, batches, config))
     stats = {
         "sampling/gen_batches": float(batches),
         "sampling/no_signal": float(sum(not has_signal(group) for group in all_groups)),
@@ -72,6 +73,30 @@ def sample_groups(
         ),
     }
     return SampledGroups(groups[:count], all_groups, stats)
+
+
+def group_filter(
+    config: AlgorithmConfig, step_supervision: bool = False
+) -> Callable[[ScoredGroup], bool]:
+    """Is a group one to learn from?
+
+    With ``algorithm.filter_key`` it is if the mean of that reward function lies between
+    ``filter_low`` and ``filter_high``, neither included; with 0, 1 and a function that is 1 for
+    right answers that is DAPO's equation 11. Otherwise it is if its rewards differ, or with
+    ``step_supervision`` those of its steps.
+    """
+    if config.filter_key is not None:
+        return lambda scored: _is_between(scored, config)
+    return steps_differ if step_supervision else rewards_differ
+
+
+def _is_between(scored: ScoredGroup, config: AlgorithmConfig) -> bool:
+    assert config.filter_key is not None
+    whole = config.filter_key == "overall"
+    valid = [r for r in scored.rewards if r.valid]
+    values = [r.value if whole else r.components.get(config.filter_key) for r in valid]
+    known = [value for value in values if value is not None]
+    return bool(known) and config.filter_low < fmean(known) < config.filter_high
 
 
 def rewards_differ(scored: ScoredGroup) -> bool:
@@ -85,11 +110,17 @@ def steps_differ(scored: ScoredGroup) -> bool:
     return len({reward for steps in scored.steps for _, reward in steps}) > 1
 
 
-def _no_signal(groups: list[ScoredGroup], batches: int) -> str:
+def _no_signal(groups: list[ScoredGroup], batches: int, config: AlgorithmConfig) -> str:
     values = sorted({r.value for s in groups for r in s.rewards if r.value is not None})
     value_list = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
+    wanted = "whose rewards differ"
+    if config.filter_key is not None:
+        wanted = (
+            f"whose mean of algorithm.filter_key={config.filter_key} lies between "
+            f"{config.filter_low:g} and {config.filter_high:g}"
+        )
     return (
-        f"{batches} generation batches ({len(groups)} prompts) gave no group whose rewards differ "
+        f"{batches} generation batches ({len(groups)} prompts) gave no group {wanted} "
         f"(rewards: {value_list}), so there is nothing to learn. The data are too easy or too hard "
         "for the model, or the reward cannot tell its answers apart. Look at the rewards (mmr1 "
         "reward), choose other data, start with supervised training, or raise rollout.n or the "

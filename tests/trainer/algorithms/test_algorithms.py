@@ -186,6 +186,36 @@ def test_dynamic_sampling_looks_at_the_steps_that_the_algorithm_learns_from():
         sample_groups(lambda count, batch: [alike, differing], 2, config)
 
 
+def judged(*parts: tuple[float, float]) -> ScoredGroup:
+    """Completions with ``(right, overlong penalty)`` each; the reward is their sum."""
+    group = scored([1] * len(parts), [right + penalty for right, penalty in parts])
+    rewards = tuple(
+        replace(reward, components={"right": right, "overlong": penalty})
+        for reward, (right, penalty) in zip(group.rewards, parts, strict=True)
+    )
+    return replace(group, rewards=rewards)
+
+
+def test_groups_can_be_filtered_by_accuracy_alone():
+    """DAPO, equation 11: ``0 < |right completions| < G``."""
+    all_wrong = judged((0, 0), (0, -0.5))  # the penalties differ
+    some_right, all_right = judged((1, 0), (0, 0)), judged((1, 0), (1, -0.5))
+    groups = [all_wrong, some_right, all_right, judged((1, 0), (1, 0), (1, 0), (0, 0))]
+
+    def kept(**keys: object) -> list[int]:
+        config = AlgorithmConfig(dynamic_sampling=True, max_num_gen_batches=1, **keys)
+        sampled = sample_groups(lambda count, batch: groups, 4, config)
+        assert sampled.stats["sampling/no_signal"] == 4 - len(sampled.groups)
+        return [groups.index(group) for group in sampled.groups]
+
+    assert kept() == [0, 1, 2, 3]
+    assert kept(filter_key="right") == [1, 3]
+    assert kept(filter_key="right", filter_low=0.3, filter_high=0.7) == [1]
+    assert kept(filter_key="overall", filter_low=0.6, filter_high=0.76) == [2, 3]
+    with pytest.raises(NoSignalError, match=r"filter_key=right lies between 0\.8 and 1"):
+        kept(filter_key="right", filter_low=0.8)
+
+
 def test_groups_of_different_sizes_are_named():
     groups = [scored([1, 2], [1.0, 0.0]), scored([1], [1.0])]
     with pytest.raises(ValueError, match=r"2 of sample 's', 1 of sample 's'.*rollout\.n"):
@@ -232,6 +262,9 @@ def test_reinforce_remembers_its_baseline():
             ["gpg does not read clip_ratio_dual"],
         ),
         (["algorithm.sapo_tau=[2,2]"], ["grpo does not read sapo_tau", "one of sapo"]),
+        (["algorithm.filter_key=math"], ["filter_key", "dynamic_sampling=true"]),
+        (["algorithm.name=dapo", "algorithm.filter_key=maths"], ["overall, format, math"]),
+        (["algorithm.filter_low=1"], ["filter_low=1 and filter_high=1", "no group lies between"]),
         (["rollout.sampling.temperature=0"], ["temperature=0", "above 0", "greedily"]),
         (["algorithm.oversample=2"], ["dynamic sampling, which is off"]),
         (["algorithm.clip_ratio_dual=0.5"], ["'algorithm.clip_ratio_dual'", "greater than 1"]),
