@@ -53,6 +53,13 @@ class AlgorithmConfig(Section):
     """The advantage and the loss. Defaults are GRPO's; docs/algorithms.md has the others'."""
 
     name: str = Field("grpo", description="A name of docs/algorithms.md, or file.py:build")
+    adv_estimator: (
+        Literal["grpo", "dr_grpo", "rloo", "batch_std", "pass_at_k", "optimal_baseline"] | None
+    ) = Field(
+        None,
+        description="Another advantage of the group under the algorithm's loss; docs/algorithms.md "
+        "has them. Default: the algorithm's own",
+    )
     clip_ratio_low: float = Field(0.2, ge=0, description="The ratio is clipped below at 1 - this")
     clip_ratio_high: float = Field(0.2, ge=0, description="The ratio is clipped above at 1 + this")
     clip_ratio_dual: float | None = Field(

@@ -48,6 +48,48 @@ def rloo(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     return dr_grpo(rewards, valid) * count / (count - 1).clamp(min=1)
 
 
+def batch_std(rewards: torch.Tensor, valid: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """``(r_i - mean of the group) / (std of the batch + eps)``: ``[G, n]``.
+
+    TRL's ``scale_rewards="batch"`` (arXiv 2508.08221): a group that nearly agrees is not scaled up.
+    The sample deviation is over all valid rewards of the batch.
+    """
+    count = valid.sum()
+    mean = torch.where(valid, rewards, 0.0).sum() / count.clamp(min=1)
+    spread = torch.where(valid, rewards - mean, 0.0).square().sum()
+    return dr_grpo(rewards, valid) / ((spread / (count - 1).clamp(min=1)).sqrt() + eps)
+
+
+def pass_at_k(rewards: torch.Tensor, valid: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    """``(best - second best) / (std + eps)`` for the group's best completion, 0 for the others.
+
+    The leave-one-out advantage of the best of n (arXiv 2503.19595), divided by the group's sample
+    deviation as EasyR1's ``grpo_passk`` does: ``[G, n]``. A group with fewer than two valid rewards
+    gets 0.
+    """
+    known = torch.where(valid, rewards, -torch.inf)
+    best, index = known.topk(min(2, known.shape[-1]), dim=-1)
+    lead = (best[:, :1] - best[:, -1:]).nan_to_num(0.0, posinf=0.0)  # of fewer than two: none
+    centred = torch.where(valid, rewards - group_mean(rewards, valid), 0.0)
+    freedom = (valid.sum(-1, keepdim=True) - 1).clamp(min=1)
+    deviation = (centred.square().sum(-1, keepdim=True) / freedom).sqrt()
+    return torch.zeros_like(rewards).scatter(-1, index[:, :1], lead / (deviation + eps))
+
+
+def optimal_baseline(
+    rewards: torch.Tensor, valid: torch.Tensor, lengths: torch.Tensor
+) -> torch.Tensor:
+    """OPO (arXiv 2505.23585): ``A_i = r_i - b``, ``b = sum of l_j r_j / sum of l_j``, ``[G, n]``.
+
+    The baseline of least variance, if the squared norm of a completion's gradient grows with its
+    length ``l_j`` in tokens, ``[G, n]``.
+    """
+    weights = torch.where(valid, lengths.to(rewards), 0.0)
+    total = weights.sum(-1, keepdim=True)
+    baseline = (weights * rewards).sum(-1, keepdim=True) / total.clamp(min=1)
+    return torch.where(has_signal(rewards, valid) & valid, rewards - baseline, 0.0)
+
+
 def gpg(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """Advantage of GPG (arXiv 2504.02546): ``A_i = alpha (r_i - mean(r))``, ``[G, n]``.
 

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import losses
+from mmr1.trainer.algorithms import advantages, losses
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm, LossInputs
 from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded
 
@@ -21,10 +21,32 @@ def per_completion(
     With ``use_kl_loss: false`` each reward is first reduced by the completion's KL penalty.
     """
 
-    def advantages(x: AdvantageInputs) -> torch.Tensor:
+    def of_tokens(x: AdvantageInputs) -> torch.Tensor:
         return advantage(penalised(x), x.valid).flatten()[:, None] * x.mask
 
-    return advantages
+    return of_tokens
+
+
+def group_advantage(own: str, config: AlgorithmConfig) -> Callable[[AdvantageInputs], torch.Tensor]:
+    """The group's advantage that ``algorithm.adv_estimator`` names, or the algorithm's ``own``."""
+    name = config.adv_estimator or own
+    if name == "optimal_baseline":
+        return _optimal_baseline
+    return per_completion(
+        {
+            "grpo": advantages.grpo,
+            "dr_grpo": advantages.dr_grpo,
+            "rloo": advantages.rloo,
+            "batch_std": advantages.batch_std,
+            "pass_at_k": advantages.pass_at_k,
+        }[name]
+    )
+
+
+def _optimal_baseline(x: AdvantageInputs) -> torch.Tensor:
+    lengths = x.mask.sum(-1).view(x.rewards.shape)
+    of_completion = advantages.optimal_baseline(penalised(x), x.valid, lengths)
+    return of_completion.flatten()[:, None] * x.mask
 
 
 def penalised(x: AdvantageInputs) -> torch.Tensor:
@@ -33,7 +55,7 @@ def penalised(x: AdvantageInputs) -> torch.Tensor:
 
 
 def composed_algorithm(
-    advantages: Callable[[AdvantageInputs], torch.Tensor],
+    of_tokens: Callable[[AdvantageInputs], torch.Tensor],
     token_loss: Callable[[LossInputs], torch.Tensor],
     config: AlgorithmConfig,
     metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {},
@@ -44,7 +66,7 @@ def composed_algorithm(
     ratio and of the KL term.
     """
     return Algorithm(
-        advantages=advantages,
+        advantages=of_tokens,
         token_loss=token_loss,
         loss_agg_mode=config.loss_agg_mode,
         needs_signal=needs_signal(config),
@@ -54,18 +76,18 @@ def composed_algorithm(
 
 
 def clipped_algorithm(
-    advantages: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
+    of_tokens: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
 ) -> Algorithm:
     """These advantages with PPO's clipped loss."""
     token_loss = partial(clipped_surrogate, config=config)
-    return composed_algorithm(advantages, token_loss, config, partial(clip_metrics, config=config))
+    return composed_algorithm(of_tokens, token_loss, config, partial(clip_metrics, config=config))
 
 
 def policy_gradient_algorithm(
-    advantages: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
+    of_tokens: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
 ) -> Algorithm:
     """These advantages with the policy-gradient loss."""
-    return composed_algorithm(advantages, partial(policy_gradient, config=config), config)
+    return composed_algorithm(of_tokens, partial(policy_gradient, config=config), config)
 
 
 def clipped_surrogate(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:

@@ -47,6 +47,33 @@ def test_reinforce_by_hand():
     torch.testing.assert_close(advantages.reinforce(rewards, valid, 0.25), rows([0.75, -0.25, 0]))
 
 
+def test_batch_std_against_trl():
+    """``(r - group mean) / (std of all rewards + 1e-6)``, TRL's scale_rewards="batch"."""
+    rewards, valid = rows([1, 0], [1, 1]), torch.tensor([[True, True], [True, False]])
+    deviation = statistics.stdev([1, 0, 1])
+    actual = advantages.batch_std(rewards, valid)
+    torch.testing.assert_close(actual, rows([0.5, -0.5], [0, 0]) / (deviation + 1e-6))
+    assert not advantages.batch_std(rows([1, 1]), torch.ones(1, 2, dtype=torch.bool)).any()
+
+
+def test_pass_at_k_by_hand():
+    """The best completion gets its lead over the second best, over the deviation."""
+    rewards = rows([0.2, 1, 0.6], [1, 1, 0], [5, 1, 7], [3, 3, 3])
+    valid = torch.tensor([[True] * 3, [True] * 3, [False, True, False], [True, True, False]])
+    lead = 0.4 / (statistics.stdev([0.2, 1, 0.6]) + 1e-6)
+    actual = advantages.pass_at_k(rewards, valid)
+    torch.testing.assert_close(actual, rows([0, lead, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]))
+
+
+def test_the_optimal_baseline_by_hand():
+    """OPO: ``b = sum of l r / sum of l``; equal lengths give the mean."""
+    rewards = rows([1, 0, 1], [1, 1, 1], [1, 0, 9])
+    valid = torch.tensor([[True] * 3, [True] * 3, [True, True, False]])
+    lengths = torch.tensor([[1, 2, 1], [1, 2, 3], [4, 4, 4]])
+    actual = advantages.optimal_baseline(rewards, valid, lengths)
+    torch.testing.assert_close(actual, rows([0.5, -0.5, 0.5], [0, 0, 0], [0.5, -0.5, 0]))
+
+
 def test_remax_by_hand():
     rewards, valid = rows([1, 0], [1, 0]), torch.tensor([[True, True], [True, False]])
     greedy = rows([0.5], [0.0])

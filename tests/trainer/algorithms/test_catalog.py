@@ -154,6 +154,7 @@ def test_the_keys_it_says_it_reads_are_read(name):
 @pytest.mark.parametrize("name", SPECS)
 def test_the_keys_that_only_others_read_are_refused(name):
     other_values = {
+        "adv_estimator": "rloo",
         "clip_ratio_low": 0.11,
         "clip_ratio_high": 0.12,
         "clip_ratio_dual": 7.0,

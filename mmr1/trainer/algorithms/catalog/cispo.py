@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def build(config: AlgorithmConfig) -> Algorithm:
-    from mmr1.trainer.algorithms import advantages, losses
-    from mmr1.trainer.algorithms.terms import composed_algorithm, per_completion
+    from mmr1.trainer.algorithms import losses
+    from mmr1.trainer.algorithms.terms import composed_algorithm, group_advantage
 
     def token_loss(x: LossInputs) -> torch.Tensor:
         clip = (config.clip_ratio_low, config.clip_ratio_high)
         return losses.cispo(x.logprobs, x.old_logprobs, x.advantages, *clip)
 
-    return composed_algorithm(per_completion(advantages.grpo), token_loss, config)
+    return composed_algorithm(group_advantage("grpo", config), token_loss, config)
 
 
 SPECS = (
@@ -37,6 +37,6 @@ SPECS = (
         use="rare tokens keep their gradient",
         build=build,
         defaults={"loss_agg_mode": "token-mean", "clip_ratio_low": 1.0, "clip_ratio_high": 4.0},
-        reads=("clip_ratio_low", "clip_ratio_high"),
+        reads=("adv_estimator", "clip_ratio_low", "clip_ratio_high"),
     ),
 )

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from mmr1.config import AlgorithmConfig
     from mmr1.trainer.algorithms.algorithm import Algorithm
 
-READS = ("clip_ratio_low", "clip_ratio_high", "clip_ratio_dual", "importance_sampling_level")
+READS = (
+    "adv_estimator",
+    "clip_ratio_low",
+    "clip_ratio_high",
+    "clip_ratio_dual",
+    "importance_sampling_level",
+)
 
 
 def build(
@@ -24,11 +30,9 @@ def build(
     shuffled_frames: bool = False,
 ) -> Algorithm:
     """The function of ``advantages.py`` named ``advantage``, under PPO's clipped loss."""
-    from mmr1.trainer.algorithms import advantages
-    from mmr1.trainer.algorithms.terms import clipped_algorithm, per_completion
+    from mmr1.trainer.algorithms.terms import clipped_algorithm, group_advantage
 
-    of_group = {"grpo": advantages.grpo, "dr_grpo": advantages.dr_grpo}[advantage]
-    algorithm = clipped_algorithm(per_completion(of_group), config)
+    algorithm = clipped_algorithm(group_advantage(advantage, config), config)
     return replace(algorithm, shuffled_frames=shuffled_frames)
 
 

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from mmr1.config import AlgorithmConfig
     from mmr1.trainer.algorithms.algorithm import Algorithm
 
-READS = ("clip_ratio_low", "clip_ratio_high", "importance_sampling", "importance_sampling_level")
+READS = (
+    "clip_ratio_low",
+    "clip_ratio_high",
+    "clip_ratio_dual",
+    "importance_sampling",
+    "importance_sampling_level",
+)
 
 
 def build(config: AlgorithmConfig, advantage: Literal["rloo", "gpg"]) -> Algorithm:

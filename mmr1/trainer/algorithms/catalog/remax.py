@@ -41,6 +41,7 @@ SPECS = (
         reads=(
             "clip_ratio_low",
             "clip_ratio_high",
+            "clip_ratio_dual",
             "importance_sampling",
             "importance_sampling_level",
         ),

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def build(config: AlgorithmConfig) -> Algorithm:
-    from mmr1.trainer.algorithms import advantages, losses
-    from mmr1.trainer.algorithms.terms import composed_algorithm, per_completion
+    from mmr1.trainer.algorithms import losses
+    from mmr1.trainer.algorithms.terms import composed_algorithm, group_advantage
 
     def token_loss(x: LossInputs) -> torch.Tensor:
         return losses.sapo(x.logprobs, x.old_logprobs, x.advantages, *config.sapo_tau)
 
-    return composed_algorithm(per_completion(advantages.grpo), token_loss, config)
+    return composed_algorithm(group_advantage("grpo", config), token_loss, config)
 
 
 SPECS = (
@@ -31,6 +31,6 @@ SPECS = (
         papers=("2511.20347",),
         use="a smooth gate instead of the clip",
         build=build,
-        reads=("sapo_tau",),
+        reads=("adv_estimator", "sapo_tau"),
     ),
 )
