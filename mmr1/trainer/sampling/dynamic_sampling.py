@@ -113,14 +113,14 @@ def steps_differ(scored: ScoredGroup) -> bool:
 def _no_signal(groups: list[ScoredGroup], batches: int, config: AlgorithmConfig) -> str:
     values = sorted({r.value for s in groups for r in s.rewards if r.value is not None})
     value_list = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
-    wanted = "whose rewards differ"
+    found = "gave no group whose rewards differ"
     if config.filter_key is not None:
-        wanted = (
-            f"whose mean of algorithm.filter_key={config.filter_key} lies between "
+        found = (
+            f"gave no group whose mean of algorithm.filter_key={config.filter_key} lies between "
             f"{config.filter_low:g} and {config.filter_high:g}"
         )
     return (
-        f"{batches} generation batches ({len(groups)} prompts) gave no group {wanted} "
+        f"{batches} generation batches ({len(groups)} prompts) {found} "
         f"(rewards: {value_list}), so there is nothing to learn. The data are too easy or too hard "
         "for the model, or the reward cannot tell its answers apart. Look at the rewards (mmr1 "
         "reward), choose other data, start with supervised training, or raise rollout.n or the "
