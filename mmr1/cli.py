@@ -169,12 +169,18 @@ def export(
 @app.command()
 def migrate(
     config: Annotated[Path, typer.Argument(help="EasyR1 configuration (YAML)")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value of EasyR1's command line")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="File to write; default: print")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Show the settings of the loss side by side instead")
+    ] = False,
 ) -> None:
     """Convert an EasyR1 configuration."""
     from mmr1.migrate import migrate_file
 
-    text = migrate_file(config)
+    text = migrate_file(config, overrides or (), check=check)
     if output is None:
         typer.echo(text, nl=False)
     elif output.exists():

@@ -1,56 +1,167 @@
-"""EasyR1's own example, carried over; what cannot be is said."""
+"""EasyR1's own examples, carried over with EasyR1's own defaults; what cannot be is said."""
 
 from __future__ import annotations
 
+import math
+import os
 import re
+import statistics
+import subprocess
+import sys
+from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
-from mmr1.config import Config
+from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import load_config
-from mmr1.migrate import RENAMED, TRANSLATED, migrate
+from mmr1.migrate import COMPOSED, DEFAULTS, RENAMED, TRANSLATED, UNNEEDED, migrate, with_overrides
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
 from tests.paths import REPOSITORY
 
+# The keys of EasyR1's examples/config.yaml.
 THEIRS = """
 data:
   train_files: hiyouga/math12k@train
   val_files: hiyouga/math12k@test
-  prompt_key: question
+  prompt_key: problem
   answer_key: answer
+  image_key: images
+  video_key: videos
+  image_dir: null
+  video_fps: 2.0
   max_prompt_length: 2048
-  max_response_length: 1024
+  max_response_length: 2048
   rollout_batch_size: 512
-  max_pixels: 4194304
+  mini_rollout_batch_size: null
+  val_batch_size: 1024
+  format_prompt: ./examples/format_prompt/math.jinja
+  override_chat_template: null
+  shuffle: true
   seed: 1
-algorithm: {adv_estimator: grpo, disable_kl: false, use_kl_loss: true, kl_penalty: low_var_kl}
+  min_pixels: 262144
+  max_pixels: 4194304
+  filter_overlong_prompts: true
+algorithm:
+  {adv_estimator: grpo, disable_kl: false, use_kl_loss: true, kl_penalty: low_var_kl,
+   kl_coef: 1.0e-2, online_filtering: false, filter_key: overall, filter_low: 0.01,
+   filter_high: 0.99}
 worker:
   actor:
     global_batch_size: 128
-    micro_batch_size_per_device_for_update: 4
-    clip_ratio_high: 0.3
-    model: {model_path: Qwen/Qwen2.5-7B-Instruct, freeze_vision_tower: false}
-    optim: {lr: 1.0e-6, weight_decay: 1.0e-2, lr_warmup_ratio: 0.1}
-    fsdp: {enable_full_shard: true}
-  rollout: {n: 5, temperature: 1.0, top_p: 0.99, val_override_config: {temperature: 0.5, n: 1}}
-  ref: {offload: {offload_params: false}}
-  reward: {score_function: "./examples/math.py:compute_score"}
+    micro_batch_size_per_device_for_update: 1
+    micro_batch_size_per_device_for_experience: 2
+    max_grad_norm: 1.0
+    padding_free: true
+    dynamic_batching: true
+    ulysses_size: 1
+    model:
+      model_path: Qwen/Qwen2.5-7B-Instruct
+      enable_gradient_checkpointing: true
+      trust_remote_code: false
+      freeze_vision_tower: false
+      lora: {rank: 0, alpha: 64, target_modules: all-linear, exclude_modules: .*visual.*}
+    optim: {lr: 1.0e-6, weight_decay: 1.0e-2, strategy: adamw, lr_warmup_ratio: 0.0}
+    fsdp: {enable_full_shard: true, enable_cpu_offload: false, enable_rank0_init: true}
+    offload: {offload_params: true, offload_optimizer: true}
+  rollout:
+    n: 5
+    temperature: 1.0
+    top_p: 1.0
+    limit_images: 0
+    gpu_memory_utilization: 0.6
+    enforce_eager: false
+    enable_chunked_prefill: false
+    tensor_parallel_size: 2
+    disable_tqdm: false
+    val_override_config: {temperature: 0.6, top_p: 0.95, n: 1}
+  ref:
+    fsdp: {enable_full_shard: true, enable_cpu_offload: true, enable_rank0_init: true}
+    offload: {offload_params: false}
+  reward: {reward_function: "./examples/reward_function/math.py:compute_score"}
 trainer:
-  max_steps: 60
-  logger: ["console", "wandb"]
+  total_epochs: 15
+  max_steps: null
   project_name: easy_r1
   experiment_name: qwen2_5_7b_math_grpo
-  save_freq: -1
+  logger: ["file", "wandb"]
+  nnodes: 1
+  n_gpus_per_node: 8
+  max_try_make_batch: 20
   val_freq: 5
+  val_before_train: true
+  val_only: false
+  val_generations_to_log: 3
+  save_freq: 5
+  save_limit: 3
+  save_model_only: false
+  save_checkpoint_path: null
+  load_checkpoint_path: null
+  find_last_checkpoint: true
 """
 
+# What the scripts of EasyR1's examples/ override, but for paths and names.
+SCRIPTS: dict[str, list[str]] = {
+    "qwen2_5_7b_math_grpo": [],
+    "qwen2_5_vl_7b_geo3k_cispo": [
+        *("worker.actor.loss_type=cispo", "worker.actor.clip_ratio_low=0"),
+        "worker.actor.clip_ratio_high=4",
+    ],
+    "qwen2_5_vl_7b_geo3k_dapo": [
+        *("data.mini_rollout_batch_size=128", "worker.actor.clip_ratio_low=0.2"),
+        *("worker.actor.clip_ratio_high=0.28", "algorithm.disable_kl=True"),
+        "algorithm.online_filtering=True",
+    ],
+    "qwen2_5_vl_7b_geo3k_gspo": [
+        *("worker.actor.loss_type=gspo_token", "worker.actor.loss_avg_mode=seq"),
+        *("worker.actor.clip_ratio_low=3e-4", "worker.actor.clip_ratio_high=4e-4"),
+        "algorithm.disable_kl=True",
+    ],
+    "qwen2_5_vl_7b_geo3k_reinforce": [
+        *("algorithm.adv_estimator=reinforce_plus_plus", "algorithm.use_kl_loss=false"),
+        *("algorithm.kl_penalty=kl", "algorithm.kl_coef=1.0e-3"),
+    ],
+    "qwen2_5_vl_7b_geo3k_sapo": ["worker.actor.loss_type=sapo", "algorithm.disable_kl=True"],
+    "qwen2_5_vl_7b_geo3k_swanlab": ["trainer.logger=['console','swanlab']"],
+    "qwen2_5_vl_7b_multi_image": ["data.rollout_batch_size=256", "worker.rollout.limit_images=2"],
+    "qwen2_5_vl_32b_geo3k_grpo": [
+        *("worker.actor.fsdp.torch_dtype=bf16", "worker.actor.optim.strategy=adamw_bf16"),
+        "worker.rollout.tensor_parallel_size=8",
+    ],
+    "qwen2_5_vl_3b_android_gui_grpo": [
+        *("data.rollout_batch_size=32", "worker.actor.global_batch_size=32", "data.seed=42"),
+        *("algorithm.kl_coef=4.0e-2", "worker.actor.max_grad_norm=0.1", "worker.rollout.n=8"),
+        *("worker.actor.optim.lr=1.0e-5", "worker.actor.optim.lr_warmup_ratio=0.05"),
+        *("worker.rollout.temperature=0.9", "trainer.total_epochs=3", "trainer.val_freq=2"),
+    ],
+    "qwen3_14b_dapo17k_dapo": [
+        *("data.max_response_length=20480", "worker.actor.optim.lr_warmup_steps=10"),
+        *("worker.actor.global_batch_size=32", "worker.actor.clip_ratio_high=0.28"),
+        *("worker.actor.clip_ratio_dual=10.0", "worker.rollout.n=16", "algorithm.disable_kl=True"),
+        *("algorithm.online_filtering=True", "algorithm.filter_key=accuracy_normalized"),
+        'worker.rollout.val_override_config={"n":16,"temperature":1.0,"top_p":0.7}',
+        'worker.reward.reward_function_kwargs={"overlong_penalty_factor":1.0}',
+        *("trainer.max_try_make_batch=10", "worker.actor.ulysses_size=8"),
+    ],
+    "qwen3_4b_math_grpo_lora": [
+        *("worker.actor.model.lora.rank=64", "worker.actor.model.lora.alpha=64"),
+        "worker.actor.optim.lr=1e-5",
+    ],
+}
 
-def changed(**sections: dict) -> dict:
-    tree = yaml.safe_load(THEIRS)
-    for name, values in sections.items():
-        tree[name].update(values)
-    return tree
+
+def migrated(*overrides: str):
+    return migrate(with_overrides(yaml.safe_load(THEIRS), overrides))
+
+
+def config_of(*overrides: str) -> Config:
+    return Config.model_validate(migrated(*overrides).tree)
 
 
 def test_the_example(tmp_path: Path, mmr1):
@@ -60,42 +171,120 @@ def test_the_example(tmp_path: Path, mmr1):
     (tmp_path / "ours.yaml").write_text(output)
     ours = load_config(tmp_path / "ours.yaml")
     assert ours.data.train == "hiyouga/math12k@train"
-    assert (ours.rollout.max_model_len, ours.rollout.sampling.max_tokens) == (3072, 1024)
-    assert (ours.rollout.batch_size, ours.rollout.n) == (128, 5)
-    assert (ours.algorithm.name, ours.algorithm.kl_estimator) == ("grpo", "k3")
-    assert (ours.algorithm.clip_ratio_low, ours.algorithm.clip_ratio_high) == (0.2, 0.3)
-    # Four updates a step became four steps; the warm-up is a tenth of these.
-    assert (ours.trainer.max_steps, ours.optimizer.warmup_steps) == (240, 24)
+    assert (ours.rollout.max_model_len, ours.rollout.sampling.max_tokens) == (4096, 2048)
+    assert (ours.rollout.batch_size, ours.rollout.n) == (512, 5)
+    algorithm = ours.algorithm
+    assert (algorithm.name, algorithm.kl_estimator, algorithm.kl_coef) == ("grpo", "k3", 0.01)
+    # EasyR1's defaults, which its YAML does not name.
+    assert (algorithm.clip_ratio_low, algorithm.clip_ratio_high) == (0.2, 0.3)
+    assert (algorithm.clip_ratio_dual, algorithm.loss_agg_mode) == (3.0, "token-mean")
+    assert (algorithm.ppo_mini_batch_size, ours.mini_batches) == (128, 4)
+    assert (ours.optimizer.warmup_steps, ours.optimizer.lr_scheduler_type) == (0, "constant")
+    assert (ours.trainer.max_epochs, ours.trainer.val_freq) == (15, 5)
+    assert ours.trainer.val_before_train
+    assert (ours.eval.n, ours.eval.temperature) == (1, 0.6)
     assert ours.trainer.trackers == ["wandb"]
     assert ours.trainer.output_dir == "runs/qwen2_5_7b_math_grpo"
-    assert ours.trainer.save_steps == 0
-    assert ours.rewards.functions["easyr1"].use == "./examples/math.py:compute_score"
-    notes = [line for line in output.splitlines() if line.startswith("#")]
-    for text in ("'question' of the data to 'problem'", "data.max_pixels", "trainer.val_freq: 5"):
-        assert any(text in note for note in notes), text
-    assert not any("micro_batch" in note or "fsdp" in note for note in notes)
-
-
-def test_what_has_another_name():
-    migration = migrate(
-        changed(algorithm={"disable_kl": True, "adv_estimator": "reinforce_plus_plus"})
-    )
-    assert migration.tree["algorithm"]["name"] == "reinforce_pp"
-    assert migration.tree["algorithm"]["kl_coef"] == 0.0
     assert (
-        migrate(changed(algorithm={"use_kl_loss": False})).tree["algorithm"]["use_kl_loss"] is False
+        ours.rewards.functions["easyr1"].use == "./examples/reward_function/math.py:compute_score"
     )
-    migration = migrate(changed(algorithm={"adv_estimator": "gae"}))
-    assert "name" not in migration.tree["algorithm"]
-    assert any("'gae' has no counterpart" in note for note in migration.notes)
 
 
-def test_epochs_are_left_to_a_person():
-    tree = changed(trainer={"total_epochs": 15})
-    del tree["trainer"]["max_steps"]
-    migration = migrate(tree)
-    assert any("15 x (rows of data.train)" in note for note in migration.notes)
-    assert any("0.1 x trainer.max_steps" in note for note in migration.notes)
+def leaves(tree: dict, prefix: str = "") -> dict:
+    found: dict = {}
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        found |= leaves(value, f"{key}.") if isinstance(value, dict) and value else {key: value}
+    return found
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_nothing_of_an_example_is_silent(script):
+    """Every key is carried: changing it changes the result, or a note names it."""
+    base = with_overrides(yaml.safe_load(THEIRS), SCRIPTS[script])
+    migration = migrate(base)
+    Config.model_validate(migration.tree)
+    noted = "\n".join(migration.notes)
+    for key, value in leaves(base).items():
+        if (
+            value is None
+            or key in noted
+            or key.startswith(
+                ("worker.reward.reward_function_kwargs", "worker.rollout.val_override_config.top_p")
+            )
+        ):
+            continue
+        if key in RENAMED or key in TRANSLATED or is_default(key, value):
+            continue
+        changed = migrate(without(base, key))
+        assert (changed.tree, changed.notes) != (migration.tree, migration.notes), key
+
+
+def is_default(key: str, value: object) -> bool:
+    """EasyR1 takes this value anyway; or the key counts only where another says so."""
+    unread = ("data.filter_", "algorithm.filter_", "worker.actor.model.lora.")
+    also = ("trainer.max_try_make_batch", "worker.actor.clip_ratio_dual", "trainer.save_model_only")
+    return DEFAULTS.get(key) == value or key.startswith(unread) or key in also
+
+
+def without(tree: dict, key: str) -> dict:
+    *sections, name = key.split(".")
+    copied = yaml.safe_load(yaml.safe_dump(tree))
+    section = copied
+    for section_name in sections:
+        section = section[section_name]
+    del section[name]
+    return copied
+
+
+def test_what_the_scripts_set():
+    cispo = config_of(*SCRIPTS["qwen2_5_vl_7b_geo3k_cispo"]).algorithm
+    assert (cispo.name, cispo.clip_ratio_low, cispo.clip_ratio_high) == ("cispo", 0, 4)
+    dapo = config_of(*SCRIPTS["qwen3_14b_dapo17k_dapo"])
+    assert (dapo.algorithm.clip_ratio_dual, dapo.algorithm.kl_coef) == (10.0, 0.0)
+    assert (dapo.algorithm.dynamic_sampling, dapo.algorithm.max_num_gen_batches) == (True, 10)
+    assert (dapo.algorithm.filter_low, dapo.algorithm.filter_high) == (0.01, 0.99)
+    assert dapo.mini_batches == 16
+    assert dapo.optimizer.warmup_steps == 160  # ten rollouts
+    assert dapo.rewards.functions["easyr1"].options == {"overlong_penalty_factor": 1.0}
+    assert any(
+        "accuracy_normalized" in n for n in migrated(*SCRIPTS["qwen3_14b_dapo17k_dapo"]).notes
+    )
+    sapo = config_of(*SCRIPTS["qwen2_5_vl_7b_geo3k_sapo"]).algorithm
+    assert (sapo.name, sapo.sapo_tau, sapo.loss_agg_mode) == ("sapo", (1.0, 1.05), "token-mean")
+    lora = config_of(*SCRIPTS["qwen3_4b_math_grpo_lora"]).model
+    assert (lora.lora.rank, lora.lora.alpha, lora.freeze_vision_tower) == (64, 64, True)
+    assert config_of("trainer.max_steps=60").trainer.max_steps == 60
+    assert config_of("worker.actor.optim.lr_warmup_ratio=0.1").optimizer.warmup_ratio == 0.1
+    critic = config_of("algorithm.adv_estimator=gae", "trainer.critic_warmup=3").algorithm.critic
+    assert (critic.cliprange_value, critic.ppo_mini_batch_size) == (0.5, 256)
+    assert (critic.warmup_steps, critic.lr) == (3, 1e-6)
+
+
+def test_a_bare_configuration_has_their_defaults():
+    migration = migrate({"worker": {"actor": {"model": {"model_path": "a"}}, "rollout": {"n": 4}}})
+    ours = Config.model_validate(migration.tree)
+    assert (ours.algorithm.kl_coef, ours.algorithm.kl_estimator) == (1e-3, "k1")
+    assert not ours.algorithm.use_kl_loss
+    assert (ours.rollout.batch_size, ours.algorithm.ppo_mini_batch_size) == (512, 256)
+    assert (ours.seed, ours.optimizer.weight_decay, ours.trainer.max_epochs) == (1, 0.01, 15)
+    assert any("'prompt' of the data to 'problem'" in note for note in migration.notes)
+    named = migrate(
+        {"worker": {"reward": {"reward_function": "x.py"}, "rollout": {"n": 4},
+                    "actor": {"model": {"model_path": "a"}}}}
+    )  # fmt: skip
+    assert named.tree["rewards"]["functions"]["easyr1"]["use"] == "x.py:main"
+
+
+def test_check_shows_the_losses_side_by_side(tmp_path: Path, mmr1):
+    (tmp_path / "theirs.yaml").write_text(THEIRS)
+    code, output, _ = mmr1(
+        "migrate", tmp_path / "theirs.yaml", "worker.actor.loss_type=cispo", "--check"
+    )
+    assert code == 0
+    assert re.search(r"worker.actor.loss_type +cispo ", output)
+    assert re.search(r"clip_ratio_high +0\.3 +clip_ratio_high +0\.3", output)
+    assert re.search(r"algorithm.adv_estimator +grpo +name, adv_estimator +cispo, None", output)
 
 
 def test_what_is_none_of_theirs_is_refused(tmp_path: Path, mmr1):
@@ -103,6 +292,155 @@ def test_what_is_none_of_theirs_is_refused(tmp_path: Path, mmr1):
     code, _, message = mmr1("migrate", tmp_path / "x.yaml")
     assert code == 2
     assert "no 'worker' section" in message
+    with pytest.raises(ValueError, match="'other' has no counterpart; it can be one of grpo, rloo"):
+        migrated("algorithm.adv_estimator=other")
+    with pytest.raises(ValueError, match="'trainer' is no override"):
+        migrated("trainer")
+
+
+# --- The loss and its gradient, against a slow plain reading of EasyR1's core_algos -------------
+
+LENGTHS = [[3, 5, 2], [4, 1, 6]]
+REWARDS = [[1.0, 0.0, 0.25], [0.0, 0.5, 0.0]]
+
+
+def their_advantages(estimator: str, scores: list[list[float]]) -> list[float]:
+    advantages = []
+    for group in scores:
+        for own in group:
+            if estimator == "rloo":
+                advantages.append(own - (sum(group) - own) / (len(group) - 1))
+            elif estimator == "grpo":
+                deviation = statistics.stdev(group)
+                advantages.append((own - statistics.mean(group)) / (deviation + 1e-6))
+            else:  # grpo_passk, as its paper has it: 0 for all but the best
+                best, second = sorted(group, reverse=True)[:2]
+                lead = (best - second) / (statistics.stdev(group) + 1e-6)
+                advantages.append(lead if own == best else 0.0)
+    return advantages
+
+
+def their_kl(kind: str, d: torch.Tensor) -> torch.Tensor:
+    """``d = reference - policy`` of a token."""
+    if kind == "kl":
+        return -d
+    if kind == "abs":
+        return d.abs()
+    if kind == "mse":
+        return d * d / 2
+    d = d.clamp(-20, 20)
+    return (d.exp() - d - 1).clamp(-10, 10)
+
+
+def their_loss(flat: dict, new, old, ref, advantages) -> torch.Tensor:
+    """One mini-batch, token by token."""
+    low, high, dual = (flat[f"worker.actor.clip_ratio_{b}"] for b in ("low", "high", "dual"))
+    kind = flat["worker.actor.loss_type"]
+    lengths = [n for group in LENGTHS for n in group]
+    by_token = flat["worker.actor.loss_avg_mode"] == "token"
+    total = torch.zeros((), dtype=torch.float64)
+    for row, length in enumerate(lengths):
+        a = advantages[row]
+        mean = sum(new[row, t] - old[row, t] for t in range(length)) / length
+        for t in range(length):
+            log_ratio = new[row, t] - old[row, t]
+            if kind == "gspo":
+                log_ratio = mean
+            if kind == "gspo_token":
+                log_ratio = mean.detach() + new[row, t] - new[row, t].detach()
+            rho = log_ratio.clamp(-20, 20).exp()
+            floor = math.log(1 - low) if low < 1 else -math.inf
+            clipped = log_ratio.clamp(floor, math.log(1 + high)).exp()
+            if kind == "cispo":
+                loss = -a * new[row, t] * clipped.detach()
+            elif kind == "sapo":
+                tau = flat[f"worker.actor.tau_{'positive' if a >= 0 else 'negative'}"]
+                loss = -a * 4 / tau * torch.sigmoid(tau * (rho - 1))
+            else:
+                loss = torch.maximum(-a * rho, -a * clipped)
+                if a < 0:
+                    loss = torch.minimum(loss, torch.tensor(-a * dual, dtype=loss.dtype))
+            if flat["algorithm.use_kl_loss"] and not flat["algorithm.disable_kl"]:
+                kl = their_kl(flat["algorithm.kl_penalty"], ref[row, t] - new[row, t])
+                loss = loss + flat["algorithm.kl_coef"] * kl
+            total = total + loss / (sum(lengths) if by_token else length * len(lengths))
+    return total
+
+
+class Given:
+    """A policy or reference of given log-probs."""
+
+    def __init__(self, logprobs: torch.Tensor) -> None:
+        self._logprobs = logprobs
+
+    def logprobs(self, groups) -> torch.Tensor:
+        return self._logprobs
+
+
+@pytest.mark.parametrize(
+    ("loss", "estimator"),
+    [
+        *product(("default", "gspo", "gspo_token", "cispo", "sapo"), ("grpo",)),
+        *product(("default", "cispo", "sapo"), ("rloo",)),
+        ("default", "grpo_passk"),
+    ],
+)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"worker.actor.loss_avg_mode": "token"},
+        {"worker.actor.loss_avg_mode": "seq", "worker.actor.clip_ratio_dual": 1.2},
+        {"algorithm.kl_penalty": "mse", "algorithm.kl_coef": 0.3},
+        {"algorithm.kl_penalty": "abs", "algorithm.kl_coef": 0.3},
+        {"algorithm.use_kl_loss": False, "algorithm.kl_penalty": "kl", "algorithm.kl_coef": 0.3},
+        {"algorithm.disable_kl": True},
+    ],
+    ids=["token", "seq", "mse", "abs", "in the reward", "no KL"],
+)
+def test_the_loss_and_its_gradient_are_theirs(loss, estimator, keys):
+    keys = {**keys, "worker.actor.loss_type": loss, "algorithm.adv_estimator": estimator}
+    theirs = with_overrides(yaml.safe_load(THEIRS), [f"{k}={v}" for k, v in keys.items()])
+    migration = migrate(theirs)
+    config = AlgorithmConfig(**{**migration.tree["algorithm"], "ppo_mini_batch_size": 2})
+    flat = {**DEFAULTS, **leaves(theirs)}
+
+    generator = torch.Generator().manual_seed(0)
+    shape = (6, 6)
+    old = -torch.rand(shape, generator=generator, dtype=torch.float64)
+    ref = old + torch.randn(shape, generator=generator, dtype=torch.float64) / 2
+    new = (old + torch.randn(shape, generator=generator, dtype=torch.float64) / 3).requires_grad_()
+
+    def group(lengths: list[int], rewards: list[float]) -> ScoredGroup:
+        completions = tuple(
+            Completion(np.arange(n), np.zeros(n, np.float32), "", False, 0) for n in lengths
+        )
+        rollout = RolloutGroup(Prompt(Sample("s", ()), "", ()), completions)
+        return ScoredGroup(rollout, tuple(map(Reward, rewards)))
+
+    groups = [group(*both) for both in zip(LENGTHS, REWARDS, strict=True)]
+    algorithm = build_algorithm(config)
+    reference = None if flat["algorithm.disable_kl"] else Given(ref)
+    batch = build_experience(groups, algorithm, config, Given(old), reference)
+    inputs = LossInputs(
+        new, old, batch.advantages.double(), torch.zeros(shape), batch.completion_mask,
+        batch.ref_logprobs, batch.kl_coef,
+    )  # fmt: skip
+    ours = (batch.loss_weights * algorithm.loss(inputs)).sum()
+
+    scores = [list(row) for row in REWARDS]
+    if reference is not None and not flat["algorithm.use_kl_loss"]:
+        for row, (g, i) in enumerate(product(range(2), range(3))):
+            for t in range(LENGTHS[g][i]):
+                kl = their_kl(flat["algorithm.kl_penalty"], ref[row, t] - old[row, t])
+                scores[g][i] -= flat["algorithm.kl_coef"] * float(kl)
+    expected = their_loss(flat, new, old, ref, their_advantages(estimator, scores))
+    gradient = torch.autograd.grad(expected, new)[0]
+    torch.testing.assert_close(torch.autograd.grad(ours, new)[0], gradient, atol=1e-6, rtol=1e-6)
+    if loss != "gspo_token":  # whose value is that of gspo, token by token
+        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
+
+
+# --- The tables of docs/migration.md -------------------------------------------------------------
 
 
 def ours_exists(key: str) -> bool:
@@ -128,7 +466,15 @@ def test_tables_name_keys_that_exist():
         assert ours_exists(key), key
 
 
-@pytest.mark.parametrize("theirs", [*RENAMED, *TRANSLATED])
-def test_every_key_that_is_carried_over_is_in_the_table(theirs):
-    page = (REPOSITORY / "docs/migration.md").read_text()
-    assert f"`{theirs}`" in page
+def test_the_table_of_easyr1_is_that_of_the_migration():
+    check = [sys.executable, REPOSITORY / "scripts/dev/migration_table.py", "--check"]
+    finished = subprocess.run(check, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False)
+    assert finished.returncode == 0, "run: python scripts/dev/migration_table.py"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_key_of_an_example_is_in_the_table(script):
+    known = {*RENAMED, *TRANSLATED, *COMPOSED, *UNNEEDED}
+    for key in leaves(with_overrides(yaml.safe_load(THEIRS), SCRIPTS[script])):
+        assert any(key == name or key.startswith(f"{name}.") for name in known), key
+    assert set(DEFAULTS) <= known
