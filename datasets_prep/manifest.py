@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mmr1.data.index import is_index
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic, is_draft
 from mmr1.parallel import in_order
@@ -27,13 +28,14 @@ def file_hash(path: Path) -> str:
 def content_hashes(folder: Path, skip: str = "") -> dict[str, str]:
     """SHA-256 of every file under a folder, by its relative path.
 
-    Left out are the manifest, the folder ``skip``, and drafts that a kill left behind.
+    Left out are the manifest, the folder ``skip``, indices, and drafts that a kill left behind.
     """
     files = sorted(
         p
         for p in folder.rglob("*")
         if p.name != NAME
         and not is_draft(p)
+        and not is_index(p)
         and p.relative_to(folder).parts[0] != skip
         and p.is_file()
     )

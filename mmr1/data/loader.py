@@ -84,11 +84,19 @@ class SampleLoader:
         Raises:
             ValueError: Too many samples had to be left out.
         """
-        samples: list[Sample] = []
+        return [sample for _, sample in self.draw(count)]
+
+    def draw(self, count: int) -> list[tuple[str, Sample]]:
+        """The next ``count`` samples, each with the name of its dataset.
+
+        Raises:
+            ValueError: Too many samples had to be left out.
+        """
+        samples: list[tuple[str, Sample]] = []
         while len(samples) < count:
             drawn = self._sampler.draw(count - len(samples))
             self._check.media.prefetch(m for _, sample in drawn for m in sample.media)
-            samples += [s for dataset, s in drawn if self._check.usable(dataset, s)]
+            samples += [(d, s) for d, s in drawn if self._check.usable(d, s)]
         return samples
 
     def prefetch(self, count: int) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from mmr1.data.rows import ids_of
 from mmr1.types import Sample
 
 
@@ -35,7 +37,7 @@ class Sampler:
         weights: Mapping[str, float] | None = None,
     ) -> None:
         named = sources if isinstance(sources, Mapping) else {"": sources}
-        self._sources = {name: list(samples) for name, samples in named.items()}
+        self._sources = dict(named)
         self._shares = _shares(self._sources, weights)
         self._seed = seed
         self._drawn = dict.fromkeys(self._sources, 0)
@@ -63,7 +65,7 @@ class Sampler:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the order depends on, as JSON values."""
-        return {"seed": self._seed, "drawn": dict(self._drawn), "sources": self._identity()}
+        return {"seed": self._seed, "drawn": dict(self._drawn), "sources": self._identity}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where the sampler of ``state`` stood.
@@ -73,7 +75,7 @@ class Sampler:
         """
         for what, mine, theirs in (
             ("seed", self._seed, state["seed"]),
-            ("data or weights", self._identity(), state["sources"]),
+            ("data or weights", self._identity, state["sources"]),
         ):
             if mine != theirs:
                 raise ValueError(
@@ -99,13 +101,14 @@ class Sampler:
             self._orders[name] = (epoch, rng.permutation(len(self._sources[name])))
         return self._orders[name][1]
 
+    @cached_property
     def _identity(self) -> dict[str, list[Any]]:
         """Of every source its length, its share and a hash over its ids, in their order."""
         return {
             name: [
                 len(samples),
                 round(self._shares[name], 9),
-                hashlib.sha256("\0".join(s.id for s in samples).encode()).hexdigest()[:16],
+                hashlib.sha256("\0".join(ids_of(samples)).encode()).hexdigest()[:16],
             ]
             for name, samples in self._sources.items()
         }

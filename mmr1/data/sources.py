@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+
+import numpy as np
+from jinja2 import Template
 
 from mmr1.config import Config, DataConfig
 from mmr1.data.forms import read_row
@@ -12,6 +16,7 @@ from mmr1.data.forms.form import Place
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.record import refuse_lone_surrogates
+from mmr1.data.rows import FROM_BYTES, Rows, measured, open_rows
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
 
@@ -20,8 +25,11 @@ def load_samples(
     spec: str | Path,
     config: DataConfig | None = None,
     quarantine: Quarantine | None = None,
-) -> list[Sample]:
+) -> Sequence[Sample]:
     """All samples of a dataset, in any of the known row formats, with the prompt template applied.
+
+    Those of a large JSON Lines file stay on the disk until they are asked for, and an index beside
+    the file tells where they are the next time.
 
     Args:
         spec: See :func:`mmr1.data.readers.read_rows`.
@@ -35,6 +43,9 @@ def load_samples(
     config = config or DataConfig()
     quarantine = quarantine or Quarantine(config.max_bad_fraction)
     template = load_template(config.prompt_template) if config.prompt_template else None
+    path = Path(spec)
+    if path.suffix == ".jsonl" and path.is_file() and path.stat().st_size >= FROM_BYTES:
+        return _open_large(path, config, template, quarantine)
     samples: list[Sample] = []
     total = 0
     for where, sample in read_samples(spec, config):
@@ -48,6 +59,28 @@ def load_samples(
     quarantine.read(str(spec), total)
     _check_ids(spec, samples)
     return samples
+
+
+def _open_large(
+    path: Path, config: DataConfig, template: Template | None, quarantine: Quarantine
+) -> Rows:
+    root = Path(config.media_root) if config.media_root else media_folder(path)
+
+    def read(row: Any, number: int) -> Sample:
+        sample = _sample(row, Place(root, source_name(path), number), config.format)
+        return apply_template(sample, template) if template else sample
+
+    name = config.prompt_template
+    facts = {
+        "format": config.format,
+        "media_root": str(root.resolve()),
+        "template": Path(name).read_text() if name and Path(name).is_file() else name,
+    }
+    rows, total, dropped = open_rows(path, facts, read)
+    for where, reason in dropped:
+        quarantine.drop(str(path), where, reason)
+    quarantine.read(str(path), total)
+    return rows
 
 
 def read_samples(spec: str | Path, config: DataConfig) -> Iterator[tuple[str, Sample | ValueError]]:
@@ -79,7 +112,7 @@ def source_name(spec: str | Path) -> str:
 
 def load_mixture(
     config: DataConfig, quarantine: Quarantine | None = None
-) -> tuple[dict[str, list[Sample]], dict[str, float]]:
+) -> tuple[dict[str, Sequence[Sample]], dict[str, float]]:
     """The training sources by name and their weights, as the sampler takes them.
 
     Raises:
@@ -94,11 +127,12 @@ def load_mixture(
 
 def keep_fitting(
     spec: str,
-    samples: list[Sample],
+    samples: Sequence[Sample],
     prompt_tokens: Callable[[Sample], int],
     limit: int,
     quarantine: Quarantine,
-) -> list[Sample]:
+    facts: Mapping[str, Any] = MappingProxyType({}),
+) -> Sequence[Sample]:
     """The samples whose prompts have at most ``limit`` tokens, vision tokens included.
 
     Args:
@@ -108,24 +142,40 @@ def keep_fitting(
             cannot be read.
         limit: In tokens.
         quarantine: Has counted the rows, and collects the samples that are left out.
+        facts: What the lengths depend on but the samples, as JSON values.
     """
-    fitting = []
-    for sample in samples:
-        try:
-            length = prompt_tokens(sample)
-        except ValueError as error:
-            quarantine.drop(spec, sample.id, str(error))
-            continue
-        if length <= limit:
-            fitting.append(sample)
-        else:
-            quarantine.drop(
-                spec,
-                sample.id,
-                f"its prompt has {length} tokens and rollout.max_model_len leaves room for {limit}",
-            )
+
+    def lengths_of(block: list[Sample]) -> list[int]:
+        return [_length(prompt_tokens, sample) for sample in block]
+
+    lengths = measured(samples, "prompt lengths", facts, lengths_of)
+    fits = (lengths != UNREADABLE) & (lengths <= limit)
+    for index in np.flatnonzero(~fits).tolist():
+        sample = samples[index]
+        quarantine.drop(spec, sample.id, _why_not(prompt_tokens, sample, limit))
     quarantine.check(spec)
-    return fitting
+    kept = np.flatnonzero(fits)
+    if isinstance(samples, Rows):
+        return samples.take(kept)
+    return [samples[index] for index in kept.tolist()]
+
+
+UNREADABLE = -1
+
+
+def _length(prompt_tokens: Callable[[Sample], int], sample: Sample) -> int:
+    try:
+        return prompt_tokens(sample)
+    except ValueError:
+        return UNREADABLE
+
+
+def _why_not(prompt_tokens: Callable[[Sample], int], sample: Sample, limit: int) -> str:
+    try:
+        length = prompt_tokens(sample)
+    except ValueError as error:
+        return str(error)
+    return f"its prompt has {length} tokens and rollout.max_model_len leaves room for {limit}"
 
 
 def _check_ids(spec: str | Path, samples: list[Sample]) -> None:
@@ -136,7 +186,7 @@ def _check_ids(spec: str | Path, samples: list[Sample]) -> None:
         ids.add(sample.id)
 
 
-def load_held_out(config: Config, quarantine: Quarantine | None = None) -> list[Sample]:
+def load_held_out(config: Config, quarantine: Quarantine | None = None) -> Sequence[Sample]:
     """The samples of ``data.eval``, the first ``eval.limit`` of them.
 
     Raises:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from mmr1.config import Config
 from mmr1.data.loader import MediaCheck, SampleLoader
@@ -16,6 +15,7 @@ from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.installed import check_engine
 from mmr1.runtime import set_up_torch
+from mmr1.trainer.kept import gold_facts, length_facts
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import check_gold
 from mmr1.types import Prompt, Sample
@@ -38,9 +38,9 @@ class Inputs:
         demonstrations: For the PTX term; None without one.
     """
 
-    sources: dict[str, list[Sample]]
+    sources: dict[str, Sequence[Sample]]
     weights: dict[str, float]
-    held_out: list[Sample]
+    held_out: Sequence[Sample]
     check: MediaCheck
     quarantines: dict[str, Quarantine]
     family: ModelFamily
@@ -81,15 +81,17 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     held_out = load_held_out(config, rows["eval"]) if with_eval else []
     family = family_of(config)
     render = renderer(family, config)
-    check_gold(composite_reward, [*chain.from_iterable(sources.values()), *held_out])
+    for samples in (*sources.values(), held_out):
+        check_gold(composite_reward, samples, gold_facts(config))
 
-    def fitting(spec: str, samples: list[Sample], quarantine: Quarantine) -> list[Sample]:
+    def fitting(spec: str, samples: Sequence[Sample], quarantine: Quarantine) -> Sequence[Sample]:
         return keep_fitting(
             spec,
             samples,
             lambda sample: family.prompt_length(render(sample)),
             config.max_prompt_tokens,
             quarantine,
+            length_facts(config),
         )
 
     media = media_cache(family, config)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from mmr1.config import Config
@@ -67,7 +66,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         samples = sum(map(len, inputs.sources.values()))
         config = with_epochs(config, samples, config.rollout.batch_size)
         if build_algorithm(config.algorithm).shuffled_frames:
-            refuse_without_videos(chain.from_iterable(inputs.sources.values()))
+            refuse_without_videos(inputs.sources.values())
         steps = build_step_reward_manager(config.algorithm, inputs.family)
         with ExitStack() as stack:
             with timer("models"):

@@ -43,7 +43,7 @@ from mmr1.vision.prepare import MediaCache
 class Records:
     """The checked training records of a run, and the function that renders them."""
 
-    sources: dict[str, list[Sample]]
+    sources: dict[str, Sequence[Sample]]
     shares: dict[str, float]
     quarantine: Quarantine
     check: MediaCheck
@@ -66,11 +66,9 @@ class Records:
         return SampleLoader(Sampler(self.sources, seed, self.shares), self.check)
 
     def distinct_samples(self, seed: int, count: int) -> list[Sample]:
-        """The distinct samples among the loader's first ``count``.
-
-        By identity, because two sources may share ids.
-        """
-        return list({id(sample): sample for sample in self.loader(seed).next(count)}.values())
+        """The distinct samples among the loader's first ``count``."""
+        drawn = self.loader(seed).draw(count)
+        return list({(dataset, sample.id): sample for dataset, sample in drawn}.values())
 
 
 @dataclass(frozen=True, slots=True)

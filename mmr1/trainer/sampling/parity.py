@@ -15,6 +15,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.config import SamplingConfig
+from mmr1.data.rows import kinds_of
 from mmr1.rollout.engine import Request, RolloutEngine
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.sampling.experience import SupportsLogprobs
@@ -53,10 +54,9 @@ def first_of_each_kind(
     """
     kinds: dict[tuple[str, ...], Sample] = {}
     for dataset, samples in sources.items():
-        for sample in samples:
-            kind = tuple(m.kind for m in sample.media)
-            if kind not in kinds and usable(dataset, sample):
-                kinds[kind] = sample
+        for index, kind in enumerate(kinds_of(samples)):
+            if kind not in kinds and usable(dataset, samples[index]):
+                kinds[kind] = samples[index]
     return kinds
 
 

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
+import numpy as np
+
+from mmr1.data.rows import measured
 from mmr1.rewards import CompositeReward, RewardItem
 from mmr1.rewards.accounting import refuse_too_many_invalid
 from mmr1.types import RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 
 
-def check_gold(composite_reward: CompositeReward, samples: Sequence[Sample]) -> None:
-    """Check the gold answers of all samples before the first step.
+def check_gold(
+    composite_reward: CompositeReward, samples: Sequence[Sample], facts: Mapping[str, Any]
+) -> None:
+    """Check the gold answers of a dataset before the first step.
+
+    Args:
+        composite_reward: Reads them.
+        samples: The dataset.
+        facts: What the outcome depends on but the samples, as JSON values.
 
     Raises:
         ValueError: A reward function cannot read one. Names the first and counts the others.
     """
-    unreadable = composite_reward.check_gold(samples)
-    if unreadable:
-        sample, message = unreadable[0]
+
+    def failed(block: list[Sample]) -> list[int]:
+        without = {id(sample) for sample, _ in composite_reward.check_gold(block)}
+        return [int(id(sample) in without) for sample in block]
+
+    unreadable = np.flatnonzero(measured(samples, "gold answers", facts, failed))
+    if len(unreadable):
+        sample, message = composite_reward.check_gold([samples[int(unreadable[0])]])[0]
         more = f" ({len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
         raise ValueError(
             f"sample '{sample.id}': the answer {sample.answer!r} cannot be used: {message}{more}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mmr1.config import SamplingConfig
+from mmr1.data.rows import kinds_of
 from mmr1.rollout.engine import Request, RolloutEngine
 from mmr1.types import ContentPart, MediaRef, Message, Prompt, Sample
 
@@ -32,9 +33,9 @@ def sample_shuffled(
     }
 
 
-def refuse_without_videos(samples: Iterable[Sample]) -> None:
+def refuse_without_videos(sources: Iterable[Sequence[Sample]]) -> None:
     """Raises ValueError when no sample has a video to shuffle."""
-    if not any(medium.kind == "video" for sample in samples for medium in sample.media):
+    if not any("video" in kinds for samples in sources for kinds in kinds_of(samples)):
         raise ValueError(
             "the algorithm shuffles the frames of videos and data.train has no video; use "
             "algorithm.name=grpo, or other data"

@@ -1,0 +1,81 @@
+"""Tables about a data file, kept beside it, so that the file is read through only once.
+
+``.NAME.WHAT-KEY.index`` belongs to NAME. The key stands for everything that the table depends on
+but the file; the file's size and time are in it. It may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from mmr1 import __version__
+from mmr1.files import atomic_binary
+
+logger = logging.getLogger(__name__)
+SUFFIX = ".index"
+
+
+def is_index(path: Path) -> bool:
+    """Whether a file is a table that belongs to another."""
+    return path.name.startswith(".") and path.name.endswith(SUFFIX)
+
+
+def kept_table(
+    path: Path, what: str, facts: Mapping[str, Any], make: Callable[[], pa.Table]
+) -> pa.Table:
+    """The table that ``make`` gives, from the disk if it was made before.
+
+    Args:
+        path: The file that it is about.
+        what: A word for the name of the table.
+        facts: JSON values; everything else that the table depends on, but the code of this package.
+        make: Makes it.
+    """
+    key = hashlib.sha256(
+        json.dumps([dict(facts), _code()], sort_keys=True, default=str).encode()
+    ).hexdigest()[:12]
+    file = path.with_name(f".{path.name}.{what}-{key}{SUFFIX}")
+    stamp = _stamp(path)
+    if (table := _read(file, stamp)) is not None:
+        return table
+    table = make().replace_schema_metadata({b"stamp": stamp})
+    if _stamp(path) != stamp:
+        raise ValueError(f"{path} changed while it was read; start again")
+    try:
+        with atomic_binary(file) as (out,), pa.ipc.new_file(out, table.schema) as writer:
+            writer.write_table(table)
+    except OSError as error:
+        logger.warning("%s is read through again next time: %s", path, error)
+    return table
+
+
+def _stamp(path: Path) -> bytes:
+    facts = path.stat()
+    return f"{facts.st_size} {facts.st_mtime_ns}".encode()
+
+
+def _read(file: Path, stamp: bytes) -> pa.Table | None:
+    """The table of a file, mapped into memory; None if it is of another version of its subject."""
+    try:
+        table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+    except (OSError, pa.ArrowException):
+        return None
+    return table if (table.schema.metadata or {}).get(b"stamp") == stamp else None
+
+
+@cache
+def _code() -> str:
+    """Tells versions of the code apart, released or not."""
+    digest = hashlib.sha256(__version__.encode())
+    for file in sorted(Path(__file__).parents[1].rglob("*")):
+        if file.suffix in (".py", ".jinja"):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
