@@ -102,6 +102,23 @@ def dpo(
 
 
 @app.command()
+def iterate(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    resume: Resume = False,
+    log_level: Log = LogLevel.WARNING,
+) -> None:
+    """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
+    if (resolved := _resolve(config, overrides, dry_run)) is None:
+        return
+    check_training(resolved, resume=resume, samples=True)
+    from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
+
+    run_iterative_grpo(resolved, resume=resume)
+
+
+@app.command()
 def rm(
     config: ConfigFile,
     overrides: Overrides = None,

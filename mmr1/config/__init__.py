@@ -11,6 +11,7 @@ from mmr1.config.rewards import RewardFunctionConfig, RewardsConfig
 from mmr1.config.rollout import EvalConfig, RolloutConfig, SamplingConfig
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
+    IterateConfig,
     ResourcesConfig,
     RewardModelConfig,
     SftConfig,
@@ -27,6 +28,7 @@ __all__ = [
     "DpoConfig",
     "Dtype",
     "EvalConfig",
+    "IterateConfig",
     "LoraConfig",
     "ModelConfig",
     "OptimizerConfig",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from mmr1.config.section import Positive, Section
+from mmr1.config.section import Fraction, Positive, Section
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
 
@@ -129,3 +129,21 @@ class RewardModelConfig(Section):
     """Training of a reward model on pairs and rankings (``mmr1 rm``)."""
 
     batch_size: Positive = Field(32, description="Pairs or rankings per step")
+
+
+class IterateConfig(Section):
+    """Iterative GRPO with a reward model that learns too (``mmr1 iterate``)."""
+
+    rounds: Positive = Field(2, description="Rounds of trainer.max_steps steps of the policy")
+    rm_steps: Positive = Field(100, description="Steps of the reward model between two rounds")
+    rm_lr: float | None = Field(None, gt=0, description="Its learning rate; default: optimizer.lr")
+    replay_fraction: Fraction = Field(
+        0.1, description="Share of earlier data in its training (arXiv 2402.03300)"
+    )
+    history: str | None = Field(
+        None, description="Rankings or pairs that it was trained on before the first round"
+    )
+    ranked_by: str | None = Field(
+        None,
+        description="Reward function that ranks the completions; default: eval.accuracy_function",
+    )

@@ -17,6 +17,7 @@ from mmr1.config.rollout import EvalConfig, RolloutConfig
 from mmr1.config.secrets import Key
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
+    IterateConfig,
     ResourcesConfig,
     RewardModelConfig,
     SftConfig,
@@ -40,6 +41,7 @@ class Config(Section):
     sft: SftConfig = SftConfig()
     dpo: DpoConfig = DpoConfig()
     rm: RewardModelConfig = RewardModelConfig()
+    iterate: IterateConfig = IterateConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     trainer: TrainerConfig = TrainerConfig()
     resources: ResourcesConfig = ResourcesConfig()

@@ -13,13 +13,12 @@ import pytest
 import torch
 
 from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig
-from mmr1.config.file import dump_yaml, load_config
+from mmr1.config.file import load_config
 from mmr1.data.loader import MediaCheck
 from mmr1.data.preferences import ranking_of
 from mmr1.data.quarantine import Quarantine
-from mmr1.data.record import decode, read_records
+from mmr1.data.record import decode
 from mmr1.data.responses import group_of_responses
-from mmr1.registry import import_file
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.packed import packed_scores
@@ -39,7 +38,6 @@ from mmr1.trainer.offline.reward_model import (
     pairs_right,
     reward_model_step,
     rewards_of,
-    run_reward_model,
 )
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import Records
@@ -49,9 +47,9 @@ from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Status
 from mmr1.vision.prepare import MediaCache
-from tests.paths import REPOSITORY
 from tests.trainer.algorithms.test_algorithms import completion
 from tests.trainer.models.test_critic import new_scalar_model, padded_values
+from tests.trainer.offline.conftest import config_of
 from tests.trainer.test_resume import assert_same
 from tests.trainer.test_train import lines
 
@@ -326,41 +324,6 @@ def test_kto_takes_every_completion_with_its_label():
     assert wanted == (True, False)
 
 
-def answer(digit: int) -> str:
-    return f"<think>The digit is a digit.</think><answer>{digit}</answer>"
-
-
-@pytest.fixture(scope="module")
-def pair_file(digits, tmp_path_factory) -> Path:
-    """A form of answer against another, whatever the image shows: soon learnt."""
-    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
-    rows = [json.loads(line) for line in (digits / "rl.jsonl").read_text().splitlines()[:80]]
-    for row in rows:
-        digit = int(row["answer"])
-        row["meta"] = {"chosen": answer(digit), "rejected": f"{digit} {digit}, I say"}
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def config_of(model: Path, data: Path, digits: Path, out: Path, *overrides: str) -> Config:
-    return load_config(
-        None,
-        [
-            f"model.path={model}",
-            "model.dtype=float32",
-            f"data.train={data}",
-            f"data.media_root={digits}",
-            f"trainer.output_dir={out}",
-            "trainer.logging_steps=1000",
-            "trainer.threads=1",
-            "optimizer.lr=0.001",
-            "optimizer.warmup_steps=0",
-            "rollout.engine=hf",
-            *overrides,
-        ],
-    )
-
-
 def test_a_dpo_run_prefers_what_was_chosen_and_resumes(tiny_model, digits, pair_file, tmp_path):
     def config(out: str, steps: int) -> Config:
         keys = (
@@ -393,13 +356,6 @@ def test_data_without_pairs_are_refused(tiny_model, digits, tmp_path, mmr1):
         first = json.loads((digits / "rl.jsonl").read_text().splitlines()[0])["id"]
         assert f"data.train: sample '{first}' has no preference pair" in message
         assert not (tmp_path / "out").exists()
-
-
-@pytest.fixture(scope="module")
-def reward_model(tiny_model, digits, pair_file, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("rm") / "run"
-    keys = (f"data.eval={pair_file}", "rm.batch_size=16", "trainer.max_steps=12", "eval.limit=20")
-    return run_reward_model(config_of(tiny_model, pair_file, digits, out, *keys))
 
 
 def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, parts):
@@ -585,33 +541,6 @@ def test_rounds_that_make_no_sense_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             load_config(None, ["model.path=a", *keys])
-
-
-def test_what_a_run_sampled_becomes_rankings(tiny_model, digits, tmp_path):
-    script = import_file(REPOSITORY / "scripts/recipes/rollout_rankings.py")
-    sampled = [("a", 0.0), ("b", 1.5), ("c", 0.0), ("b", 1.5), ("d", None), ("e", 0.5)]
-    completions = [{"text": t, "reward": r} for t, r in sampled]
-    assert script.ranked(completions) == ["b", "e", "a"]
-
-    data = tmp_path / "data"
-    shutil.copytree(digits, data)
-    run = tmp_path / "run"
-    (run / "rollouts").mkdir(parents=True)
-    config = config_of(tiny_model, data / "rl.jsonl", data, run)
-    (run / "config.yaml").write_text(dump_yaml(config))
-    ids = [json.loads(line)["id"] for line in (data / "rl.jsonl").read_text().splitlines()[:2]]
-    for step in (1, 2):
-        equal = [{"text": "a", "reward": 1.0}, {"text": "b", "reward": 1.0}]
-        rows = [
-            {"step": step, "id": ids[0], "completions": completions},
-            {"step": step, "id": ids[1], "completions": equal},
-        ]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (run / f"rollouts/step_{step:06d}.jsonl").write_text(text)
-    script.main([str(run), str(data / "round_1.jsonl"), "--since", "2"])
-    (record,) = read_records(data / "round_1.jsonl")
-    assert (record.id, ranking_of(record)) == (f"{ids[0]}-2", ("b", "e", "a"))
-    assert record.media[0].path.is_file()
 
 
 def test_two_sources_may_share_ids():

@@ -1,0 +1,142 @@
+"""``mmr1 iterate``: iterative GRPO with a reward model that learns too (arXiv 2402.03300).
+
+Algorithm 1 of the paper: a round trains the policy, and its reference is the policy at the start of
+the round. Then the reward model learns from rankings of the round's completions and, in a small
+part, from earlier data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmr1.config import Config
+from mmr1.data.rankings import copy_rankings, write_rankings
+from mmr1.trainer.offline.reward_model import run_reward_model
+from mmr1.trainer.runs.output import finished
+from mmr1.trainer.sampling.reward_models import REWARD_MODEL
+from mmr1.trainer.train import run_training
+from mmr1.trainer.validation.evaluate import accuracy_function
+
+
+def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
+    """``iterate.rounds`` rounds, each of ``trainer.max_steps`` steps; returns the last checkpoint.
+
+    ``round_1/policy``, ``round_1/reward_model``, ... in ``trainer.output_dir`` are runs of their
+    own, with their reports. With ``resume`` what is done is not done again.
+
+    Raises:
+        ValueError: The configuration or the data cannot be used, or a round gave no ranking.
+        StoppedError: SIGTERM or Ctrl-C; what was done is saved.
+    """
+    root, rounds = Path(config.trainer.output_dir), config.iterate.rounds
+    if not resume and (root / "round_1").exists():
+        raise ValueError(
+            f"trainer.output_dir '{root}' already holds rounds; continue them with --resume, or "
+            "name another trainer.output_dir"
+        )
+    name = reward_model_name(config)
+    ranked_by = config.iterate.ranked_by or accuracy_function(
+        config.rewards, config.eval.accuracy_function
+    )
+    policy, reward_model = config.model.path, str(config.rewards.functions[name].options["path"])
+    history = [] if config.iterate.history is None else [_history(config, root)]
+    for number in range(1, rounds + 1):
+        folder = root / f"round_{number}"
+        print(f"round {number} of {rounds}: policy")
+        of_policy = policy_config(config, number, policy, name, reward_model, folder / "policy")
+        policy = str(run_training(of_policy, resume=True))
+        if number == rounds:
+            break
+        print(f"round {number} of {rounds}: reward model")
+        rankings = folder / "rankings.jsonl"
+        if not rankings.exists():
+            count = write_rankings(folder / "policy", rankings, config.data, ranked_by)
+            print(f"{rankings}: {count} rankings")
+        of_model = reward_model_config(
+            config, number, reward_model, str(rankings), history, folder / "reward_model"
+        )
+        done = finished(of_model)
+        reward_model = str(done or run_reward_model(of_model, resume=True))
+        history.append(str(rankings))
+    return Path(policy)
+
+
+def _history(config: Config, root: Path) -> str:
+    """The earlier data as records whose media lie beside them, as the rankings' do."""
+    assert config.iterate.history is not None
+    own = root / "history.jsonl"
+    if not own.exists():
+        copy_rankings(config.iterate.history, own, config.data)
+    return str(own)
+
+
+def reward_model_name(config: Config) -> str:
+    """The reward function that is a reward model.
+
+    Raises:
+        ValueError: There is not exactly one.
+    """
+    functions = config.rewards.functions.items()
+    names = [name for name, f in functions if (f.use or name) == REWARD_MODEL]
+    if len(names) != 1:
+        raise ValueError(
+            f"mmr1 iterate trains the one reward model among rewards.functions, and there are "
+            f"{len(names)}; add one, as in liked: {{use: reward_model, options: {{path: ...}}}}"
+        )
+    return names[0]
+
+
+def policy_config(
+    config: Config, number: int, policy: str, name: str, reward_model: str, output: Path
+) -> Config:
+    """The run of a round's policy: from the last one, judged by the last reward model.
+
+    Every completion is logged, because the rankings are made of them. Each round has prompts in an
+    order of its own.
+    """
+    function = config.rewards.functions[name]
+    options = {**function.options, "path": reward_model}
+    functions = {
+        **config.rewards.functions,
+        name: function.model_copy(update={"options": options}),
+    }
+    return _with(
+        config,
+        seed=config.seed + number - 1,
+        model={"path": policy},
+        rewards={"functions": functions},
+        trainer={"output_dir": str(output), "log_completions_steps": 1},
+    )
+
+
+def reward_model_config(
+    config: Config,
+    number: int,
+    reward_model: str,
+    rankings: str,
+    history: list[str],
+    output: Path,
+) -> Config:
+    """The run of a round's reward model: from the last one, on new rankings and some old ones."""
+    iterate = config.iterate
+    replay = iterate.replay_fraction if history else 0.0
+    train = {rankings: 1 - replay} | {old: replay / len(history) for old in history if replay}
+    optimizer = {} if iterate.rm_lr is None else {"lr": iterate.rm_lr}
+    return _with(
+        config,
+        seed=config.seed + number - 1,
+        model={"path": reward_model},
+        data={"train": train, "eval": None, "ptx": None, "media_root": None, "format": None},
+        optimizer=optimizer,
+        trainer={"output_dir": str(output), "max_steps": iterate.rm_steps},
+    )
+
+
+def _with(config: Config, seed: int, **sections: Mapping[str, Any]) -> Config:
+    """The configuration with some keys of some sections replaced."""
+    replaced = {
+        name: getattr(config, name).model_copy(update=keys) for name, keys in sections.items()
+    }
+    return config.model_copy(update={"seed": seed, **replaced})

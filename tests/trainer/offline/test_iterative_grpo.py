@@ -1,0 +1,123 @@
+"""Rounds of a policy and a reward model, and the rankings between them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from mmr1.config import Config
+from mmr1.config.file import load_config
+from mmr1.data.preferences import ranking_of
+from mmr1.data.rankings import ranked, write_rankings
+from mmr1.data.record import read_records
+from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
+from tests.jsonl import read_jsonl
+from tests.trainer.offline.conftest import config_of
+
+SECOND_LETTER = (
+    "def reward(completion: str, answer) -> float:\n    return float(len(completion) % 3) / 2\n"
+)
+
+
+def completion(text: str, value: float | None) -> dict[str, object]:
+    return {"text": text, "components": {"exact": value}}
+
+
+def test_one_text_for_each_value_the_best_first():
+    values = [("a", 0.0), ("b", 1.5), ("c", 0.0), ("b", 1.5), ("d", None), ("", 2.0), ("e", 0.5)]
+    assert ranked([completion(t, v) for t, v in values], "exact") == ["b", "e", "a"]
+    assert ranked([completion("a", 1.0)], "other") == []
+
+
+def test_rollouts_become_records_with_their_media_beside_them(tiny_model, digits, tmp_path):
+    run = tmp_path / "run"
+    (run / "rollouts").mkdir(parents=True)
+    data = config_of(tiny_model, digits / "rl.jsonl", digits, run).data
+    ids = [json.loads(line)["id"] for line in (digits / "rl.jsonl").read_text().splitlines()[:2]]
+    differ = [completion("right", 1.0), completion("wrong", 0.0)]
+    equal = [completion("a", 1.0), completion("b", 1.0)]
+    for step in (1, 2):
+        rows = [
+            {"step": step, "id": ids[0], "completions": differ},
+            {"step": step, "id": ids[1], "completions": equal},
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (run / f"rollouts/step_{step:06d}.jsonl").write_text(text)
+    output = tmp_path / "elsewhere/rankings.jsonl"
+    assert write_rankings(run, output, data, "exact") == 2
+    records = read_records(output)
+    assert [r.id for r in records] == [f"{ids[0]}-1", f"{ids[0]}-2"]
+    assert [ranking_of(r) for r in records] == [("right", "wrong")] * 2
+    original = read_records(digits / "rl.jsonl")[0]
+    assert records[0].media[0].path.parent == output.parent / "media"
+    assert records[0].media[0].read() == original.media[0].read()
+    assert len(list((output.parent / "media").iterdir())) == 1
+    with pytest.raises(ValueError, match="no prompt has completions of different 'other'"):
+        write_rankings(run, output, data, "other")
+
+
+@pytest.fixture
+def config(reward_model, pair_file, tiny_model, digits, tmp_path) -> Config:
+    own = tmp_path / "own.py"
+    own.write_text(SECOND_LETTER)
+    functions = (
+        f"{{own: {{use: '{own}:reward', isolated: false, weight: 0}}, "
+        f"liked: {{use: reward_model, options: {{path: '{reward_model}'}}}}}}"
+    )
+    return config_of(
+        *(tiny_model, digits / "rl.jsonl", digits, tmp_path / "run"),
+        f"rewards.functions={functions}",
+        *("rollout.batch_size=4", "rollout.n=4", "rollout.max_model_len=96"),
+        *("rollout.sampling.max_tokens=8", "trainer.max_steps=2", "rewards.timeout_s=20"),
+        *("iterate.rounds=3", "iterate.rm_steps=2", "rm.batch_size=4"),
+        *(f"iterate.history={pair_file}", "iterate.rm_lr=0.0001", "iterate.ranked_by=own"),
+        *("algorithm.kl_coef=0.1", "eval.accuracy_function=own"),
+    )
+
+
+def test_each_round_begins_where_the_last_one_ended(config, reward_model, tmp_path):
+    run = tmp_path / "run"
+    last = run_iterative_grpo(config)
+    assert last == run / "round_3/policy/checkpoints/step_000002"
+
+    def written(part: str) -> Config:
+        return load_config(run / part / "config.yaml")
+
+    assert written("round_1/policy").model.path == config.model.path
+    for n in (1, 2):
+        policy = run / f"round_{n}/policy/checkpoints/step_000002"
+        judge = run / f"round_{n}/reward_model/checkpoints/step_000002"
+        following = written(f"round_{n + 1}/policy")
+        assert following.model.path == str(policy)  # and so the reference
+        assert following.rewards.functions["liked"].options["path"] == str(judge)
+    assert written("round_1/reward_model").model.path == str(reward_model)
+    second = written("round_2/reward_model")
+    assert second.model.path == str(run / "round_1/reward_model/checkpoints/step_000002")
+    rankings = [str(run / f"round_{n}/rankings.jsonl") for n in (1, 2)]
+    assert second.data.train == pytest.approx(
+        {rankings[1]: 0.9, str(run / "history.jsonl"): 0.05, rankings[0]: 0.05}
+    )
+    assert second.optimizer.lr == 0.0001
+    first_kl = [read_jsonl(run / f"round_{n}/policy/metrics.jsonl")[0]["kl"] for n in (1, 2, 3)]
+    assert first_kl == pytest.approx([0, 0, 0], abs=1e-6)
+
+
+def test_what_is_done_is_not_done_again(config, tmp_path):
+    run = tmp_path / "run"
+    run_iterative_grpo(config)
+    with pytest.raises(ValueError, match="already holds rounds; continue them with --resume"):
+        run_iterative_grpo(config)
+    shutil.rmtree(run / "round_3")
+    shutil.rmtree(run / "round_2/reward_model/checkpoints/step_000002")
+    times = {p: p.stat().st_mtime_ns for p in run.glob("round_[12]/policy/checkpoints/*/*")}
+    run_iterative_grpo(config, resume=True)
+    assert (run / "round_3/policy/checkpoints/step_000002").is_dir()
+    assert {p: p.stat().st_mtime_ns for p in times} == times
+
+
+def test_there_is_one_reward_model_to_train(tiny_model, digits, tmp_path):
+    config = config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "run")
+    with pytest.raises(ValueError, match=r"trains the one reward model .* there are 0; add one"):
+        run_iterative_grpo(config)
