@@ -144,8 +144,8 @@ COMPOSED = {
     "data.video_key": "rename the column to videos",
     "data.max_prompt_length": "`rollout.max_model_len`: prompt and completion together",
     "data.rollout_batch_size": "`rollout.batch_size`",
-    "data.min_pixels": "none: the model's processor, or the media's options",
-    "data.max_pixels": "none: the model's processor, or the media's options",
+    "data.min_pixels": "`data.image_min_pixels` and `data.video_min_pixels`",
+    "data.max_pixels": "`data.image_max_pixels` and `data.video_max_pixels`",
     "data.format_prompt": "`data.prompt_template`; the variable content is called question",
     "algorithm.adv_estimator": "`algorithm.name`, or `algorithm.adv_estimator` under another loss",
     "algorithm.gamma": "`algorithm.critic.gamma`",
@@ -551,9 +551,10 @@ def _template(flat: Tree, migration: Migration) -> None:
         migration.notes.append(
             f"data.prompt_template: in {path}, 'content' is called 'question' here"
         )
-    for key in ("data.min_pixels", "data.max_pixels"):
-        if value := flat.pop(key, None):
-            migration.note(key, value, "belongs into the model's processor, or the media's options")
+    for bound in ("min_pixels", "max_pixels"):
+        if value := flat.pop(f"data.{bound}", None):
+            for kind in ("image", "video"):
+                migration.set(f"data.{kind}_{bound}", value)
 
 
 def _logging(flat: Tree, migration: Migration) -> None:

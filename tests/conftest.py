@@ -73,11 +73,12 @@ def mixed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(4):
         write_mp4(folder / f"{number}.mp4", *two_scans(scans[number], scans[number + 9]))
         first, second = images[2 * number : 2 * number + 2]
+        video = {"type": "video", "path": f"{number}.mp4", "options": {"min_pixels": 3136}}
         kinds: list[dict] = [
             {"text": "How many days has a week?"},
             {"text": "<image>Which digit is this?", "images": [first]},
             {"text": "<image>Is it less than this?<image>", "images": [first, second]},
-            {"text": "<video>Which digit comes first?", "videos": [f"{number}.mp4"]},
+            {"text": [video, {"type": "text", "text": "Which digit comes first?"}]},
         ]
         for kind in kinds:
             message = {"role": "user", "content": kind.pop("text")}

@@ -59,3 +59,27 @@ class DataConfig(Section):
     video_max_frames: Positive = Field(
         768, description="Maximum number of frames sampled from one video"
     )
+    image_min_pixels: Positive | None = Field(
+        None,
+        description="Smaller images are enlarged to this area; default: that of the model's "
+        "processor",
+    )
+    image_max_pixels: Positive | None = Field(
+        None,
+        description="Larger images are shrunk to this area; default: that of the model's processor",
+    )
+    video_min_pixels: Positive | None = Field(
+        None,
+        description="Smaller frames of a video are enlarged to this area; default: 128 tokens, as "
+        "in qwen-vl-utils",
+    )
+    video_max_pixels: Positive | None = Field(
+        None,
+        description="Larger frames of a video are shrunk to this area; default: 768 tokens, as in "
+        "qwen-vl-utils",
+    )
+    video_total_pixels: Positive | None = Field(
+        None,
+        description="Area of all sampled frames of a video together, a pair of frames counted as "
+        "one; default: 115,200 tokens, as in qwen-vl-utils",
+    )

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MAX_ASPECT_RATIO = 200
 """The processors refuse longer strips."""
+FRAME_TOKENS = (128, 768)
+"""How many tokens one frame of a video makes, by default of qwen-vl-utils."""
+VIDEO_TOKENS = 128_000 * 0.9
+"""How many tokens the pairs of frames of a video make at most, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,20 @@ class PixelBudget:
         """Sides are multiples of this."""
         return self.patch * self.merge
 
+    def __post_init__(self) -> None:
+        if self.min_pixels > self.max_pixels:
+            raise ValueError(
+                f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}; lower the "
+                "one or raise the other (of images data.image_*, of videos data.video_*, or the "
+                "options of the medium)"
+            )
+
     def of(self, options: Mapping[str, Any]) -> PixelBudget:
-        """This budget with what ``options`` of one medium ask for instead."""
+        """This budget with what ``options`` of one medium ask for instead.
+
+        Raises:
+            ValueError: The least area is above the largest one.
+        """
         return PixelBudget(
             int(options.get("min_pixels", self.min_pixels)),
             int(options.get("max_pixels", self.max_pixels)),
@@ -53,6 +69,8 @@ class PixelBudget:
 @dataclass(frozen=True, slots=True)
 class VideoBudget:
     """How many frames a video gives and how large they may be, as qwen-vl-utils counts.
+
+    The defaults are those of qwen-vl-utils for patches of 14 pixels.
 
     Attributes:
         fps: Frames sampled per second of video.
@@ -101,20 +119,36 @@ class VideoHeader:
     begin: float = 0.0
 
 
-def image_budget(processor: Any) -> PixelBudget:
-    """The budget of a transformers image processor (or of the one inside a whole processor)."""
+def image_budget(processor: Any, **options: Any) -> PixelBudget:
+    """The budget of a transformers image processor (or of the one inside a whole processor).
+
+    ``options`` may hold ``image_min_pixels`` and ``image_max_pixels`` in the place of its own.
+    """
     processor = getattr(processor, "image_processor", processor)
     size = processor.size
     return PixelBudget(
-        size["shortest_edge"], size["longest_edge"], processor.patch_size, processor.merge_size
+        int(options.get("image_min_pixels", size["shortest_edge"])),
+        int(options.get("image_max_pixels", size["longest_edge"])),
+        processor.patch_size,
+        processor.merge_size,
     )
 
 
 def video_budget(processor: Any, **options: Any) -> VideoBudget:
-    """The budget of a transformers video processor (or of the one inside a whole processor)."""
+    """The budget of videos for the patches of a transformers video processor, or a whole one.
+
+    The sizes are qwen-vl-utils'. Those of the processor of Qwen2.5-VL are the sizes of images:
+    3,136 to 12.8 million pixels.
+    """
     processor = getattr(processor, "video_processor", processor)
-    frame = image_budget(processor)
-    return VideoBudget(frame=frame, temporal=processor.temporal_patch_size).of(options)
+    patches = image_budget(processor)
+    token = patches.factor**2
+    low, high = FRAME_TOKENS
+    return VideoBudget(
+        frame=replace(patches, min_pixels=low * token, max_pixels=high * token),
+        total_pixels=int(VIDEO_TOKENS * token),
+        temporal=processor.temporal_patch_size,
+    ).of(options)
 
 
 def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:

@@ -17,13 +17,22 @@ CORES_PER_MEDIA_WORKER = 4
 
 
 def family_of(config: Config) -> ModelFamily:
-    """The processor of ``model.path``, with the chat template and video sampling of ``data``."""
+    """The processor of ``model.path``, with the chat template and the media sizes of ``data``."""
     return _family(config.model.path, config.data)
 
 
 def _family(path: str, data: DataConfig) -> ModelFamily:
     chat = ChatOptions(read_template(data.chat_template), data.enable_thinking)
-    return load_family(path, chat, fps=data.video_fps, max_frames=data.video_max_frames)
+    options = {
+        "fps": data.video_fps,
+        "max_frames": data.video_max_frames,
+        "min_pixels": data.video_min_pixels,
+        "max_pixels": data.video_max_pixels,
+        "total_pixels": data.video_total_pixels,
+        "image_min_pixels": data.image_min_pixels,
+        "image_max_pixels": data.image_max_pixels,
+    }
+    return load_family(path, chat, **{k: v for k, v in options.items() if v is not None})
 
 
 def media_cache(family: ModelFamily, config: Config) -> MediaCache:

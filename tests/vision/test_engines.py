@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from qwen_vl_utils import fetch_image
+from qwen_vl_utils import fetch_image, fetch_video
 from transformers import Qwen2VLImageProcessor
 
+from mmr1.config import Config
 from mmr1.types import MediaRef
+from mmr1.vision import build
 from mmr1.vision.budget import image_budget, image_grid
+from mmr1.vision.build import family_of
+from mmr1.vision.families.loading import load_family
 from mmr1.vision.images import image_size, load_image
 from tests.vision.media import SHARED, encoded, noise, write_video
 from tests.vision.test_budget import odd_sizes
@@ -50,6 +54,50 @@ def test_qwen_vl_utils_gives_the_same_pixels(files: list[Path]) -> None:
         assert grid == image_grid(*image_size(ref), image_budget(processor))
 
 
+@pytest.mark.parametrize("size", [(320, 240), (1280, 720), (56, 42)])
+def test_videos_have_the_size_that_qwen_vl_utils_gives_them(
+    tiny_model: Path, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    """Whatever the processor of the model says, which speaks of images."""
+    path = write_video(tmp_path / "clip.mp4", 20, *size)
+    family = load_family(str(tiny_model))
+    ref = MediaRef("video", path)
+    frames, _ = family.decode_media(ref)
+    assert torch.equal(frames.float(), fetch_video({"video": str(path)}))
+    merged = (28 * 28) * 2
+    assert family.media_tokens(ref) == frames.shape[0] * frames.shape[2] * frames.shape[3] // merged
+    assert family.prepare_media(ref).tokens == family.media_tokens(ref)
+    if size == (320, 240):
+        assert frames.shape[2:] == (280, 392)  # 140 tokens; the processor would make it 99
+
+
+def test_the_keys_set_the_sizes_everywhere(tiny_model: Path, tmp_path: Path) -> None:
+    """Of both kinds, beyond what the processor itself would allow."""
+    picture, clip = tmp_path / "picture.png", write_video(tmp_path / "clip.mp4", 20, 320, 240)
+    picture.write_bytes(encoded(Image.fromarray(noise(1600, 1200))))
+    data = {
+        "image_min_pixels": 500 * 784,
+        "image_max_pixels": 600 * 784,
+        "video_min_pixels": 4 * 784,
+        "video_max_pixels": 40 * 784,
+        "video_total_pixels": 120 * 784,
+    }
+    config = Config(model={"path": str(tiny_model)}, data=data)
+    family = family_of(config)
+    image, video = MediaRef("image", picture), MediaRef("video", clip)
+    assert family.processor.image_processor.size["longest_edge"] < 500 * 784
+    assert 500 <= family.media_tokens(image) <= 600
+    asked = {"min_pixels": 4 * 784, "max_pixels": 40 * 784, "total_pixels": 120 * 784}
+    frames, _ = family.decode_media(video)
+    assert torch.equal(frames.float(), fetch_video({"video": str(clip), **asked}))
+    prepare = build._load_prepare(config.model.path, config.data)  # as other processes do
+    for ref in (image, video):
+        assert family.prepare_media(ref).tokens == family.media_tokens(ref)
+        assert prepare(ref).grid == family.prepare_media(ref).grid
+    with pytest.raises(ValueError, match=r"above max_pixels=784.* data\.image_\*"):
+        family_of(Config(model={"path": str(tiny_model)}, data={"image_max_pixels": 784}))
+
+
 @pytest.mark.vllm
 @pytest.mark.slow
 def test_vllm_gives_the_same_pixels(files: list[Path], tmp_path: Path) -> None:
@@ -58,7 +106,6 @@ def test_vllm_gives_the_same_pixels(files: list[Path], tmp_path: Path) -> None:
     from vllm.config import ModelConfig
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
-    from mmr1.vision.families.loading import load_family
     from mmr1.vision.families.tiny import new_model
 
     new_model(tmp_path / "model")
@@ -88,7 +135,6 @@ def test_vllm_counts_what_the_headers_say(tmp_path: Path) -> None:
     from vllm.config import ModelConfig
     from vllm.multimodal import MULTIMODAL_REGISTRY
 
-    from mmr1.vision.families.loading import load_family
     from mmr1.vision.families.tiny import new_model
 
     new_model(tmp_path / "model")

@@ -249,7 +249,7 @@ class Architecture(Protocol):
         ...
 
     def load_family(
-        self, path: str, config: Any, chat: ChatOptions, **video_options: float
+        self, path: str, config: Any, chat: ChatOptions, **media_options: float
     ) -> ModelFamily:
         """Load the processor beside a model.
 
@@ -257,7 +257,8 @@ class Architecture(Protocol):
             path: Model directory or hub name.
             config: The model's configuration.
             chat: What replaces the model's chat template, and its variables.
-            video_options: ``fps``, ``max_frames``, ... in place of the defaults of ``VideoBudget``.
+            media_options: ``fps``, ``max_frames``, ... in place of what ``video_budget`` and
+                ``image_budget`` have.
 
         Raises:
             ValueError: The processor cannot be loaded, or there is no chat template.

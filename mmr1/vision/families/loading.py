@@ -17,13 +17,14 @@ UNCHANGED = ChatOptions()
 """The model's own chat template."""
 
 
-def load_family(path: str, chat: ChatOptions = UNCHANGED, **video_options: float) -> ModelFamily:
+def load_family(path: str, chat: ChatOptions = UNCHANGED, **media_options: float) -> ModelFamily:
     """The family of the model at ``path``, with the processor that is there.
 
     Args:
         path: Model directory or hub name.
         chat: What replaces the model's chat template, and its variables.
-        video_options: ``fps``, ``max_frames``, ... in place of the defaults of ``VideoBudget``.
+        media_options: ``fps``, ``max_frames``, ... in place of what ``video_budget`` and
+            ``image_budget`` have.
 
     Raises:
         ValueError: There is no model at ``path``, or no family for it.
@@ -33,7 +34,7 @@ def load_family(path: str, chat: ChatOptions = UNCHANGED, **video_options: float
         config = AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}' has no configuration to read: {error}") from error
-    return architecture.load_family(path, config, chat, **video_options)
+    return architecture.load_family(path, config, chat, **media_options)
 
 
 def find_architecture(path: str, key: str = "model.path") -> Architecture:

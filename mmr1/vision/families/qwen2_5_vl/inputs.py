@@ -110,8 +110,9 @@ class Qwen25VLFamily:
         return repeated_spans(self.placeholder_kinds, token_ids, media)
 
     def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
-        # load_video has sampled and resized; doing it again would change the grid.
-        return {"do_resize": False, "do_sample_frames": False} if "video" in kinds else {}
+        # Media come sampled and resized; doing it again could change the grid.
+        options = {"do_resize": False} if kinds else {}
+        return {**options, "do_sample_frames": False} if "video" in kinds else options
 
     def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
         t, h, w = inputs[f"{kind}_grid_thw"].tolist()
@@ -119,7 +120,7 @@ class Qwen25VLFamily:
 
 
 def load_family(
-    path: str, config: Any, chat: ChatOptions, **video_options: float
+    path: str, config: Any, chat: ChatOptions, **media_options: float
 ) -> Qwen25VLFamily:
     """See ``Architecture.load_family``."""
     try:
@@ -138,8 +139,8 @@ def load_family(
         video_id=config.video_token_id,
         pad_id=tokenizer.pad_token_id,
         stop_ids=stops,
-        images=image_budget(processor),
-        videos=video_budget(processor, **video_options),
+        images=image_budget(processor, **media_options),
+        videos=video_budget(processor, **media_options),
         tokens_per_second=float(config.vision_config.tokens_per_second),
         forbidden_ids=tuple(sorted(never)),
     )

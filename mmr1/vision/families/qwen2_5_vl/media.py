@@ -16,10 +16,10 @@ PIXELS: tuple[tuple[Kind, str], ...] = (("image", "pixel_values"), ("video", "pi
 
 
 def processed(processor: Any, media: MediaRef, decoded: Any) -> PreparedMedia:
-    """What the processor makes of one medium's pixels."""
+    """What the processor makes of one medium's pixels, which have the size for the model."""
     if media.kind == "image":
         own = processor.image_processor
-        batch = own(images=[decoded], return_tensors="pt")
+        batch = own(images=[decoded], do_resize=False, return_tensors="pt")
         patches, grid, seconds = batch["pixel_values"], batch["image_grid_thw"][0], None
     else:
         own = processor.video_processor

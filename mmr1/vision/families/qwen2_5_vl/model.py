@@ -34,9 +34,9 @@ class Qwen25VLArchitecture:
         return {"full_attention": None}
 
     def load_family(
-        self, path: str, config: Any, chat: ChatOptions, **video_options: float
+        self, path: str, config: Any, chat: ChatOptions, **media_options: float
     ) -> ModelFamily:
-        return inputs.load_family(path, config, chat, **video_options)
+        return inputs.load_family(path, config, chat, **media_options)
 
     def shape(self, config: Any) -> ModelShape:
         vision = config.vision_config

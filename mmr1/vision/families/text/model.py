@@ -31,7 +31,7 @@ class TextArchitecture:
         return torch.empty(0, 0, 0, 0)
 
     def load_family(
-        self, path: str, config: Any, chat: ChatOptions, **video_options: float
+        self, path: str, config: Any, chat: ChatOptions, **media_options: float
     ) -> ModelFamily:
         return inputs.load_family(path, chat)
 
