@@ -10,6 +10,7 @@ joined in order. So the output has the same bytes for any number of workers and 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections import Counter
@@ -23,6 +24,7 @@ from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.base import Changed, Converter
 from datasets_prep.download import fetch_media
 from datasets_prep.finish import finish
+from datasets_prep.manifest import NAME as MANIFEST
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.parquet import write_parquet
 from mmr1.data.forms.form import Place
@@ -55,12 +57,17 @@ class Plan:
     def describe(self, source: Path) -> dict[str, Any]:
         """The plan as JSON values: no absolute paths, and the inputs by their hashes."""
         root = source.parent if source.is_file() else source
-        return {
+        facts: dict[str, Any] = {
             "converter": self.name,
             "schema_version": VERSION,
             "embed": self.embed,
             "inputs": {p.relative_to(root).as_posix(): file_hash(p) for p in self.files},
         }
+        if self.media_root is not None:
+            facts["media_root"] = os.path.relpath(self.media_root, root)
+        if self.hosts:
+            facts["hosts"] = sorted(self.hosts)
+        return facts
 
 
 def convert(
@@ -72,6 +79,7 @@ def convert(
     embed: bool = False,
     hosts: tuple[str, ...] = (),
     parquet: bool = False,
+    split: str | None = None,
 ) -> dict[str, Any]:
     """Convert ``source`` with the converter ``name`` into ``output``; returns the manifest.
 
@@ -84,6 +92,7 @@ def convert(
         embed: Put the media into the records instead of files beside them.
         hosts: Hosts from which media may be downloaded.
         parquet: Also write ``records.parquet``, with the media embedded.
+        split: Which split of a folder with several.
 
     Raises:
         ValueError: There is no such converter or input, the output folder holds something else, or
@@ -92,10 +101,10 @@ def convert(
     converter: Converter = CONVERTERS.load(name)
     if not source.exists():
         raise ValueError(f"{source} does not exist; name the dataset's file or folder")
-    plan = Plan(name, tuple(converter.find(source)), output, media_root, embed, hosts)
+    plan = Plan(name, tuple(converter.find(source, split)), output, media_root, embed, hosts)
     plan_facts = plan.describe(source)
     if (manifest := _start(output, plan_facts)) is not None:
-        return manifest
+        return _with_parquet(output, manifest) if parquet else manifest
     _convert_chunks(converter, plan, workers or cores())
     return _join(converter, plan, plan_facts, parquet)
 
@@ -109,14 +118,49 @@ def _start(output: Path, plan_facts: dict[str, Any]) -> dict[str, Any] | None:
                 f"{output} holds an unfinished conversion of something else; remove it"
             )
         return None
-    if (manifest := read_manifest(output)) is not None and manifest.get("plan") == plan_facts:
+    manifest = read_manifest(output)
+    if manifest is not None and not _has_records(manifest):
+        _clear(output)  # a conversion that found nothing to use is begun again
+    elif manifest is not None and manifest.get("plan") == plan_facts:
         return manifest
-    if output.exists() and any(output.iterdir()):
-        raise ValueError(f"{output} holds something else; remove it or name another --output")
+    elif output.exists() and any(output.iterdir()):
+        was = f"a conversion with {_differences(manifest, plan_facts)}" if manifest else ""
+        raise ValueError(
+            f"{output} holds {was or 'something else'}; remove it or name another --output"
+        )
     outcome_files.mkdir(parents=True, exist_ok=True)
     with atomic(outcome_files / "plan.json") as file:
         json.dump(plan_facts, file)
     return None
+
+
+def _has_records(manifest: dict[str, Any]) -> bool:
+    return "plan" not in manifest or bool(manifest["counts"]["records"])
+
+
+def _clear(output: Path) -> None:
+    """Remove the files of a conversion that has no records; there are no others."""
+    for name in (RECORDS, QUARANTINE, "records.parquet", MANIFEST):
+        (output / name).unlink(missing_ok=True)
+    shutil.rmtree(output / "media", ignore_errors=True)
+
+
+def _differences(manifest: dict[str, Any], plan_facts: dict[str, Any]) -> str:
+    """In which facts a finished conversion was another one."""
+    before = manifest.get("plan", {})
+    other = sorted(k for k in {*before, *plan_facts} if before.get(k) != plan_facts.get(k))
+    return f"another {', '.join(other)}"
+
+
+def _with_parquet(output: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Add the parquet file to a finished conversion."""
+    if not (output / "records.parquet").is_file():
+        write_parquet(output / RECORDS, output / "records.parquet")
+        facts = {k: v for k, v in manifest.items() if k not in ("sha256", "media")}
+        write_manifest(output, facts)
+    written = read_manifest(output)
+    assert written is not None
+    return written
 
 
 def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:

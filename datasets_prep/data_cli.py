@@ -78,13 +78,16 @@ def convert(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Host that media may be downloaded from; repeatable")
     ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split of a folder that holds several, as train")
+    ] = None,
 ) -> None:
     """Convert a dataset to canonical records."""
     from datasets_prep.conversion import convert
     from datasets_prep.tables import print_outcome
 
     hosts = tuple(allow_host or ())
-    print_outcome(convert(name, source, output, media_root, workers, embed, hosts, parquet))
+    print_outcome(convert(name, source, output, media_root, workers, embed, hosts, parquet, split))
 
 
 @app.command()

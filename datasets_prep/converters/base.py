@@ -11,7 +11,9 @@ from pathlib import Path
 
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.readers import Located, read_rows
+from mmr1.data.readers import read_rows
+from mmr1.data.readers.located import Located
+from mmr1.data.readers.splits import files_of_split
 from mmr1.types import Sample
 
 
@@ -48,11 +50,15 @@ class Converter:
     convert: Convert
     rows: Callable[[Path], Iterator[Located]] = read_rows
 
-    def find(self, source: Path) -> list[Path]:
+    def find(self, source: Path, split: str | None = None) -> list[Path]:
         """The annotation files of an input file or folder.
 
+        Args:
+            source: The file or folder.
+            split: Which split of a folder with several.
+
         Raises:
-            ValueError: There are none.
+            ValueError: There are none, or they are of several splits and none was named.
         """
         if source.is_file():
             return [source]
@@ -62,7 +68,8 @@ class Converter:
                 f"{source} holds none of the annotation files of '{self.name}' "
                 f"({', '.join(self.files)}); name the file itself with --input"
             )
-        return files
+        how = "as --split NAME, or a file as --input"
+        return files_of_split(files, source, split, how)
 
 
 def of_form(form: str, task: str | None = None) -> Convert:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -166,10 +167,10 @@ def _item(part: ContentPart, root: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """``(line number from 1, line)`` of a UTF-8 file, blank lines left out."""
+    """``(line number from 1, line)`` of a UTF-8 file, blank lines left out; ``.gz`` is unpacked."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file; check the path (data.train, data.eval)")
-    with path.open("rb") as file:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:

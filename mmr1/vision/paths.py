@@ -41,7 +41,7 @@ def resolve_media(root: Path, name: str) -> Path:
         what = "is not a regular file" if path.exists() else "does not exist"
         raise ValueError(
             f"media file '{name}' {what} under {root}; restore it, or set the media root "
-            "(data.media_root) to the folder the paths are relative to"
+            "(data.media_root, --media-root) to the folder the paths are relative to"
         )
     return path
 
@@ -56,7 +56,7 @@ def confine(root: Path, name: str) -> Path:
     if not f"{path}/".startswith(f"{home.rstrip('/')}/"):
         raise ValueError(
             f"media path '{name}' leads outside {home}; move the file under it, or set the media "
-            "root (data.media_root) to a folder that holds all media"
+            "root (data.media_root, --media-root) to a folder that holds all media"
         )
     return Path(path)
 

@@ -117,7 +117,7 @@ def test_done_is_left_alone_and_something_else_refused(tmp_path: Path) -> None:
     stamp = (tmp_path / "out/records.jsonl").stat().st_mtime_ns
     convert("easyr1", source, tmp_path / "out", workers=1)
     assert (tmp_path / "out/records.jsonl").stat().st_mtime_ns == stamp
-    with pytest.raises(ValueError, match="holds something else"):
+    with pytest.raises(ValueError, match="holds a conversion with another embed"):
         convert("easyr1", source, tmp_path / "out", workers=1, embed=True)
     (tmp_path / "half/.parts").mkdir(parents=True)
     (tmp_path / "half/.parts/plan.json").write_text("{}")
@@ -196,3 +196,40 @@ def test_an_altered_dataset_does_not_validate(tmp_path: Path) -> None:
     whats = [what for _, what in validate(tmp_path / "out")[1]]
     assert any("appears on line 1 already" in what for what in whats)
     assert any("its hash differs" in what for what in whats)
+
+
+def test_a_conversion_that_failed_is_done_again(tmp_path: Path) -> None:
+    """Its manifest was once returned as if it were a result."""
+    source, pictures = tmp_path / "rows.jsonl", tmp_path / "pictures"
+    source.write_text(json.dumps({"problem": "<image>?", "images": ["a.png"], "answer": "1"}))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"none of the 1 rows.*data\.media_root, --media-root"):
+            convert("easyr1", source, tmp_path / "out", workers=1)
+    pictures.mkdir()
+    (pictures / "a.png").write_bytes(encoded(Image.fromarray(noise(30, 30))))
+    manifest = convert("easyr1", source, tmp_path / "out", pictures, workers=1)
+    assert manifest["counts"]["records"] == 1
+    assert manifest["plan"]["media_root"] == "pictures"
+    with pytest.raises(ValueError, match="holds a conversion with another media_root; remove it"):
+        convert("easyr1", source, tmp_path / "out", workers=1)
+    with pytest.raises(ValueError, match="holds a conversion with another hosts; remove it"):
+        convert("easyr1", source, tmp_path / "out", pictures, workers=1, hosts=("a.org",))
+    convert("easyr1", source, tmp_path / "out", pictures, workers=1, parquet=True)
+    convert("easyr1", source, tmp_path / "whole", pictures, workers=1, parquet=True)
+    assert everything(tmp_path / "out") == everything(tmp_path / "whole")
+
+
+def test_the_splits_of_a_folder_are_not_merged(tmp_path: Path) -> None:
+    row = {"problem": "1+1?", "answer": "2"}
+    for name in ("data/train-00000-of-00002", "data/train-00001-of-00002", "data/test-00000-of-1"):
+        path = tmp_path / f"hub/{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**row, "problem": name}))
+    with pytest.raises(ValueError, match=r"several splits \(test: data/test-.*--split NAME"):
+        convert("easyr1", tmp_path / "hub", tmp_path / "out", workers=1)
+    convert("easyr1", tmp_path / "hub", tmp_path / "out", workers=1, split="train")
+    assert [s.question[5:16] for s in load_samples(tmp_path / "out/records.jsonl")] == [
+        "train-00000", "train-00001",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"no split 'val'"):
+        convert("easyr1", tmp_path / "hub", tmp_path / "other", workers=1, split="val")

@@ -1,0 +1,135 @@
+"""Rows of any dataset: files of many kinds, folders of them, or a Hugging Face dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mmr1.data.readers.hub import hub_rows, is_saved
+from mmr1.data.readers.json_files import json_lines, json_rows
+from mmr1.data.readers.located import Located
+from mmr1.data.readers.splits import files_of_split
+from mmr1.data.readers.tables import delimited_rows, parquet_rows
+from mmr1.data.readers.webdataset import tar_rows
+
+_READERS: dict[str, Callable[[Path], Iterator[Located]]] = {
+    ".jsonl": json_lines,
+    ".jsonl.gz": json_lines,
+    ".json": json_rows,
+    ".json.gz": json_rows,
+    ".parquet": parquet_rows,
+    ".csv": delimited_rows,
+    ".tsv": delimited_rows,
+    ".tar": tar_rows,
+}
+KINDS = tuple(_READERS)
+"""Suffixes of the files that can be read."""
+
+# Beside the rows of a prepared dataset, and no rows themselves.
+_NOT_ROWS = ("quarantine.jsonl", "manifest.json", "dataset_infos.json")
+
+
+def read_rows(spec: str | Path) -> Iterator[Located]:
+    """The raw rows of a file, a folder or a Hugging Face dataset, each with its location.
+
+    Args:
+        spec: A file of one of the :data:`KINDS`; a folder of such files, written by ``mmr1-data``,
+            by ``datasets`` or by hand; or a dataset's name. ``name@split`` picks a split (``train``
+            by default).
+
+    Raises:
+        ValueError: There is no such dataset or split, or the file as a whole is broken.
+    """
+    kind = kind_of(spec)
+    if kind is not None:
+        path = Path(spec)
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file; check the path (data.train, data.eval)")
+        yield from _READERS[kind](path)
+        return
+    name, _, split = str(spec).partition("@")
+    folder = Path(name)
+    if folder.is_dir() and not is_saved(folder) and (files := row_files(folder)):
+        for path in files_of_split(files, folder, split or None, f"as {name}@SPLIT", "train"):
+            yield from read_rows(path)
+        return
+    _refuse_missing(name, split)
+    yield from hub_rows(name, split or None)
+
+
+def kind_of(spec: str | Path) -> str | None:
+    """The suffix of a file that can be read, or None for a folder or a name."""
+    name = Path(spec).name.lower()
+    return next((kind for kind in KINDS if name.endswith(kind) and name != kind), None)
+
+
+def row_files(folder: Path) -> list[Path]:
+    """The files with rows directly in a folder, or below it if there are none.
+
+    Raises:
+        ValueError: They are of several kinds, and may hold the same rows twice.
+    """
+    files = _row_files(folder.glob("*")) or _row_files(folder.glob("**/*"))
+    if (folder / "manifest.json").is_file():  # of mmr1-data: records.parquet repeats records.jsonl
+        files = [path for path in files if path.suffix == ".jsonl"]
+    kinds = sorted({str(kind_of(path)) for path in files})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"{folder} holds {' and '.join(kinds)} files ({files[0].name}, …), which may be the "
+            "same rows twice; name one file, or keep one kind in the folder"
+        )
+    return files
+
+
+def _row_files(paths: Iterator[Path]) -> list[Path]:
+    return sorted(
+        path
+        for path in paths
+        if kind_of(path) is not None
+        and path.is_file()
+        and path.name not in _NOT_ROWS
+        and not path.name.startswith(".")
+        and not path.name.endswith(".frames.json")
+    )
+
+
+def check_dataset(spec: str, key: str) -> None:
+    """Check a dataset on this machine; a name on the hub is checked when it is read.
+
+    Raises:
+        ValueError: There is no such file or folder; names the key of the configuration.
+    """
+    if kind_of(spec) is not None:
+        if not Path(spec).is_file():
+            raise ValueError(f"{spec}: no such file; check the path ({key})")
+        return
+    name, _, split = spec.partition("@")
+    _refuse_missing(name, split, key)
+
+
+def _refuse_missing(name: str, split: str, key: str = "data.train, data.eval") -> None:
+    """Refuse what cannot be a name on the hub: a path without a folder, or a file misnamed."""
+    path = Path(name)
+    if path.is_dir():
+        return
+    if path.is_file():
+        reason = (
+            f"a file has no split '{split}'; name the file of that split"
+            if kind_of(path) is not None
+            else f"is no file of rows; known are {', '.join(KINDS)}"
+        )
+        raise ValueError(f"{path}: {reason} ({key})")
+    meant = sorted(p for p in path.parent.glob(f"{path.name}.*") if kind_of(p) is not None)
+    if meant:
+        shown = " or ".join(str(p) for p in meant[:3])
+        raise ValueError(f"{path}: no such file or folder; did you mean {shown}? ({key})")
+    if name.startswith((".", "/", "~")):
+        raise ValueError(f"{path}: no such file or folder; check the path ({key})")
+
+
+def media_folder(spec: str | Path) -> Path:
+    """The folder that a dataset's media paths are relative to by default."""
+    path = Path(spec)
+    if not path.exists():
+        path = Path(str(spec).partition("@")[0])
+    return path if path.is_dir() else path.parent

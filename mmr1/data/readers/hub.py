@@ -1,0 +1,113 @@
+"""Datasets of the Hugging Face Hub, by name or saved on disk, with their media still encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mmr1.data.readers.located import Located
+
+REACH_S = 5.0
+"""Seconds that the hub has to answer at all. Without an answer only its cache is asked."""
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether ``datasets`` saved this folder."""
+    return (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file()
+
+
+def hub_rows(name: str, split: str | None) -> Iterator[Located]:
+    """The rows of a dataset.
+
+    Args:
+        name: A folder saved by ``datasets``, or a name on the hub.
+        split: ``train`` if None, or the only split.
+
+    Raises:
+        ValueError: There is no such dataset or split.
+    """
+    import datasets
+
+    dataset = _saved(name, split) if is_saved(Path(name)) else _from_hub(name, split or "train")
+    for column, feature in dataset.features.items():
+        if (encoded := _undecoded(feature, datasets)) != feature:
+            dataset = dataset.cast_column(column, encoded)
+    where = f"{name}@{split}" if split else name
+    for number, row in enumerate(dataset):
+        yield f"{where}[{number}]", row
+
+
+def _saved(name: str, split: str | None) -> Any:
+    import datasets
+
+    try:
+        dataset: Any = datasets.load_from_disk(name)
+    except Exception as error:  # of pyarrow, of the file system, of datasets itself
+        raise ValueError(f"{name}: no dataset that can be read: {_line(error)}") from error
+    if not isinstance(dataset, datasets.DatasetDict):
+        if split is not None:
+            raise ValueError(f"{name} has no splits; leave out '@{split}'")
+        return dataset
+    splits = list(dataset)
+    chosen = split or ("train" if "train" in splits else splits[0])
+    if chosen not in splits or (split is None and chosen != "train" and len(splits) > 1):
+        raise ValueError(
+            f"{name} has the splits {', '.join(splits)}, not '{split or 'train'}'; "
+            f"name one, as {name}@{splits[0]}"
+        )
+    return dataset[chosen]
+
+
+def _from_hub(name: str, split: str) -> Any:
+    import datasets
+
+    reachable = Path(name).exists() or _is_reachable()
+    if not reachable:  # it would be asked six times, with half a minute of pauses between
+        _only_cache()
+    try:
+        return datasets.load_dataset(name, split=split)
+    except Exception as error:  # datasets raises its own, its loaders' and the network's errors
+        unreachable = "" if reachable else "; the hub cannot be reached"
+        raise ValueError(
+            f"'{name}' is no file, no folder and no dataset of the hub: {_line(error)}{unreachable}"
+        ) from error
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error) else type(error).__name__
+
+
+def _is_reachable() -> bool:
+    import httpx
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        httpx.head(constants.ENDPOINT, timeout=REACH_S)
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def _only_cache() -> None:
+    import datasets
+    from huggingface_hub import constants
+
+    constants.HF_HUB_OFFLINE = True
+    datasets.config.HF_HUB_OFFLINE = True
+
+
+def _undecoded(feature: Any, datasets: Any) -> Any:
+    """The same feature with images and videos left encoded, wherever they are nested."""
+    if isinstance(feature, datasets.Image):
+        return datasets.Image(decode=False)
+    if isinstance(feature, datasets.Video):
+        return datasets.Video(decode=False)
+    if isinstance(feature, dict):
+        return {name: _undecoded(inner, datasets) for name, inner in feature.items()}
+    if isinstance(feature, datasets.List | datasets.LargeList):
+        inner = _undecoded(feature.feature, datasets)
+        return feature if inner == feature.feature else type(feature)(inner)
+    return feature
