@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.base import Changed, Converter
+from datasets_prep.converters.rows import propose, with_columns
 from datasets_prep.download import fetch_media
 from datasets_prep.finish import finish
 from datasets_prep.manifest import NAME as MANIFEST
@@ -53,6 +54,13 @@ class Plan:
     media_root: Path | None
     embed: bool
     hosts: tuple[str, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
+    split: str | None = None
+
+    @property
+    def converter(self) -> Converter:
+        """The converter, which for ``rows`` knows the columns."""
+        return with_columns(dict(self.columns)) if self.columns else CONVERTERS.load(self.name)
 
     def describe(self, source: Path) -> dict[str, Any]:
         """The plan as JSON values: no absolute paths, and the inputs by their hashes."""
@@ -67,6 +75,10 @@ class Plan:
             facts["media_root"] = os.path.relpath(self.media_root, root)
         if self.hosts:
             facts["hosts"] = sorted(self.hosts)
+        if self.split is not None:
+            facts["split"] = self.split
+        if self.columns:
+            facts["columns"] = dict(self.columns)
         return facts
 
 
@@ -80,6 +92,7 @@ def convert(
     hosts: tuple[str, ...] = (),
     parquet: bool = False,
     split: str | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Convert ``source`` with the converter ``name`` into ``output``; returns the manifest.
 
@@ -93,6 +106,7 @@ def convert(
         hosts: Hosts from which media may be downloaded.
         parquet: Also write ``records.parquet``, with the media embedded.
         split: Which split of a folder with several.
+        columns: For the converter ``rows``: the columns by field.
 
     Raises:
         ValueError: There is no such converter or input, the output folder holds something else, or
@@ -101,7 +115,14 @@ def convert(
     converter: Converter = CONVERTERS.load(name)
     if not source.exists():
         raise ValueError(f"{source} does not exist; name the dataset's file or folder")
-    plan = Plan(name, tuple(converter.find(source, split)), output, media_root, embed, hosts)
+    if columns and name != "rows":
+        raise ValueError(f"--map is for the converter 'rows'; '{name}' knows its columns")
+    files = tuple(converter.find(source, split))
+    if name == "rows" and not columns:
+        raise ValueError(propose(files[0]))
+    named = tuple((columns or {}).items())
+    of_rows = split if source.is_file() else None
+    plan = Plan(name, files, output, media_root, embed, hosts, named, of_rows)
     plan_facts = plan.describe(source)
     if (manifest := _start(output, plan_facts)) is not None:
         return _with_parquet(output, manifest) if parquet else manifest
@@ -164,13 +185,30 @@ def _with_parquet(output: Path, manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:
-    """The rows of all input files, numbered consecutively."""
+    """The rows of all input files, numbered consecutively; of one split where they name theirs.
+
+    Raises:
+        ValueError: The rows are of several splits, and none was named.
+    """
     number = 0
+    splits: set[Any] = set()
     for path in plan.files:
         root = str(plan.media_root or path.parent)
         for where, row in converter.rows(path):
-            yield number, where, root, row
-            number += 1
+            own = row.get("split") if isinstance(row, dict) else None
+            splits.add(own)
+            if plan.split is None and isinstance(own, str) and len(splits - {None}) > 1:
+                shown = ", ".join(sorted(map(str, splits - {None})))
+                raise ValueError(
+                    f"{path} has rows of several splits ({shown}, …); name one with --split, and "
+                    f"remove {plan.output}"
+                )
+            if plan.split is None or own == plan.split:
+                yield number, where, root, row
+                number += 1
+    if not number and plan.split is not None:
+        shown = ", ".join(sorted(str(split) for split in splits if split is not None)) or "none"
+        raise ValueError(f"no row is of the split '{plan.split}'; the rows name {shown}")
 
 
 def _convert_chunks(converter: Converter, plan: Plan, workers: int) -> None:
@@ -199,15 +237,16 @@ def _unfinished_chunks(
 
 def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
     """Convert the rows of a chunk and write the outcome file; returns the number of rows."""
-    converter: Converter = CONVERTERS.load(plan.name)
+    converter = plan.converter
     lines: list[str] = []
     dropped: list[dict[str, str]] = []
     changed: Counter[str] = Counter()
+    media_columns = [column for field, column in plan.columns if field in ("image", "video")]
     for number, where, root, row in rows:
         try:
             if isinstance(row, ValueError):
                 raise row
-            row = fetch_media(row, plan.hosts)
+            row = fetch_media(row, plan.hosts, media_columns)
             place = Place(Path(root), plan.name, number)
             for result in _samples_of(converter, row, place):
                 if isinstance(result, Changed):

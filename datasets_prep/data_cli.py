@@ -81,13 +81,21 @@ def convert(
     split: Annotated[
         str | None, typer.Option(help="Split of a folder that holds several, as train")
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--map", help="For 'rows': question=COLUMN,answer=COLUMN,image=COLUMN"),
+    ] = None,
 ) -> None:
     """Convert a dataset to canonical records."""
     from datasets_prep.conversion import convert
+    from datasets_prep.converters.rows import mapping
     from datasets_prep.tables import print_outcome
 
     hosts = tuple(allow_host or ())
-    print_outcome(convert(name, source, output, media_root, workers, embed, hosts, parquet, split))
+    named = mapping(columns) if columns is not None else None
+    print_outcome(
+        convert(name, source, output, media_root, workers, embed, hosts, parquet, split, named)
+    )
 
 
 @app.command()

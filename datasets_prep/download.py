@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from email.message import Message
 from typing import IO, Any
 from urllib.parse import urlsplit
+
+from mmr1.data.forms.columns import is_media_column
 
 MAX_BYTES = 256 * 1024**2
 TIMEOUT_S = 30.0
@@ -40,12 +43,41 @@ def check_host(address: str, hosts: tuple[str, ...]) -> None:
         )
 
 
-def fetch_media(value: Any, hosts: tuple[str, ...]) -> Any:
-    """The row with each http(s) address in its media columns replaced by the downloaded bytes."""
+def fetch_media(value: Any, hosts: tuple[str, ...], more: Sequence[str] = ()) -> Any:
+    """The row with each http(s) address of a medium replaced by the downloaded bytes.
+
+    Args:
+        value: The row. Its media are in the media columns, in ``path``, and in the parts of chat
+            messages.
+        hosts: Those that may be asked.
+        more: More columns with media.
+    """
     if not isinstance(value, dict):
         return value
-    columns = ("image", "images", "video", "videos", "image_path", "image_urls", "path")
-    return {k: _fetched(v, hosts) if k in columns else v for k, v in value.items()}
+    return {
+        k: _fetched(v, hosts) if is_media_column(k) or k == "path" or k in more
+        else _in_messages(v, hosts) if k in _CHATS
+        else v
+        for k, v in value.items()
+    }  # fmt: skip
+
+
+_CHATS = ("messages", "prompt", "conversations")
+
+
+def _in_messages(value: Any, hosts: tuple[str, ...]) -> Any:
+    """Messages with the media of their parts downloaded."""
+    if isinstance(value, list):
+        return [_in_messages(item, hosts) for item in value]
+    if isinstance(value, dict) and value.get("type") in ("image", "video"):
+        return {k: _fetched(v, hosts) if k != "type" else v for k, v in value.items()}
+    if isinstance(value, dict) and value.get("type") in ("image_url", "video_url"):
+        held = value[value["type"]]
+        address = held.get("url") if isinstance(held, dict) else held
+        return {**value, value["type"]: _fetched(address, hosts)}
+    if isinstance(value, dict) and isinstance(value.get("content"), list):
+        return {**value, "content": _in_messages(value["content"], hosts)}
+    return value
 
 
 def _fetched(value: Any, hosts: tuple[str, ...]) -> Any:

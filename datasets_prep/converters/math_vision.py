@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from datasets_prep.converters.base import Changed, Converter
 from mmr1.data.forms.assemble import assemble
+from mmr1.data.forms.columns import images_of
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.forms.options import LETTERS, with_options
 from mmr1.types import Sample
@@ -24,7 +25,7 @@ def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
         question = question[: first.end()] + later_text
     answer = str(row["answer"]).strip()
     sample = assemble(
-        row, place, [("user", with_options(question, options))], images=row["image"],
+        row, place, [("user", with_options(question, options))], images=images_of(row),
         answer=answer, task="choice" if options and answer in LETTERS else "math",
         used=("question", "options", "answer"), untagged=True,
         meta={"options": options} if options else {},

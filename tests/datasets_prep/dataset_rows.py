@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,6 +94,8 @@ def embedded(name: str) -> dict[str, Any]:
 def write_rows(path: Path, content: Any) -> None:
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(content), path)
+    elif path.suffix == ".p":
+        path.write_bytes(pickle.dumps(content, protocol=2))
     elif path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in content))
     else:
@@ -374,6 +377,43 @@ MATHEMATICS = [
         dropped=["the answer is withheld"],
     ),
     Dataset(
+        "mathvista",
+        {
+            "data/testmini-00000-of-00001.parquet": [
+                {
+                    "pid": "1", "question": "Which bar is higher?", "image": "images/1.jpg",
+                    "decoded_image": embedded("bars.png"), "choices": ["red", "blue"],
+                    "unit": None, "precision": None, "answer": "blue", "answer_type": "text",
+                    "query": "Hint: say the letter.",
+                }
+            ]
+        },
+        [
+            Record(
+                ["user: [bars.png]Which bar is higher?\nA. red\nB. blue"], "B", "choice",
+                {"pid": "1", "answer_type": "text", "options": ["red", "blue"]},
+            )
+        ],
+    ),
+    Dataset(
+        "math_vision",
+        {
+            "data/test-00000-of-00001.parquet": [
+                {
+                    "id": "1", "question": "How many tiles?\n<image1>", "options": [],
+                    "image": "images/1.jpg", "decoded_image": embedded("tiles.png"),
+                    "answer": "12", "solution": None, "level": 2, "subject": "counting",
+                }
+            ]
+        },
+        [
+            Record(
+                ["user: How many tiles?\n[tiles.png]"], "12", "math",
+                {"source_id": "1", "level": 2, "subject": "counting"},
+            )
+        ],
+    ),
+    Dataset(
         "mm_eureka",
         {
             "dataset.jsonl": [
@@ -502,6 +542,25 @@ COUNTING = [
         media=["images/new_1.png"],
     ),
     Dataset(
+        "super_clevr",
+        {
+            "superCLEVR_questions_30k.json": {
+                "info": {"split": "new", "license": "CC BY 4.0"},
+                "questions": [
+                    {
+                        "image_filename": "new_1.png", "split": "new",
+                        "question": "Is there a bus?", "answer": True,
+                    }
+                ],
+            }
+        },
+        [
+            Record(["user: [images/new_1.png]Is there a bus?"], "yes", "exact",
+                   {"image_filename": "new_1.png", "split": "new"})
+        ],
+        media=["images/new_1.png"],
+    ),
+    Dataset(
         "superclevr_eval",
         {
             "superclevr_test.jsonl": [
@@ -534,6 +593,74 @@ BOXES = [
         ],
         media=["train/1.jpg"],
         dropped=["leaves the image of 64 x 48"],
+    ),
+    Dataset(
+        "refcoco",
+        {
+            "instances.json": {
+                "images": [{"id": 5, "file_name": "COCO_train2014_5.jpg"}],
+                "annotations": [
+                    {"id": 8, "image_id": 5, "category_id": 1, "bbox": [4.0, 8.0, 20.0, 30.0]}
+                ],
+                "categories": [{"id": 1, "name": "cup"}],
+            },
+            "refs(unc).p": [
+                {
+                    "ref_id": 9, "ann_id": 8, "image_id": 5, "split": "train",
+                    "file_name": "COCO_train2014_5_8.jpg",
+                    "sentences": [{"sent": "the left cup", "raw": "The left cup"}],
+                }
+            ],
+        },
+        [
+            Record(
+                ["user: [train2014/COCO_train2014_5.jpg]Give the bounding box of: The left cup"],
+                [[4.0, 8.0, 24.0, 38.0]], "iou", {"ref_id": 9, "split": "train"},
+            )
+        ],
+        media=["train2014/COCO_train2014_5.jpg"],
+    ),
+    Dataset(
+        "refcoco",
+        {
+            "ref-00000.parquet": [
+                {  # one copy on the hub has corners in 'bbox'
+                    "image": embedded("cup.png"), "bbox": [4.0, 8.0, 24.0, 38.0],
+                    "sentences": [{"sent": "the cup"}],
+                    "raw_anns": json.dumps({"bbox": [4.0, 8.0, 20.0, 30.0]}),
+                }
+            ]
+        },
+        [
+            Record(
+                ["user: [cup.png]Give the bounding box of: the cup"],
+                [[4.0, 8.0, 24.0, 38.0]], "iou",
+            )
+        ],
+    ),
+    Dataset(
+        "coco",
+        {
+            "annotations/instances_val2017.json": {
+                "images": [{"id": 5, "file_name": "5.jpg", "width": 64, "height": 48}],
+                "annotations": [
+                    {"image_id": 5, "category_id": 1, "bbox": [4, 8, 20, 30], "iscrowd": 0},
+                    {"image_id": 5, "category_id": 2, "bbox": [0, 0, 9, 9], "iscrowd": 1},
+                    {"image_id": 5, "category_id": 1, "bbox": [30, 8, 20, 30], "iscrowd": 0},
+                ],
+                "categories": [{"id": 1, "name": "cup"}, {"id": 2, "name": "person"}],
+            }
+        },
+        [
+            Record(
+                ["user: [annotations/val2017/5.jpg]Locate every cup in the image. Give their "
+                 "bounding boxes."],
+                [[4.0, 8.0, 24.0, 38.0], [30.0, 8.0, 50.0, 38.0]], "iou",
+                {"image_id": 5, "category": "cup"},
+            )
+        ],
+        media=["annotations/val2017/5.jpg"],
+        dropped=["a crowd"],
     ),
     Dataset(
         "vlm_r1_rec",

@@ -93,4 +93,5 @@ def check_golds(samples: list[Sample], score: Any) -> None:
 
 
 def test_every_converter_has_rows() -> None:
-    assert {dataset.converter for dataset in DATASETS} == set(CONVERTERS.names())
+    # 'rows' is told its columns: tests/datasets_prep/test_rows.py.
+    assert {dataset.converter for dataset in DATASETS} == set(CONVERTERS.names()) - {"rows"}

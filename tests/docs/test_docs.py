@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from PIL import Image
 
 from datasets_prep.data_cli import app as data_app
 from mmr1.cli import app
@@ -112,18 +112,21 @@ def test_every_recipe_is_listed():
 
 def test_the_tutorial_makes_records_and_a_configuration(tmp_path):
     page = DOCS / "own_images.md"
-    (table,), (code,), (config,) = (blocks(page, kind) for kind in ("text", "python", "yaml"))
+    (table,), (config,) = (blocks(page, kind) for kind in ("text", "yaml"))
+    convert = shlex.split(blocks(page, "bash")[0])
     (tmp_path / "answers.csv").write_text(table)
     (tmp_path / "images").mkdir()
     for name in re.findall(r"^(images/\S+?),", table, re.M):
-        (tmp_path / name).touch()
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    samples = read_records(tmp_path / "train.jsonl")
-    assert [(s.question, s.answer, s.task) for s in samples] == [
-        ("How many cubes are there?", "4", "count"),
-        ("How many spheres are there?", "2", "count"),
+        Image.new("RGB", (30, 30)).save(tmp_path / name)
+    assert convert[0] == "mmr1-data"
+    command = [sys.executable, "-m", "datasets_prep", *convert[1:], "--workers", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
+    samples = read_records(tmp_path / "own/records.jsonl")
+    assert [(s.question, s.answer, s.task, len(s.media)) for s in samples] == [
+        ("How many cubes are there?", "4", "count", 1),
+        ("How many spheres are there?", "2", "count", 1),
     ]
-    assert len(json.loads((tmp_path / "train.jsonl").read_text().splitlines()[0])["images"]) == 1
     assert Config.model_validate(yaml.safe_load(config)).rewards.functions["auto"].weight == 1.0
 
 

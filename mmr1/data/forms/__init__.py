@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from mmr1.data.forms.catalog import (
     canonical,
+    clevr,
     easyr1,
     lmm_r1,
+    mathvista,
+    mmmu,
     openrlhf,
     r1_v,
     r1_v_eval,
     rec,
     sharegpt,
+    swift,
     trl,
     verl,
     video_r1,
     vlm_r1,
+    vlmevalkit,
+    vqa,
 )
 from mmr1.data.forms.form import Form, Place, Row
+from mmr1.data.forms.guess import remedy
 from mmr1.registry import suggest
 from mmr1.types import Sample
 
@@ -38,6 +45,12 @@ _IN_ORDER = (
     r1_v.FORM,
     r1_v_eval.FORM,
     easyr1.FORM,
+    mathvista.FORM,
+    mmmu.FORM,
+    vlmevalkit.FORM,
+    clevr.FORM,
+    vqa.FORM,
+    swift.FORM,
 )
 FORMS: dict[str, Form] = {form.name: form for form in _IN_ORDER}
 
@@ -51,10 +64,8 @@ def recognise(row: Row) -> str:
     for name, form in FORMS.items():
         if form.matches(row):
             return name
-    raise ValueError(
-        f"a row with the keys {', '.join(sorted(row))} has none of the known formats "
-        f"({', '.join(FORMS)}); convert it with mmr1-data, or set data.format"
-    )
+    shown = ", ".join(sorted(map(str, row)))
+    raise ValueError(f"a row with the columns {shown} has no known format; {remedy(row)}")
 
 
 def check_form(form: str) -> None:

@@ -1,0 +1,93 @@
+"""Rows of any format: the user says which columns hold the question, the answer and the media."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from datasets_prep.converters.base import ROW_FILES, Converter
+from mmr1.data.forms.answers import inside_answer
+from mmr1.data.forms.boxes import grounded, read_gold
+from mmr1.data.forms.catalog.vqa import answer_and_task
+from mmr1.data.forms.form import Place, Row
+from mmr1.data.forms.guess import FIELDS, remedy
+from mmr1.data.forms.question import assemble_question
+from mmr1.data.readers import read_rows
+from mmr1.registry import suggest
+from mmr1.rewards.builtin import reward_of_task
+from mmr1.types import Sample
+
+
+def mapping(text: str) -> dict[str, str]:
+    """``question=problem,answer=solution`` as columns by field.
+
+    Raises:
+        ValueError: It is not of this form, a field is unknown, or the question is missing.
+    """
+    columns: dict[str, str] = {}
+    for entry in text.split(","):
+        field, separator, column = (part.strip() for part in entry.partition("="))
+        if not separator or not column:
+            raise ValueError(f"--map: '{entry}' is not of the form FIELD=COLUMN")
+        if field not in FIELDS:
+            raise ValueError(
+                f"--map: unknown field '{field}'{suggest(field, list(FIELDS))}; {', '.join(FIELDS)}"
+            )
+        columns[field] = column
+    if "question" not in columns:
+        raise ValueError("--map names no question; add question=COLUMN")
+    return columns
+
+
+def with_columns(columns: Mapping[str, str]) -> Converter:
+    """The converter for rows with these columns."""
+    return replace(CONVERTER, convert=partial(_convert, columns=columns))
+
+
+def propose(file: Path) -> str:
+    """The message for a call without --map: what the first row of a file looks like."""
+    for _, row in read_rows(file):
+        if isinstance(row, dict):
+            return f"the converter 'rows' needs --map; {remedy(row)}"
+    return "the converter 'rows' needs --map question=COLUMN,answer=COLUMN,image=COLUMN"
+
+
+def _convert(row: Row, place: Place, columns: Mapping[str, str]) -> Iterator[Sample]:
+    values = {field: _value(row, field, column) for field, column in columns.items()}
+    task, answer, boxes = values.get("task"), inside_answer(values.get("answer")), None
+    if "answer" in columns and answer is None:
+        raise ValueError(f"the answer (column '{columns['answer']}') is empty")
+    if reward_of_task(task) == "iou" and (boxes := read_gold(answer)) is None:
+        raise ValueError(f"the answer {str(answer)[:60]!r} is no box [x1, y1, x2, y2]")
+    if task is None and answer is not None:
+        answer, task = answer_and_task(answer)
+    sample = assemble_question(
+        row, place, values["question"], answer, images=values.get("image"),
+        videos=values.get("video"), task=task, options=values.get("options") or {},
+        system=values.get("system"), used=tuple(columns.values()),
+    )  # fmt: skip
+    yield sample if boxes is None else grounded(sample, boxes)
+
+
+def _value(row: Row, field: str, column: str) -> Any:
+    if column in row:
+        return row[column]
+    if field == "task" and reward_of_task(column) is not None:
+        return column  # the task type of all rows
+    raise ValueError(
+        f"no column '{column}' for the {field}{suggest(column, list(map(str, row)))}; the row has "
+        f"{', '.join(map(str, row))}"
+    )
+
+
+CONVERTER = Converter(
+    name="rows",
+    description="rows of any format: --map question=COLUMN,answer=COLUMN,image=COLUMN",
+    source="yours",
+    licence="that of the dataset",
+    files=ROW_FILES,
+    convert=partial(_convert, columns={}),
+)

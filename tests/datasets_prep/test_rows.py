@@ -1,0 +1,145 @@
+"""The general route: rows of any format, their columns named by the user; pickles of refs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from datasets_prep.coco_files import read_refs
+from datasets_prep.conversion import convert
+from datasets_prep.converters.rows import mapping
+from datasets_prep.data_cli import app
+from mmr1.data.forms import read_row
+from mmr1.data.forms.form import Place
+from mmr1.data.sources import load_samples
+from tests.data.form_rows import write_media, written
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_media(tmp_path)
+    return tmp_path
+
+
+def convert_rows(root: Path, rows: list[dict[str, Any]], text: str) -> list[Any]:
+    (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    convert("rows", root / "rows.jsonl", root / "out", workers=1, columns=mapping(text))
+    return load_samples(root / "out")
+
+
+def test_columns_of_any_name(root: Path) -> None:
+    row = {"ques": "Which?", "gold": "b", "img": "a.png", "opts": ["a", "b"], "level": 3}
+    text = "question=ques,answer=gold,image=img,options=opts"
+    (sample,) = convert_rows(root, [row], text)
+    assert sample.question == "Which?\nA. a\nB. b"
+    assert (sample.answer, sample.task) == ("B", "choice")
+    assert sample.meta == {"options": ["a", "b"], "level": 3}
+    assert sample.media[0].read() == (root / "a.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("row", "task", "answer"),
+    [
+        ({"q": "How many?", "a": 4}, "count", 4),
+        ({"q": "Is it?", "a": True}, "exact", "yes"),
+        ({"q": "x?", "a": "<answer>5</answer>"}, "math", "5"),
+        ({"q": "x?", "a": 2.5, "t": "regression"}, "regression", 2.5),
+        ({"q": "Box?", "a": [1, 2, 30, 20], "i": "a.png", "t": "iou"}, "iou", [[1, 2, 30, 20]]),
+        ({"q": "When?", "a": [0.5, 1.5], "v": "clip.mp4", "t": "tiou"}, "tiou", [0.5, 1.5]),
+    ],
+)
+def test_the_answer_tells_its_task_or_a_column_does(
+    root: Path, row: dict[str, Any], task: str, answer: Any
+) -> None:
+    names = {"q": "question", "a": "answer", "t": "task", "i": "image", "v": "video"}
+    (sample,) = convert_rows(root, [row], ",".join(f"{names[k]}={k}" for k in row))
+    assert (sample.task, sample.answer) == (task, answer)
+
+
+def test_one_task_for_all_rows(root: Path) -> None:
+    (sample,) = convert_rows(root, [{"q": "?", "a": "4"}], "question=q,answer=a,task=count")
+    assert (sample.task, sample.answer) == ("count", "4")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("question", "'question' is not of the form FIELD=COLUMN"),
+        ("questoin=q", r"unknown field 'questoin' \(did you mean 'question'\?\)"),
+        ("answer=a", "names no question"),
+    ],
+)
+def test_mappings_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mapping(text)
+
+
+def test_rows_that_lack_a_column(root: Path) -> None:
+    for row, message in (
+        ({"q": "?", "b": "1"}, r"no column 'a' for the answer.*the row has q, b"),
+        ({"q": "?", "a": None}, r"the answer \(column 'a'\) is empty"),
+        ({"q": "?", "a": ["1", "2"]}, "is no single text or number"),
+        ({"q": "", "a": "1"}, "no question"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            convert_rows(root, [row], "question=q,answer=a")
+
+
+def test_the_error_proposes_the_command(root: Path) -> None:
+    row = {"ques": "Which?", "gold": "b", "img": "x/a.png", "label": "b", "level": 3}
+    proposed = "question=ques,answer=label,image=img"
+    with pytest.raises(ValueError, match=rf"mmr1-data convert rows .* --map {proposed}"):
+        read_row(row, Place(root, "s", 0))
+    clip = {"instruction": "What?", "gt": "1", "where": {"path": "x.mp4", "bytes": None}}
+    with pytest.raises(ValueError, match="look like question=instruction,answer=gt,video=where"):
+        read_row(clip, Place(root, "s", 0))
+    (root / "rows.jsonl").write_text(json.dumps(row))
+    with pytest.raises(ValueError, match=rf"'rows' needs --map; these .*look like {proposed}"):
+        convert("rows", root / "rows.jsonl", root / "out")
+    with pytest.raises(ValueError, match="--map is for the converter 'rows'"):
+        convert("easyr1", root / "rows.jsonl", root / "out", columns={"question": "ques"})
+
+
+def test_the_command_line(root: Path) -> None:
+    (root / "rows.csv").write_text("ques,gold,img\nHow many?,4,a.png\n")
+    arguments = ["convert", "rows", "--input", root / "rows.csv", "--output", root / "out"]
+    named = ["--map", "question=ques,answer=gold,image=img,task=count", "--workers", "1"]
+    result = CliRunner().invoke(app, [*map(str, arguments), *named], catch_exceptions=False)
+    assert result.exit_code == 0
+    (sample,) = load_samples(root / "out")
+    assert written(sample)[0].endswith("]How many?")
+    assert (sample.answer, sample.task) == ("4", "count")
+
+
+def test_rows_that_name_their_split(root: Path) -> None:
+    rows = [{"problem": f"{s}?", "answer": "1", "split": s} for s in ("train", "val", "train")]
+    (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ValueError, match=r"rows of several splits \(train, val, …\); name one"):
+        convert("easyr1", root / "rows.jsonl", root / "merged", workers=1)
+    convert("easyr1", root / "rows.jsonl", root / "out", workers=1, split="train")
+    assert [s.question for s in load_samples(root / "out")] == ["train?", "train?"]
+    with pytest.raises(
+        ValueError, match=r"no row is of the split 'test'; the rows name train, val"
+    ):
+        convert("easyr1", root / "rows.jsonl", root / "none", workers=1, split="test")
+
+
+def test_a_pickle_of_refs_runs_no_code(root: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (os.system, (f"touch {root / 'ran'}",))
+
+    path = root / "refs(unc).p"
+    path.write_bytes(pickle.dumps([{"ref_id": Payload()}]))
+    with pytest.raises(ValueError, match="no pickle of plain values: it names the code posix"):
+        read_refs(path)
+    assert not (root / "ran").exists()
+    path.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ValueError, match="no list of referring expressions"):
+        read_refs(path)
