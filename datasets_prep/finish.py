@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType, ModuleType
 
+from datasets_prep.task_checks import check_needs
 from mmr1.data.lines import stamp
 from mmr1.data.record import dump, encode
 from mmr1.files import atomic_binary
@@ -28,8 +29,8 @@ def finish(sample: Sample, folder: Path, embed: bool = False) -> str:
     """The record line of a sample; its media are copied to ``folder / "media"`` or embedded.
 
     Raises:
-        ValueError: A medium does not decode, or the gold answer cannot be read by the reward of
-            its task.
+        ValueError: A medium does not decode, the gold answer cannot be read by the reward of its
+            task, or the record lacks what the task needs.
     """
     check_gold(sample)
 
@@ -43,6 +44,7 @@ def finish(sample: Sample, folder: Path, embed: bool = False) -> str:
     final = Sample(
         sample.id, messages, sample.answer, sample.task, sample.source, dict(sample.meta)
     )
+    check_needs(final)
     return dump(encode(final, folder))
 
 

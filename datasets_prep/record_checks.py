@@ -6,17 +6,17 @@ from functools import lru_cache
 from pathlib import Path
 
 from datasets_prep.finish import check_gold, check_media
+from datasets_prep.task_checks import check_needs
 from mmr1.data.lines import stamp
 from mmr1.types import MediaRef, Sample
 
 
 def check_sample(sample: Sample, deep: bool = False) -> None:
-    """Raises ValueError for media that do not decode, a wrong size or an unreadable gold.
+    """Raises ValueError for what the task lacks, media that do not decode and unreadable golds.
 
     With ``deep`` every frame of a video is decoded.
     """
-    if not any(m.role == "user" for m in sample.messages):
-        raise ValueError("no user message")
+    check_needs(sample)
     for ref in sample.media:
         size = _size(ref, deep)
         if ref.size is not None and tuple(ref.size) != size:

@@ -1,0 +1,119 @@
+"""What each task needs of a record: a question, a gold of its kind, media it can be asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mmr1.boxes import check_inside, pixels
+from mmr1.data.media_options import check_options
+from mmr1.registry import suggest
+from mmr1.rewards.builtin import TASKS, reward_of_task
+from mmr1.rewards.grounding.iou import gold_boxes
+from mmr1.rewards.grounding.temporal import gold_segment
+from mmr1.types import MediaRef, Message, Sample
+from mmr1.vision.budget import VideoBudget
+from mmr1.vision.images import image_size
+from mmr1.vision.videos import probe_video, sampled_grid
+
+OF_PLUGINS = ("tracking",)
+"""Task types of our converters that no built-in reward function scores."""
+
+LATE_S = 1.0
+"""Seconds that a gold span may end after its video. Annotators round, and headers do too."""
+
+
+def check_needs(sample: Sample) -> None:
+    """Check what the sample's task needs, but for the decoding of its media and of its gold.
+
+    Raises:
+        ValueError: There is no question, the task is unknown, a task has no gold, a box or a span
+            lies outside the medium, or the options of a medium cannot be met.
+    """
+    if not any(m.role == "user" and (m.text.strip() or _shows(m)) for m in sample.messages):
+        raise ValueError("no question: no user message has a text or a medium")
+    for ref in sample.media:
+        _check_medium(ref)
+    _check_task(sample)
+    reward = reward_of_task(sample.task)
+    if reward in _NEEDS and sample.answer is not None:
+        _NEEDS[reward](sample)
+
+
+def _shows(message: Message) -> bool:
+    return any(isinstance(part, MediaRef) for part in message.parts)
+
+
+def _check_task(sample: Sample) -> None:
+    task = sample.task
+    if task is None or task in OF_PLUGINS:
+        return
+    if reward_of_task(task) is None:
+        raise ValueError(
+            f"unknown task '{task}'{suggest(task, TASKS)}; known are {', '.join(sorted(TASKS))}. "
+            "A task of your own reward function belongs under 'meta'"
+        )
+    if sample.answer is None and not _is_demonstration(sample):
+        raise ValueError(
+            f"no gold: the task '{task}' needs an 'answer'; without one the record needs a final "
+            "assistant message (SFT) or 'chosen' and 'rejected' in 'meta' (DPO)"
+        )
+
+
+def _is_demonstration(sample: Sample) -> bool:
+    replies = bool(sample.messages) and sample.messages[-1].role == "assistant"
+    return replies or "ranking" in sample.meta or {"chosen", "rejected"} <= sample.meta.keys()
+
+
+def _check_medium(ref: MediaRef) -> None:
+    try:
+        check_options(ref.options)
+        if ref.kind == "video":
+            sampled_grid(ref, VideoBudget())  # as training asks for it
+        elif timed := sorted({"fps", "nframes", "start", "end"} & ref.options.keys()):
+            raise ValueError(f"the media option '{timed[0]}' is one of videos")
+        least, most = ref.options.get("min_pixels"), ref.options.get("max_pixels")
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"min_pixels={least} is above max_pixels={most}")
+    except ValueError as error:
+        text = str(error)
+        raise ValueError(text if str(ref) in text else f"{ref}: {text}") from error
+
+
+def _check_boxes(sample: Sample) -> None:
+    """Gold boxes lie inside the first image, in its pixels."""
+    image = next((ref for ref in sample.media if ref.kind == "image"), None)
+    if image is None:
+        raise ValueError(f"the task '{sample.task}' is about an image, and the record has none")
+    width, height = image.size or image_size(image)
+    boxes = gold_boxes(sample.answer)
+    if boxes and max(max(box) for box in boxes) <= 1 < min(width, height):
+        raise ValueError(
+            f"the boxes {sample.answer!r:.60} are of 0 to 1; gold boxes are in pixels of the "
+            f"original image, here {width} x {height}"
+        )
+    for box in boxes:
+        check_inside(box, pixels(width, height))
+
+
+def _check_span(sample: Sample) -> None:
+    """A gold span ends before its video, or the part of it that is shown, does."""
+    video = next((ref for ref in sample.media if ref.kind == "video"), None)
+    if video is None:
+        raise ValueError(f"the task '{sample.task}' is about a video, and the record has none")
+    start, end = gold_segment(sample.answer)
+    shown = _seconds_shown(video)
+    if end > shown + LATE_S:
+        raise ValueError(
+            f"the span {start:g} to {end:g} s ends after the video, which shows {shown:.2f} s; "
+            "spans count from the start of what is shown"
+        )
+
+
+def _seconds_shown(video: MediaRef) -> float:
+    header = probe_video(video)
+    seconds = header.frames / header.fps
+    start, end = video.options.get("start", 0.0), video.options.get("end", seconds)
+    return min(end, seconds) - start
+
+
+_NEEDS: dict[str, Callable[[Sample], None]] = {"iou": _check_boxes, "tiou": _check_span}
