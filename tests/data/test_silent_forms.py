@@ -63,6 +63,16 @@ def test_options_by_letter(options: Any, by_letter: dict[str, str]) -> None:
     assert read.by_letter == by_letter
 
 
+def test_options_that_are_letters(root: Path) -> None:
+    """Which letter appears first, asks MVBench; the label counts, also for the reward."""
+    row = {**SHUFFLED, "options": ["A. C", "B. A", "C. T"], "solution": "<answer>A</answer>"}
+    sample = read(row, root)
+    options = sample.meta["options"]
+    assert (sample.answer, options) == ("A", ["C", "A", "T"])
+    for completion, paid in (("A", 1), ("A. C", 1), ("B", 0), ("C", 0)):
+        assert choice(f"<answer>{completion}</answer>", sample.answer, options=options) == paid
+
+
 def test_golds_and_options_are_checked_against_each_other(root: Path) -> None:
     for solution, options, message in (
         ("D", ["A. x", "B. y"], r"the answer 'D' is none of the options \(A\. x, B\. y\)"),

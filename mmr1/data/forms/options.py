@@ -18,9 +18,15 @@ _LABELLED = re.compile(r"\s*(?:\(([A-Z])\)|([A-Z])[.):：、．])(\s*)(.*)", re.
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a question, by letter and in the order in which they are shown."""
+    """The options of a question.
+
+    Attributes:
+        by_letter: In the order in which they are shown.
+        labelled: The row itself gives them their letters.
+    """
 
     by_letter: Mapping[str, str]
+    labelled: bool = False
 
     def ask(self, question: str) -> str:
         """The question and its options, each on a line with its letter.
@@ -43,10 +49,11 @@ class Options:
         shown = ", ".join(f"{letter}. {option}" for letter, option in self.by_letter.items())
         if letter is None:
             raise ValueError(f"the answer {text[:60]!r} is none of the options ({shown:.200})")
-        if text in self.by_letter and text != letter:
+        texts = [key for key, option in self.by_letter.items() if option == text != key]
+        if texts and text in self.by_letter and not self.labelled:
             raise ValueError(
-                f"the answer '{text}' is a letter and also the text of option {letter} ({shown}); "
-                "name the option by its letter and text"
+                f"the answer '{text}' is a letter and also the text of option {texts[0]} "
+                f"({shown}); write the letters into the options, as 'A. …'"
             )
         return letter
 
@@ -75,13 +82,14 @@ def read_options(value: Any) -> Options | None:
     if isinstance(value, str):
         value = _parsed(value)
     if isinstance(value, Mapping):
-        return Options({str(k).strip(): str(v) for k, v in value.items() if v is not None})
+        return Options({str(k).strip(): str(v) for k, v in value.items() if v is not None}, True)
     if not isinstance(value, Sequence) or isinstance(value, bytes):
         raise ValueError(f"the options are no list: {value!r:.60}")
     texts = [str(option).strip() for option in value]
     if len(texts) > len(LETTERS):
         raise ValueError(f"{len(texts)} options are more than there are letters")
-    return Options(_own_letters(texts) or _in_order(texts))
+    own = _own_letters(texts)
+    return Options(own or _in_order(texts), labelled=bool(own))
 
 
 def with_options(question: str, options: Any) -> str:

@@ -72,6 +72,8 @@ def named_option(text: str, options: Mapping[str, str]) -> str | None:
         text: An answer.
         options: Option texts by letter. If it is empty, any letter is an option.
     """
+    if text.strip() in options:  # before the texts: an option may be "B" under the letter A
+        return text.strip()
     by_text = {_plain(option): letter for letter, option in options.items()}
     if letter_of_text := by_text.get(_plain(text)):
         return letter_of_text
