@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.readers import read_rows
+from mmr1.data.readers import KINDS, read_rows
 from mmr1.data.readers.located import Located
 from mmr1.data.readers.splits import files_of_split
 from mmr1.types import Sample
@@ -96,4 +96,4 @@ def with_task(sample: Sample, task: str | None, answer: object = None) -> Sample
     )
 
 
-ROW_FILES = ("*.jsonl", "*.json", "*.parquet")
+ROW_FILES = tuple(f"*{kind}" for kind in KINDS)
