@@ -17,5 +17,8 @@ def inside_answer(text: Any) -> Any:
 def tagged_answer(text: Any) -> str:
     """The content of the last ``<answer>`` tag. Raises ValueError when there is none."""
     if not isinstance(text, str) or not ANSWER.search(text):
-        raise ValueError(f"the solution {str(text)[:60]!r} has no <answer> tag")
+        raise ValueError(
+            f"the solution {str(text)[:60]!r} has no <answer> tag; if all of it is the answer, "
+            "convert the file with mmr1-data convert rows --map question=…,answer=…,image=…"
+        )
     return str(inside_answer(text))

@@ -22,7 +22,7 @@ def read(row: Row, place: Place) -> Sample:
 
 
 def _is_box(row: Row) -> bool:
-    return not isinstance(row["solution"], str) or row.get("width") is not None
+    return isinstance(row["solution"], list) or row.get("width") is not None
 
 
 FORM = Form(
