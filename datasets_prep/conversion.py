@@ -117,12 +117,11 @@ def convert(
         raise ValueError(f"{source} does not exist; name the dataset's file or folder")
     if columns and name != "rows":
         raise ValueError(f"--map is for the converter 'rows'; '{name}' knows its columns")
-    files = tuple(converter.find(source, split))
+    files, of_rows = converter.find(source, split)
     if name == "rows" and not columns:
         raise ValueError(propose(files[0]))
     named = tuple((columns or {}).items())
-    of_rows = split if source.is_file() else None
-    plan = Plan(name, files, output, media_root, embed, hosts, named, of_rows)
+    plan = Plan(name, tuple(files), output, media_root, embed, hosts, named, of_rows)
     plan_facts = plan.describe(source)
     if (manifest := _start(output, plan_facts)) is not None:
         return _with_parquet(output, manifest) if parquet else manifest

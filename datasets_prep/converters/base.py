@@ -13,7 +13,7 @@ from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.readers import KINDS, read_rows
 from mmr1.data.readers.located import Located
-from mmr1.data.readers.splits import files_of_split
+from mmr1.data.readers.splits import OTHERS, files_of_split, split_of
 from mmr1.types import Sample
 
 
@@ -50,26 +50,28 @@ class Converter:
     convert: Convert
     rows: Callable[[Path], Iterator[Located]] = read_rows
 
-    def find(self, source: Path, split: str | None = None) -> list[Path]:
-        """The annotation files of an input file or folder.
+    def find(self, source: Path, split: str | None = None) -> tuple[list[Path], str | None]:
+        """The annotation files of an input file or folder, and the split to take of their rows.
 
         Args:
             source: The file or folder.
-            split: Which split of a folder with several.
+            split: Which split of a folder with several; of the rows if no file names a split.
 
         Raises:
             ValueError: There are none, or they are of several splits and none was named.
         """
         if source.is_file():
-            return [source]
+            return [source], split
         files = sorted({p for pattern in self.files for p in source.glob(f"**/{pattern}")})
         if not files:
             raise ValueError(
                 f"{source} holds none of the annotation files of '{self.name}' "
                 f"({', '.join(self.files)}); name the file itself with --input"
             )
+        if all(split_of(path, source) == OTHERS for path in files):
+            return files, split
         how = "as --split NAME, or a file as --input"
-        return files_of_split(files, source, split, how)
+        return files_of_split(files, source, split, how), None
 
 
 def of_form(form: str, task: str | None = None) -> Convert:

@@ -119,15 +119,17 @@ def test_the_command_line(root: Path) -> None:
 
 def test_rows_that_name_their_split(root: Path) -> None:
     rows = [{"problem": f"{s}?", "answer": "1", "split": s} for s in ("train", "val", "train")]
-    (root / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (root / "in").mkdir()
+    file = root / "in/rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(ValueError, match=r"rows of several splits \(train, val, …\); name one"):
-        convert("easyr1", root / "rows.jsonl", root / "merged", workers=1)
-    convert("easyr1", root / "rows.jsonl", root / "out", workers=1, split="train")
-    assert [s.question for s in load_samples(root / "out")] == ["train?", "train?"]
-    with pytest.raises(
-        ValueError, match=r"no row is of the split 'test'; the rows name train, val"
-    ):
-        convert("easyr1", root / "rows.jsonl", root / "none", workers=1, split="test")
+        convert("easyr1", file, root / "merged", workers=1)
+    for source in (file, root / "in"):  # the file's name tells no split
+        output = root / f"of {source.name}"
+        convert("easyr1", source, output, workers=1, split="train")
+        assert [s.question for s in load_samples(output)] == ["train?", "train?"]
+    with pytest.raises(ValueError, match=r"no row is of the split 'test'; the rows name train, v"):
+        convert("easyr1", file, root / "none", workers=1, split="test")
 
 
 def test_a_pickle_of_refs_runs_no_code(root: Path) -> None:

@@ -41,7 +41,7 @@ def read_rows(spec: str | Path) -> Iterator[Located]:
         ValueError: There is no such dataset or split, or the file as a whole is broken.
     """
     kind = kind_of(spec)
-    if kind is not None:
+    if kind is not None and not Path(spec).is_dir():
         path = Path(spec)
         if not path.is_file():
             raise ValueError(f"{path}: no such file; check the path (data.train, data.eval)")
@@ -99,7 +99,7 @@ def check_dataset(spec: str, key: str) -> None:
     Raises:
         ValueError: There is no such file or folder; names the key of the configuration.
     """
-    if kind_of(spec) is not None:
+    if kind_of(spec) is not None and not Path(spec).is_dir():
         if not Path(spec).is_file():
             raise ValueError(f"{spec}: no such file; check the path ({key})")
         return
