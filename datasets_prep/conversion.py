@@ -144,10 +144,9 @@ def _start(output: Path, plan_facts: dict[str, Any]) -> dict[str, Any] | None:
     elif manifest is not None and manifest.get("plan") == plan_facts:
         return manifest
     elif output.exists() and any(output.iterdir()):
-        was = f"a conversion with {_differences(manifest, plan_facts)}" if manifest else ""
-        raise ValueError(
-            f"{output} holds {was or 'something else'}; remove it or name another --output"
-        )
+        before = (manifest or {}).get("plan")
+        held = "something else" if before is None else _differences(before, plan_facts)
+        raise ValueError(f"{output} holds {held}; remove it or name another --output")
     outcome_files.mkdir(parents=True, exist_ok=True)
     with atomic(outcome_files / "plan.json") as file:
         json.dump(plan_facts, file)
@@ -165,11 +164,10 @@ def _clear(output: Path) -> None:
     shutil.rmtree(output / "media", ignore_errors=True)
 
 
-def _differences(manifest: dict[str, Any], plan_facts: dict[str, Any]) -> str:
+def _differences(before: dict[str, Any], plan_facts: dict[str, Any]) -> str:
     """In which facts a finished conversion was another one."""
-    before = manifest.get("plan", {})
     other = sorted(k for k in {*before, *plan_facts} if before.get(k) != plan_facts.get(k))
-    return f"another {', '.join(other)}"
+    return f"a conversion with another {', '.join(other)}"
 
 
 def _with_parquet(output: Path, manifest: dict[str, Any]) -> dict[str, Any]:

@@ -119,6 +119,10 @@ def test_done_is_left_alone_and_something_else_refused(tmp_path: Path) -> None:
     assert (tmp_path / "out/records.jsonl").stat().st_mtime_ns == stamp
     with pytest.raises(ValueError, match="holds a conversion with another embed"):
         convert("easyr1", source, tmp_path / "out", workers=1, embed=True)
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/manifest.json").write_text('{"name": "digits"}')
+    with pytest.raises(ValueError, match="made holds something else; remove it"):
+        convert("easyr1", source, tmp_path / "made", workers=1)
     (tmp_path / "half/.parts").mkdir(parents=True)
     (tmp_path / "half/.parts/plan.json").write_text("{}")
     with pytest.raises(ValueError, match="an unfinished conversion of something else"):
