@@ -196,15 +196,15 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
 def _advice(config: Config, model: ModelShape, result: Estimate, memory: float) -> list[str]:
     room = memory
     if not config.resources.distributed:  # one process: trainer and engine share the device
-        room = memory * (1 - config.rollout.gpu_memory_utilization)
+        room = memory * (1 - config.gpu_memory_utilization)
     advice = []
     if result.total("trainer") > room:
         advice += _lighter_trainer(config, model, result)
-    engine_memory = memory * config.rollout.gpu_memory_utilization
+    engine_memory = memory * config.gpu_memory_utilization
     weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
     if weights > 0.9 * engine_memory:
         advice.append(
-            f"rollout.gpu_memory_utilization={config.rollout.gpu_memory_utilization:g} leaves the "
+            f"rollout.gpu_memory_utilization={config.gpu_memory_utilization:g} leaves the "
             f"engine {engine_memory / GIB:.1f} GiB and its weights take {weights / GIB:.1f}: "
             "raise it, or rollout.tensor_parallel_size"
         )
@@ -232,7 +232,7 @@ def _lighter_trainer(config: Config, model: ModelShape, result: Estimate) -> lis
     advice.append(
         f"resources.ranks={2 * config.resources.ranks}: half of weights, gradients and moments each"
     )
-    if not config.resources.distributed and config.rollout.gpu_memory_utilization > 0.3:
+    if not config.resources.distributed and config.gpu_memory_utilization > 0.3:
         advice.append("rollout.gpu_memory_utilization=0.3: the engine shares this device")
     return advice
 

@@ -8,6 +8,7 @@ the arithmetic. There is nothing to gain on a GPU, where torch caches device mem
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
 import torch
@@ -16,9 +17,16 @@ from transformers.utils.logging import disable_progress_bar
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc, malloc.h
 
 
-def set_up_torch(seed: int, threads: int | None = None) -> None:
-    """Seed torch, bound its CPU threads, keep transformers' progress bars out of ours."""
+def set_up_torch(seed: int, threads: int | None = None, deterministic: bool = False) -> None:
+    """Seed torch, bound its CPU threads, keep transformers' progress bars out of ours.
+
+    Called before the first use of a GPU. With ``deterministic`` operations give the same bits in
+    every run, and those that have no such form on a GPU warn.
+    """
     disable_progress_bar()
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it as it starts
+        torch.use_deterministic_algorithms(True, warn_only=True)
     if not torch.cuda.is_available():
         keep_freed_memory()
     torch.manual_seed(seed)

@@ -244,6 +244,7 @@ class Experience:
         ref_logprobs: ``[B, R]`` of the reference policy; None without a KL term.
         values: ``[B, R]``, the critic's values of the states before the tokens; or None.
         returns: ``[B, R]``, the critic's targets; None without a critic.
+        learning: ``[B]`` bool, the sequences whose gradient can be other than 0; None for all.
         demonstrations: Demonstrations for the PTX term; empty without one.
         kl_coef, entropy_coef, ptx_coef: Coefficients of these terms in this step.
     """
@@ -260,6 +261,7 @@ class Experience:
     ref_logprobs: torch.Tensor | None = None
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
+    learning: torch.Tensor | None = None
     demonstrations: tuple[RolloutGroup, ...] = ()
     kl_coef: float = 0.0
     entropy_coef: float = 0.0

@@ -109,3 +109,13 @@ def test_an_override_of_a_default_reward_function_keeps_the_others(file):
     named = file("model: {path: a}\nrewards: {functions: {exact: {}}}")
     functions = load_config(named, ["rewards.functions.format.weight=0.2"]).rewards.functions
     assert list(functions) == ["exact", "format"]
+
+
+def test_an_engine_with_gpus_of_its_own_takes_most_of_their_memory():
+    alone, on_ray = (
+        Config(model={"path": "m"}),
+        Config(model={"path": "m"}, resources={"engines": 2}),
+    )
+    assert (alone.gpu_memory_utilization, on_ray.gpu_memory_utilization) == (0.5, 0.9)
+    chosen = Config(model={"path": "m"}, rollout={"gpu_memory_utilization": 0.3})
+    assert chosen.gpu_memory_utilization == 0.3

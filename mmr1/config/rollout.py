@@ -83,8 +83,10 @@ class RolloutConfig(Section):
     max_model_len: Positive = Field(
         4096, description="Maximum tokens of prompt and completion together"
     )
-    gpu_memory_utilization: Fraction = Field(
-        0.5, description="Share of the GPU memory that vLLM may use"
+    gpu_memory_utilization: Fraction | None = Field(
+        None,
+        description="Share of the GPU memory that vLLM may use; default: 0.9 on Ray, where each "
+        "engine has GPUs of its own, and 0.5 in one process, where it shares the trainer's",
     )
     tensor_parallel_size: Positive = Field(1, description="GPUs per vLLM engine")
     max_vision_tokens: Positive = Field(

@@ -60,6 +60,11 @@ class TrainerConfig(Section):
     threads: Positive | None = Field(
         None, description="CPU threads of the trainer, and of the engine; default: PyTorch's"
     )
+    deterministic: bool = Field(
+        False,
+        description="Deterministic operations in the trainer: on a GPU slower, and needed for the "
+        "same bits after a resume. On a CPU they are deterministic anyway",
+    )
     micro_batch_tokens: Positive = Field(
         16384,
         description="Maximum cost of a micro-batch: its tokens, plus its vision tokens times "

@@ -131,6 +131,11 @@ class Config(Section):
         return self.rollout.dtype or self.model.dtype
 
     @property
+    def gpu_memory_utilization(self) -> float:
+        """``rollout.gpu_memory_utilization``, or its default."""
+        return self.rollout.gpu_memory_utilization or (0.9 if self.resources.distributed else 0.5)
+
+    @property
     def max_prompt_tokens(self) -> int:
         """Maximum prompt length: ``rollout.max_model_len`` minus the maximum completion length."""
         return self.rollout.max_model_len - self.rollout.sampling.max_tokens

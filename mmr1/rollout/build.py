@@ -62,7 +62,13 @@ def build_engine(
 
 def build_vllm_engine(config: Config) -> VllmEngine:
     """Runs in the engine's process, which loads the processor for itself."""
-    model, dtype = config.model, config.rollout_dtype
+    model = config.model
     return VllmEngine(
-        model.path, config.rollout, family_of(config), dtype, config.seed, model.freeze_vision_tower
+        model.path,
+        config.rollout,
+        family_of(config),
+        config.rollout_dtype,
+        config.seed,
+        model.freeze_vision_tower,
+        config.gpu_memory_utilization,
     )

@@ -7,7 +7,9 @@ one per tensor would exceed the usual limit of 1,024 (``ulimit -n``) with a mode
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -62,6 +64,52 @@ def share_weights(weights: Mapping[str, torch.Tensor]) -> SharedWeights:
     shared = SharedWeights(blocks, places)
     shared.write(weights)
     return shared
+
+
+@dataclass(frozen=True, slots=True)
+class MappedWeights:
+    """Named tensors of one dtype in a file in shared memory; any process on the machine may map it.
+
+    Attributes:
+        places: First element and shape of each tensor, by name.
+    """
+
+    path: str
+    dtype: torch.dtype
+    places: dict[str, tuple[int, tuple[int, ...]]]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Views of the file, by name; they outlive its name."""
+        count = sum(prod(shape) for _, shape in self.places.values())
+        block = torch.from_file(self.path, shared=True, size=count, dtype=self.dtype)
+        return {
+            name: block[start : start + prod(shape)].view(shape)
+            for name, (start, shape) in self.places.items()
+        }
+
+
+@contextmanager
+def mapped_weights(
+    weights: Mapping[str, torch.Tensor], dtype: torch.dtype
+) -> Iterator[MappedWeights]:
+    """The weights in a file that is removed after the block.
+
+    Raises:
+        ValueError: There is too little shared memory.
+    """
+    places, count = {}, 0
+    for name, weight in weights.items():
+        places[name] = (count, tuple(weight.shape))
+        count += weight.numel()
+    _check_room(count * dtype.itemsize)
+    folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
+    with tempfile.NamedTemporaryFile(prefix="mmr1-weights-", dir=folder) as file:
+        file.truncate(count * dtype.itemsize)
+        mapped = MappedWeights(file.name, dtype, places)
+        tensors = mapped.tensors()
+        for name, weight in weights.items():
+            tensors[name].copy_(weight.detach())
+        yield mapped
 
 
 def _check_room(size: int) -> None:

@@ -18,6 +18,7 @@ from transformers import BatchFeature
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.runtime import keep_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
 from mmr1.vision.families.family import EngineInput, ModelFamily
@@ -37,6 +38,7 @@ class VllmEngine:
         family: Placeholder and stop tokens of the model.
         dtype: ``float32`` or ``bfloat16``, whichever that of the weights it is given.
         vision_frozen: The vision tower stays as it is in ``model_path``.
+        memory_utilization: Share of the GPU memory that vLLM may use.
 
     Raises:
         ValueError: vLLM is not installed.
@@ -50,6 +52,7 @@ class VllmEngine:
         dtype: str,
         seed: int,
         vision_frozen: bool = False,
+        memory_utilization: float = 0.5,
     ) -> None:
         self._on_cpu = _prepare_environment(config)
         try:
@@ -65,19 +68,20 @@ class VllmEngine:
         self._dtype = getattr(torch, dtype)
         self._vision_frozen = vision_frozen
         self._vision_tokens = config.max_vision_tokens
+        self._workers = config.tensor_parallel_size
         self._llm = LLM(
             model=model_path,
             dtype=dtype,
             seed=seed,
             max_model_len=config.max_model_len,
             logprobs_mode="processed_logprobs",
-            gpu_memory_utilization=config.gpu_memory_utilization,
-            tensor_parallel_size=config.tensor_parallel_size,
+            gpu_memory_utilization=memory_utilization,
             disable_log_stats=True,
             # Media come prepared: normalised, and cached by the trainer.
             mm_device_do_normalize=False,
             mm_processor_cache_gb=0,
-            **(_cpu_settings(config) if self._on_cpu else {}),
+            **parallel_settings(config),
+            **(_cpu_settings(config) if self._on_cpu else gpu_settings(config)),
         )
 
     def stream(
@@ -104,9 +108,13 @@ class VllmEngine:
         ]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        # On the CPU the model may go on using what it is given, and that is written into again.
-        named = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
-        self._llm.collective_rpc(_reload, args=(named, self._vision_frozen))
+        if self._workers > 1:  # each in a process of its own: bytes would be copied through a queue
+            with mapped_weights(weights, self._dtype) as mapped:
+                self._llm.collective_rpc(_reload_mapped, args=(mapped, self._vision_frozen))
+        else:
+            # On the CPU the model may go on using what it is given, and that is written into again.
+            named = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
+            self._llm.collective_rpc(_reload, args=(named, self._vision_frozen))
         # Cached keys and values belong to the old weights; vision features do where they learn.
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not drop its prefix cache, which holds the old weights")
@@ -231,6 +239,34 @@ def _prepare_environment(config: RolloutConfig) -> bool:
     return on_cpu
 
 
+def parallel_settings(config: RolloutConfig) -> dict[str, Any]:
+    """How vLLM spreads the model over GPUs.
+
+    In processes that it starts itself. Left alone it would take Ray where it finds itself in an
+    actor with a placement group, adopt that group, and refuse its bundle of several GPUs.
+    """
+    size = config.tensor_parallel_size
+    return {
+        "tensor_parallel_size": size,
+        "distributed_executor_backend": "mp" if size > 1 else None,
+    }
+
+
+_GPU_PREFILL_TOKENS = 8192
+"""vLLM's smallest default on GPUs for the tokens of one step."""
+
+
+def gpu_settings(config: RolloutConfig) -> dict[str, Any]:
+    """What long prompts need.
+
+    vLLM takes no image or video of more tokens than one step of the engine has, and refuses it when
+    it comes, in the middle of the run. No medium is longer than the longest prompt.
+    """
+    if config.max_model_len <= _GPU_PREFILL_TOKENS:
+        return {}
+    return {"max_num_batched_tokens": config.max_model_len}
+
+
 def _cpu_settings(config: RolloutConfig) -> dict[str, Any]:
     """What the CPU backend needs.
 
@@ -291,6 +327,12 @@ def _reload(worker: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: b
     kept = dict(features) if keep_vision else {}
     worker.reload_weights(weights_iterator=iter(weights))
     features.update(kept)
+
+
+def _reload_mapped(worker: Any, weights: MappedWeights, keep_vision: bool) -> None:
+    """Runs in each of vLLM's workers; copies, as on the CPU the model may keep what it is given."""
+    named = [(name, tensor.clone()) for name, tensor in weights.tensors().items()]
+    _reload(worker, named, keep_vision)
 
 
 def encoder_outputs(cache: Any) -> dict[str, torch.Tensor]:

@@ -74,7 +74,7 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     """
     check_engine(config)
     check_gpus(config)
-    set_up_torch(config.seed, config.trainer.threads)
+    set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
     rows = {key: Quarantine(config.data.max_bad_fraction) for key in ("train", "eval", "ptx")}
     sources, weights = load_mixture(config.data, rows["train"]) if train else ({}, {})
     with_eval = config.data.eval is not None or not train

@@ -52,7 +52,7 @@ class Stage:
     def room(self) -> float:
         """Bytes that the trainer may take of a GPU."""
         shares = self.command == "train" and not self.config.resources.distributed
-        return MEMORY * (1 - self.config.rollout.gpu_memory_utilization if shares else 1)
+        return MEMORY * (1 - self.config.gpu_memory_utilization if shares else 1)
 
     def estimate(self) -> Estimate:
         kind = "image"

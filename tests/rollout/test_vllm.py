@@ -19,11 +19,11 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.config import Config, LoraConfig, RolloutConfig, SamplingConfig
 from mmr1.data.record import read_records
-from mmr1.rollout.build import build_engine
+from mmr1.rollout.build import build_engine, build_vllm_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.prefetching import PrefetchingEngine
-from mmr1.rollout.vllm import encoder_outputs
+from mmr1.rollout.vllm import encoder_outputs, gpu_settings
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
@@ -113,6 +113,40 @@ def test_adapters_are_in_step_after_fifty_updates(parts, prompts, tiny_model):
     with pytest.raises(ParityError, match="differ by up to"):  # the adapters make a difference
         parity(adapted, prompts)
     assert gaps(parts, prompts) <= 1e-4
+
+
+@pytest.mark.slow
+def test_two_workers_of_one_engine_share_its_weights(
+    parts, prompts, tiny_model, tmp_path, monkeypatch
+):
+    """Tensor parallelism: each worker is a process, and on a CPU needs a core of its own."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two workers need two cores")
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", f"{first}|{second}")
+    family, _, media, _ = parts
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    config = Config(
+        model={"path": str(tiny_model), "dtype": "float32"},
+        rollout={"max_model_len": 128, "tensor_parallel_size": 2},
+        trainer={"threads": 1},
+    )
+    process = EngineProcess(build_vllm_engine, (config,), tmp_path / "engine.log", 1, 600)
+    own = (family, model, media, PrefetchingEngine(process, media))
+    try:
+        for version in (1, 2):
+            shake(model, 1e-2, torch.Generator().manual_seed(version))
+            process.load_weights(model.state_dict(), version)
+            assert gaps(own, prompts) <= 1e-4
+    finally:
+        process.close()
+    assert not list(Path("/dev/shm").glob("mmr1-weights-*"))
+
+
+def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
+    long = RolloutConfig(max_model_len=32768)
+    assert gpu_settings(long) == {"max_num_batched_tokens": 32768}
+    assert gpu_settings(RolloutConfig()) == {}  # vLLM's own defaults are larger
 
 
 def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_path):

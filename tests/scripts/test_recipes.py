@@ -54,7 +54,7 @@ def test_every_stage_fits_the_gpus_it_is_meant_for(model, most):
         result = stage.estimate()
         assert result.total("trainer") <= 0.9 * stage.room, stage.name
         weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
-        share = MEMORY * stage.config.rollout.gpu_memory_utilization
+        share = MEMORY * stage.config.gpu_memory_utilization
         assert weights <= 0.5 * share, stage.name  # the rest is for the KV cache
     meant = {str(path.relative_to(RECIPES)) for path in YAMLS if path.parent.name in NAMES}
     meant = {name for name in meant if not name.startswith("small_")}

@@ -6,19 +6,23 @@ shard of the policy and, with a KL term, of the reference.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mmr1.config import Config, ResourcesConfig
 from mmr1.trainer.distributed.engine_actor import Engine
-from mmr1.trainer.distributed.errors import WorkerLostError
+from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.rank_actor import Rank
 from mmr1.trainer.distributed.ray_calls import get, outcomes
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
-from mmr1.trainer.distributed.ray_policy import RayPolicy, RayReference
+from mmr1.trainer.distributed.ray_policy import PromptCost, RayPolicy, RayReference
+from mmr1.types import Prompt
+from mmr1.vision.build import family_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ def on_ray(config: Config) -> Iterator[Cluster]:
         else:
             join_cluster(resources.address)
     actors: list[Any] = []
+    begin = time.time()
     try:
         place = _placement(resources, config.rollout.tensor_parallel_size)
 
@@ -73,15 +78,54 @@ def on_ray(config: Config) -> Iterator[Cluster]:
         engines = [start(Engine, resources.ranks + i, config) for i in range(resources.engines)]
         address = get([ranks[0].open_rendezvous.remote()])[0]
         get([rank.build.remote(address) for rank in ranks] + [e.build.remote() for e in engines])
-        reference = RayReference(ranks) if config.algorithm.kl_coef else None
+        cost = _prompt_cost(config)
+        reference = RayReference(ranks, cost) if config.algorithm.kl_coef else None
         rollout = config.rollout
         rollouts = RayEngines(engines, replace, rollout.timeout_s, rollout.max_restarts)
-        yield Cluster(RayPolicy(ranks), reference, rollouts)
+        try:
+            yield Cluster(RayPolicy(ranks, cost), reference, rollouts)
+        except WorkerLostError as error:
+            raise hung_or_lost(error, Path(config.trainer.output_dir), begin) from error
     finally:
         for actor in actors:
             ray.kill(actor)
         if not joined:
             ray.shutdown()
+
+
+def hung_or_lost(error: WorkerLostError, folder: Path, begin: float) -> RuntimeError:
+    """Why a worker was lost: NCCL ends the process of a rank whose collective call hangs.
+
+    The rank has then written its stacks, and raises nothing.
+
+    Args:
+        folder: The run's, in which ranks write their stacks.
+        begin: Seconds since the epoch; older stacks are those of an earlier start.
+    """
+    written = [
+        path
+        for path in sorted(folder.glob("rank_*.stacks"))
+        if path.stat().st_size and path.stat().st_mtime >= begin
+    ]
+    if not written:
+        return error
+    return HungError(
+        "a collective call did not end within resources.collective_timeout_s, and a rank was ended "
+        f"for it. What the ranks were at is in {', '.join(map(str, written))}; --resume goes on "
+        f"from the last checkpoint. ({error})"
+    )
+
+
+def _prompt_cost(config: Config) -> PromptCost:
+    """As micro-batches count it, from the headers of the media: nothing is decoded here."""
+    family = family_of(config)
+    of_vision_token = 0.0 if config.model.freeze_vision_tower else config.trainer.vision_token_cost
+
+    def cost(prompt: Prompt) -> float:
+        vision = sum(family.media_tokens(medium) for medium in prompt.media)
+        return family.prompt_length(prompt) + of_vision_token * vision
+
+    return cost
 
 
 def _wait_for_room(actor: Any, timeout_s: float) -> None:

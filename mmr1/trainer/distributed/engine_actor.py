@@ -41,7 +41,7 @@ def build_engine_with_own_weights(config: Config) -> RolloutEngine:
     family = family_of(config)
     media = media_cache(family, config)
     if config.rollout.engine == "hf":
-        set_up_torch(config.seed, config.trainer.threads)
+        set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
         model = load_model(config.model).requires_grad_(False)
         return HfEngine(model, family, media, features=feature_cache(config))
     engine = build_vllm_engine(config)

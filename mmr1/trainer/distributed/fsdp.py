@@ -30,6 +30,7 @@ def join(
     rank: int,
     size: int,
     address: str,
+    own_address: str,
     timeout_s: float,
     shard: int | None = None,
     listener: socket.socket | None = None,
@@ -39,13 +40,13 @@ def join(
     A collective call that lasts longer than ``timeout_s`` fails on every rank. With ``shard`` the
     mesh has two dimensions (HSDP): copies of the model, and the ranks that share a copy. Rank 0
     gives the ``listener`` that is bound to ``address``: torch's own would be bound to every
-    interface.
+    interface. Gloo and NCCL use the interface that has ``own_address``, this machine's.
     """
     assert (listener is not None) == (rank == 0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     timeout = timedelta(seconds=timeout_s)
     host, _, port = address.rpartition(":")
-    _use_loopback_if(host)
+    _use_interface_of(own_address)
     store = dist.TCPStore(
         host,
         int(port),
@@ -66,12 +67,23 @@ def join(
     return init_device_mesh(device, (size // shard, shard), mesh_dim_names=("copy", "shard"))
 
 
-def _use_loopback_if(host: str) -> None:
-    """When the ranks meet on loopback, Gloo and NCCL listen there too."""
-    if ipaddress.ip_address(host).is_loopback:
-        addresses = psutil.net_if_addrs()
-        names = [name for name in addresses if any(a.address == host for a in addresses[name])]
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = names[0]
+def _use_interface_of(address: str) -> None:
+    """Let Gloo and NCCL use the network interface that has this address of this machine.
+
+    Gloo would take the address of the machine's name, which on Debian is 127.0.1.1, and NCCL the
+    first interface it finds. What the user has set stays, but for ranks that meet on loopback. An
+    address that no interface has, as behind a translating router, is left to them.
+    """
+    interfaces = psutil.net_if_addrs().items()
+    names = [name for name, own in interfaces if any(a.address == address for a in own)]
+    if not names:
+        return
+    # NCCL takes a name for the beginning of names, unless it follows a "=".
+    chosen = {"GLOO_SOCKET_IFNAME": names[0], "NCCL_SOCKET_IFNAME": f"={names[0]}"}
+    if ipaddress.ip_address(address).is_loopback:
+        os.environ.update(chosen)
+    for variable, name in chosen.items():
+        os.environ.setdefault(variable, name)
 
 
 # What the backends of torch.distributed write, in lower case.

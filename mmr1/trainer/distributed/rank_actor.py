@@ -48,9 +48,7 @@ class Rank:
 
     def open_rendezvous(self) -> str:
         """Listen where the ranks will meet; returns ``host:port`` on this rank's node."""
-        import ray
-
-        host = ray.util.get_node_ip_address()
+        host = _node_address()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family)
         return f"{host}:{self._listener.getsockname()[1]}"
@@ -59,11 +57,12 @@ class Rank:
         """Load the model and shard it; all ranks must call it together."""
         config, resources = self.config, self.config.resources
         size = resources.ranks
-        set_up_torch(config.seed, config.trainer.threads)
+        set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
         mesh = fsdp.join(
             self._rank,
             size,
             address,
+            _node_address(),
             resources.collective_timeout_s,
             resources.fsdp_size,
             self._listener,
@@ -130,3 +129,10 @@ class Rank:
             deque(weights.values(), maxlen=0)  # all ranks gather them
             return None
         return {name: tensor.detach().cpu() for name, tensor in weights.items()}
+
+
+def _node_address() -> str:
+    """The address by which Ray reaches this machine."""
+    import ray
+
+    return ray.util.get_node_ip_address()

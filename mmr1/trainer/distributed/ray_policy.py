@@ -1,6 +1,6 @@
 """Policy and reference on all ranks, behind the protocols of a single process.
 
-Each rank gets whole groups; the shares have about equal numbers of tokens.
+Each rank gets whole groups; the shares cost about the same, counted without what does not learn.
 """
 
 from __future__ import annotations
@@ -17,21 +17,25 @@ from mmr1.trainer.distributed.published_weights import PublishedWeights
 from mmr1.trainer.distributed.ray_calls import get
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.types import Experience, RolloutGroup, StepStats
+from mmr1.types import Experience, Prompt, RolloutGroup, StepStats
+
+PromptCost = Callable[[Prompt], float]
+"""Cost of a prompt in tokens of the language model, its media included."""
 
 
 class RayPolicy:
     """The policy on all ranks; a ``Policy``."""
 
-    def __init__(self, ranks: Sequence[Any]) -> None:
+    def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost) -> None:
         self._ranks = ranks
+        self._prompt_cost = prompt_cost
         self.version = 0
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return _logprobs(self._ranks, groups, of_reference=False)
+        return _logprobs(self._ranks, self._prompt_cost, groups, of_reference=False)
 
     def update(self, experience: Experience) -> StepStats:
-        shares = _shares_of_each_mini_batch(experience, len(self._ranks))
+        shares = shares_of_update(experience, self._prompt_cost, len(self._ranks))
         per_rank = [select_groups(experience, share) for share in shares]
         stats = get(
             [rank.update.remote(share) for rank, share in zip(self._ranks, per_rank, strict=True)]
@@ -65,11 +69,12 @@ class RayPolicy:
 class RayReference:
     """The reference policy on all ranks; a ``Reference``."""
 
-    def __init__(self, ranks: Sequence[Any]) -> None:
+    def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost) -> None:
         self._ranks = ranks
+        self._prompt_cost = prompt_cost
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return _logprobs(self._ranks, groups, of_reference=True)
+        return _logprobs(self._ranks, self._prompt_cost, groups, of_reference=True)
 
     def refresh(self, share: float = 1.0) -> None:
         get([rank.refresh_reference.remote(share) for rank in self._ranks])
@@ -102,11 +107,44 @@ def select_groups(experience: Experience, groups: Sequence[int]) -> Experience:
     return replace(experience, **{**tensors, **by_group})
 
 
+def shares_of_update(
+    experience: Experience, prompt_cost: PromptCost, ranks: int
+) -> list[list[int]]:
+    """Indices of each rank's groups: of every mini-batch a share about equal in cost.
+
+    Groups that do not learn are left out.
+    """
+    costs = _costs_of_learning(experience, prompt_cost)
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    for index in range(experience.mini_batches):
+        of_mini_batch = enumerate(experience.mini_batch_of)
+        members = [group for group, mine in of_mini_batch if mine == index and costs[group]]
+        parts = balanced([costs[group] for group in members], ranks)
+        for share, part in zip(shares, parts, strict=True):
+            share += [members[i] for i in part]
+    return shares
+
+
+def _costs_of_learning(experience: Experience, prompt_cost: PromptCost) -> list[float]:
+    """Of each group: its prompt and the completions that learn; 0 where none does."""
+    costs, start = [], 0
+    for scored in experience.groups:
+        lengths = torch.tensor([len(c.token_ids) for c in scored.group.completions])
+        rows = slice(start, start := start + len(lengths))
+        kept = lengths if experience.learning is None else lengths[experience.learning[rows]]
+        costs.append(prompt_cost(scored.group.prompt) + float(kept.sum()) if len(kept) else 0.0)
+    return costs
+
+
 def _logprobs(
-    ranks: Sequence[Any], groups: Sequence[RolloutGroup], of_reference: bool
+    ranks: Sequence[Any],
+    prompt_cost: PromptCost,
+    groups: Sequence[RolloutGroup],
+    of_reference: bool,
 ) -> torch.Tensor:
     """``[B, R]``: each rank scores its share of the groups."""
-    shares = _shares(groups, len(ranks))
+    costs = [prompt_cost(g.prompt) + sum(len(c.token_ids) for c in g.completions) for g in groups]
+    shares = balanced(costs, len(ranks))
     results = get(
         [
             rank.logprobs.remote([groups[i] for i in share], of_reference)
@@ -122,20 +160,3 @@ def _logprobs(
         rows = [row for i in share for row in rows_of[i]]
         logprobs[rows, : result.shape[1]] = result
     return logprobs
-
-
-def _shares_of_each_mini_batch(experience: Experience, ranks: int) -> list[list[int]]:
-    """Group indices of each rank: of every mini-batch a share about equal in tokens."""
-    shares: list[list[int]] = [[] for _ in range(ranks)]
-    for index in range(experience.mini_batches):
-        members = [g for g, mine in enumerate(experience.mini_batch_of) if mine == index]
-        parts = _shares([experience.groups[g].group for g in members], ranks)
-        for share, part in zip(shares, parts, strict=True):
-            share += [members[i] for i in part]
-    return shares
-
-
-def _shares(groups: Sequence[RolloutGroup], ranks: int) -> list[list[int]]:
-    """Group indices of each rank, about equal in tokens."""
-    costs = [len(g.prompt.token_ids) + sum(len(c.token_ids) for c in g.completions) for g in groups]
-    return balanced(costs, ranks)

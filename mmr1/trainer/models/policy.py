@@ -141,7 +141,7 @@ class LocalPolicy:
         return [
             (
                 replace(experience, demonstrations=experience.demonstrations[index::count]),
-                self._packed_model.batches(groups, self._learning(experience, index)),
+                self._packed_model.batches(groups, _learning(experience, index)),
             )
             for index in range(count)
         ]
@@ -224,19 +224,11 @@ class LocalPolicy:
             **self._algorithm.metrics(inputs),
         }
 
-    def _learning(self, experience: Experience, index: int) -> torch.Tensor:
-        """``[B]`` bool: the sequences of mini-batch ``index`` whose gradient can be other than 0.
 
-        At least one group, so that every step has an entropy and a log-prob gap to log.
-        """
-        members = rows_of(experience.groups, experience.mini_batch_of, index)
-        if not self._algorithm.needs_signal:
-            return members
-        has_signal = members & experience.advantages.ne(0).any(dim=1)
-        if members.any() and not has_signal.any():
-            first = experience.mini_batch_of.index(index)
-            return rows_of(experience.groups, range(len(experience.groups)), first)
-        return has_signal
+def _learning(experience: Experience, index: int) -> torch.Tensor:
+    """``[B]`` bool: the sequences of mini-batch ``index`` whose gradient can be other than 0."""
+    members = rows_of(experience.groups, experience.mini_batch_of, index)
+    return members if experience.learning is None else members & experience.learning
 
 
 def averaged(steps: Sequence[StepStats]) -> StepStats:
@@ -259,10 +251,11 @@ def _select_rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor)
     """The given sequences of a batch, as wide as ``like`` ``[b, R]`` and on its device."""
 
     def cut(value: Any) -> Any:
-        is_tensor = isinstance(value, torch.Tensor)
-        return (
-            value[rows, : like.shape[1]].to(like.device, non_blocking=True) if is_tensor else value
-        )
+        if not isinstance(value, torch.Tensor):
+            return value
+        of_rows = value[rows]
+        cut_rows = of_rows[:, : like.shape[1]] if of_rows.dim() > 1 else of_rows
+        return cut_rows.to(like.device, non_blocking=True)
 
     return replace(
         experience, **{f.name: cut(getattr(experience, f.name)) for f in fields(experience)}

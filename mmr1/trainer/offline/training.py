@@ -99,7 +99,7 @@ def load_training_records(
     """
     check_directory(config, resume=resume)
     check_trackers(config.trainer.trackers)
-    set_up_torch(config.seed, config.trainer.threads)
+    set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
     quarantine = Quarantine(config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)
     for sample in chain.from_iterable(sources.values()):

@@ -93,12 +93,13 @@ def build_experience(
     scopes = steps if config.loss_agg_scope == "mini-batch" else (0,) * len(scored)
     if critic is not None:
         inputs = replace(inputs, values=critic.values(groups) * counted)
+    advantages = algorithm.advantages(inputs) * mask
     return Experience(
         groups=tuple(scored),
         completion_ids=pad_sequence(completion_ids, batch_first=True),
         completion_mask=mask,
         rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
-        advantages=algorithm.advantages(inputs) * mask,
+        advantages=advantages,
         loss_weights=_loss_weights(scored, mask, scopes, algorithm.loss_agg_mode, max_tokens),
         mini_batches=max(steps) + 1,
         mini_batch_of=steps,
@@ -106,6 +107,7 @@ def build_experience(
         ref_logprobs=ref_logprobs,
         values=inputs.values,
         returns=None if algorithm.returns is None else algorithm.returns(inputs),
+        learning=_learning(advantages, scored, steps) if algorithm.needs_signal else None,
         kl_coef=coefficients.kl,
         entropy_coef=coefficients.entropy,
     )
@@ -124,6 +126,21 @@ def _loss_weights(
         rows = rows_of(scored, scopes, scope)
         weights[rows] = token_weights(mask[rows], loss_agg_mode, max_tokens)
     return weights
+
+
+def _learning(
+    advantages: torch.Tensor, scored: Sequence[ScoredGroup], steps: Sequence[int]
+) -> torch.Tensor:
+    """``[B]`` bool: the sequences with an advantage.
+
+    Of a mini-batch without any the first group, so that every step has an entropy and a log-prob
+    gap to log.
+    """
+    has_signal = advantages.ne(0).any(dim=1)
+    for step in set(steps):
+        if not has_signal[rows_of(scored, steps, step)].any():
+            has_signal |= rows_of(scored, range(len(scored)), steps.index(step))
+    return has_signal
 
 
 def reward_matrix(rows: Sequence[Sequence[Reward]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -25,7 +25,7 @@ from mmr1.rollout.engine import Request
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
-from mmr1.trainer.distributed.ray_policy import select_groups
+from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.train import run_training
@@ -222,6 +222,22 @@ def test_selected_groups_of_an_experience_keep_their_rows():
     assert torch.equal(selected.loss_weights, batch.loss_weights[rows])
     assert selected.old_logprobs is None
     assert np.isclose(float(batch.loss_weights.sum()), 1.0)
+
+
+def test_the_ranks_have_about_the_same_work_left_when_groups_without_signal_are_dropped():
+    """16 groups of 8 for each of 8 ranks; half of them have equal rewards and are not learnt."""
+    rng = np.random.default_rng(0)
+    groups = [
+        scored(rng.integers(100, 1000, 8).tolist(), rng.integers(0, 2, 8) * float(i % 2))
+        for i in range(128)
+    ]
+    batch = experience_of(groups, AlgorithmConfig())
+    assert batch.learning is not None
+    tokens = batch.completion_mask.sum(1) * batch.learning
+    shares = shares_of_update(batch, lambda prompt: 500.0, 8)
+    work = [sum(500 + int(tokens[8 * g : 8 * g + 8].sum()) for g in share) for share in shares]
+    assert max(work) / np.mean(work) < 1.05
+    assert sorted(g for share in shares for g in share) == list(range(1, 128, 2))
 
 
 def command_for(run: Config, folder: Path) -> list[str]:

@@ -15,7 +15,7 @@ from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.distributed.ray_policy import _shares_of_each_mini_batch, select_groups
+from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from tests.trainer.conftest import REWARDS
@@ -160,8 +160,8 @@ def test_the_critic_has_mini_batches_of_its_own(parts):
 def test_every_rank_gets_a_share_of_every_mini_batch(parts, ranks):
     config = AlgorithmConfig(**TWO_AND_ONE)
     own, _ = policy(parts, config)
-    batch = experience(parts, config, own)
-    shares = _shares_of_each_mini_batch(batch, ranks)
+    batch = replace(experience(parts, config, own), learning=None)
+    shares = shares_of_update(batch, lambda prompt: 1.0, ranks)
     assert sorted(g for share in shares for g in share) == [0, 1, 2]
     assert sum(bool({0, 1} & set(share)) for share in shares) == 2
     for share in shares:
