@@ -219,6 +219,12 @@ def doctor(
         int | None, typer.Option(help="Tokens per prompt; default: measured on data.train")
     ] = None,
     vision_tokens: Annotated[int, typer.Option(help="Vision tokens per prompt")] = 0,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="With --estimate: how to split so many GPUs into ranks and engines"
+        ),
+    ] = None,
 ) -> None:
     """Check this machine and the environment, with a remedy for each problem."""
     if estimate is None:
@@ -232,7 +238,7 @@ def doctor(
     load = None
     if prompt_tokens is not None:
         load = Load(prompt_tokens, vision_tokens, config.rollout.sampling.max_tokens)
-    raise typer.Exit(0 if run_estimate(config, memory, load) else 1)
+    raise typer.Exit(0 if run_estimate(config, memory, load, gpus) else 1)
 
 
 @model_app.command("new")

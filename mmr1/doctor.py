@@ -217,8 +217,13 @@ def _training() -> Check:
     return Check("training", outcome)
 
 
-def run_estimate(config: Config, memory_gib: float | None, load: Load | None) -> bool:
-    """Print the memory that a run needs of each device, and advice; True if it fits."""
+def run_estimate(
+    config: Config, memory_gib: float | None, load: Load | None, gpus: int | None = None
+) -> bool:
+    """Print the memory that a run needs of each device, and advice; True if it fits.
+
+    With ``gpus``, also how to split so many into ranks and engines.
+    """
     from rich.table import Table
 
     from mmr1.estimate import GIB, estimate, rows
@@ -238,7 +243,37 @@ def run_estimate(config: Config, memory_gib: float | None, load: Load | None) ->
     )
     for line in needs.advice:
         console.print(f"it will not fit -> {line}", soft_wrap=True)
+    if gpus is not None:
+        for line in split_lines(config, load, gpus, memory):
+            console.print(line, soft_wrap=True)
     return not needs.advice
+
+
+def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterator[str]:
+    """The best split of the GPUs with rollouts in turn, and with rollouts one step ahead."""
+    from mmr1.estimate import GIB, read_shapes, trainer_bytes
+    from mmr1.gpu_split import Step, best_split
+
+    shapes, rollout = read_shapes(config), config.rollout
+    step = Step(
+        shapes.model, shapes.weights, shapes.vocabulary, rollout.batch_size, rollout.n, load
+    )
+
+    def fits(ranks: int) -> bool:
+        return trainer_bytes(config, shapes, load, ranks) <= memory
+
+    for ahead in (False, True):
+        best = best_split(step, gpus, rollout.tensor_parallel_size, ahead, fits)
+        mode = f"rollout.max_off_policy_steps={int(ahead)}"
+        if best is None:
+            yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
+            continue
+        yield (
+            f"{mode}: resources.ranks={best.ranks} resources.engines={best.engines}, a step of "
+            f"{best.step_s:.1f} s (rollout {best.rollout_s:.1f}, update {best.update_s:.1f}, "
+            f"weights {best.publish_s + best.load_s:.1f}), GPUs busy {best.busy:.0%}"
+        )
+    yield "seconds are calculated for H100 GPUs, not measured"
 
 
 def measured_load(config: Config, samples: int = 500) -> Load:

@@ -80,6 +80,13 @@ def estimate(config: Config, load: Load, memory: float | None = None) -> Estimat
     )
 
 
+def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> float:
+    """Bytes of one of so many ranks."""
+    resources = config.resources.model_copy(update={"ranks": ranks})
+    with_ranks = config.model_copy(update={"resources": resources})
+    return sum(item.bytes for item in _trainer(with_ranks, shapes, load))
+
+
 @dataclass(frozen=True, slots=True)
 class Shapes:
     """Numbers of elements of a model's weights, and the sizes of its layers."""
@@ -88,6 +95,7 @@ class Shapes:
     trained: int
     outside_layers: int
     model: ModelShape
+    vocabulary: int
 
 
 def read_shapes(config: Config) -> Shapes:
@@ -110,7 +118,8 @@ def read_shapes(config: Config) -> Shapes:
     if config.model.lora is not None:
         model = add_adapters(model, config.model.lora, config.model.freeze_vision_tower)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return Shapes(weights, trained, weights - layered, architecture.shape(hf))
+    vocabulary = hf.get_text_config().vocab_size
+    return Shapes(weights, trained, weights - layered, architecture.shape(hf), vocabulary)
 
 
 def activation_elements(model: ModelShape) -> tuple[float, float]:

@@ -11,13 +11,17 @@ say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: FAILED: %s\n' "$*" >&2; exit 1; }
 
 venv=.venv
-need_gib=8
 log=$venv/setup.log
 
 if [ -n "${MMR1_STACK:-}" ]; then stack=$MMR1_STACK
 elif nvidia-smi -L >/dev/null 2>&1; then stack=cuda
 else stack=cpu; fi
-case "$stack" in cpu|cuda) ;; *) fail "MMR1_STACK is '$stack'; it can be cpu or cuda." ;; esac
+# The CUDA libraries, torch's and vLLM's kernels, and the archives that pip unpacks. Not measured.
+case "$stack" in
+    cpu) need_gib=8 ;;
+    cuda) need_gib=30 ;;
+    *) fail "MMR1_STACK is '$stack'; it can be cpu or cuda." ;;
+esac
 
 stamp=$(cat pyproject.toml scripts/setup_env.sh scripts/env/*.py | cksum | cut -d' ' -f1)-$stack
 if [ -f "$venv/.stamp" ] && [ "$(cat "$venv/.stamp")" = "$stamp" ]; then
@@ -38,7 +42,7 @@ find_python() {
 python=$(find_python) || fail "Python 3.11 or newer is needed; python3 is $(python3 --version 2>&1 || echo missing). Install one and run again with PYTHON=/path/to/python3.11."
 
 free_gib=$(df -Pk . | awk 'NR==2 {print int($4 / 1048576)}')
-[ "$free_gib" -ge "$need_gib" ] || fail "$free_gib GiB free here and $need_gib GiB are needed. Free some space, or clone onto a larger disk."
+[ "$free_gib" -ge "$need_gib" ] || fail "$free_gib GiB free here and $need_gib GiB are needed for the $stack stack. Free some space, or clone onto a larger disk."
 
 pip_install() {
     local what=$1; shift

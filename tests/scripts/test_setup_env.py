@@ -25,13 +25,13 @@ def run(clone: Path, tmp_path: Path):
     programs = tmp_path / "bin"
     programs.mkdir()
 
-    def run_with(**replaced: str) -> tuple[int, str, str]:
+    def run_with(stack: str = "cpu", **replaced: str) -> tuple[int, str, str]:
         for name, script in replaced.items():
             (programs / name).write_text(f"#!/bin/sh\n{script}\n")
             (programs / name).chmod(0o755)
         done = subprocess.run(
             ["bash", str(clone / "scripts/setup_env.sh")],
-            env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path), "MMR1_STACK": "cpu"},
+            env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path), "MMR1_STACK": stack},
             capture_output=True,
             text=True,
             timeout=60,
@@ -61,11 +61,12 @@ def test_python_too_old(run, clone):
     assert not (clone / ".venv").exists()
 
 
-def test_no_disk(run):
-    df = "printf 'h\\nfs 1 1 1048576 1%% /\\n'"
-    code, _, message = run(python3="exit 0", df=df)
+@pytest.mark.parametrize(("stack", "free", "needed"), [("cpu", 1, 8), ("cuda", 20, 30)])
+def test_no_disk(run, stack, free, needed):
+    df = f"printf 'h\\nfs 1 1 {free * 2**20} 1%% /\\n'"
+    code, _, message = run(stack, python3="exit 0", df=df)
     assert code == 1
-    assert "1 GiB free here and 8 GiB are needed" in message
+    assert f"{free} GiB free here and {needed} GiB are needed for the {stack} stack" in message
 
 
 def test_index_unreachable(run):

@@ -1,0 +1,184 @@
+"""How to split GPUs into ranks and rollout engines: a calculation from shapes, not a measurement.
+
+It describes the system as it is built: an engine has GPUs of its own, ranks hold shards, weights go
+through main memory, and rollouts are sampled in turn with the updates or one step ahead of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mmr1.estimate import Load
+from mmr1.vision.families.family import ModelShape, StackShape
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """An H100 SXM node: its vendor's figures, and the shares of them assumed to be reached."""
+
+    flops: float = 989e12
+    utilisation: float = 0.35
+    memory_bandwidth: float = 3.35e12
+    bandwidth_reached: float = 0.6
+    inside_node: float = 450e9  # bytes per second and GPU, NVLink, one direction
+    between_nodes: float = 50e9  # 400 Gbit/s a GPU
+    host: float = 5e9  # bytes per second of a copy between a GPU and pageable memory
+    gpus_per_node: int = 8
+
+    @property
+    def compute(self) -> float:
+        return self.flops * self.utilisation
+
+    @property
+    def reading(self) -> float:
+        return self.memory_bandwidth * self.bandwidth_reached
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a training step has to do.
+
+    Attributes:
+        groups: Prompts.
+        n: Completions of each.
+        load: Tokens of a prompt and a completion.
+        weights: Parameters of the model.
+        vocabulary: Tokens that the head tells apart.
+    """
+
+    model: ModelShape
+    weights: float
+    vocabulary: int
+    groups: int
+    n: int
+    load: Load
+
+    @property
+    def prompt_flops(self) -> float:
+        """FLOPs of a prompt's forward, its media included."""
+        tower = self.model.tower
+        vision = 0.0 if tower is None else _row_flops(tower) * tower.layers * tower.rows_per_token
+        language = self.model.language
+        text = language.layers * (
+            self.load.prompt * _row_flops(language) + 2 * language.queries * self.load.prompt**2
+        )
+        return text + self.load.vision * vision
+
+    @property
+    def group_flops(self) -> float:
+        """FLOPs of forward and backward of a group, its prompt once."""
+        language, tokens = self.model.language, self.n * self.load.completion
+        attended = self.load.prompt + self.load.completion / 2
+        completions = (
+            tokens * language.layers * (_row_flops(language) + 4 * language.queries * attended)
+            + tokens * 2 * language.hidden * self.vocabulary
+        )
+        return 3 * (self.prompt_flops + completions)
+
+    @property
+    def cache_bytes(self) -> float:
+        """Keys and values that each decoding step of all completions reads, in bfloat16."""
+        language = self.model.language
+        held = self.load.prompt + self.load.completion / 2
+        return self.groups * self.n * held * 2 * 2 * language.layers * language.keys
+
+
+def _row_flops(stack: StackShape) -> float:
+    """FLOPs of the matrices of a layer, for one of its rows."""
+    attention = stack.hidden * (2 * stack.queries + 2 * stack.keys)
+    return 2 * (attention + (3 if stack.gated else 2) * stack.hidden * stack.intermediate)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """So many ranks and engines, and what a step takes with them.
+
+    Attributes:
+        ahead: Rollouts are sampled one step ahead (``rollout.max_off_policy_steps=1``).
+        rollout_s, update_s: Seconds of a step's parts.
+        publish_s: Seconds until rank 0 has the weights in the object store; the ranks wait.
+        load_s: Seconds until the engines have read them; the engines wait.
+        gpus: Of ranks and engines together.
+    """
+
+    ranks: int
+    engines: int
+    ahead: bool
+    rollout_s: float
+    update_s: float
+    publish_s: float
+    load_s: float
+    gpus: int
+
+    @property
+    def step_s(self) -> float:
+        learning, sampling = self.update_s + self.publish_s, self.rollout_s + self.load_s
+        return max(learning, sampling) if self.ahead else learning + sampling
+
+    @property
+    def busy(self) -> float:
+        """Share of the GPUs' time in rollouts and updates."""
+        worked = (self.gpus - self.ranks) * self.rollout_s + self.ranks * self.update_s
+        return worked / (self.gpus * self.step_s)
+
+
+def split(
+    step: Step, ranks: int, engines: int, engine_gpus: int, ahead: bool, machine: Machine
+) -> Split:
+    """Seconds and busy share of one split."""
+    gpus, size = ranks + engines * engine_gpus, 2 * step.weights
+    away = size / machine.between_nodes if gpus > machine.gpus_per_node else 0.0
+    return Split(
+        ranks,
+        engines,
+        ahead,
+        rollout_s=rollout_seconds(step, engines, engine_gpus, machine),
+        update_s=update_seconds(step, ranks, machine),
+        publish_s=2 * size / machine.host,  # out of the GPU, and into the store
+        load_s=size / machine.host + away,
+        gpus=gpus,
+    )
+
+
+def best_split(
+    step: Step,
+    gpus: int,
+    engine_gpus: int,
+    ahead: bool,
+    fits: Callable[[int], bool] = lambda ranks: True,
+    machine: Machine | None = None,
+) -> Split | None:
+    """The split with the shortest step; None where none fits.
+
+    Args:
+        engine_gpus: GPUs of one engine.
+        ahead: Rollouts one step ahead of the updates.
+        fits: Has each of so many ranks enough memory?
+    """
+    machine = machine or Machine()
+    choices = [
+        split(step, gpus - engines * engine_gpus, engines, engine_gpus, ahead, machine)
+        for engines in range(1, (gpus - 1) // engine_gpus + 1)
+        if fits(gpus - engines * engine_gpus)
+    ]
+    return min(choices, key=lambda choice: choice.step_s, default=None)
+
+
+def rollout_seconds(step: Step, engines: int, engine_gpus: int, machine: Machine) -> float:
+    """Decoding is bound by memory: each token step reads the weights and all KV caches."""
+    prefill = step.groups * step.prompt_flops / (engines * engine_gpus * machine.compute)
+    read = 2 * step.weights + step.cache_bytes / engines
+    return prefill + step.load.completion * read / (engine_gpus * machine.reading)
+
+
+def update_seconds(step: Step, ranks: int, machine: Machine) -> float:
+    """A group is a micro-batch. Each gathers bfloat16 weights twice and scatters float32 gradients.
+
+    Computation and communication overlap.
+    """
+    of_rank = -(-step.groups // ranks)  # whole groups
+    compute = of_rank * step.group_flops / machine.compute
+    link = machine.inside_node if ranks <= machine.gpus_per_node else machine.between_nodes
+    moved = of_rank * (2 + 2 + 4) * step.weights * (1 - 1 / ranks) / link
+    return max(compute, moved)
