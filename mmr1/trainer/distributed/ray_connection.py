@@ -30,7 +30,13 @@ def start_local_cluster(workers: int) -> None:
     # Ray only counts cores; it does not bind actors to them. So a laptop may run more actors.
     cores = max(os.cpu_count() or 1, workers)
     with _loopback_allowed():
-        ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", num_cpus=cores, **_OPTIONS)
+        ray.init(
+            address="local",  # even if another cluster runs on this machine
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            num_cpus=cores,
+            **_OPTIONS,
+        )
     if (address := ray.util.get_node_ip_address()) not in LOOPBACK:
         ray.shutdown()
         raise ValueError(
