@@ -11,9 +11,10 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from mmr1.config import Config
 from mmr1.estimate import GIB, Load, activation_elements, estimate, read_shapes
 from mmr1.trainer.forward.packed import packed_scores
-from mmr1.vision.families.loading import architecture_of
+from mmr1.vision.families.loading import architecture_named, architecture_of
 from mmr1.vision.families.tiny import new_model
 from tests.trainer.tiny_groups import group, image
+from tests.vision.families.tiny_family import FAMILIES
 
 # Shapes of Qwen2.5-VL-3B as published.
 THREE_B = {
@@ -62,6 +63,19 @@ def test_activations_are_what_autograd_keeps(twenty_m, dtype, n):
     tokens = sum(len(g.prompt_ids) + 64 * n for g in groups)
     vision = sum(m.tokens for g in groups for m in g.media)
     expected = dtype.itemsize * (of_token * tokens + of_vision_token * vision)
+    assert kept_bytes(model, groups) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n != "qwen2_5_vl"])
+def test_each_family_knows_its_layers(name, tmp_path):
+    new_model(tmp_path / name, "20m", family=name)
+    architecture, tiny = architecture_named(name), FAMILIES[name]
+    model = architecture.auto_class.from_pretrained(tmp_path / name, dtype=torch.float32)
+    media = [tiny.image(280, 280, seed) for seed in range(2)] if tiny.sees else []
+    groups = [tiny.group(media[i : i + 1], 20, [64] * 8, i) for i in range(2)]
+    of_token, of_vision_token = activation_elements(architecture.shape(model.config))
+    tokens = sum(len(g.prompt_ids) + 64 * 8 for g in groups)
+    expected = 4 * (of_token * tokens + of_vision_token * sum(m.tokens for m in media))
     assert kept_bytes(model, groups) == pytest.approx(expected, rel=0.1)
 
 

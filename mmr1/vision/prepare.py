@@ -26,6 +26,7 @@ class PreparedMedia:
         seconds_per_grid: Seconds between two temporal positions (video only).
         digest: Identity of the medium; equal digests have equal patches.
         patch_size: Side of a patch in pixels.
+        times: Seconds from the beginning of the video to each temporal patch (video only).
     """
 
     kind: Literal["image", "video"]
@@ -35,6 +36,7 @@ class PreparedMedia:
     seconds_per_grid: float | None
     digest: str
     patch_size: int = 14
+    times: tuple[float, ...] = ()
 
     @property
     def pixels(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
@@ -107,13 +107,33 @@ def sampled_grid(ref: MediaRef, budget: VideoBudget) -> tuple[int, int, int]:
     header = probe_video(ref)
     budget = budget.of(ref.options)
     try:
-        if ref.path is not None and ref.path.name.endswith(".frames.json"):
-            count = header.frames + (-header.frames) % budget.temporal
-        else:
-            count = len(sampled_indices(header, budget, ref.options))
+        count = len(_indices(ref, header, budget))
         return video_grid(header.width, header.height, count, budget)
     except ValueError as error:
         raise ValueError(f"{ref}: {error}") from error
+
+
+def sampled_times(ref: MediaRef, budget: VideoBudget) -> list[float]:
+    """Seconds from its first frame to each sampled frame of a video, without decoding it."""
+    header = probe_video(ref)
+    try:
+        indices = _indices(ref, header, budget.of(ref.options))
+    except ValueError as error:
+        raise ValueError(f"{ref}: {error}") from error
+    return [index / header.fps for index in indices]
+
+
+def _indices(ref: MediaRef, header: VideoHeader, budget: VideoBudget) -> list[int]:
+    """Which frames are taken; all of a list of frames, whose last may be shown twice."""
+    if ref.path is not None and ref.path.name.endswith(".frames.json"):
+        indices = list(range(header.frames))
+        return indices + indices[-1:] * (-len(indices) % budget.temporal)
+    return sampled_indices(header, budget, ref.options)
+
+
+def patch_times(times: Sequence[float], temporal: int) -> list[float]:
+    """The time of each temporal patch: halfway between its first and its last frame."""
+    return [(times[i] + times[i + temporal - 1]) / 2 for i in range(0, len(times), temporal)]
 
 
 class _Decoder:

@@ -11,17 +11,14 @@ import pytest
 
 from mmr1.vision.families.loading import (
     architecture_named,
-    architecture_of,
     find_architecture,
     load_family,
-    model_parts,
 )
-from mmr1.vision.families.placeholders import repeat_placeholders, repeated_spans
+from mmr1.vision.families.placeholders import expand_placeholders, expanded_spans
 from mmr1.vision.families.registry import FAMILIES
 from mmr1.vision.families.tiny import new_model
 from tests.paths import REPOSITORY
 from tests.trainer.tiny_groups import image, video
-from tests.trainer.tiny_groups import new_model as loaded_model
 
 PACKAGE = "mmr1.vision.families"
 FOLDER = REPOSITORY / "mmr1/vision/families"
@@ -112,31 +109,15 @@ def test_the_command_line_makes_a_model_of_a_named_family(mmr1, tmp_path):
     assert (code, "unknown model family 'qwen'" in message) == (2, True)
 
 
-def test_parts_hold_every_weight_once():
-    """What is frozen, sharded and counted by parts must be the whole model."""
-    model = loaded_model()
-    parts = model_parts(model)
-    tower = [*parts.tower_blocks, *parts.tower_mergers, parts.tower.patch_embed]
-    assert weights(*tower) == weights(parts.tower)
-    text = [*parts.layers, parts.embed_tokens, parts.language_model.norm]
-    assert weights(*text) == weights(parts.language_model)
-    assert weights(parts.tower, parts.language_model, parts.lm_head) == weights(model)
-    assert architecture_of(model).position_rows == 3
-
-
-def weights(*modules) -> list[int]:
-    return sorted(id(p) for module in modules for p in module.parameters())
-
-
-def test_spans_are_where_the_placeholders_are_repeated():
+def test_spans_are_where_the_placeholders_are_expanded():
     kinds = {1: "image", 2: "video"}
     media = [image(56, 84, 0), video(4, 56, 56, 1), image(56, 56, 2)]
     ids = [9, 1, 8, 2, 1, 7]
-    expanded = repeat_placeholders(kinds, ids, media)
-    spans = repeated_spans(kinds, ids, media)
+    expanded = expand_placeholders(kinds, ids, media)
+    spans = expanded_spans(kinds, ids, media)
     assert [length for _, length in spans] == [medium.tokens for medium in media] == [6, 8, 4]
     for (start, length), placeholder in zip(spans, (1, 2, 1), strict=True):
         assert expanded[start : start + length] == [placeholder] * length
     assert [i for i in expanded if i not in kinds] == [9, 8, 7]
     with pytest.raises(ValueError, match=r"placeholders for .*'image', 'image'.*media are"):
-        repeat_placeholders(kinds, [1, 1], media[:2])
+        expand_placeholders(kinds, [1, 1], media[:2])

@@ -9,8 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForImageTextToText
 
 from mmr1.vision import tower_attention
-from mmr1.vision.families.qwen2_5_vl.tower import run_tower
+from mmr1.vision.families.qwen_vl.tower import run_tower
 from mmr1.vision.prepare import PreparedMedia
+from tests.vision.families.tiny_family import FAMILIES
 
 # Patches of images with whole windows and parts of some, and of a video: windows are 8 x 8.
 GRIDS = [(1, 20, 20), (1, 8, 12), (2, 16, 8), (1, 2, 2)]
@@ -99,6 +100,32 @@ def test_the_same_features_and_gradients_in_fewer_calls(tower, media, checkpoint
     assert calls >= 9 * layers / 2  # half of the layers have windows, 9 of them the first image
     assert forward <= 4 * layers
     assert total <= (3 if checkpointing else 2) * forward
+
+
+@pytest.mark.usefixtures("as_on_gpu")
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen3_vl"])
+def test_towers_without_windows(name):
+    """One call a layer, and the features of inner layers beside those of the last."""
+    tiny = FAMILIES[name]
+    tower = tiny.model().model.visual
+    media = [tiny.image(160, 96), tiny.video(20, 96, 64), tiny.image(64, 64, 3)]
+    rows = []
+    for medium in media:
+        out = tower(medium.patches, grid_thw=torch.tensor([medium.grid]))
+        inner = getattr(out, "deepstack_features", [])
+        rows.append(torch.cat([out.pooler_output, *inner], dim=-1))
+    expected = torch.cat(rows)
+    expected.square().sum().backward()
+    wanted = {n: p.grad.clone() for n, p in tower.named_parameters()}
+    tower.zero_grad()
+    with Calls() as calls:
+        got = torch.cat(run_tower(tower, media))
+    assert calls.attention <= 2 * len(tower.blocks)  # images and frames of two sizes
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    got.square().sum().backward()
+    for parameter, gradient in zip(tower.parameters(), wanted.values(), strict=True):
+        scale = float(gradient.abs().max())
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-5 * scale, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("as_on_gpu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import torch
 
@@ -10,27 +10,25 @@ from mmr1.vision.prepare import PreparedMedia
 
 
 def mrope_positions(
-    prompt_ids: Sequence[int],
-    media: Sequence[PreparedMedia],
-    placeholder_ids: Collection[int],
-    tokens_per_second: float,
+    prompt_ids: Sequence[int], grids: Iterable[torch.Tensor], placeholder_ids: Collection[int]
 ) -> torch.Tensor:
     """Positions of an expanded prompt: ``[3, P]`` int64.
 
-    Text advances all rows together. A medium spans its grid from the next free position on, and
-    what follows starts after the largest position of any row, as in the Qwen2.5-VL release and in
-    vLLM. (transformers 5 steps over the larger *spatial* side only, which differs for videos that
-    last longer than they are wide; positions are therefore always passed to the model.)
+    Text advances all rows together. A run of placeholders spans its grid from the next free
+    position on, and what follows starts after the largest position of any row, as in the releases
+    of Qwen2-VL and Qwen2.5-VL and in vLLM. (transformers 5 steps over the larger *spatial* side
+    only, which differs for videos that last longer than they are wide; positions are therefore
+    always passed to the model.)
 
     Args:
-        tokens_per_second: Temporal positions per second of video.
+        grids: ``[3, tokens]`` positions from 0 of each run of placeholders.
     """
     runs: list[torch.Tensor] = []
-    remaining = iter(media)
+    remaining = iter(grids)
     start, index = 0, 0
     while index < len(prompt_ids):
         if prompt_ids[index] in placeholder_ids:
-            run = _grid_positions(next(remaining), tokens_per_second) + start
+            run = next(remaining) + start
         else:
             length = _text_run(prompt_ids, index, placeholder_ids)
             run = (start + torch.arange(length)).expand(3, -1)
@@ -40,19 +38,19 @@ def mrope_positions(
     return torch.cat(runs, dim=1) if runs else torch.zeros(3, 0, dtype=torch.int64)
 
 
+def grid_positions(
+    medium: PreparedMedia, frames: int, positions_per_frame: float = 1.0
+) -> torch.Tensor:
+    """``[3, tokens]``, from 0, of so many temporal patches of a medium."""
+    _, h, w = medium.grid
+    time = (torch.arange(frames, dtype=torch.float64) * positions_per_frame).long()
+    axes = (time, torch.arange(h // medium.merge), torch.arange(w // medium.merge))
+    return torch.stack(torch.meshgrid(*axes, indexing="ij")).reshape(3, -1)
+
+
 def _text_run(prompt_ids: Sequence[int], start: int, placeholder_ids: Collection[int]) -> int:
     """Number of text tokens from ``start`` to the next placeholder or the end."""
     end = start
     while end < len(prompt_ids) and prompt_ids[end] not in placeholder_ids:
         end += 1
     return end - start
-
-
-def _grid_positions(medium: PreparedMedia, tokens_per_second: float) -> torch.Tensor:
-    t, h, w = medium.grid
-    per_frame = 1.0
-    if medium.seconds_per_grid is not None:
-        per_frame = medium.seconds_per_grid * tokens_per_second
-    time = (torch.arange(t) * per_frame).long()
-    axes = (time, torch.arange(h // medium.merge), torch.arange(w // medium.merge))
-    return torch.stack(torch.meshgrid(*axes, indexing="ij")).reshape(3, -1)

@@ -1,17 +1,28 @@
-"""Placeholders of media in a prompt, for families that repeat one token per vision token."""
+"""Placeholders of media in a prompt, and the tokens that take their place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mmr1.vision.families.family import Kind
 from mmr1.vision.prepare import PreparedMedia
 
+Expansion = Callable[[int, PreparedMedia], list[int]]
+"""What takes the place of a placeholder: by its token id and its medium."""
 
-def repeat_placeholders(
-    kinds: Mapping[int, Kind], token_ids: Sequence[int], media: Sequence[PreparedMedia]
+
+def repeated(placeholder: int, medium: PreparedMedia) -> list[int]:
+    """The placeholder as often as its medium has merged tokens: an ``Expansion``."""
+    return [placeholder] * medium.tokens
+
+
+def expand_placeholders(
+    kinds: Mapping[int, Kind],
+    token_ids: Sequence[int],
+    media: Sequence[PreparedMedia],
+    expansion: Expansion = repeated,
 ) -> list[int]:
-    """Repeat each placeholder as often as its medium has merged tokens.
+    """Each placeholder replaced by what its medium expands to.
 
     Args:
         kinds: Placeholder token ids and the kind of medium that each stands for.
@@ -25,24 +36,34 @@ def repeat_placeholders(
         raise ValueError(
             f"the prompt has placeholders for {in_prompt} and the media are {in_sample}"
         )
-    remaining = iter(media)
-    expanded: list[int] = []
-    for token in token_ids:
-        expanded.extend([token] * next(remaining).tokens if token in kinds else [token])
-    return expanded
+    pieces = _pieces(kinds, token_ids, media, expansion)
+    return [token for _, piece in pieces for token in piece]
 
 
-def repeated_spans(
-    kinds: Mapping[int, Kind], token_ids: Sequence[int], media: Sequence[PreparedMedia]
+def expanded_spans(
+    kinds: Mapping[int, Kind],
+    token_ids: Sequence[int],
+    media: Sequence[PreparedMedia],
+    expansion: Expansion = repeated,
 ) -> list[tuple[int, int]]:
-    """``(first token, tokens)`` of each medium in what :func:`repeat_placeholders` returns."""
-    remaining = iter(media)
+    """``(first token, tokens)`` of each medium in what :func:`expand_placeholders` returns."""
     spans: list[tuple[int, int]] = []
     offset = 0
-    for token in token_ids:
-        length = 1
-        if token in kinds:
-            length = next(remaining).tokens
-            spans.append((offset, length))
-        offset += length
+    for is_medium, piece in _pieces(kinds, token_ids, media, expansion):
+        if is_medium:
+            spans.append((offset, len(piece)))
+        offset += len(piece)
     return spans
+
+
+def _pieces(
+    kinds: Mapping[int, Kind],
+    token_ids: Sequence[int],
+    media: Sequence[PreparedMedia],
+    expansion: Expansion,
+) -> Iterator[tuple[bool, list[int]]]:
+    """For each token of the prompt: is it a medium's, and what takes its place."""
+    remaining = iter(media)
+    for token in token_ids:
+        is_medium = token in kinds
+        yield is_medium, expansion(token, next(remaining)) if is_medium else [token]

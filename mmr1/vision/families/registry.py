@@ -10,7 +10,9 @@ from mmr1.registry import Registry
 FAMILIES = Registry(
     "model family",
     {
-        "qwen2_5_vl": "mmr1.vision.families.qwen2_5_vl.model:ARCHITECTURE",
+        "qwen2_vl": "mmr1.vision.families.qwen_vl.model:QWEN2_VL",
+        "qwen2_5_vl": "mmr1.vision.families.qwen_vl.model:QWEN2_5_VL",
+        "qwen3_vl": "mmr1.vision.families.qwen_vl.model:QWEN3_VL",
         "qwen2": "mmr1.vision.families.text.model:QWEN2",
         "qwen3": "mmr1.vision.families.text.model:QWEN3",
         "llama": "mmr1.vision.families.text.model:LLAMA",

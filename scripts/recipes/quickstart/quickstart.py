@@ -3,9 +3,10 @@
     scripts/quickstart.sh                            GRPO, vLLM rollouts, seed 0
     scripts/quickstart.sh seed=1 algorithm.name=rloo
     scripts/quickstart.sh rollout.engine=hf --control
+    scripts/quickstart.sh model.family=qwen3_vl      the tiny model of another family
 
-Overrides apply to the RL stage, ``seed`` to every stage. ``--control`` also continues SFT for as
-long as RL took, which shows how much of the gain is due to compute.
+Overrides apply to the RL stage, ``seed`` and ``model.family`` to every stage. ``--control`` also
+continues SFT for as long as RL took, which shows how much of the gain is due to compute.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ control_steps = import_file(Path(__file__).parents[1] / "control_steps.py").cont
 
 RUN = Path("runs/quickstart")
 RECIPE = Path("scripts/recipes/quickstart")
+FAMILY = "model.family="
 console = Console(highlight=False, soft_wrap=True)
 
 
 def main(arguments: list[str]) -> None:
     control = "--control" in arguments
-    overrides = [a for a in arguments if a != "--control"]
+    overrides = [a for a in arguments if a != "--control" and not a.startswith(FAMILY)]
+    named = [a.removeprefix(FAMILY) for a in arguments if a.startswith(FAMILY)]
+    family = ["--family", named[-1]] if named else []
     seed = next((a for a in overrides if a.startswith("seed=")), "seed=0")
     number = seed.removeprefix("seed=")
     set_aside_old_run()
@@ -52,7 +56,7 @@ def main(arguments: list[str]) -> None:
     with stage("data", seconds):
         data = RUN / "data"
         call("-m", "datasets_prep", "make", "digits", "--output", data, "--seed", number)
-        run("model", "new", "--seed", number, RUN / "model")
+        run("model", "new", *family, "--seed", number, RUN / "model")
     with stage("eval", seconds):
         evaluation("start", RUN / "model")
     with stage("sft", seconds):

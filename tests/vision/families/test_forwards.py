@@ -122,3 +122,20 @@ def test_a_frozen_tower_runs_once_for_each_medium(name):
         kept = packed_scores(model, groups, 1.0, features=features)
     assert runs == [len(m.patches) for m in {m.digest: m for g in groups for m in g.media}.values()]
     assert_same(model, kept, plain_scores(model, groups, 1.0))
+
+
+def test_parts_hold_every_weight_once(tiny):
+    """What is frozen, sharded and counted by parts must be the whole model."""
+
+    def ids(*modules):
+        return sorted(id(p) for module in modules for p in module.parameters())
+
+    model = tiny.model()
+    parts = model_parts(model)
+    tower = [parts.tower] if tiny.sees else []
+    assert ids(*tower, parts.language_model, parts.lm_head) == ids(model)
+    text = [*parts.layers, parts.embed_tokens, parts.language_model.norm]
+    assert ids(*text) == ids(parts.language_model)
+    if tiny.sees:
+        rest = [m for n, m in parts.tower.named_children() if n in ("patch_embed", "pos_embed")]
+        assert ids(*parts.tower_blocks, *parts.tower_mergers, *rest) == ids(parts.tower)

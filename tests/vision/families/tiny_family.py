@@ -25,7 +25,7 @@ from mmr1.vision.prepare import PreparedMedia
 from tests.vision.media import encoded, noise, write_video
 
 TEXT = ("qwen2", "qwen3", "llama")
-VISION = ("qwen2_5_vl",)
+VISION = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ class TinyFamily:
     def video(self, frames: int, width: int, height: int, fps: float = 2.0) -> PreparedMedia:
         path = self.folder / f"{frames}-{width}-{height}-{fps}.mp4"
         write_video(path, frames, width, height, fps=10)
-        return self.family.prepare_media(MediaRef("video", path, options={"fps": fps}))
+        return self.family.prepare_media(
+            MediaRef("video", path, options={"fps": fps, "min_pixels": 3136})
+        )
 
     def group(
         self, media: Sequence[PreparedMedia], text: int, completions: Sequence[int], seed: int

@@ -1,8 +1,8 @@
-"""How Qwen2.5-VL reads prompts: its processor, its placeholder tokens and its positions."""
+"""How the Qwen-VL models read prompts: processor, placeholder tokens and positions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,9 @@ from mmr1.vision.budget import (
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
 from mmr1.vision.families.family import EngineInput, Kind
 from mmr1.vision.families.mrope import mrope_positions
-from mmr1.vision.families.placeholders import repeat_placeholders, repeated_spans
-from mmr1.vision.families.qwen2_5_vl.media import engine_inputs, processed
+from mmr1.vision.families.placeholders import expand_placeholders, expanded_spans
+from mmr1.vision.families.qwen_vl.media import engine_inputs, processed
+from mmr1.vision.families.qwen_vl.reading import VideoReading
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.images import image_size, load_image
 from mmr1.vision.prepare import PreparedMedia
@@ -38,14 +39,14 @@ VISION_TOKENS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Qwen25VLFamily:
+class QwenVLFamily:
     """A ``ModelFamily``.
 
     Attributes:
         image_id, video_id: Placeholder tokens.
         images: How large an image may be.
         videos: How many frames of a video are sampled, and how large they may be.
-        tokens_per_second: Temporal positions per second of video.
+        reading: How a video becomes tokens and positions.
     """
 
     processor: Any
@@ -56,7 +57,7 @@ class Qwen25VLFamily:
     stop_ids: tuple[int, ...]
     images: PixelBudget
     videos: VideoBudget
-    tokens_per_second: float
+    reading: VideoReading
     forbidden_ids: tuple[int, ...]
 
     @property
@@ -79,7 +80,8 @@ class Qwen25VLFamily:
         if media.kind == "image":
             budget = self.images.of(media.options)
             return tokens(image_grid(*image_size(media), budget), budget.merge)
-        return tokens(sampled_grid(media, self.videos), self.videos.frame.merge)
+        seen = tokens(sampled_grid(media, self.videos), self.videos.frame.merge)
+        return seen + self.reading.text_tokens(media, self.videos)
 
     def prompt_length(self, prompt: Prompt) -> int:
         return len(prompt.token_ids) + sum(self.media_tokens(m) - 1 for m in prompt.media)
@@ -90,24 +92,24 @@ class Qwen25VLFamily:
     def expand_placeholders(
         self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
     ) -> list[int]:
-        return repeat_placeholders(self.placeholder_kinds, token_ids, media)
+        return expand_placeholders(self.placeholder_kinds, token_ids, media, self.reading.expansion)
 
     def prompt_positions(
         self, prompt_ids: Sequence[int], media: Sequence[PreparedMedia]
     ) -> torch.Tensor:
-        placeholders = (self.image_id, self.video_id)
-        return mrope_positions(prompt_ids, media, placeholders, self.tokens_per_second)
+        grids = [grid for medium in media for grid in self.reading.grids(medium)]
+        return mrope_positions(prompt_ids, grids, (self.image_id, self.video_id))
 
     def completion_start(self, prompt_positions: torch.Tensor) -> int:
         return int(prompt_positions.max()) + 1
 
     def engine_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, EngineInput]:
-        return engine_inputs(media)
+        return engine_inputs(media, self.reading.timed)
 
     def engine_spans(
         self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
     ) -> list[tuple[int, int]]:
-        return repeated_spans(self.placeholder_kinds, token_ids, media)
+        return expanded_spans(self.placeholder_kinds, token_ids, media, self.reading.expansion)
 
     def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
         # Media come sampled and resized; doing it again could change the grid.
@@ -120,19 +122,25 @@ class Qwen25VLFamily:
 
 
 def load_family(
-    path: str, config: Any, chat: ChatOptions, **media_options: float
-) -> Qwen25VLFamily:
+    path: str,
+    config: Any,
+    chat: ChatOptions,
+    read_videos: Callable[[Any, Any], VideoReading],
+    **media_options: float,
+) -> QwenVLFamily:
     """See ``Architecture.load_family``."""
     try:
         processor = AutoProcessor.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
+    if hasattr(processor.video_processor, "cap_pixels_per_frame"):
+        processor.video_processor.cap_pixels_per_frame = True  # as decode_media does it
     tokenizer = processor.tokenizer
     _check_tokenizer(path, processor, config)
-    stops = stop_ids(path, tokenizer)
+    stops, reading = stop_ids(path, tokenizer), read_videos(processor, config)
     vision_ids = {tokenizer.convert_tokens_to_ids(name) for name in VISION_TOKENS}
     never = (vision_ids | {tokenizer.pad_token_id}) - {None, *stops}
-    return Qwen25VLFamily(
+    return QwenVLFamily(
         processor=processor,
         chat=load_chat(path, processor, tokenizer, _content, chat),
         image_id=config.image_token_id,
@@ -141,7 +149,7 @@ def load_family(
         stop_ids=stops,
         images=image_budget(processor, **media_options),
         videos=video_budget(processor, **media_options),
-        tokens_per_second=float(config.vision_config.tokens_per_second),
+        reading=reading,
         forbidden_ids=tuple(sorted(never)),
     )
 

@@ -1,4 +1,4 @@
-"""Qwen2.5-VL's vision tower."""
+"""The vision towers of the Qwen-VL models."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from transformers.vision_utils import (
     get_vision_cu_seqlens,
+    get_vision_interpolation_indices_and_weights,
     get_vision_position_ids,
     get_vision_window_index,
 )
@@ -19,14 +20,19 @@ from mmr1.vision.prepare import PreparedMedia
 
 
 def run_tower(tower: Any, media: Sequence[PreparedMedia]) -> Sequence[torch.Tensor]:
-    """Features ``[tokens, H]`` of each medium."""
+    """Features of each medium: ``[tokens, H]``, and with deepstack ``[tokens, (1 + layers) * H]``.
+
+    Deepstack (arXiv 2406.04334) adds features of inner layers to those of the last, which enter the
+    first layers of the language model.
+    """
     weight = tower.patch_embed.proj.weight
     grids = torch.tensor([m.grid for m in media])
     pixels = torch.cat([m.patches for m in media]).to(weight.device, weight.dtype)
     layout = _layout(tower, grids) if tower_attention.is_on_gpu(tower) else {}
     with _PatchesAsRows():
-        output = tower(pixels, grid_thw=grids.to(weight.device), **layout).pooler_output
-    return output.split([m.tokens for m in media])
+        output = tower(pixels, grid_thw=grids.to(weight.device), **layout)
+    inner = getattr(output, "deepstack_features", None) or []
+    return torch.cat([output.pooler_output, *inner], dim=-1).split([m.tokens for m in media])
 
 
 def _layout(tower: Any, grids: torch.Tensor) -> dict[str, Any]:
@@ -34,18 +40,34 @@ def _layout(tower: Any, grids: torch.Tensor) -> dict[str, Any]:
     device = tower.patch_embed.proj.weight.device
     windows = tower_attention.use(tower)
     frame_ends = get_vision_cu_seqlens(grids)
-    order, window_ends = get_vision_window_index(
-        grids, tower.spatial_merge_size, tower.window_size, tower.patch_size
-    )
-    positions = get_vision_position_ids(grids, tower.spatial_merge_size)
-    return {
+    layout: dict[str, Any] = {
         "windows": windows,
-        "position_ids": positions.to(device, non_blocking=True),
+        "position_ids": get_vision_position_ids(grids, tower.spatial_merge_size),
         "cu_seqlens": windows.moved(frame_ends, device),
         "max_seqlen": int(frame_ends.diff().max()),
-        "window_index": order.to(device, non_blocking=True),
-        "cu_window_seqlens": windows.moved(window_ends, device),
-        "max_window_seqlen": int(window_ends.diff().max()),
+    }
+    if hasattr(tower, "window_size"):  # Qwen2.5-VL
+        order, window_ends = get_vision_window_index(
+            grids, tower.spatial_merge_size, tower.window_size, tower.patch_size
+        )
+        layout["window_index"] = order
+        layout["cu_window_seqlens"] = windows.moved(window_ends, device)
+        layout["max_window_seqlen"] = int(window_ends.diff().max())
+    if hasattr(tower, "num_grid_per_side"):  # Qwen3-VL: embeddings of places, interpolated
+        layout["interp_indices"], layout["interp_weights"] = (
+            get_vision_interpolation_indices_and_weights(
+                grids,
+                num_grid_per_side=tower.num_grid_per_side,
+                mode=tower.interpolation_mode,
+                align_corners=tower.interpolation_align_corners,
+                spatial_merge_size=tower.spatial_merge_size,
+            )
+        )
+    return {
+        name: value.to(device, non_blocking=True)
+        if isinstance(value, torch.Tensor) and value.device != device
+        else value
+        for name, value in layout.items()
     }
 
 

@@ -1,0 +1,140 @@
+"""The Qwen-VL models: their parts, and how vision features enter the language model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForImageTextToText
+
+from mmr1.vision.families.chat import ChatOptions
+from mmr1.vision.families.family import (
+    ModelFamily,
+    ModelParts,
+    ModelShape,
+    StackShape,
+    decoder_shape,
+)
+from mmr1.vision.families.qwen_vl import inputs, media, tiny
+from mmr1.vision.families.qwen_vl.reading import (
+    VideoReading,
+    frames_with_times,
+    whole_videos,
+)
+from mmr1.vision.families.qwen_vl.tower import blank_medium, run_tower
+from mmr1.vision.prepare import PreparedMedia
+
+
+def _qwen2_tower(vision: Any) -> StackShape:
+    return StackShape(
+        layers=vision.depth,
+        hidden=vision.embed_dim,
+        intermediate=int(vision.embed_dim * vision.mlp_ratio),
+        queries=vision.embed_dim,
+        keys=vision.embed_dim,
+        heads=vision.num_heads,
+        gated=False,
+        layer_norm=True,
+        rows_per_token=vision.spatial_merge_size**2,
+    )
+
+
+def _qwen2_5_tower(vision: Any) -> StackShape:
+    return StackShape(
+        layers=vision.depth,
+        hidden=vision.hidden_size,
+        intermediate=vision.intermediate_size,
+        queries=vision.hidden_size,
+        keys=vision.hidden_size,
+        heads=vision.num_heads,
+        rows_per_token=vision.spatial_merge_size**2,
+    )
+
+
+def _qwen3_tower(vision: Any) -> StackShape:
+    return replace(_qwen2_5_tower(vision), gated=False, layer_norm=True)
+
+
+@dataclass(frozen=True, slots=True)
+class QwenVLArchitecture:
+    """An ``Architecture``.
+
+    Attributes:
+        model_type: Of these models.
+        read_videos: Of a processor and a configuration, how videos become tokens and positions.
+        tower_shape: Of a vision configuration.
+        normed_heads: The language model normalises queries and keys.
+    """
+
+    model_type: str
+    read_videos: Callable[[Any, Any], VideoReading]
+    tower_shape: Callable[[Any], StackShape]
+    normed_heads: bool = False
+
+    auto_class = AutoModelForImageTextToText
+    position_rows = 3
+    presets = tuple(tiny.PRESETS)
+
+    @property
+    def no_mask(self) -> torch.Tensor:
+        return torch.empty(0, 0, 0, 0)
+
+    def load_family(
+        self, path: str, config: Any, chat: ChatOptions, **media_options: float
+    ) -> ModelFamily:
+        return inputs.load_family(path, config, chat, self.read_videos, **media_options)
+
+    def shape(self, config: Any) -> ModelShape:
+        language = decoder_shape(config.text_config, self.normed_heads)
+        return ModelShape(language, self.tower_shape(config.vision_config))
+
+    def parts(self, model: Any) -> ModelParts:
+        language_model, tower = model.model.language_model, model.model.visual
+        return ModelParts(
+            language_model=language_model,
+            layers=language_model.layers,
+            embed_tokens=language_model.embed_tokens,
+            lm_head=model.lm_head,
+            tower=tower,
+            tower_blocks=tower.blocks,
+            tower_mergers=[tower.merger, *getattr(tower, "deepstack_merger_list", ())],
+            placeholder_ids=(model.config.image_token_id, model.config.video_token_id),
+        )
+
+    def media_inputs(self, prepared: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
+        return media.media_inputs(prepared)
+
+    def encode(self, tower: Any, prepared: Sequence[PreparedMedia]) -> Sequence[torch.Tensor]:
+        return run_tower(tower, prepared)
+
+    def blank_medium(self, tower: Any) -> PreparedMedia:
+        return blank_medium(tower)
+
+    def language_inputs(
+        self, embeddings: torch.Tensor, slots: torch.Tensor, features: torch.Tensor
+    ) -> dict[str, Any]:
+        last, *inner = features.split(embeddings.shape[-1], dim=-1)
+        placed = embeddings.flatten(0, 1).index_copy(0, slots, last)
+        given: dict[str, Any] = {"inputs_embeds": placed.view_as(embeddings)}
+        if inner:
+            seen = torch.zeros(embeddings.shape[:2], dtype=torch.bool, device=embeddings.device)
+            given["visual_pos_masks"] = seen.view(-1).index_fill(0, slots, True).view_as(seen)
+            given["deepstack_visual_embeds"] = inner
+        return given
+
+    def position_ids(self, rope: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
+        """``[3, B, T]``; with places ``[4, B, T]``, of which transformers takes the first off."""
+        return rope if places is None else torch.cat([places[None], rope])
+
+    def new_model(
+        self, output: Path, preset: str, seed: int, corpus: Sequence[str] | None = None
+    ) -> int:
+        return tiny.new_model(self.model_type, output, preset, seed, corpus)
+
+
+QWEN2_VL = QwenVLArchitecture("qwen2_vl", whole_videos, _qwen2_tower)
+QWEN2_5_VL = QwenVLArchitecture("qwen2_5_vl", whole_videos, _qwen2_5_tower)
+QWEN3_VL = QwenVLArchitecture("qwen3_vl", frames_with_times, _qwen3_tower, normed_heads=True)

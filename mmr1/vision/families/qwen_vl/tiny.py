@@ -1,0 +1,199 @@
+"""Small Qwen-VL models with random weights: the real classes, sized for a CPU.
+
+``mmr1 model new`` writes one. It has a byte-level BPE tokenizer with Qwen's special tokens and the
+real processor of its generation; it knows nothing until it is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForImageTextToText,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLProcessor,
+    Qwen2VLConfig,
+    Qwen2VLImageProcessor,
+    Qwen2VLProcessor,
+    Qwen2VLVideoProcessor,
+    Qwen3VLConfig,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
+
+from mmr1.vision.families.tiny_tokenizer import QWEN_TEMPLATE, VOCABULARY, qwen_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Sizes of a small model. Heads are 32 wide, the least that vLLM's CPU attention takes."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vision_depth: int
+    vision_hidden: int
+    vision_intermediate: int
+    vision_heads: int
+
+
+PRESETS = {
+    "tiny": Preset(128, 256, 2, 4, 2, 2, 64, 128, 4),
+    "20m": Preset(256, 2304, 6, 8, 4, 4, 256, 2048, 8),
+}
+
+
+def new_model(
+    model_type: str, output: Path, preset: str, seed: int, corpus: Sequence[str] | None = None
+) -> int:
+    """See ``Architecture.new_model``."""
+    tokenizer, generation = qwen_tokenizer(corpus), _GENERATIONS[model_type]
+    torch.manual_seed(seed)
+    config = _config(generation, PRESETS[preset], tokenizer)
+    model = AutoModelForImageTextToText.from_config(config).float()
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id]
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(output)
+    generation.processor(
+        image_processor=generation.image_processor(),
+        tokenizer=tokenizer,
+        video_processor=generation.video_processor(),
+        chat_template=QWEN_TEMPLATE,
+    ).save_pretrained(output)
+    return sum(p.numel() for p in model.parameters())
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What differs: classes, processors, and parts of the configuration."""
+
+    config: Callable[..., Any]
+    processor: Callable[..., Any]
+    image_processor: Callable[[], Any]
+    video_processor: Callable[[], Any]
+    vision: Callable[[Preset], dict[str, Any]]
+    text: dict[str, Any]
+
+
+def _config(generation: Generation, size: Preset, tokenizer: Any) -> Any:
+    def token_id(name: str) -> int:
+        return int(tokenizer.convert_tokens_to_ids(name))
+
+    text = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": size.hidden,
+        "intermediate_size": size.intermediate,
+        "num_hidden_layers": size.layers,
+        "num_attention_heads": size.heads,
+        "num_key_value_heads": size.kv_heads,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+        "bos_token_id": token_id("<|endoftext|>"),
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        **generation.text,
+    }
+    vision = {
+        "depth": size.vision_depth,
+        "num_heads": size.vision_heads,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        **generation.vision(size),
+    }
+    return generation.config(
+        text_config=text,
+        vision_config=vision,
+        tie_word_embeddings=False,
+        image_token_id=token_id("<|image_pad|>"),
+        video_token_id=token_id("<|video_pad|>"),
+        vision_start_token_id=token_id("<|vision_start|>"),
+        vision_end_token_id=token_id("<|vision_end|>"),
+    )
+
+
+def _qwen2_vision(size: Preset) -> dict[str, Any]:
+    return {
+        "embed_dim": size.vision_hidden,
+        "hidden_size": size.hidden,
+        "mlp_ratio": size.vision_intermediate // size.vision_hidden,
+        "patch_size": 14,
+    }
+
+
+def _qwen2_5_vision(size: Preset) -> dict[str, Any]:
+    return {
+        "hidden_size": size.vision_hidden,
+        "intermediate_size": size.vision_intermediate,
+        "out_hidden_size": size.hidden,
+        "fullatt_block_indexes": [size.vision_depth - 1],
+        "window_size": 112,
+        "patch_size": 14,
+    }
+
+
+def _qwen3_vision(size: Preset) -> dict[str, Any]:
+    return {
+        "hidden_size": size.vision_hidden,
+        "intermediate_size": size.vision_intermediate,
+        "out_hidden_size": size.hidden,
+        "num_position_embeddings": 64,
+        # The language model has fewer layers than a real one: the features of one are enough.
+        "deepstack_visual_indexes": list(range(size.vision_depth - 1)),
+        "patch_size": 16,
+    }
+
+
+_PIXELS_28 = {"shortest_edge": 4 * 28 * 28, "longest_edge": 256 * 28 * 28}
+_PIXELS_32 = {"shortest_edge": 4 * 32 * 32, "longest_edge": 256 * 32 * 32}
+_ALL_FRAMES = {"shortest_edge": 16 * 32 * 32, "longest_edge": 1024 * 32 * 32}
+_SECTIONS = {
+    "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [4, 6, 6]}
+}
+
+
+def _images_28() -> Any:
+    return Qwen2VLImageProcessor(size=_PIXELS_28)
+
+
+def _videos_28() -> Any:
+    return Qwen2VLVideoProcessor(size=_PIXELS_28)
+
+
+def _images_32() -> Any:
+    return Qwen2VLImageProcessor(size=_PIXELS_32, patch_size=16)
+
+
+def _videos_32() -> Any:
+    return Qwen3VLVideoProcessor(size=_ALL_FRAMES, cap_pixels_per_frame=True)
+
+
+_GENERATIONS = {
+    "qwen2_vl": Generation(
+        Qwen2VLConfig, Qwen2VLProcessor, _images_28, _videos_28, _qwen2_vision, _SECTIONS
+    ),
+    "qwen2_5_vl": Generation(
+        Qwen2_5_VLConfig, Qwen2_5_VLProcessor, _images_28, _videos_28, _qwen2_5_vision, _SECTIONS
+    ),
+    "qwen3_vl": Generation(
+        Qwen3VLConfig,
+        Qwen3VLProcessor,
+        _images_32,
+        _videos_32,
+        _qwen3_vision,
+        {
+            "head_dim": 32,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e6,
+                "mrope_section": [6, 5, 5],
+                "mrope_interleaved": True,
+            },
+        },
+    ),
+}
