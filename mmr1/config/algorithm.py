@@ -93,6 +93,10 @@ class AlgorithmConfig(Section):
         description="full: the exact KL over the whole vocabulary, in the loss only. k1 if not set "
         "and use_kl_loss is false",
     )
+    use_bias_correction_kl: bool = Field(
+        False,
+        description="Multiply the KL term by the ratio to the policy that sampled (as in TRL)",
+    )
     use_kl_loss: bool = Field(
         True, description="true: the KL is a term of the loss; false: a penalty in the reward"
     )
@@ -126,9 +130,9 @@ class AlgorithmConfig(Section):
         0.0, ge=0, description="Coefficient of the supervised loss on data.ptx in every update"
     )
     ptx_batch_size: Positive = Field(32, description="Demonstrations of data.ptx per step")
-    loss_agg_mode: Literal["seq-mean-token-mean", "token-mean", "seq-mean-token-sum-norm"] = Field(
-        "seq-mean-token-mean", description="How token losses are added up"
-    )
+    loss_agg_mode: Literal[
+        "seq-mean-token-mean", "token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"
+    ] = Field("seq-mean-token-mean", description="How token losses are added up")
     loss_agg_scope: Literal["mini-batch", "rollout"] = Field(
         "mini-batch",
         description="Whose sequences and tokens are counted in loss_agg_mode: each mini-batch's "
@@ -202,6 +206,7 @@ class AlgorithmConfig(Section):
     def _make_sense(self) -> AlgorithmConfig:
         for key, needed in (
             ("kl_target", "kl_coef"),
+            ("use_bias_correction_kl", "kl_coef"),
             ("ref_model_path", "kl_coef"),
             ("ref_model_sync_steps", "kl_coef"),
             ("offload_reference", "kl_coef"),
@@ -221,6 +226,11 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 "ref_model_mixup_alpha is for a reference that moves; set ref_model_sync_steps, or "
                 "leave it out"
+            )
+        if self.use_bias_correction_kl and (not self.use_kl_loss or self.kl_estimator == "full"):
+            raise ValueError(
+                "use_bias_correction_kl corrects an estimator of sampled tokens in the loss; set "
+                "use_kl_loss=true and an estimator such as k3, or leave it out"
             )
         if self.kl_estimator == "full" and not self.use_kl_loss:
             raise ValueError(

@@ -165,7 +165,10 @@ def _kl(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
         assert x.full_kl is not None, "the update measures it"
         return x.full_kl
     assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
-    return ESTIMATORS[config.kl_estimator](x.logprobs, x.ref_logprobs)
+    estimate = ESTIMATORS[config.kl_estimator](x.logprobs, x.ref_logprobs)
+    if config.use_bias_correction_kl:
+        estimate = estimate * losses.ratio(*ratio_logprobs(x, config))
+    return estimate
 
 
 def needs_signal(config: AlgorithmConfig) -> bool:

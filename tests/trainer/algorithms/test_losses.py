@@ -314,6 +314,36 @@ def test_dr_grpos_denominator_does_not_shrink_with_masked_completions():
     assert weights.tolist() == [[1 / 32, 1 / 32], [1 / 32, 0], [1 / 32, 1 / 32], [0, 0]]
 
 
+def test_the_sum_of_each_completion_then_their_mean():
+    mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
+    weights = losses.token_weights(mask, "seq-mean-token-sum")
+    assert weights.tolist() == [[0.5, 0, 0], [0.5, 0.5, 0.5], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_the_bias_corrected_kl_is_trls(level):
+    """``rho (exp(d) - d - 1)``, rho of the token or of the sequence, with its gradient."""
+    config = AlgorithmConfig(
+        kl_coef=0.3, use_bias_correction_kl=True, importance_sampling_level=level
+    )
+    new, old, a, mask = batch(7)
+    ref = old - 0.2
+    inputs = LossInputs(new, old, a, torch.zeros_like(new), mask, ref, 0.3)
+    actual = build_algorithm(config).penalties(inputs)[mask].sum()
+    total = torch.zeros((), dtype=new.dtype)
+    for row in range(len(mask)):
+        kept = [t for t in range(mask.shape[1]) if mask[row, t]]
+        mean = sum(new[row, t] - old[row, t] for t in kept) / len(kept)
+        for t in kept:
+            d = ref[row, t] - new[row, t]
+            rho = torch.exp(new[row, t] - old[row, t] if level == "token" else mean)
+            total = total + 0.3 * rho * (torch.exp(d) - d - 1)
+    torch.testing.assert_close(actual, total)
+    torch.testing.assert_close(
+        torch.autograd.grad(actual, new)[0], torch.autograd.grad(total, new)[0]
+    )
+
+
 @pytest.mark.parametrize("name", ["grpo", "dapo", "cispo", "sapo", "rloo", "ppo"])
 def test_the_correction_for_the_engine_leaves_kl_and_entropy_alone(name):
     """TRL, verl and OpenRLHF: ``w * policy + beta * kl - coefficient * entropy``."""
