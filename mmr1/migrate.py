@@ -148,7 +148,7 @@ COMPOSED = {
     "data.max_pixels": "`data.image_max_pixels` and `data.video_max_pixels`",
     "data.format_prompt": "`data.prompt_template`; the variable content is called question",
     "algorithm.adv_estimator": "`algorithm.name`, or `algorithm.adv_estimator` under another loss",
-    "algorithm.gamma": "`algorithm.critic.gamma`",
+    "algorithm.gamma": "`algorithm.gamma` for REINFORCE++, `algorithm.critic.gamma` for PPO",
     "algorithm.lam": "`algorithm.critic.lam`",
     "algorithm.disable_kl": "`algorithm.kl_coef=0`",
     "algorithm.use_kl_loss": "`algorithm.use_kl_loss`",
@@ -394,8 +394,8 @@ def _critic(flat: Tree, migration: Migration, name: str) -> None:
     warmup = flat.pop("trainer.critic_warmup")
     own = {key: flat.pop(key) for key in list(flat) if key.startswith("worker.critic.")}
     if name != "ppo":
-        if name == "reinforce_pp" and gamma != 1:
-            migration.note("algorithm.gamma", gamma, "REINFORCE++ does not discount here")
+        if name == "reinforce_pp":
+            migration.set("algorithm.gamma", gamma)
         return
     path = own.pop("worker.critic.model.model_path", None)
     size, sampled = own.pop("worker.critic.global_batch_size"), flat["data.rollout_batch_size"]

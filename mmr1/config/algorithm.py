@@ -87,6 +87,10 @@ class AlgorithmConfig(Section):
     baseline_momentum: float = Field(
         0.9, ge=0, lt=1, description="Momentum of the moving average that is the baseline"
     )
+    gamma: float = Field(1.0, gt=0, le=1, description="Discount per token of REINFORCE++'s return")
+    reward_clip_range: tuple[float, float] | None = Field(
+        None, description="Rewards are clipped to [low, high] before the advantages (TRL)"
+    )
     kl_coef: float = Field(0.0, ge=0, description="0 loads no reference policy")
     kl_estimator: Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward", "full"] = Field(
         "k3",
@@ -251,6 +255,13 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 "filter_key tells dynamic sampling which groups to keep, and it is off; set "
                 "dynamic_sampling=true, or leave filter_key out"
+            )
+        if self.reward_clip_range is not None and not (
+            self.reward_clip_range[0] < self.reward_clip_range[1]
+        ):
+            raise ValueError(
+                f"reward_clip_range={list(self.reward_clip_range)}: the first must be below the "
+                "second"
             )
         if self.filter_low >= self.filter_high:
             raise ValueError(

@@ -121,11 +121,12 @@ def remax(
 
 
 def reinforce_pp(
-    rewards: torch.Tensor, kl_penalty: torch.Tensor, mask: torch.Tensor
+    rewards: torch.Tensor, kl_penalty: torch.Tensor, mask: torch.Tensor, gamma: float = 1.0
 ) -> torch.Tensor:
     """REINFORCE++ (arXiv 2501.03262): normalised return with a token-level KL penalty, ``[B, R]``.
 
-    ``A_t = r - sum of penalties from t on``, then normalised over all tokens of the batch.
+    ``A_t = r - sum of penalties from t on``, then normalised over all tokens of the batch. With
+    ``gamma`` below 1 the return is discounted by it for each token to come.
 
     Args:
         rewards: ``[B]``.
@@ -133,7 +134,7 @@ def reinforce_pp(
         mask: ``[B, R]``.
     """
     token_rewards = at_end(rewards, mask) - torch.where(mask, kl_penalty, 0.0)
-    return normalised(returns_to_go(token_rewards), mask)
+    return normalised(returns_to_go(token_rewards, gamma), mask)
 
 
 def reinforce_pp_baseline(
@@ -195,9 +196,19 @@ def at_end(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.where(last, rewards[:, None], 0.0)
 
 
-def returns_to_go(token_rewards: torch.Tensor) -> torch.Tensor:
-    """Undiscounted sum of the rewards from each token on, along the last dimension."""
-    return token_rewards.flip(-1).cumsum(-1).flip(-1)
+def returns_to_go(token_rewards: torch.Tensor, gamma: float = 1.0) -> torch.Tensor:
+    """Discounted sum of the rewards from each token on, along the last dimension.
+
+    ``R_t = r_t + gamma R_{t+1}``.
+    """
+    if gamma == 1:
+        return token_rewards.flip(-1).cumsum(-1).flip(-1)
+    returns = torch.zeros_like(token_rewards)
+    following = torch.zeros_like(token_rewards[..., 0])
+    for t in reversed(range(token_rewards.shape[-1])):
+        following = token_rewards[..., t] + gamma * following
+        returns[..., t] = following
+    return returns
 
 
 def normalised(values: torch.Tensor, mask: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:

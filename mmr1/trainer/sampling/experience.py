@@ -89,6 +89,10 @@ def build_experience(
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
     inputs = _advantage_inputs(scored, counted, kl_penalty)
+    if config.reward_clip_range is not None:
+        low, high = config.reward_clip_range
+        greedy = None if inputs.greedy is None else inputs.greedy.clamp(low, high)
+        inputs = replace(inputs, rewards=inputs.rewards.clamp(low, high), greedy=greedy)
     steps = mini_batch_of(len(scored), config.ppo_mini_batch_size)
     scopes = steps if config.loss_agg_scope == "mini-batch" else (0,) * len(scored)
     if critic is not None:

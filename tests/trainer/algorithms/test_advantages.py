@@ -94,6 +94,17 @@ def test_reinforce_pp_by_hand():
     assert actual.flatten().tolist() == pytest.approx([*expected, 0.0], abs=1e-5)
 
 
+def test_a_discounted_return_by_hand():
+    """Reward 1 and penalties 0.1, 0.2 at gamma 0.5: 0.8 at the last token, -0.1 + 0.4 before."""
+    mask = torch.tensor([[True, True], [True, False]])
+    penalty = rows([0.1, 0.2], [0.0, 5.0])
+    actual = advantages.reinforce_pp(torch.tensor([1.0, 0.0]).double(), penalty, mask, 0.5)
+    returns = [0.3, 0.8, 0.0]
+    mean, deviation = statistics.fmean(returns), statistics.pstdev(returns)
+    expected = [(r - mean) / deviation for r in returns]
+    assert actual.flatten().tolist() == pytest.approx([*expected, 0.0], abs=1e-5)
+
+
 def test_reinforce_pp_baseline_by_hand():
     # Centred: +-0.5 in the first group, 0 in the second; 2, 1, 1 and 1 tokens.
     mask = torch.tensor([[True, True], [True, False], [True, False], [True, False]])

@@ -233,6 +233,17 @@ def test_groups_can_be_filtered_by_accuracy_alone():
         kept(filter_key="right", filter_low=0.8)
 
 
+def test_rewards_are_clipped_before_the_advantages():
+    config = AlgorithmConfig(name="dr_grpo", reward_clip_range=(0.0, 1.0))
+    batch = experience_of([scored([1, 1], [5.0, -3.0]), scored([1, 1], [2.0, 7.0])], config)
+    assert batch.advantages.flatten().tolist() == [0.5, -0.5, 0.0, 0.0]
+    remax = AlgorithmConfig(name="remax", reward_clip_range=(0.0, 0.25))
+    clipped = experience_of([scored([1, 1], [5.0, 0.0])], remax)  # the greedy one has 0.5
+    assert clipped.advantages.flatten().tolist() == [0.0, -0.25]
+    with pytest.raises(ValueError, match="the first must be below the second"):
+        AlgorithmConfig(reward_clip_range=(1.0, 0.0))
+
+
 def test_groups_of_different_sizes_are_named():
     groups = [scored([1, 2], [1.0, 0.0]), scored([1], [1.0])]
     with pytest.raises(ValueError, match=r"2 of sample 's', 1 of sample 's'.*rollout\.n"):

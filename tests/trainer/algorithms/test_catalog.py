@@ -160,6 +160,7 @@ def test_the_keys_that_only_others_read_are_refused(name):
         "clip_ratio_dual": 7.0,
         "importance_sampling_level": "sequence_product",
         "importance_sampling": "token",
+        "gamma": 0.5,
         "baseline": "mean",
         "baseline_momentum": 0.5,
         "sapo_tau": (2.0, 3.0),

@@ -80,6 +80,7 @@ PAPERS: dict[str, dict[str, tuple[Any, str]]] = {
         "kl_coef": (0.0, "2504.02546: no reference model"),
     },
     "reinforce_pp": {
+        "gamma": (1.0, "OpenRLHF, the authors' code: gamma"),
         "use_kl_loss": (False, "2501.03262: the KL is a penalty per token in the reward"),
         "kl_estimator": ("k1", "2501.03262: log pi / pi_SFT"),
         "loss_agg_mode": ("token-mean", "OpenRLHF, the authors' code"),

@@ -24,13 +24,15 @@ READS = ("clip_ratio_low", "clip_ratio_high", "clip_ratio_dual")
 def build(config: AlgorithmConfig, group_baseline: bool = False) -> Algorithm:
     from mmr1.trainer.algorithms.terms import clipped_algorithm
 
-    return clipped_algorithm(_with_baseline if group_baseline else _without_baseline, config)
+    if group_baseline:
+        return clipped_algorithm(_with_baseline, config)
+    return clipped_algorithm(partial(_without_baseline, gamma=config.gamma), config)
 
 
-def _without_baseline(x: AdvantageInputs) -> torch.Tensor:
+def _without_baseline(x: AdvantageInputs, gamma: float) -> torch.Tensor:
     from mmr1.trainer.algorithms.advantages import reinforce_pp
 
-    return reinforce_pp(x.rewards.flatten(), x.kl_penalty, x.mask)
+    return reinforce_pp(x.rewards.flatten(), x.kl_penalty, x.mask, gamma)
 
 
 def _with_baseline(x: AdvantageInputs) -> torch.Tensor:
@@ -49,7 +51,7 @@ SPECS = (
         use="no groups; prompts of similar difficulty",
         build=build,
         defaults={"loss_agg_mode": "token-mean", "use_kl_loss": False, "kl_estimator": "k1"},
-        reads=READS,
+        reads=(*READS, "gamma"),
         compares_group=False,
     ),
     AlgorithmSpec(
