@@ -158,6 +158,11 @@ class AlgorithmConfig(Section):
     rollout_rs_threshold: float | None = Field(
         None, gt=1, description="Mask tokens whose ratio is above this or below its inverse"
     )
+    rollout_rs: Literal["token", "sequence", "geometric"] = Field(
+        "token",
+        description="That ratio: the token's; or the product, or the geometric mean, over the "
+        "completion, which is then masked as a whole (verl)",
+    )
     mask_truncated_completions: bool = Field(
         False, description="Mask truncated completions in the loss"
     )

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 
 Form = Literal["none", "token", "sequence"]
+OutlierForm = Literal["token", "sequence", "geometric"]
 Correction = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """``(logprobs, rollout_logprobs, mask) -> weights``, all ``[B, R]``."""
 
@@ -33,6 +34,7 @@ def rollout_importance_weights(
     form: Form,
     cap: float,
     outlier: float | None = None,
+    outlier_form: OutlierForm = "token",
 ) -> torch.Tensor:
     """Weights of the token losses, detached: ``[B, R]``.
 
@@ -44,6 +46,8 @@ def rollout_importance_weights(
         rollout_logprobs: ``[B, R]`` under the engine that sampled.
         mask: ``[B, R]`` bool, the tokens that count.
         outlier: Tokens whose ratio lies outside ``[1 / outlier, outlier]`` weigh 0.
+        outlier_form: That ratio: the token's; ``sequence``: the product over the completion;
+            ``geometric``: its geometric mean. The last two take out whole completions.
     """
     log_ratio = torch.where(mask, logprobs - rollout_logprobs, 0.0).detach()
     if form == "none":
@@ -54,4 +58,9 @@ def rollout_importance_weights(
         weights = log_ratio.sum(-1, keepdim=True).exp().clamp(max=cap).expand(log_ratio.shape)
     if outlier is None:
         return weights
-    return torch.where(log_ratio.abs() <= math.log(outlier), weights, 0.0)
+    judged = log_ratio
+    if outlier_form != "token":
+        judged = log_ratio.sum(-1, keepdim=True)
+    if outlier_form == "geometric":
+        judged = judged / mask.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(judged.abs() <= math.log(outlier), weights, 0.0)

@@ -104,6 +104,7 @@ def _correction(config: Config) -> Correction:
         form=config.resolved_rollout_is,
         cap=algorithm.rollout_is_threshold,
         outlier=algorithm.rollout_rs_threshold,
+        outlier_form=algorithm.rollout_rs,
     )
 
 

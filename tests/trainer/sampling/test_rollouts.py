@@ -123,7 +123,7 @@ def test_weights_that_could_not_be_loaded_stop_the_sampling():
     assert 3 not in engine.sampled
 
 
-def slow_weights(p, q, mask, form, cap, outlier):
+def slow_weights(p, q, mask, form, cap, outlier, outlier_form="token"):
     rows = []
     for ps, qs, ms in zip(p.tolist(), q.tolist(), mask.tolist(), strict=True):
         ratios = [math.exp(a - b) if m else 1.0 for a, b, m in zip(ps, qs, ms, strict=True)]
@@ -131,20 +131,26 @@ def slow_weights(p, q, mask, form, cap, outlier):
         row = []
         for ratio in ratios:
             weight = {"none": 1.0, "token": min(ratio, cap), "sequence": min(whole, cap)}[form]
-            outside = outlier is not None and not 1 / outlier <= ratio <= outlier
+            mean = whole ** (1 / max(1, sum(ms)))
+            judged = {"token": ratio, "sequence": whole, "geometric": mean}[outlier_form]
+            outside = outlier is not None and not 1 / outlier <= judged <= outlier
             row.append(0.0 if outside else weight)
         rows.append(row)
     return torch.tensor(rows)
 
 
 @pytest.mark.parametrize("form", ["none", "token", "sequence"])
-@pytest.mark.parametrize("outlier", [None, 1.5])
-def test_correction_is_the_truncated_ratio(form, outlier):
+@pytest.mark.parametrize("outlier", [None, 1.15])
+@pytest.mark.parametrize("outlier_form", ["token", "sequence", "geometric"])
+def test_correction_is_the_truncated_ratio(form, outlier, outlier_form):
     rng = np.random.default_rng(0)
     p, q = (torch.tensor(rng.normal(-2, 0.4, (5, 7)), dtype=torch.float32) for _ in range(2))
     mask = torch.tensor(rng.random((5, 7)) < 0.8)
-    weights = rollout_importance_weights(p.requires_grad_(), q, mask, form, 2.0, outlier)
-    torch.testing.assert_close(weights, slow_weights(p, q, mask, form, 2.0, outlier))
+    limits = (2.0, outlier, outlier_form)
+    weights = rollout_importance_weights(p.requires_grad_(), q, mask, form, *limits)
+    expected = slow_weights(p, q, mask, form, *limits)
+    torch.testing.assert_close(weights, expected)
+    assert outlier is None or (expected == 0).any()
     assert not weights.requires_grad
     same = rollout_importance_weights(q, q, mask, form, 2.0, outlier)
     assert torch.equal(same, torch.ones_like(same))
