@@ -222,6 +222,11 @@ class Config(Section):
         best = trainer.metric_for_best_model or ""
         if not best.startswith("eval/"):
             return
+        if best.startswith("eval/sampled") and not self.eval.n:
+            raise ValueError(
+                f"trainer.metric_for_best_model={best} and eval.n=0: no completion is sampled; "
+                "set eval.n, or take eval/greedy"
+            )
         if not trainer.val_freq or trainer.save_steps % trainer.val_freq:
             raise ValueError(
                 f"trainer.metric_for_best_model={best} and trainer.val_freq={trainer.val_freq}: "

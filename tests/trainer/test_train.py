@@ -262,6 +262,13 @@ def test_validation_while_training(run, warm, digits, tmp_path):
             ],
             r"trainer\.save_steps \(6\) to a multiple",
         ),
+        (
+            [
+                *("data.eval=x", "trainer.metric_for_best_model=eval/sampled", "eval.n=0"),
+                "trainer.val_freq=1",
+            ],
+            "eval.n=0: no completion is sampled",
+        ),
     ],
 )
 def test_validations_that_make_no_sense_are_refused(overrides, said):
