@@ -42,11 +42,15 @@ def log_to_terminal(level: LogLevel) -> None:
 def log_to_file(path: Path) -> Iterator[None]:
     """Append mmr1's records of INFO and above to a file inside the block.
 
-    Records that cannot be written are dropped: on a full disk the run itself says so.
+    Records that cannot be written are dropped: on a full disk the run itself says so. A file that
+    was removed is made again.
+
+    Raises:
+        OSError: The file cannot be made.
     """
+    path.open("a").close()
     root = logging.getLogger(ROOT)
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.handleError = lambda record: None  # type: ignore[method-assign]
+    handler = _FileLog(path)
     handler.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter(FORMAT))
     level = root.level
@@ -57,5 +61,16 @@ def log_to_file(path: Path) -> Iterator[None]:
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
-        with suppress(OSError):  # it writes what is left
-            handler.close()
+
+
+class _FileLog(logging.Handler):
+    """Opens its file for every record, because a run outlasts many a clean-up of folders."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        with suppress(OSError), self._path.open("ab") as file:
+            file.write(f"{line}\n".encode(errors="backslashreplace"))

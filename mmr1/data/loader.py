@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
+from mmr1.faults import tell_fault
 from mmr1.types import Sample
 
 if TYPE_CHECKING:  # it loads torch
@@ -47,7 +48,8 @@ class MediaCheck:
         if reason is None:
             self._sound.add(key)
             return True
-        logger.warning("sample '%s' of %s is left out: %s", sample.id, dataset, reason)
+        message = f"sample '{sample.id}' of {dataset} is left out: {reason}"
+        tell_fault(logger, "media/left_out", message)
         self._leave_out(dataset, sample.id, reason)
         return False
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from mmr1.faults import tell_fault
 from mmr1.rewards.item import RewardItem
 from mmr1.types import Reward, Status, StepStats
+
+logger = logging.getLogger(__name__)
 
 
 class TooManyInvalidRewardsError(RuntimeError):
@@ -35,6 +39,21 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
     for status, count in Counter(r.status for r in rewards if not r.valid).items():
         stats[f"reward/invalid/{status.value}"] = float(count)
     return stats
+
+
+def tell_invalid(rewards: Sequence[Reward]) -> None:
+    """Tell the rewards that are not valid, by their first function without one and by status."""
+    first: dict[str, Reward] = {}
+    counts: Counter[str] = Counter()
+    for reward in rewards:
+        if not reward.valid:
+            name = next((n for n, v in reward.components.items() if v is None), "reward")
+            kind = f"reward/{name}/{reward.status}"
+            counts[kind] += 1
+            first.setdefault(kind, reward)
+    for kind, count in counts.items():
+        message = f"{count} of {len(rewards)} completions have no valid reward: {first[kind].error}"
+        tell_fault(logger, kind, message, count, level=logging.INFO)
 
 
 def refuse_too_many_invalid(

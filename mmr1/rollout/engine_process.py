@@ -15,6 +15,7 @@ and is asked again.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing as mp
 import os
 import socket
@@ -32,10 +33,13 @@ import torch
 import torch.multiprocessing
 
 from mmr1.config import SamplingConfig
+from mmr1.faults import tell_fault
 from mmr1.lifetime import die_with, start_lasting
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.rollout.shared_weights import SharedWeights, share_weights
 from mmr1.types import RolloutGroup
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 0.001  # wait for the next chunk, between two steps of the engine
 
@@ -46,6 +50,10 @@ class EngineError(RuntimeError):
 
 class EngineLostError(EngineError):
     """The engine's process died, or did not answer in time; another may do better."""
+
+
+class EngineHungError(EngineLostError):
+    """It did not answer in time."""
 
 
 class EngineProcess:
@@ -163,7 +171,10 @@ class EngineProcess:
             if self._closed or self.restarted == self._restarts:
                 raise
             self.restarted += 1
-            self._write_log(f"{error}\nreplaced, {self.restarted} of {self._restarts} times")
+            told = f"{error}\nreplaced, {self.restarted} of {self._restarts} times"
+            self._write_log(told)
+            kind = "engine/hung" if isinstance(error, EngineHungError) else "engine/died"
+            tell_fault(logger, kind, told)
             self._replace()
             return ask()
 
@@ -199,14 +210,14 @@ class EngineProcess:
         try:
             self._pipe.send(message)
         except BlockingIOError as error:
-            raise EngineLostError(self._timeout_message()) from error
+            raise EngineHungError(self._timeout_message()) from error
         except OSError as error:
             raise EngineLostError(self._death_message()) from error
 
     def _receive(self, timeout_s: float | None) -> Any:
         try:
             if timeout_s is not None and not self._pipe.poll(timeout_s):
-                raise EngineLostError(self._timeout_message())
+                raise EngineHungError(self._timeout_message())
             kind, value = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise EngineLostError(self._death_message()) from error
@@ -223,8 +234,8 @@ class EngineProcess:
         )
 
     def _write_log(self, line: str) -> None:
-        with self._log.open("a") as log:
-            log.write(f"{line}\n")
+        with contextlib.suppress(OSError), self._log.open("a") as log:
+            log.write(f"{line}\n")  # a full disk is no reason to lose the engine
 
     def _death_message(self) -> str:
         self._process.join(timeout=5)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from mmr1.config import Config
-from mmr1.logs import log_to_file
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
@@ -71,8 +70,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         with ExitStack() as stack:
             with timer("models"):
                 workers = stack.enter_context(_workers(config, inputs))
-            directory = stack.enter_context(closing(RunDirectory(config)))
-            stack.enter_context(log_to_file(directory.path / "train.log"))
+            directory = stack.enter_context(RunDirectory(config))
             return _train(config, inputs, composite_reward, steps, workers, directory, timer)
 
 
@@ -166,7 +164,6 @@ def _train(
             write_evaluation(directory.path / "eval", result)
             directory.log_dropped(inputs.dropped)
             display.say(summary_line(result))
-        directory.log_summary(checkpoint, inputs.dropped)
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 

@@ -10,8 +10,10 @@ from mmr1.rewards.accounting import (
     TooManyInvalidRewardsError,
     refuse_too_many_invalid,
     reward_stats,
+    tell_invalid,
 )
 from mmr1.types import Status
+from tests.faults import faults_told
 from tests.rewards.helpers import item, sample, think
 
 
@@ -96,6 +98,11 @@ def test_accounting(composite_reward: CompositeReward) -> None:
     assert stats["reward/invalid/math"] == 1
     assert stats["reward/invalid/bad_gold"] == 1
     assert stats["reward/no_answer"] == 1
+    with faults_told() as told:
+        tell_invalid(rewards)
+    ((kind, count, message),) = told.faults
+    assert (kind, count) == ("reward/math/bad_gold", 1)
+    assert message.startswith("1 of 3 completions have no valid reward: math: ")
     refuse_too_many_invalid(rewards, items, 0.34)
     with pytest.raises(TooManyInvalidRewardsError, match=r"1 of 3 .* sample 's1': math: the gold"):
         refuse_too_many_invalid(rewards, items, 0.3)

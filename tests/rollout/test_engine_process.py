@@ -23,6 +23,7 @@ from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.engine_process import EngineError, EngineLostError, EngineProcess
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample
 from mmr1.vision.prepare import PreparedMedia
+from tests.faults import faults_told
 
 SAMPLING = SamplingConfig(max_tokens=4)
 
@@ -99,7 +100,9 @@ def engine(tmp_path):
 @pytest.mark.parametrize("how", ["die", "hang"])
 def test_a_lost_engine_is_replaced_with_the_weights_it_had_and_asked_again(engine, how, tmp_path):
     before = engine._process.pid
-    actual = ask(engine, how)
+    with faults_told() as told:
+        actual = ask(engine, how)
+    assert told.counts() == {{"die": "engine/died", "hang": "engine/hung"}[how]: 1}
     assert (actual.text, actual.policy_version) == ("2.5", 2)
     assert engine.restarted == 1
     assert not psutil.pid_exists(before)

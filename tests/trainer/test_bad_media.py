@@ -74,7 +74,9 @@ def test_a_run_goes_on_without_what_cannot_be_decoded(rl, tmp_path):
     assert not bad & {group["id"] for groups in steps for group in groups}
     log = (run / "train.log").read_text()
     assert all(f"sample '{name}' of {config.data.train} is left out" in log for name in bad)
-    assert json.loads((run / "summary.json").read_text())["quarantined"] == dropped
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["quarantined"] == dropped
+    assert summary["faults"] == {"media/left_out": len(BAD)}
 
 
 def test_a_resumed_run_knows_what_was_left_out(rl, tmp_path):

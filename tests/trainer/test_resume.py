@@ -241,7 +241,8 @@ def test_metrics_that_cannot_be_written_end_the_run_with_one_line(
 @pytest.mark.parametrize("size_kib", [4, 12, 16, 25_000])
 def test_a_full_disk_is_one_line(size_kib, tiny_model, digits, reward, small_disk, tmp_path, mmr1):
     """It fills up in train.log, the metrics or the rollouts, and in the first checkpoints."""
-    config = rl(tiny_model, digits, reward, small_disk(size_kib) / "run", save_steps=1)
+    full = {"save_steps": 1, "disk_patience_s": 0}
+    config = rl(tiny_model, digits, reward, small_disk(size_kib) / "run", **full)
     (tmp_path / "run.yaml").write_text(dump_yaml(config))
     code, _, message = mmr1("train", tmp_path / "run.yaml")
     assert code in (1, 2), message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +11,15 @@ from typing import Any, TypeVar
 
 import httpx
 
+from mmr1.faults import tell_fault
 from mmr1.rewards.http.addresses import Address, secrets_of, without_secrets
 from mmr1.rewards.http.bounded_json import read_json
 from mmr1.rewards.http.bounded_reply import read_reply, read_start
 from mmr1.types import Status
 
 Answer = TypeVar("Answer")
+
+logger = logging.getLogger(__name__)
 
 _ERROR_BYTES = 800  # of a reply that is an error
 _BACKOFF_S = 0.25
@@ -100,6 +104,9 @@ class JsonPost:
             if not isinstance(answer, Failure):
                 return answer
             failure = replace(answer, error=self.hide(answer.error))
+            kind = "timeout" if failure.status is Status.TIMEOUT else "error"
+            message = f"attempt {attempt + 1}: {failure.error}"
+            tell_fault(logger, f"remote/{kind}", message, level=logging.INFO)
             if failure.final:
                 break
         return failure

@@ -6,6 +6,7 @@ the main thread, another thread, an asyncio loop and a Ray actor all see the sam
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
@@ -14,6 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mmr1.faults import tell_fault
 from mmr1.rewards.item import Job, invalid
 from mmr1.rewards.sandbox.deadline import Deadline, Stopwatch, rule_deadline
 from mmr1.rewards.sandbox.environment import worker_environment
@@ -23,6 +25,8 @@ from mmr1.rewards.sandbox.walls import Missing, shortcoming, warn_of
 from mmr1.rewards.sandbox.wire import REWARDS, VALUE, read_rewards, unpack_answer
 from mmr1.rewards.sandbox.zygote import Settings
 from mmr1.types import Reward, Status
+
+logger = logging.getLogger(__name__)
 
 VERIFIER = Job("mmr1.rewards.math.symbolic:warm", ())
 START_S = 120.0
@@ -167,8 +171,14 @@ class Pool:
             worker.send(VALUE, self._prepare)
         return worker
 
-    def _replace(self, worker: Worker) -> None:
+    def _replace(self, worker: Worker, reason: str) -> None:
         """Kill a worker and put a fresh one in its place."""
+        tell_fault(
+            logger,
+            "verifier/replaced",
+            f"a verifier process was replaced: {reason}",
+            level=logging.INFO,
+        )
         place = self._state.workers.index(worker)
         self._state.kill(worker)
         try:
@@ -200,7 +210,7 @@ class Pool:
     def _hand_out(self, jobs: Sequence[Job], waiting: deque[int]) -> None:
         for worker in list(self._state.workers):
             if waiting and worker.number is None and worker.disturbed:
-                self._replace(worker)
+                self._replace(worker, "it ended, or sent something, while nothing was asked of it")
         for worker in self._state.workers:
             if waiting and worker.number is None:
                 worker.index = waiting.popleft()
@@ -251,7 +261,7 @@ class Pool:
             failure = _WorkerError(Status.TIMEOUT, f"no verdict in {limit}")
         except _WorkerError as raised:
             failure = raised
-        self._replace(worker)
+        self._replace(worker, failure.error)
         return [invalid(failure.status, failure.error)]
 
     def _take(self, worker: Worker) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from mmr1.config import SamplingConfig
+from mmr1.faults import tell_fault
 from mmr1.rollout.engine import Probe, Request
 from mmr1.trainer.distributed.errors import WorkerLostError
 from mmr1.trainer.distributed.published_weights import PublishedWeights, publish
@@ -98,7 +99,7 @@ class RayEngines:
             )
         self.restarted += 1
         counted = f"{self.restarted} of {self._restarts}"
-        logger.warning("%s; replaced, %s times", _lost(i, why), counted)
+        tell_fault(logger, "engine/lost", f"{_lost(i, why)}; replaced, {counted} times")
         self._engines[i] = self._replace(i, self._engines[i])
         if self._weights is not None:
             _, lost = outcomes({i: self._load(self._engines[i])}, self._timeout_s)

@@ -14,7 +14,6 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.dpo import load_preference_loss
-from mmr1.logs import log_to_file
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -65,8 +64,7 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
         inputs = check_inputs(config, rewards, train=True)
         model = load_trainable(config.model)
         reward_manager = RewardManager(rewards, inputs.media, config.rewards.max_invalid_fraction)
-        directory = stack.enter_context(closing(RunDirectory(config)))
-        stack.enter_context(log_to_file(directory.path / "train.log"))
+        directory = stack.enter_context(RunDirectory(config))
         return _train(config, inputs, reward_manager, model, directory)
 
 
@@ -122,7 +120,6 @@ def _train(
             write_evaluation(directory.path / "eval", result)
             directory.log_dropped(inputs.dropped)
             display.say(summary_line(result))
-        directory.log_summary(checkpoint, inputs.dropped)
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 

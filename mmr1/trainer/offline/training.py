@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,7 +13,6 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
-from mmr1.logs import log_to_file
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.optimizer import Optimizer
@@ -125,8 +123,7 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     with (
-        closing(RunDirectory(config)) as directory,
-        log_to_file(directory.path / "train.log"),
+        RunDirectory(config) as directory,
         Trackers(config, directory.path) as trackers,
     ):
         display = Display(config.trainer, directory)
@@ -158,7 +155,6 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
         with display:
             steps = _steps(config, task, loader, steps_done)
             checkpoint = run_steps(config.trainer, steps, record, snapshot, directory.checkpoints)
-        directory.log_summary(checkpoint, records.quarantine.dropped)
         display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -22,7 +23,11 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mmr1.config import TrainerConfig
+from mmr1.faults import tell_fault
 from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.runs.full_disk import is_full
+
+logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"
@@ -32,6 +37,10 @@ _PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt"}
 
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written; older ones are unchanged."""
+
+
+class DiskFullError(CheckpointError):
+    """The disk is full, so a checkpoint could not be written; another attempt may do better."""
 
 
 class DamagedCheckpointError(RuntimeError):
@@ -47,7 +56,7 @@ def write_checkpoint(
     """Write ``folder/step_N`` completely or not at all; ``metrics`` go into its manifest.
 
     Raises:
-        CheckpointError: Writing failed.
+        CheckpointError: Writing failed; a ``DiskFullError`` where the disk is full.
 
     Whatever is raised, the unfinished folder is removed.
     """
@@ -64,7 +73,8 @@ def write_checkpoint(
         shutil.rmtree(temporary, ignore_errors=True)
         if not _is_write_error(error):
             raise
-        raise CheckpointError(
+        kind = DiskFullError if is_full(error) else CheckpointError
+        raise kind(
             f"{target} could not be written ({_first_line(error)}). Older checkpoints are "
             "untouched: free some space or repair the disk, then continue with --resume"
         ) from error
@@ -116,6 +126,7 @@ def latest_valid_checkpoint(
             continue
         for damaged, damage in damages.items():
             warn(f"warning: {damage}; going back to the checkpoint before it")
+            tell_fault(logger, "checkpoint/damaged", str(damage), level=logging.INFO)
             _set_aside(damaged)
         return checkpoint
     _refuse_only_damaged(folder, damages)
@@ -160,15 +171,28 @@ class Checkpoints:
         keep: How many of the latest to keep, 2 or more.
         best_by: A metric; the checkpoint with its highest value is kept too.
         in_background: Write in a thread; ``save`` then waits only for the save before it.
+        patient: A full disk is told and no error, because a later save may do better.
+
+    Attributes:
+        last: The last checkpoint.
+        unsaved: Why there is none of the last ``save``, if the disk was full; else None.
     """
 
     def __init__(
-        self, folder: Path, keep: int, best_by: str | None = None, in_background: bool = False
+        self,
+        folder: Path,
+        keep: int,
+        best_by: str | None = None,
+        in_background: bool = False,
+        patient: bool = False,
     ) -> None:
         self._folder, self._keep, self._best_by = folder, keep, best_by
+        self._patient = patient
         self._thread = ThreadPoolExecutor(1, "checkpoint") if in_background else None
         self._writing: Future[None] | None = None
         self.last: Path | None = None
+        self.unsaved: DiskFullError | None = None
+        self._told: int | None = None  # the step whose save met a full disk
 
     def save(self, step: int, write_files: WriteCheckpoint, metrics: Mapping[str, float]) -> None:
         """Write the checkpoint of ``step``.
@@ -184,7 +208,7 @@ class Checkpoints:
             self._writing = self._thread.submit(self._write, step, write_files, dict(metrics))
 
     def wait(self) -> Path | None:
-        """Wait for the checkpoint that is being written; returns the last one."""
+        """Wait for the checkpoint that is being written; returns the last one there is."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
@@ -196,8 +220,29 @@ class Checkpoints:
             self._thread.shutdown()
 
     def _write(self, step: int, write_files: WriteCheckpoint, metrics: Mapping[str, float]) -> None:
-        self.last = write_checkpoint(self._folder, step, write_files, metrics)
+        try:
+            self.last = write_checkpoint(self._folder, step, write_files, metrics)
+        except DiskFullError as error:
+            if not self._patient:
+                raise
+            self.unsaved = error
+            self._tell_full(step, _first_line(error.__cause__ or error))
+            return
+        self.unsaved = None
         prune(self._folder, self._keep, self._best_by)
+
+    def _tell_full(self, step: int, reason: str) -> None:
+        """Once for each step: further attempts are no news."""
+        if step == self._told:
+            return
+        self._told = step
+        last = "there is no checkpoint yet" if self.last is None else f"the last one is {self.last}"
+        tell_fault(
+            logger,
+            "checkpoint/disk_full",
+            f"step {step} could not be saved, because the disk is full ({reason}): {last}. The run "
+            "goes on and saves again when the next checkpoint is due; free some space",
+        )
 
 
 def _is_write_error(error: BaseException) -> bool:

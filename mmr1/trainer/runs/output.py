@@ -2,9 +2,10 @@
 
 OUTPUT/config.yaml            the resolved configuration
 OUTPUT/metrics.jsonl          one object per step
+OUTPUT/train.log              what mmr1 logs, INFO and above
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
 OUTPUT/quarantine.jsonl       the rows of the data that were left out, with the reasons
-OUTPUT/summary.json           how the run ended: its last step, and what was left out
+OUTPUT/summary.json           how far the run is, and every fault that it went on after
 OUTPUT/media/DIGEST           media of the rollouts that have no file of their own
 OUTPUT/set_aside/N            metrics and rollouts of steps that the Nth resumed run repeats
 OUTPUT/checkpoints/step_*     Hugging Face model directories, and the state for --resume
@@ -14,17 +15,22 @@ OUTPUT/run.lock               locked by the process that writes here
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count, repeat
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
-from mmr1.files import atomic
+from mmr1.faults import tell_fault
+from mmr1.files import atomic, atomic_binary
+from mmr1.logs import log_to_file
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
@@ -33,8 +39,13 @@ from mmr1.trainer.runs.checkpoint import (
     step_of,
     verify_checkpoint,
 )
+from mmr1.trainer.runs.full_disk import Journal, append
+from mmr1.trainer.runs.summary import RunSummary
+from mmr1.trainer.runs.take_steps import RecordError
 from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache, PreparedMedia
+
+logger = logging.getLogger(__name__)
 
 
 def finished(config: Config) -> Path | None:
@@ -64,6 +75,8 @@ def finished(config: Config) -> Path | None:
 class RunDirectory:
     """The directory of a new or resumed run, locked so that only this process writes into it.
 
+    A context. When it ends, everything is on the disk, and the summary says how it ended.
+
     Raises:
         ValueError: Another process writes into it, or it cannot be written to.
     """
@@ -75,12 +88,18 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self.path / "run.lock")
         self._dropped = -1  # as many rows as quarantine.jsonl names; not written yet
+        self._log = ExitStack()
+        self._log.enter_context(log_to_file(self.path / "train.log"))
+        self._summary = RunSummary(self.path / "summary.json")
+        self._journal = Journal(config.trainer.disk_patience_s)
+        self._folders: set[Path] = set()
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoints = Checkpoints(
             self.path / "checkpoints",
             config.trainer.save_total_limit,
             config.trainer.metric_for_best_model,
             config.trainer.async_save,
+            patient=config.trainer.disk_patience_s > 0,
         )
 
     def last_checkpoint(self, warn: Callable[[str], None]) -> Path | None:
@@ -99,9 +118,12 @@ class RunDirectory:
         directory as it was, but for the lock and the logs of its processes.
         """
         last = self.checkpoints.last
-        self._rewind(0 if last is None else step_of(last))
+        done = 0 if last is None else step_of(last)
+        self._rewind(done)
         with self._writable():
             write_yaml(self.path / "config.yaml", self._config)
+        self._folders.add(self.path)
+        self._summary.begin(done)
 
     @contextmanager
     def _writable(self) -> Iterator[None]:
@@ -114,10 +136,39 @@ class RunDirectory:
                 "space, make it writable or name another directory"
             ) from error
 
-    def close(self) -> None:
-        """Wait for a checkpoint that is being written, and release the lock."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Wait for what is being written, and release the lock.
+
+        Raises:
+            RecordError: The run ends well, but its last metrics could not be written.
+        """
         self.checkpoints.close()
-        self._lock.release()
+        try:
+            self._write_rest(error)
+        except BaseException as unwritten:
+            error = unwritten
+            raise
+        finally:
+            self._summary.end(error, self.checkpoints.last)
+            self._log.close()
+            self._lock.release()
+
+    def _write_rest(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._journal.give_up()
+            return
+        try:
+            self._journal.finish()
+        except OSError as full:
+            raise RecordError(
+                f"the last metrics and rollouts could not be written ({full}); the checkpoints "
+                "are complete"
+            ) from full
 
     def _rewind(self, step: int) -> None:
         """Move the logs of later steps, which will run again, into ``set_aside/N``."""
@@ -137,24 +188,22 @@ class RunDirectory:
                     path.replace(aside / folder / path.name)
 
     def log(self, stats: StepStats) -> None:
-        """Append one line to ``metrics.jsonl``."""
-        append_json(self.metrics_file, [stats])
+        """Append one line to ``metrics.jsonl``.
+
+        Raises:
+            OSError: The disk refuses, or has been full for ``trainer.disk_patience_s``.
+        """
+        self._restore_if_removed()
+        self._append(self.metrics_file, [stats])
+        self._summary.done(int(stats["step"]))
 
     def log_dropped(self, rows: Sequence[dict[str, str]]) -> None:
         """Bring ``quarantine.jsonl`` up to all the rows left out; no file if there are none."""
         if len(rows) != self._dropped:
-            replace_jsonl(self.path / "quarantine.jsonl", rows)
+            file = self.path / "quarantine.jsonl"
+            self._journal.write(partial(replace_jsonl, file, list(rows)))
             self._dropped = len(rows)
-
-    def log_summary(self, checkpoint: Path, dropped: Sequence[dict[str, str]]) -> None:
-        """Write ``summary.json``: how the run ended, and what it went on without."""
-        summary = {
-            "steps": step_of(checkpoint),
-            "checkpoint": str(checkpoint.relative_to(self.path)),
-            "quarantined": list(dropped),
-        }
-        text = json.dumps(summary, indent=2, ensure_ascii=False)
-        (self.path / "summary.json").write_text(text + "\n", errors="backslashreplace")
+            self._summary.quarantined = list(rows)
 
     def log_rollouts(
         self,
@@ -180,8 +229,40 @@ class RunDirectory:
         ]
         folder = "rollouts" if mode is None else "validation"
         file = self.path / folder / f"step_{step:06d}.jsonl"
-        append_json(file, rows)
+        self._append(file, rows)
         return file
+
+    def _append(self, file: Path, rows: Iterable[Any]) -> None:
+        data = json_lines(rows)
+
+        def write() -> None:
+            removed = file.parent in self._folders and not file.parent.exists()
+            append(file, data)
+            self._folders.add(file.parent)
+            if removed:
+                tell_fault(logger, "folder/removed", f"{file.parent} was removed; made again")
+
+        self._journal.write(write)
+
+    def _restore_if_removed(self) -> None:
+        """Somebody removed the run's folder: what was in it is gone, but the run goes on.
+
+        Without its configuration it could not be resumed, and without the lock another run could
+        write here too.
+        """
+        if self.path not in self._folders or (self.path / "config.yaml").exists():
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock.release()
+        self._lock = _lock(self.path / "run.lock")
+        self._folders = {self.path}
+        tell_fault(
+            logger,
+            "folder/removed",
+            f"{self.path} was removed; made again, without the metrics, rollouts and checkpoints "
+            "that it had",
+        )
+        self._journal.write(partial(write_yaml, self.path / "config.yaml", self._config))
 
     def _medium(self, ref: MediaRef, prepared: PreparedMedia) -> dict[str, Any]:
         """A medium's path and the size that the model saw; without a file it is copied here."""
@@ -190,8 +271,7 @@ class RunDirectory:
             path = f"media/{prepared.digest}"
             copy = self.path / path
             if not copy.exists():
-                copy.parent.mkdir(exist_ok=True)
-                copy.write_bytes(ref.read())
+                self._journal.write(partial(_write_file, copy, ref.read()))
         return {
             "kind": ref.kind,
             "path": path,
@@ -202,24 +282,33 @@ class RunDirectory:
 
 
 def append_json(path: Path, rows: Iterable[Any]) -> None:
-    """Append objects to a JSON Lines file.
+    """Append objects to a JSON Lines file, all of them or none.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    append(path, json_lines(rows))
+
+
+def json_lines(rows: Iterable[Any]) -> bytes:
+    """Objects as the lines of a JSON Lines file.
 
     A lone surrogate, which UTF-8 has not and a reward server's message may have, is written as the
     escape that JSON has for it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    with atomic_binary(path, sync=False) as (file,):
+        file.write(data)
 
 
 def replace_jsonl(path: Path, rows: Sequence[Any]) -> None:
     """Write objects to a JSON Lines file in the place of what it held; no file for no objects."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
     if rows:
-        append_json(temporary, rows)
-        temporary.replace(path)
+        _write_file(path, json_lines(rows))
     else:
         path.unlink(missing_ok=True)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import queue
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -22,7 +21,10 @@ from typing import Any, Protocol, Self
 
 from mmr1.config import Config
 from mmr1.config.file import published
+from mmr1.faults import tell_fault
 from mmr1.types import MediaRef, ScoredGroup, StepStats
+
+logger = logging.getLogger(__name__)
 
 TABLE_ROWS = 64
 """Completions in one rollout table; the report shows all of them."""
@@ -200,13 +202,12 @@ class _Thread:
     def _drop(self, reason: str) -> None:
         if not self._dropped.is_set():
             self._dropped.set()
-            with suppress(Warning):  # a filter may turn warnings into errors
-                warnings.warn(
-                    f"the tracker '{self._name}' is left out from here on: {reason:.300} "
-                    "(the run goes on; metrics.jsonl has every number)",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+            tell_fault(
+                logger,
+                f"tracker/{self._name}",
+                f"the tracker '{self._name}' is left out from here on: {reason:.300} "
+                "(the run goes on; metrics.jsonl has every number)",
+            )
 
 
 def rollout_rows(scored: Sequence[ScoredGroup], advantages: Iterable[float | None]) -> list[Row]:

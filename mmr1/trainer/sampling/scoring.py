@@ -10,7 +10,7 @@ import numpy as np
 
 from mmr1.data.rows import measured
 from mmr1.rewards import CompositeReward, RewardItem
-from mmr1.rewards.accounting import refuse_too_many_invalid
+from mmr1.rewards.accounting import refuse_too_many_invalid, tell_invalid
 from mmr1.types import RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 
@@ -73,6 +73,7 @@ class RewardManager:
             for item in self._items(group, number, shuffled.get(number))
         ]
         rewards = self._composite_reward.score(items)
+        tell_invalid(rewards)
         refuse_too_many_invalid(rewards, items, self._max_invalid_fraction)
         in_order = iter(rewards)
         return [ScoredGroup(g, tuple(next(in_order) for _ in g.completions)) for g in groups]

@@ -23,6 +23,7 @@ from mmr1.rewards import build_composite_reward
 from mmr1.rewards.http.bounded_json import read_json
 from mmr1.rewards.plugins.http_client import REPLY_BYTES, REPLY_BYTES_PER_ITEM
 from mmr1.types import Reward, Status
+from tests.faults import faults_told
 from tests.rewards.helpers import item, think
 from tests.rewards.plugins.raw_server import (
     DRIP_S,
@@ -117,8 +118,9 @@ def test_a_server_that_stumbles_is_asked_again() -> None:
 
 
 def test_another_server_takes_over() -> None:
-    with server(right) as good:
+    with server(right) as good, faults_told() as told:
         assert [r.value for r in score(f"http://127.0.0.1:1/,{good}")] == EXPECTED
+    assert told.counts() == {"remote/error": 1}  # counted, although nothing is lost
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,9 @@ def test_a_server_that_sleeps() -> None:
         return right(body)
 
     with server(answer) as url:
-        rewards = score(url, timeout_s=0.2, retries=1)
+        with faults_told() as told:
+            rewards = score(url, timeout_s=0.2, retries=1)
+        assert told.counts() == {"remote/timeout": 2}
     assert {reward.status for reward in rewards} == {Status.TIMEOUT}
 
 

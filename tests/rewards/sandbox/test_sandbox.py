@@ -22,6 +22,7 @@ from mmr1.rewards import Job, build_composite_reward
 from mmr1.rewards.sandbox.deadline import Deadline
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Status
+from tests.faults import faults_told
 from tests.paths import REPOSITORY
 from tests.rewards.helpers import item, think
 
@@ -172,7 +173,9 @@ def test_a_killed_worker_and_a_killed_zygote_are_replaced() -> None:
         own.start()
         os.kill(own.pids[0], signal.SIGKILL)
         time.sleep(0.2)  # a job handed to a dying worker is reported as killed
-        assert whole(own)
+        with faults_told() as told:
+            assert whole(own)
+        assert told.counts() == {"verifier/replaced": 1}
         zygote = psutil.Process(own.pids[0]).parent()
         assert zygote is not None
         zygote.kill()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,11 +39,10 @@ def test_the_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
     finally:
         holder.kill()  # no time to clean up
         holder.wait()
-    directory = RunDirectory(config)
-    with pytest.raises(ValueError, match="another process is writing into"):
+    with RunDirectory(config), pytest.raises(ValueError, match="another process is writing into"):
         RunDirectory(config)
-    directory.close()
-    RunDirectory(config).close()
+    with RunDirectory(config):
+        pass
 
 
 def test_text_that_utf8_has_not_is_logged_as_json_escapes_it(tmp_path: Path) -> None:
@@ -57,7 +55,7 @@ def test_text_that_utf8_has_not_is_logged_as_json_escapes_it(tmp_path: Path) -> 
 
 def test_what_a_resumed_run_repeats_is_set_aside(tmp_path: Path) -> None:
     config = Config(model={"path": "x"}, trainer={"output_dir": str(tmp_path)})
-    with closing(RunDirectory(config)) as directory:
+    with RunDirectory(config) as directory:
         write_checkpoint(tmp_path / "checkpoints", 2, lambda folder: None)
         for attempt in (1, 2):
             for step in range(1 if attempt == 1 else 3, 5):
@@ -77,7 +75,7 @@ def test_what_a_resumed_run_repeats_is_set_aside(tmp_path: Path) -> None:
 
 def test_without_an_undamaged_checkpoint_nothing_is_rewound(tmp_path: Path) -> None:
     config = Config(model={"path": "x"}, trainer={"output_dir": str(tmp_path)})
-    with closing(RunDirectory(config)) as directory:
+    with RunDirectory(config) as directory:
         (write_checkpoint(tmp_path / "checkpoints", 1, lambda folder: None) / "extra").touch()
         directory.log({"step": 1})
         with pytest.raises(ValueError, match=r"no undamaged checkpoint .*step_000001 .*extra"):

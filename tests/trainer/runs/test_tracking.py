@@ -7,7 +7,6 @@ import json
 import struct
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +17,7 @@ from mmr1.config import Config
 from mmr1.trainer.runs import tracking
 from mmr1.trainer.runs.tracking import Trackers
 from mmr1.trainer.train import run_training
+from tests.faults import faults_told
 from tests.jsonl import read_jsonl
 
 STEPS = [
@@ -73,12 +73,11 @@ def test_a_tracker_that_fails_is_left_out_with_one_warning(monkeypatch, tmp_path
     if fails != "start":
         setattr(recorder, fails, fail)
     plug(monkeypatch, fail if fails == "start" else lambda start: recorder)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with Trackers(config("tensorboard"), tmp_path) as trackers:
-            for stats in STEPS:
-                trackers.log(stats)
-    (warning,) = (str(w.message) for w in caught if w.category is RuntimeWarning)
+    with faults_told() as told, Trackers(config("tensorboard"), tmp_path) as trackers:
+        for stats in STEPS:
+            trackers.log(stats)
+    ((kind, count, warning),) = told.faults
+    assert (kind, count) == ("tracker/tensorboard", 1)
     assert (
         "the tracker 'tensorboard' is left out from here on: ConnectionError: no route to"
         in warning
@@ -95,13 +94,12 @@ def test_a_tracker_that_hangs_holds_nothing_up(monkeypatch, tmp_path):
     plug(monkeypatch, hang)
     monkeypatch.setattr(tracking, "CLOSE_S", 0.2)
     begin = time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with Trackers(config("tensorboard"), tmp_path) as trackers:
-            for stats in STEPS:
-                trackers.log(stats)
+    with faults_told() as told, Trackers(config("tensorboard"), tmp_path) as trackers:
+        for stats in STEPS:
+            trackers.log(stats)
     assert time.perf_counter() - begin < 5
-    assert any("did not finish within 0.2 s" in str(w.message) for w in caught)
+    ((_, _, warning),) = told.faults
+    assert "did not finish within 0.2 s" in warning
     release.set()
 
 
@@ -200,8 +198,7 @@ def tracked(tiny_model, digits, tmp_path_factory) -> Path:
         pytest.skip("no tracker is installed")
     patch = pytest.MonkeyPatch()
     patch.setenv("TRACKIO_DIR", str(out.parent / "trackio"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)
+    with faults_told() as told:
         run_training(
             Config(
                 model={"path": str(tiny_model), "dtype": "float32"},
@@ -216,6 +213,7 @@ def tracked(tiny_model, digits, tmp_path_factory) -> Path:
                 },
             )
         )  # fmt: skip
+    assert not told.faults
     yield out
     patch.undo()
 
