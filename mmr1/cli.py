@@ -126,9 +126,15 @@ def rm(
     resume: Resume = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
-    """Train a reward model on preference pairs and rankings."""
-    if (resolved := _resolve(config, overrides, dry_run)) is not None:
-        check_training(resolved, resume=resume, samples=False)
+    """Train a reward model on preference pairs, on rankings, or on labelled steps."""
+    if (resolved := _resolve(config, overrides, dry_run)) is None:
+        return
+    check_training(resolved, resume=resume, samples=False)
+    if resolved.rm.supervision == "process":
+        from mmr1.trainer.offline.process_reward_model import run_process_reward_model
+
+        run_process_reward_model(resolved, resume=resume)
+    else:
         from mmr1.trainer.offline.reward_model import run_reward_model
 
         run_reward_model(resolved, resume=resume)

@@ -167,7 +167,9 @@ class AlgorithmConfig(Section):
         False, description="Mask truncated completions in the loss"
     )
     step_rewards: str | None = Field(
-        None, description="file.py:function that rewards the steps of a completion"
+        None,
+        description="What rewards the steps of a completion: file.py:function, or a checkpoint of "
+        "mmr1 rm with rm.supervision=process",
     )
     dynamic_sampling: bool = Field(
         False, description="Replace groups whose rewards are all equal before the update"

@@ -48,6 +48,10 @@ class EvalConfig(Section):
         "threshold "
         "gives the accuracy. Empty: the mean value is the accuracy",
     )
+    best_of: str | None = Field(
+        None,
+        description="Reward function that picks one of the n sampled completions: best-of-n",
+    )
     group_by: str | None = Field(
         None, description="Record key to group results by; default: the task"
     )

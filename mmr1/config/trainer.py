@@ -137,8 +137,15 @@ class SftConfig(Section):
 
 
 class RewardModelConfig(Section):
-    """Training of a reward model on pairs and rankings (``mmr1 rm``)."""
+    """Training of a reward model on pairs and rankings, or on steps (``mmr1 rm``)."""
 
+    supervision: Literal["outcome", "process"] = Field(
+        "outcome",
+        description="outcome: pairs and rankings of whole answers. process: labels of their steps",
+    )
+    step_separator: str = Field(
+        "\n\n", min_length=1, description="What stands between two steps of an answer"
+    )
     batch_size: Positive = Field(32, description="Pairs or rankings per step")
 
 

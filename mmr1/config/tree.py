@@ -86,6 +86,11 @@ class Config(Section):
         self._check_mini_batches()
         self._check_validation()
         self._match_reward_function()
+        if self.eval.best_of is not None and self.eval.best_of not in self.rewards.functions:
+            raise ValueError(
+                f"eval.best_of={self.eval.best_of} is not in rewards.functions "
+                f"({', '.join(self.rewards.functions)}); name one of them"
+            )
         if self.dpo.rounds and n < 2:
             raise ValueError(
                 f"rollout.n={n} and dpo.rounds={self.dpo.rounds}: a pair needs two completions of "

@@ -36,6 +36,8 @@ def _scores(results: Results) -> Table:
     components = list(dict.fromkeys(name for mode in modes for name in mode.components))
     ks = sorted({int(k) for mode in modes for k in mode.pass_at})
     extra = [f"pass@{k}" for k in ks if k > 1] + (["majority"] if ks else [])
+    picked = any(mode.best_of is not None for mode in modes)
+    extra += ["best of n"] if picked else []
     columns = (
         "decoding",
         "accuracy",
@@ -52,6 +54,7 @@ def _scores(results: Results) -> Table:
             cells = [f"{mode.accuracy:.3f}", _interval(mode.interval)]
             cells += [_optional(mode.pass_at.get(str(k))) for k in ks if k > 1]
             cells += [_optional(mode.majority)] if ks else []
+            cells += [_optional(mode.best_of)] if picked else []
             cells += [_optional(mode.components.get(component)) for component in components]
             table.add_row(model, data, name, *cells, *_counts(mode))
     return table

@@ -14,7 +14,7 @@ from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.sampling.step_rewards import StepRewardManager
+from mmr1.trainer.sampling.step_rewards import StepRewards
 from mmr1.trainer.validation.validate import Validation
 from mmr1.types import Prompt, Sample
 from mmr1.vision.prepare import MediaCache
@@ -33,7 +33,7 @@ class TrainerComponents:
     reference: Reference | None
     coefficients: Coefficients
     media: MediaCache
-    steps: StepRewardManager | None = None
+    steps: StepRewards | None = None
     critic: Critic | None = None
     demonstrations: Demonstrations | None = None
     validation: Validation | None = None

@@ -37,7 +37,7 @@ from mmr1.trainer.sampling.parity import check_parity, first_of_each_kind
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
-from mmr1.trainer.sampling.step_rewards import StepRewardManager, build_step_reward_manager
+from mmr1.trainer.sampling.step_rewards import StepRewards, build_step_reward_manager
 from mmr1.trainer.validation.evaluate import evaluate, summary_line, write_evaluation
 from mmr1.trainer.validation.validate import Scored, Validation
 from mmr1.vision.prepare import MediaCache
@@ -66,7 +66,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         config = with_epochs(config, samples, config.rollout.batch_size)
         if build_algorithm(config.algorithm).shuffled_frames:
             refuse_without_videos(inputs.sources.values())
-        steps = build_step_reward_manager(config.algorithm, inputs.family)
+        steps = build_step_reward_manager(config, inputs.family, inputs.media)
         with ExitStack() as stack:
             with timer("models"):
                 workers = stack.enter_context(_workers(config, inputs))
@@ -103,7 +103,7 @@ def _train(
     config: Config,
     inputs: Inputs,
     composite_reward: CompositeReward,
-    steps: StepRewardManager | None,
+    steps: StepRewards | None,
     workers: Workers,
     directory: RunDirectory,
     timer: PhaseTimer,

@@ -107,7 +107,7 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
         reference=reference,
         coefficients=Coefficients(config.algorithm),
         media=media,
-        steps=build_step_reward_manager(config.algorithm, family),
+        steps=build_step_reward_manager(config, family, media),
         critic=build_critic(config, inputs),
     )
     return list(train(config, parts)), model, reference

@@ -6,12 +6,14 @@ directory with ``scalar_head.safetensors`` beside it; a critic can begin as a re
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from mmr1.adapters import unwrapped
@@ -28,6 +30,28 @@ from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import model_parts
 
 HEAD_FILE = "scalar_head.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """What a reward model judges: whole completions, or (``process``) each step.
+
+    Attributes:
+        step_separator: What stands between two steps.
+    """
+
+    kind: Literal["outcome", "process"] = "outcome"
+    step_separator: str = ""
+
+
+OUTCOME = Supervision()
+
+
+def supervision_of(path: str) -> Supervision:
+    """That of the reward model at ``path``, as its head's file says."""
+    with safe_open(Path(path) / HEAD_FILE, "pt") as file:
+        metadata = file.metadata() or {}
+    return Supervision(**json.loads(metadata["supervision"])) if metadata else OUTCOME
 
 
 class ScalarModel(torch.nn.Module):
@@ -63,7 +87,11 @@ def is_scalar_model(path: str) -> bool:
 
 
 def scalar_snapshot(
-    model: ScalarModel, processor: Any, optimizer: Optimizer, copy: bool = False
+    model: ScalarModel,
+    processor: Any,
+    optimizer: Optimizer,
+    copy: bool = False,
+    supervision: Supervision = OUTCOME,
 ) -> Callable[[Path], None]:
     """``state.model_snapshot`` with the head's file."""
     write = model_snapshot(model.backbone, processor, optimizer, copy)
@@ -71,7 +99,8 @@ def scalar_snapshot(
 
     def write_files(folder: Path) -> None:
         write(folder)
-        save_file(head, folder / HEAD_FILE)
+        metadata = {"supervision": json.dumps(asdict(supervision))}
+        save_file(head, folder / HEAD_FILE, metadata)
 
     return write_files
 

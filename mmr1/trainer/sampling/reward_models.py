@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from mmr1.config import Config, RewardFunctionConfig
 from mmr1.rewards import RewardFunction, RewardItem
+from mmr1.rewards.item import no_answer
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model
 from mmr1.trainer.models.scalar_model import (
@@ -18,7 +22,9 @@ from mmr1.trainer.models.scalar_model import (
     is_scalar_model,
     load_scalar_model,
     rewards_of,
+    supervision_of,
 )
+from mmr1.trainer.sampling.process_reward_model import ProcessRewardModel
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.features import FeatureCache
@@ -39,34 +45,52 @@ def reward_models(config: Config) -> dict[str, RewardFunction]:
     }
 
 
+REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
+    "min": min,
+    "product": math.prod,
+    "last": itemgetter(-1),
+}
+"""A completion's value from the chances that its steps are right."""
+
+
 class RewardModelReward:
     """Scores completions with a model that ``mmr1 rm`` trained; its tokenizer is the policy's."""
 
     def __init__(self, config: Config, key: str, function: RewardFunctionConfig) -> None:
-        path = function.options.get("path")
-        if set(function.options) != {"path"} or not isinstance(path, str):
-            raise ValueError(f"a reward model takes one option, {key}: a checkpoint of mmr1 rm")
+        path, reduce = function.options.get("path"), function.options.get("reduce")
+        if not set(function.options) <= {"path", "reduce"} or not isinstance(path, str):
+            raise ValueError(
+                f"a reward model takes {key}, a checkpoint of mmr1 rm, and for one of steps reduce "
+                f"({', '.join(REDUCTIONS)})"
+            )
         if not is_scalar_model(path):
             raise ValueError(
                 f"{key} '{path}' is no reward model (it has no {HEAD_FILE}); see mmr1 rm"
             )
         model = config.model.model_copy(update={"path": path, "lora": None})
         model_config = config.model_copy(update={"model": model})
-        scalar = load_scalar_model(model, key).requires_grad_(False)
         self._family = family_of(model_config)
         media = media_cache(self._family, model_config)
-        backbone = build_packed_model(
-            model_config, scalar.backbone, ModelInputs(self._family, media), 1.0, FeatureCache()
-        )
-        self._scalar_model = PackedScalarModel(scalar, backbone, read="at")
+        of_steps = supervision_of(path).kind == "process"
+        _check_reduction(key, reduce, of_steps)
+        self._rewards: Callable[[Sequence[RolloutGroup]], list[Reward]]
+        if of_steps:
+            judge = ProcessRewardModel(config, key, path, self._family, media)
+            self._rewards = partial(_reduced, judge, REDUCTIONS[reduce or "min"])
+        else:
+            scalar = load_scalar_model(model, key).requires_grad_(False)
+            inputs = ModelInputs(self._family, media)
+            backbone = build_packed_model(
+                model_config, scalar.backbone, inputs, 1.0, FeatureCache()
+            )
+            self._rewards = partial(_at_the_end, PackedScalarModel(scalar, backbone, read="at"))
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
-        """The model's value at each completion's last token."""
+        """Each completion's value: at its last token, or from the chances of its steps."""
         if not items:
             return []
         runs = [list(run) for _, run in groupby(items, key=lambda item: item.group)]
-        rewards = rewards_of(self._scalar_model, [self._group(run) for run in runs])
-        return [Reward(value) for value in rewards.tolist()]
+        return self._rewards([self._group(run) for run in runs])
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
         """It reads no gold answer."""
@@ -85,3 +109,28 @@ class RewardModelReward:
 def _completion(item: RewardItem) -> Completion:
     tokens = np.array(item.token_ids, dtype=np.int64)
     return Completion(tokens, np.zeros(len(tokens), np.float32), item.completion, item.truncated, 0)
+
+
+def _check_reduction(key: str, reduce: Any, of_steps: bool) -> None:
+    if reduce is not None and not of_steps:
+        raise ValueError(
+            f"{key} is a reward model of whole completions, which has no steps; leave reduce out"
+        )
+    if reduce is not None and reduce not in REDUCTIONS:
+        raise ValueError(f"reduce={reduce} beside {key} is none of {', '.join(REDUCTIONS)}")
+
+
+def _at_the_end(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> list[Reward]:
+    return [Reward(value) for value in rewards_of(scalar_model, groups).tolist()]
+
+
+def _reduced(
+    judge: ProcessRewardModel,
+    reduce: Callable[[list[float]], float],
+    groups: Sequence[RolloutGroup],
+) -> list[Reward]:
+    """A completion without a step has no answer."""
+    return [
+        Reward(reduce([chance for _, chance in steps])) if steps else no_answer()
+        for steps in judge.steps(groups)
+    ]

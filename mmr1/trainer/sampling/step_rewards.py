@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
-from mmr1.config import AlgorithmConfig
+from mmr1.config import Config
 from mmr1.registry import Registry
+from mmr1.trainer.sampling.process_reward_model import ProcessRewardModel
+from mmr1.trainer.sampling.step_ends import token_at
 from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.prepare import MediaCache
 
 StepRewardFunction = Callable[[str, Sample], Sequence[tuple[int, float]]]
 """``(completion text, sample) -> [(end, reward), ...]``, one pair per step.
@@ -21,6 +24,14 @@ a rule or call a process reward model.
 """
 
 _FUNCTIONS = Registry("step reward function", {})
+
+
+class StepRewards(Protocol):
+    """Rewards the steps of completions."""
+
+    def score(self, scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+        """The same groups with their ``steps``."""
+        ...
 
 
 class StepRewardManager:
@@ -52,28 +63,24 @@ class StepRewardManager:
                 f"algorithm.step_rewards: the steps of a completion of sample '{sample.id}' end at "
                 f"{bounds[1:-1]}; ends must rise and stay within its {bounds[-1]} characters"
             )
-        return tuple((self._token(completion, end), float(reward)) for end, reward in steps)
-
-    def _token(self, completion: Completion, end: int) -> int:
-        """Index of the first token with which the text reaches ``end`` characters.
-
-        A step that ends with the text takes the end-of-sequence token with it.
-        """
-        ids = completion.token_ids.tolist()
-        if end >= len(completion.text):
-            return len(ids) - 1
-        return bisect_left(range(len(ids)), end, key=lambda i: len(self._decode(ids[: i + 1])))
+        return tuple(
+            (token_at(completion, end, self._decode), float(reward)) for end, reward in steps
+        )
 
 
 def build_step_reward_manager(
-    config: AlgorithmConfig, family: ModelFamily
-) -> StepRewardManager | None:
-    """The manager of the function that ``algorithm.step_rewards`` names, or None.
+    config: Config, family: ModelFamily, media: MediaCache
+) -> StepRewards | None:
+    """What rewards steps as ``algorithm.step_rewards`` says, or None.
 
     Raises:
-        ValueError: The file or its function cannot be loaded.
+        ValueError: The file or its function cannot be loaded, or a folder is no reward model of
+            steps.
     """
-    if config.step_rewards is None:
+    spec = config.algorithm.step_rewards
+    if spec is None:
         return None
+    if Path(spec).is_dir():
+        return ProcessRewardModel(config, "algorithm.step_rewards", spec, family, media)
     decode = partial(family.tokenizer.decode, skip_special_tokens=True)
-    return StepRewardManager(_FUNCTIONS.load(config.step_rewards), decode)
+    return StepRewardManager(_FUNCTIONS.load(spec), decode)

@@ -46,6 +46,7 @@ class Mode:
         pass_at: Chance that one of k completions is right, by k. Empty without several
             completions per prompt.
         majority: Score of the most frequent answer, or None in the same case.
+        best_of: Score of the completion that ``eval.best_of`` values most, or None without it.
         by: Accuracy of each task type, or of each value of ``eval.group_by``.
     """
 
@@ -58,6 +59,7 @@ class Mode:
     at: dict[str, float] = field(default_factory=dict)
     pass_at: dict[str, float] = field(default_factory=dict)
     majority: float | None = None
+    best_of: float | None = None
     by: dict[str, Share] = field(default_factory=dict)
 
 
@@ -198,6 +200,7 @@ def _mode(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> Mode:
         },
         pass_at=_pass_at(groups) if several and config.accuracy_thresholds else {},
         majority=_majority(groups) if several else None,
+        best_of=_best_of(groups, config.best_of) if several and config.best_of else None,
         by=_by_kind(rows, scores),
     )
 
@@ -231,6 +234,14 @@ def _majority(groups: Sequence[Sequence[Row]]) -> float:
     if not groups:
         return 0.0
     return fmean(majority([r["vote"] for r in g], [r["score"] for r in g]) for g in groups)
+
+
+def _best_of(groups: Sequence[Sequence[Row]], name: str) -> float:
+    """Mean score of each prompt's completion of the highest value, the first of equal ones."""
+    if not groups:
+        return 0.0
+    best = [max(group, key=lambda row: row["components"][name]) for group in groups]
+    return fmean(row["score"] for row in best)
 
 
 def _by_kind(rows: Iterable[Row], scores: Mapping[str, float]) -> dict[str, Share]:

@@ -37,7 +37,6 @@ from mmr1.trainer.offline.preferences import PAIR, Preference, preferences_of
 from mmr1.trainer.offline.reward_model import (
     pairs_right,
     reward_model_step,
-    rewards_of,
 )
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import Records
@@ -371,7 +370,7 @@ def test_a_reward_model_ranks_and_has_mean_0(reward_model, digits, pair_file, pa
     groups = [
         group_of_responses(parts[0], parts[0].render_prompt(s), ranking_of(s)) for s in samples
     ]
-    rewards = rewards_of(reward_function._scalar_model, groups)
+    rewards = torch.tensor([reward.value for reward in reward_function._rewards(groups)])
     assert rewards.mean().abs() < 1e-4
     assert (rewards.view(-1, 2)[:, 0] > rewards.view(-1, 2)[:, 1]).all()
 
@@ -406,7 +405,7 @@ def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("{}", r"takes one option, rewards.functions.rm.options.path"),
+        ("{}", r"a reward model takes rewards.functions.rm.options.path"),
         ("{path: nowhere}", "'nowhere' is no reward model .*see mmr1 rm"),
     ],
 )
