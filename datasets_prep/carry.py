@@ -15,6 +15,9 @@ from mmr1.data.record import dump
 from mmr1.types import MediaRef
 from mmr1.vision.paths import resolve_media
 
+FRAMES = ".frames.json"
+"""A folder of frames is a list of them, which lies beside it."""
+
 
 def carried(row: dict[str, Any], root: Path, folder: Path) -> bytes:
     """The line of a checked row in a record file of ``folder``; the row is changed in place.
@@ -46,29 +49,33 @@ def _paths(
 
 def _carried_medium(root: Path, name: str, folder: Path) -> str:
     path = resolve_media(root, name)
-    return _place(str(path), stamp(path), str(folder))
+    place, inside = _place(str(path), stamp(path), str(folder))
+    if not inside and not os.path.exists(f"{folder}/{place}"):  # noqa: PTH110 - for every medium
+        _bring(path, folder, place)
+    return place
 
 
 @lru_cache(maxsize=1 << 16)
-def _place(file: str, _stamp: tuple[int, ...], into: str) -> str:
-    """The path of a medium relative to the folder, into which it is brought if need be."""
-    path, folder = Path(file), Path(into)
-    home = folder.resolve()
+def _place(file: str, _stamp: tuple[int, ...], into: str) -> tuple[str, bool]:
+    """The path of a medium relative to the folder, and whether it is under the folder already."""
+    path, home = Path(file), Path(into).resolve()
     if path.is_relative_to(home):
-        return path.relative_to(home).as_posix()
-    if path.name.endswith(".frames.json"):
-        return copy_frames(path, folder).relative_to(folder).as_posix()
+        return path.relative_to(home).as_posix(), True
     digest = content_digest(MediaRef("image", path)).hex()
-    target = folder / "media" / digest[:2] / f"{digest[:32]}{path.suffix}"
+    if path.name.endswith(FRAMES):
+        return f"media/{digest[:32]}/{path.name}", False
+    return f"media/{digest[:2]}/{digest[:32]}{path.suffix}", False
+
+
+def _bring(path: Path, folder: Path, place: str) -> None:
+    if path.name.endswith(FRAMES):
+        copy_frames(path, folder)
+        return
+    target = folder / place
     target.parent.mkdir(parents=True, exist_ok=True)
-    _link_or_copy(path, target)
-    return target.relative_to(folder).as_posix()
-
-
-def _link_or_copy(path: Path, target: Path) -> None:
     try:
         os.link(path, target)
-    except FileExistsError:
+    except FileExistsError:  # another process was first
         pass
     except OSError:  # another file system, or one without hard links
         write_bytes(target, path.read_bytes())

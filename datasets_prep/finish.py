@@ -64,32 +64,34 @@ def check_media(ref: MediaRef, deep: bool = False) -> tuple[int, int]:
 
 def _store(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
     if ref.kind == "image" and ref.path is not None and not embed:
-        path, size = _stored_image(str(ref.path), ref.size, stamp(ref.path), folder)
-        return MediaRef(ref.kind, path, None, size, ref.options)
+        place, size = _checked_image(str(ref.path), ref.size, stamp(ref.path))
+        if not (folder / place).exists():
+            write_bytes(folder / place, ref.read())
+        return MediaRef(ref.kind, folder / place, None, size, ref.options)
     size = check_media(ref)
     if embed:
         return MediaRef(ref.kind, None, ref.read(), size, ref.options)
     if ref.path is not None and ref.path.name.endswith(".frames.json"):
         return MediaRef(ref.kind, copy_frames(ref.path, folder), None, size, ref.options)
-    suffix = ref.path.suffix.lower() if ref.path is not None else _suffix(ref.kind, ref.read())
-    return MediaRef(ref.kind, _stored(ref.read(), suffix, folder), None, size, ref.options)
+    data = ref.read()
+    suffix = ref.path.suffix.lower() if ref.path is not None else _suffix(ref.kind, data)
+    path = folder / _place(data, suffix)
+    write_bytes(path, data)
+    return MediaRef(ref.kind, path, None, size, ref.options)
 
 
 @lru_cache(maxsize=1 << 14)
-def _stored_image(
-    name: str, size: tuple[int, int] | None, _stamp: tuple[int, ...], folder: Path
-) -> tuple[Path, tuple[int, int]]:
-    """Where a picture is stored, and its size; one of many rows is decoded once per process."""
+def _checked_image(
+    name: str, size: tuple[int, int] | None, _stamp: tuple[int, ...]
+) -> tuple[str, tuple[int, int]]:
+    """Where a picture is stored, and its size; that of many rows is decoded once per process."""
     ref = MediaRef("image", Path(name), None, size)
-    checked = check_media(ref)
-    return _stored(ref.read(), Path(name).suffix.lower(), folder), checked
+    return _place(ref.read(), Path(name).suffix.lower()), check_media(ref)
 
 
-def _stored(data: bytes, suffix: str, folder: Path) -> Path:
+def _place(data: bytes, suffix: str) -> str:
     digest = hashlib.sha256(data).hexdigest()
-    path = folder / "media" / digest[:2] / f"{digest[:32]}{suffix}"
-    write_bytes(path, data)
-    return path
+    return f"media/{digest[:2]}/{digest[:32]}{suffix}"
 
 
 def _suffix(kind: str, data: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from datasets_prep.conversion import convert
 from datasets_prep.groups import group_of_record, parts
 from datasets_prep.outputs import refuse_repeated_ids
 from datasets_prep.select import carry_kept, keep, rule
@@ -141,6 +143,20 @@ def test_split_writes_all_files_or_none(records: Path, tmp_path: Path) -> None:
     sizes = split(records, {"train": 0.5, "eval": 0.5}, tmp_path / "new", 0)
     assert sum(sizes.values()) == 40
     assert all(len(read_records(path)) == count for path, count in sizes.items())
+
+
+def test_media_are_brought_again_where_they_are_gone(records: Path, tmp_path: Path) -> None:
+    """A process remembers what media are, and not that it brought them somewhere."""
+    for _ in range(2):
+        keep(records, tmp_path / "out/kept.jsonl", "true")
+        assert validate(tmp_path / "out") == (40, [])
+        shutil.rmtree(tmp_path / "out")
+    for _ in range(2):
+        source = records.with_name("rows.jsonl")
+        source.write_text('{"problem": "<image>?", "images": ["0.png"], "answer": "1"}\n' * 3)
+        convert("easyr1", source, tmp_path / "out", workers=1)
+        assert validate(tmp_path / "out") == (3, [])
+        shutil.rmtree(tmp_path / "out")
 
 
 def test_a_split_beside_its_media_copies_none(records: Path) -> None:
