@@ -96,18 +96,20 @@ class _Draft:
 
 @contextmanager
 def _draft(path: Path, mode: int) -> Iterator[_Draft]:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{DRAFT}")
     descriptor = _unnamed(path.parent, mode)
     named = descriptor is None
     if descriptor is None:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with open(descriptor, "w+b") as file:  # noqa: PTH123 - a descriptor
-            draft = _Draft(path, file, temporary, named)
+    with open(descriptor, "w+b") as file:  # noqa: PTH123 - a descriptor
+        draft = _Draft(path, file, temporary, named)
+        try:
             yield draft
-    finally:
-        temporary.unlink(missing_ok=True)  # on a full disk it would keep the disk full
+        finally:
+            if draft.named:
+                temporary.unlink(missing_ok=True)  # on a full disk it would keep the disk full
 
 
 def _unnamed(folder: Path, mode: int) -> int | None:

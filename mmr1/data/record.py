@@ -14,7 +14,7 @@ from mmr1.data.placeholders import TAG, Tag, assign, check_text, parts_of, tags_
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
 from mmr1.files import atomic
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
-from mmr1.vision.paths import resolve_media
+from mmr1.vision.paths import real_path, resolve_media
 
 
 def read_records(path: str | Path, media_root: str | Path | None = None) -> list[Sample]:
@@ -155,10 +155,10 @@ def _item(part: ContentPart, root: Path) -> dict[str, Any]:
     if part.path is None:
         item["data"] = base64.b64encode(part.read()).decode()
     else:
-        path, folder = part.path.resolve(), root.resolve()
-        if not path.is_relative_to(folder):
+        path, folder = real_path(str(part.path)), real_path(str(root)).rstrip("/")
+        if not path.startswith(f"{folder}/"):
             raise ValueError(f"{path} lies outside {folder}; records name media beside them")
-        item["path"] = path.relative_to(folder).as_posix()
+        item["path"] = path.removeprefix(f"{folder}/")
     if part.size is not None:
         item["width"], item["height"] = part.size
     if part.options:

@@ -50,7 +50,7 @@ def confine(root: Path, name: str) -> Path:
     """``root / name`` with symlinks resolved. Raises ValueError when that leaves the root."""
     home = _real_folder(str(root))
     try:
-        path = _real_path(os.path.join(home, local_name(name)))  # noqa: PTH118
+        path = real_path(os.path.join(home, local_name(name)))  # noqa: PTH118
     except (OSError, RuntimeError) as error:  # a loop of symlinks, a name too long
         raise ValueError(f"media path '{name[:200]}': {error}") from error
     if not f"{path}/".startswith(f"{home.rstrip('/')}/"):
@@ -61,7 +61,7 @@ def confine(root: Path, name: str) -> Path:
     return Path(path)
 
 
-def _real_path(path: str) -> str:
+def real_path(path: str) -> str:
     """The path with symlinks resolved: those of its folder once per process."""
     folder, name = os.path.split(path)
     if name in ("", ".", ".."):
@@ -70,7 +70,13 @@ def _real_path(path: str) -> str:
     return str(Path(path).resolve()) if os.path.islink(path) else path  # noqa: PTH114
 
 
-@lru_cache(maxsize=65536)
 def _real_folder(folder: str) -> str:
     """A folder with symlinks resolved. Folders must not move while a process reads records."""
+    # The working directory may change, so what is kept is about absolute paths.
+    absolute = folder if os.path.isabs(folder) else str(Path(folder).absolute())  # noqa: PTH117
+    return _real_absolute(absolute)
+
+
+@lru_cache(maxsize=65536)
+def _real_absolute(folder: str) -> str:
     return str(Path(folder).resolve())

@@ -17,6 +17,7 @@ from mmr1.data.record import decode, encode, parse_json, read_records, write_rec
 from mmr1.data.schema import json_schema
 from mmr1.data.sources import load_samples
 from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.vision.paths import resolve_media
 from tests.paths import REPOSITORY
 
 
@@ -247,3 +248,14 @@ def test_a_pickle_is_no_dataset_and_is_never_run(tmp_path):
         with pytest.raises(ValueError, match=r"is no file|not UTF-8"):
             load_samples(str(spec), DataConfig())
     assert not (tmp_path / "ran").exists()
+
+
+def test_relative_paths_follow_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process keeps of folders is about absolute paths."""
+    for name in ("one", "two"):
+        (tmp_path / name / "data").mkdir(parents=True)
+        (tmp_path / name / "data/a.png").touch()
+        monkeypatch.chdir(tmp_path / name)
+        assert resolve_media(Path("data"), "a.png") == tmp_path / name / "data/a.png"
