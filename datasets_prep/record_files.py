@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mmr1.data.ids import hash64
-from mmr1.data.lines import Piece, line_numbers, pieces, stamp, text_of, total_size
+from mmr1.data.lines import PIECE, Piece, line_numbers, pieces, stamp, text_of, total_size
 from mmr1.data.record import decode, parse_json, refuse_lone_surrogates
-from mmr1.parallel import in_order
+from mmr1.parallel import cores, in_order
 from mmr1.progress import Progress
 from mmr1.types import MediaRef, Sample
 
 T = TypeVar("T")
 _NOT_RECORDS = {"quarantine.jsonl"}
 MB = 1_000_000
+SMALL = 1 << 14
+"""Bytes of the smallest piece: some fifty records."""
 
 
 class BadRecordError(ValueError):
@@ -61,9 +63,11 @@ def each_piece(
         what: Said beside the progress bar.
         extra: More arguments for each piece.
     """
-    todo = list(pieces(files))
+    total = total_size(files)
+    # Several pieces for each core also where a small file names media that take long.
+    todo = list(pieces(files, min(PIECE, max(SMALL, total // (8 * cores())))))
     jobs = ((piece, *more) for piece, more in zip(todo, extra, strict=False))
-    with Progress(what, "MB", -(-total_size(files) // MB)) as progress:
+    with Progress(what, "MB", -(-total // MB)) as progress:
         done = 0
         for piece, result in zip(todo, in_order(function, jobs), strict=True):
             yield result

@@ -17,13 +17,14 @@ from PIL import Image
 from datasets_prep.conversion import convert
 from datasets_prep.groups import group_of_record, parts
 from datasets_prep.outputs import refuse_repeated_ids
+from datasets_prep.record_files import each_piece
 from datasets_prep.select import carry_kept, keep, rule
 from datasets_prep.split import keys_of, split
 from datasets_prep.stats import percentile
 from datasets_prep.validate import check_piece, validate
 from mmr1.data.lines import Piece, line_numbers, pieces
 from mmr1.data.record import read_records, write_records
-from mmr1.parallel import in_order
+from mmr1.parallel import cores, in_order
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from tests.vision.media import encoded, noise
 
@@ -235,3 +236,16 @@ def test_repeats_far_apart_are_found(records: Path) -> None:
     )  # fmt: skip
     with pytest.raises(ValueError, match="the id 's7' appears twice"):
         split(records, {"a": 1.0}, records.with_name("out"), 0)
+
+
+def piece_size(piece: Piece) -> int:
+    return piece.size
+
+
+def test_a_small_file_has_pieces_for_every_core(tmp_path: Path) -> None:
+    """Its records may be about large media. It was one piece, so that one core worked."""
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"{}\n" * 100_000)
+    sizes = list(each_piece(piece_size, [path], "measuring"))
+    assert sum(sizes) == 300_000
+    assert len(sizes) >= min(8 * cores(), 300_000 // (1 << 14))
