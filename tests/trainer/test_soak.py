@@ -142,6 +142,14 @@ def mmr1(*arguments: object) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
+def write_plugin(folder: Path) -> Path:
+    """The plugin; returns the file of its mood."""
+    folder.mkdir()
+    (folder / "thought.py").write_text(PLUGIN)
+    (folder / "mood").write_text("")
+    return folder / "mood"
+
+
 def write_records(source: Path, target: Path, cut: int = 0) -> set[str]:
     """The records of three digits; the ids of those whose scans are cut off.
 
@@ -168,7 +176,11 @@ def write_config(
     functions = {
         "format": {"weight": 0.5},
         "math": {"weight": 1.0},
-        "thought": {"use": f"{work / 'plugin/thought.py'}:reward", "weight": 0.25, "timeout_s": 4},
+        "thought": {
+            "use": f"{work}/{out.name}_plugin/thought.py:reward",
+            "weight": 0.25,
+            "timeout_s": 4,
+        },
         "remote": {
             "use": ",".join(urls),
             "weight": 0.25,
@@ -399,10 +411,8 @@ def test_a_run_that_meets_every_fault_ends_as_one_that_meets_none(
     sft = REPOSITORY / "scripts/recipes/quickstart/sft.yaml"
     where = (f"data.train={digits / 'sft.jsonl'}", f"trainer.output_dir={tmp_path / 'sft'}")
     mmr1("sft", sft, f"model.path={tiny_model}", *where)
-    mood = tmp_path / "plugin/mood"
-    mood.parent.mkdir()
-    mood.write_text("")
-    (tmp_path / "plugin/thought.py").write_text(PLUGIN)
+    mood = write_plugin(tmp_path / "disturbed_plugin")
+    write_plugin(tmp_path / "whole_plugin")  # its mood stays as it is
 
     moody, calm = RewardServer(), RewardServer()
     with served(moody) as first, served(calm) as second, contextlib.ExitStack() as ended:
