@@ -3,6 +3,7 @@
 #   scripts/recipes/RECIPE/run.sh [--smoke] [--7b] [key=value ...]
 #
 # key=value overrides apply to every stage. DATA is the folder of the downloaded datasets (default: data).
+# MODEL is a model directory or hub name in place of the recipe's. FAMILY is the model_type of --smoke's model.
 # --7b uses Qwen2.5-VL-7B instead of 3B, on four trainer ranks instead of two; SFT has one process, and keeps
 # its optimizer state in CPU memory. --smoke is a small test on the CPU: generated rows in each dataset's format, a model of 0.7M parameters, two steps per stage.
 set -euo pipefail
@@ -26,7 +27,7 @@ mmr1() { echo "\$ mmr1 $*"; "$python" -m mmr1.cli "$@"; }
 if [[ -n "$smoke" ]]; then
     out="${SMOKE_OUT:-runs/smoke}/$recipe"
     rm -rf "$out"
-    mmr1 model new "$out/model"
+    mmr1 model new --family "${FAMILY:-qwen2_5_vl}" "$out/model"
     shrunk=(
         model.path="$out/model" model.dtype=float32 model.freeze_vision_tower=false model.gradient_checkpointing=false
         rollout.engine=hf rollout.batch_size=2 rollout.n=4 rollout.max_model_len=1536
@@ -55,6 +56,7 @@ stage() {
         sized=(model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_token_cost=0.42)
         if [[ "$command" == train ]]; then sized+=(resources.ranks=4); else sized+=(optimizer.offload=true); fi
     fi
+    if [[ -n "${MODEL:-}" ]]; then sized+=(model.path="$MODEL"); fi
     mmr1 "$command" "$folder/$name.yaml" "trainer.output_dir=$out/$name" \
         "${sized[@]}" "${shrunk[@]}" "$@" "${overrides[@]}"
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -64,8 +65,35 @@ def test_every_stage_fits_the_gpus_it_is_meant_for(model, most):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_smoke(name, tmp_path):
+    run_smoke(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [("text_math", "qwen3"), ("r1_v_clevr", "qwen3_vl"), ("open_r1_video", "qwen2_vl")],
+)
+def test_smoke_with_a_model_of_another_family(name, family, tmp_path):
+    run_smoke(name, tmp_path, FAMILY=family)
+    config = json.loads((tmp_path / name / "model/config.json").read_text())
+    assert config["model_type"] == family
+
+
+def test_a_recipe_takes_another_model(tmp_path):
+    """``true`` in the place of Python: the script prints each command that it would run."""
+    finished = subprocess.run(
+        [RECIPES / "text_math/run.sh"],
+        env={**os.environ, "PYTHON": "true", "MODEL": "Qwen/Qwen3-4B"},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    (stage,) = [line for line in finished.stdout.splitlines() if line.startswith("$ mmr1 train")]
+    assert "model.path=Qwen/Qwen3-4B" in stage.split()
+
+
+def run_smoke(name, tmp_path, **variables):
     environment = {
         **os.environ,
+        **variables,
         "PYTHON": sys.executable,
         "PYTHONPATH": str(REPOSITORY),
         "SMOKE_OUT": str(tmp_path),
