@@ -67,20 +67,22 @@ class QwenVLArchitecture:
         read_videos: Of a processor and a configuration, how videos become tokens and positions.
         tower_shape: Of a vision configuration.
         normed_heads: The language model normalises queries and keys.
+        masks_by_layer: The language model takes masks by the type of a layer.
     """
 
     model_type: str
     read_videos: Callable[[Any, Any], VideoReading]
     tower_shape: Callable[[Any], StackShape]
     normed_heads: bool = False
+    masks_by_layer: bool = True
 
     auto_class = AutoModelForImageTextToText
     position_rows = 3
     presets = tuple(tiny.PRESETS)
 
     @property
-    def no_mask(self) -> torch.Tensor:
-        return torch.empty(0, 0, 0, 0)
+    def no_mask(self) -> Any:
+        return {"full_attention": None} if self.masks_by_layer else torch.empty(0, 0, 0, 0)
 
     def load_family(
         self, path: str, config: Any, chat: ChatOptions, **media_options: float
@@ -137,4 +139,6 @@ class QwenVLArchitecture:
 
 QWEN2_VL = QwenVLArchitecture("qwen2_vl", whole_videos, _qwen2_tower)
 QWEN2_5_VL = QwenVLArchitecture("qwen2_5_vl", whole_videos, _qwen2_5_tower)
-QWEN3_VL = QwenVLArchitecture("qwen3_vl", frames_with_times, _qwen3_tower, normed_heads=True)
+QWEN3_VL = QwenVLArchitecture(
+    "qwen3_vl", frames_with_times, _qwen3_tower, normed_heads=True, masks_by_layer=False
+)
