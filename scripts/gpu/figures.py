@@ -1,0 +1,34 @@
+"""What a check measures, and how it says that it cannot."""
+
+from __future__ import annotations
+
+Figures = dict[str, "float | str"]
+
+
+class SkippedError(Exception):
+    """This machine lacks what the check needs."""
+
+
+class OutOfBoundsError(Exception):
+    """A figure is not what it must be.
+
+    Attributes:
+        figures: All that were measured.
+    """
+
+    def __init__(self, figures: Figures, name: str, bound: float) -> None:
+        super().__init__(f"{name} is {figures[name]}, and may be {bound:g} at most")
+        self.figures = figures
+
+
+def within(figures: Figures, bounds: dict[str, float]) -> Figures:
+    """The figures, if each is a number up to its bound.
+
+    Raises:
+        OutOfBoundsError: One is not.
+    """
+    for name, bound in bounds.items():
+        value = figures[name]
+        if not (isinstance(value, int | float) and value <= bound):
+            raise OutOfBoundsError(figures, name, bound)
+    return figures
