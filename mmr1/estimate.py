@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from transformers import AutoConfig
 
 from mmr1.config import Config
-from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS
+from mmr1.trainer.forward.logprob_head import GPU_CHUNK_ELEMENTS
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.families.loading import find_architecture
+from mmr1.vision.features import MAX_BYTES
 
 GIB = 2**30
 WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
@@ -89,13 +91,31 @@ def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """Numbers of elements of a model's weights, and the sizes of its layers."""
+    """Numbers of elements of a model's weights, and the sizes of its layers.
+
+    Attributes:
+        weights: Adapters not counted.
+        trained: Weights or adapters that have a gradient.
+        adapters: Of LoRA, if there are any.
+        tower: Of the vision tower.
+        layer: Of one layer of the language model.
+        outside_layers: Of the embeddings and what else ranks gather for a whole forward.
+        output: Of the output embedding.
+        trains_output: It has a gradient, and so have the layers.
+        vocabulary: Tokens of the output embedding.
+        model: Sizes of the layers.
+    """
 
     weights: int
     trained: int
+    adapters: int
+    tower: int
+    layer: int
     outside_layers: int
-    model: ModelShape
+    output: int
+    trains_output: bool
     vocabulary: int
+    model: ModelShape
 
 
 def read_shapes(config: Config) -> Shapes:
@@ -109,17 +129,36 @@ def read_shapes(config: Config) -> Shapes:
     architecture = find_architecture(config.model.path)
     with torch.device("meta"):
         model = architecture.auto_class.from_config(hf)
-    weights = sum(p.numel() for p in model.parameters())
+    weights = _count(model)
     parts = architecture.parts(model)
-    inside = [*parts.layers, *parts.tower_blocks]
-    layered = sum(p.numel() for layer in inside for p in layer.parameters())
+    tower = 0 if parts.tower is None else _count(parts.tower)
+    # What ranks gather and free by itself, or do not shard.
+    inside = [*parts.layers]
     if config.model.freeze_vision_tower and parts.tower is not None:
+        inside.append(parts.tower)
         parts.tower.requires_grad_(False)
+    else:
+        inside += [*parts.tower_blocks, *parts.tower_mergers]
+    layered, layer = sum(map(_count, inside)), _count(parts.layers[0])
     if config.model.lora is not None:
         model = add_adapters(model, config.model.lora, config.model.freeze_vision_tower)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    vocabulary = hf.get_text_config().vocab_size
-    return Shapes(weights, trained, weights - layered, architecture.shape(hf), vocabulary)
+    output = parts.lm_head.weight
+    return Shapes(
+        weights=weights,
+        trained=_count(model, trained=True),
+        adapters=_count(model) - weights,
+        tower=tower,
+        layer=layer,
+        outside_layers=weights - layered,
+        output=output.numel(),
+        trains_output=output.requires_grad,
+        vocabulary=len(output),
+        model=architecture.shape(hf),
+    )
+
+
+def _count(module: torch.nn.Module, trained: bool = False) -> int:
+    return sum(p.numel() for p in module.parameters() if p.requires_grad or not trained)
 
 
 def activation_elements(model: ModelShape) -> tuple[float, float]:
@@ -147,47 +186,94 @@ def _layer_elements(stack: StackShape) -> float:
 
 
 def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
+    """At the peak: in the second micro-batch or later, when all gradients are there."""
     ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
     offload = config.optimizer.offload  # to main memory, which is not the device's
-    master = 0 if width == 4 or offload else 4
-    gradient = 4 if master else width
+    master = 0 if width == 4 or offload or ranks > 1 else 4
     moments = 0 if offload else 8 if config.optimizer.state_dtype == "float32" else 4
     items = [
-        Item("trainer", "weights", width * shapes.weights / ranks),
-        Item("trainer", "gradients", gradient * shapes.trained / ranks),
+        Item("trainer", "weights", _weights(config, shapes, trains=True)),
+        Item("trainer", "gradients", 4 * shapes.trained / ranks),
         Item("trainer", "AdamW moments", moments * shapes.trained / ranks),
         Item("trainer", "float32 master weights", master * shapes.trained / ranks),
+        Item("trainer", "vision features", _kept_features(config, shapes)),
         Item("trainer", "activations of a micro-batch", _activations(config, shapes, load)),
-        Item("trainer", "logits chunk", 3 * 4 * CHUNK_ELEMENTS),
+        Item("trainer", "backward pass", _backward(config, shapes, load)),
     ]
     if ranks > 1:
-        items.append(Item("trainer", "gathered weights", 2 * width * shapes.outside_layers))
+        items.append(Item("trainer", "gathered weights", width * shapes.outside_layers))
     algorithm = config.algorithm
     if algorithm.kl_coef and config.model.lora is None and not algorithm.offload_reference:
-        items.append(Item("trainer", "reference policy", width * shapes.weights / ranks))
+        items.append(Item("trainer", "reference policy", _weights(config, shapes, trains=False)))
     if algorithm.critic is not None:
-        each = width + gradient + moments + master
+        each = width + 4 + moments + master
         items.append(Item("trainer", "critic", each * shapes.weights))
     return items
 
 
+def _kept_features(config: Config, shapes: Shapes) -> float:
+    """At most: the cache of a frozen tower fills up as the run sees more media."""
+    return MAX_BYTES if config.model.freeze_vision_tower and shapes.model.tower else 0
+
+
+def _weights(config: Config, shapes: Shapes, trains: bool) -> float:
+    """On one device. Ranks train float32 shards; a tower that is not trained is not sharded."""
+    ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
+    if ranks == 1:
+        return width * shapes.weights
+    trained = shapes.trained if trains else 0
+    whole = 0 if trains and not config.model.freeze_vision_tower else shapes.tower
+    frozen = shapes.weights + shapes.adapters - trained - whole
+    return (4 * trained + width * max(0, frozen)) / ranks + width * whole
+
+
 def _activations(config: Config, shapes: Shapes, load: Load) -> float:
-    """Of the largest micro-batch: the budget, or a step's tokens if they are fewer."""
+    """What the largest micro-batch keeps for the backward pass; checkpointed, a layer's input."""
+    tokens, vision = _micro_batch(config, load)
+    of_token, of_vision_token = activation_elements(shapes.model)
+    if config.model.gradient_checkpointing:
+        language, tower = shapes.model.language, shapes.model.tower
+        of_token = language.hidden * language.layers
+        if tower is not None:
+            of_vision_token = tower.hidden * tower.layers * tower.rows_per_token
+    if config.model.freeze_vision_tower:
+        of_vision_token = 0
+    return WIDTHS[config.model.dtype] * (tokens * of_token + vision * of_vision_token)
+
+
+def _backward(config: Config, shapes: Shapes, load: Load) -> float:
+    """The most that the backward pass works on beside what is kept: in the head, or in a layer.
+
+    The head has the logits of a chunk, their probabilities and their gradient, and adds the product
+    of each chunk to a float32 gradient of its weight. A layer has gradients of half of its
+    activations, which are computed again if it is checkpointed. Ranks gather it and the next one,
+    and sum up its gradients in float32.
+    """
+    width, sharded = WIDTHS[config.model.dtype], config.resources.ranks > 1
+    tokens = _micro_batch(config, load).tokens
+    logits = min(GPU_CHUNK_ELEMENTS, shapes.vocabulary * tokens)
+    output = shapes.output if shapes.trains_output else 0
+    head = (8 + width) * logits + (4 + width) * output
+    of_token = width * _layer_elements(shapes.model.language)
+    share = 1.5 if config.model.gradient_checkpointing else 0.5
+    gathered = 2 * width * shapes.layer if sharded else 0
+    summed = (width + (4 if sharded else 0)) * shapes.layer if shapes.trains_output else 0
+    return max(head, share * of_token * tokens + gathered + summed + width * output)
+
+
+class _MicroBatch(NamedTuple):
+    """Tokens of a micro-batch, and vision tokens among them."""
+
+    tokens: float
+    vision: float
+
+
+def _micro_batch(config: Config, load: Load) -> _MicroBatch:
     share = max(1, round(config.rollout.batch_size / config.resources.ranks))
     group = load.prompt + config.rollout.n * load.completion
     cost = group + config.trainer.vision_token_cost * load.vision
     filled = min(1.0, config.trainer.micro_batch_tokens / (share * cost))
-    tokens, vision = filled * share * group, filled * share * load.vision
-    of_token, of_vision_token = activation_elements(shapes.model)
-    if config.model.freeze_vision_tower:
-        of_vision_token = 0
-    if config.model.gradient_checkpointing:
-        language, tower = shapes.model.language, shapes.model.tower
-        of_token = language.hidden * language.layers + of_token / language.layers
-        if of_vision_token and tower is not None:
-            kept = tower.hidden * tower.layers * tower.rows_per_token
-            of_vision_token = kept + of_vision_token / tower.layers
-    return WIDTHS[config.model.dtype] * (tokens * of_token + vision * of_vision_token)
+    return _MicroBatch(filled * share * group, filled * share * load.vision)
 
 
 def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:

@@ -13,6 +13,7 @@ from mmr1.estimate import GIB, Load, activation_elements, estimate, read_shapes
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.vision.families.loading import architecture_named, architecture_of
 from mmr1.vision.families.tiny import new_model
+from mmr1.vision.features import FeatureCache
 from tests.trainer.tiny_groups import group, image
 from tests.vision.families.tiny_family import FAMILIES
 
@@ -133,8 +134,26 @@ def test_ranks_share_what_is_sharded(three_b):
     def bytes_of(result, name):
         return next(i.bytes for i in result.items if (i.owner, i.name) == ("trainer", name))
 
-    for name in ("weights", "gradients", "AdamW moments"):
+    for name in ("gradients", "AdamW moments"):
         assert bytes_of(sharded, name) == pytest.approx(bytes_of(single, name) / 8)
+    # Ranks hold float32 shards; one process bfloat16 weights and their float32 masters.
+    assert bytes_of(sharded, "weights") == pytest.approx(2 * bytes_of(single, "weights") / 8)
+    assert bytes_of(sharded, "float32 master weights") == 0
+    assert bytes_of(single, "float32 master weights") == 2 * bytes_of(single, "weights")
+
+
+def test_a_frozen_tower_is_whole_on_every_rank_and_keeps_features(three_b):
+    load = Load(1100, 1024, 512)
+    model = {"freeze_vision_tower": True}
+    few, many = (
+        estimate(config_for(three_b, model=model, resources={"ranks": n}), load) for n in (8, 800)
+    )
+    tower = 2 * 0.67e9
+    weights = [next(i.bytes for i in r.items if i.name == "weights") for r in (few, many)]
+    assert weights[1] == pytest.approx(tower + 4 * 3.09e9 / 800, rel=0.05)
+    assert weights[0] == pytest.approx(tower + 4 * 3.09e9 / 8, rel=0.05)
+    features = {i.name: i.bytes for i in few.items if i.owner == "trainer"}["vision features"]
+    assert features == FeatureCache()._max_bytes == 2 * GIB
 
 
 def test_the_engine_has_a_precision_of_its_own(three_b):

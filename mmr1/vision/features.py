@@ -10,6 +10,8 @@ import torch
 from mmr1.vision.families.loading import architecture_of, model_parts
 from mmr1.vision.prepare import PreparedMedia
 
+MAX_BYTES = 2 * 1024**3
+
 
 class FeatureCache:
     """Features ``[tokens, H]`` by the digest of the medium; the least recently used go first.
@@ -18,7 +20,7 @@ class FeatureCache:
     reference, update and all epochs.
     """
 
-    def __init__(self, max_bytes: int = 2 * 1024**3) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._kept: dict[str, torch.Tensor] = {}
         self._bytes = 0

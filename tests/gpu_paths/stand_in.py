@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -82,6 +83,8 @@ class StandIn(TorchDispatchMode):
         self._fake = FakeTensorMode()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if DTensor in types:
+            return NotImplemented  # it works on its shard, which comes here
         kwargs = kwargs or {}
         if not any(map(_is_there, tree_leaves((args, kwargs)))):
             return func(*args, **kwargs)

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.packed import packed_scores
 from tests.gpu_paths.stand_in import DEVICE, full_size_model, group
 
 LAYERS = {"qwen2_5_vl_3b": 36, "qwen2_5_vl_7b": 28}
+
+
+class Products(TorchDispatchMode):
+    """Shapes of the matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten.mm:
+            self.shapes.append(tuple(out.shape))
+        return out
 
 
 def scores_and_gradients(model, groups, **options):
@@ -35,3 +51,17 @@ def test_images_text_and_short_completions(stand_in, name):
         "_flash_attention_forward": calls,
         "_flash_attention_backward": calls,
     }
+
+
+def test_the_head_takes_a_chunk_of_883_rows(stand_in):
+    hidden = torch.empty(2000, 2048, dtype=torch.bfloat16, device=DEVICE)
+    weight = torch.empty(151936, 2048, dtype=torch.bfloat16, device=DEVICE)
+    hidden.requires_grad_()
+    weight.requires_grad_()
+    targets = torch.zeros(2000, dtype=torch.int64).to(DEVICE)
+    with Products() as products:
+        logprobs, entropy = token_logprobs(hidden, weight, targets)
+        (logprobs.sum() + entropy.sum()).backward()
+    logits = [shape for shape in products.shapes if shape[1] == 151936]
+    # Once in the forward pass, and again in the backward pass.
+    assert logits == 2 * [(883, 151936), (883, 151936), (234, 151936)]

@@ -6,10 +6,11 @@ import faulthandler
 import ipaddress
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
+from mmr1.adapters import unwrapped
+from mmr1.config import ModelConfig
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.sequences import TokenScores
+from mmr1.trainer.models.loading import load_trainable_in_main_memory, trainable_on_meta
+from mmr1.trainer.models.training_models import Forward
 from mmr1.vision.families.loading import model_parts
 
 
@@ -159,7 +165,57 @@ class DistributedProcessGroup:
         return totals
 
 
-def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:
+def load(
+    config: ModelConfig, trains: bool, mesh: DeviceMesh, key: str = "model.path"
+) -> tuple[Any, Forward]:
+    """Load a model sharded over the ranks, which all must call it; no device ever holds the whole.
+
+    Rank 0 reads it into main memory and hands it out, one tensor at a time. What is trained is
+    float32, in which gradients are added up and AdamW steps; the forward and the backward pass
+    gather it in ``config.dtype``. What is not trained is kept in that.
+    """
+    model, forward = spread(config, trains, mesh, key)
+    whole = load_trainable_in_main_memory(config, key) if dist.get_rank() == 0 else None
+    _hand_out(whole, model)
+    return model, forward
+
+
+def spread(
+    config: ModelConfig, trains: bool, mesh: DeviceMesh, key: str = "model.path"
+) -> tuple[Any, Forward]:
+    """A sharded model whose weights are yet to be filled in."""
+    model = trainable_on_meta(config, key)
+    if not trains:
+        model.requires_grad_(False).eval()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    forward = shard(model, mesh, getattr(torch, config.dtype))
+    model.to_empty(device=mesh.device_type)
+    unwrapped(model).tie_weights()
+    return model, forward
+
+
+@torch.no_grad()
+def _hand_out(whole: Any | None, model: Any) -> None:
+    """Fill a sharded model with the parameters and buffers of rank 0's ``whole`` one."""
+    source = {} if whole is None else _tensors(whole)
+    for name, own in _tensors(model).items():
+        tensor = torch.empty(own.shape, dtype=own.dtype, device=own.device)
+        if whole is not None:
+            tensor.copy_(source[name])
+        if isinstance(own, DTensor):
+            own.copy_(distribute_tensor(tensor, own.device_mesh, own.placements))
+        else:
+            dist.broadcast(tensor, 0)
+            own.copy_(tensor)
+
+
+def _tensors(model: Any) -> dict[str, torch.Tensor]:
+    return dict(chain(model.named_parameters(), model.named_buffers()))
+
+
+def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype) -> Forward:
     """Shard a model in place; returns the function to call instead of ``packed_scores``.
 
     Every layer is gathered before it runs and freed after. The embeddings, norms and the head stay
@@ -169,15 +225,19 @@ def shard(model: Any, mesh: DeviceMesh) -> Callable[..., TokenScores]:
     parts = model_parts(model)
     tower_parameters = [] if parts.tower is None else list(parts.tower.parameters())
     frozen_tower = not any(p.requires_grad for p in tower_parameters)
-    sums_in_float32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    precision = MixedPrecisionPolicy(
+        param_dtype=compute_dtype,
+        reduce_dtype=torch.float32,
+        cast_forward_inputs=False,  # positions and angles stay in float32
+    )
     # The merger is a unit too: as part of the rest it would lose gradients where adapters on it are
     # all that is trained there, in micro-batches in which no rank sees anything.
     tower = [] if frozen_tower else [*parts.tower_blocks, *parts.tower_mergers]
     for layer in [*parts.layers, *tower]:
-        fully_shard(layer, mesh=mesh, mp_policy=sums_in_float32)
+        fully_shard(layer, mesh=mesh, mp_policy=precision)
     whole = _PackedForward(model)
     ignored = set(tower_parameters) if frozen_tower else None
-    fully_shard(whole, mesh=mesh, mp_policy=sums_in_float32, ignored_params=ignored)
+    fully_shard(whole, mesh=mesh, mp_policy=precision, ignored_params=ignored)
 
     def scores(model: Any, *args: Any, **kwargs: Any) -> TokenScores:
         return TokenScores(*whole(*args, **kwargs))

@@ -73,7 +73,7 @@ class Rank:
             family,
             media_cache(family, config),
             process_group=fsdp.DistributedProcessGroup(self._rank, size),
-            shard=lambda model: fsdp.shard(model, mesh),
+            load=lambda model, trains, key: fsdp.load(model, trains, mesh, key),
         )
 
     @collective

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from mmr1.trainer.algorithms.kl import full
-from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS, add_product, logits_of, row_chunks
+from mmr1.trainer.forward.logprob_head import add_product, chunk_for, logits_of, row_chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def token_kl(
     reference: Distributions,
     temperature: float = 1.0,
     forbidden_ids: Sequence[int] = (),
-    chunk_elements: int = CHUNK_ELEMENTS,
+    chunk_elements: int | None = None,
 ) -> torch.Tensor:
     """Exact ``KL(policy || reference)`` at each place: ``[N]`` float32, in nats.
 
@@ -43,6 +43,7 @@ def token_kl(
     """
     vocabulary = min(len(policy.weight), len(reference.weight))
     device = policy.hidden.device
+    chunk_elements = chunk_elements or chunk_for(device)
     with torch.autocast(device.type, enabled=False):
         forbidden = torch.tensor(list(forbidden_ids), dtype=torch.int64)
         forbidden = forbidden.to(device, non_blocking=True)

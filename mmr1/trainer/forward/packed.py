@@ -7,7 +7,6 @@ reference, critic, reward model, SFT and DPO use the same one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from mmr1.trainer.forward.attention import NAME
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
-from mmr1.trainer.forward.logprob_head import CHUNK_ELEMENTS, token_logprobs
+from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.packing import Packed, PaddedRows, Read, pack
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores
 from mmr1.vision.families.family import ModelParts
@@ -30,7 +29,7 @@ def packed_scores(
     temperature: float,
     forbidden_ids: Sequence[int] = (),
     features: FeatureCache | None = None,
-    chunk_elements: int = CHUNK_ELEMENTS,
+    chunk_elements: int | None = None,
     run_tower: bool = False,
     reference: Distributions | None = None,
 ) -> TokenScores:
@@ -42,7 +41,7 @@ def packed_scores(
         temperature: That of the rollout; the logits are divided by it.
         forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
         features: Vision features of a frozen tower, kept from call to call.
-        chunk_elements: Logits that may exist at a time.
+        chunk_elements: Logits that may exist at a time; None for the device's own number.
         run_tower: Run the vision tower even where there is nothing to see, because it is sharded
             and other ranks run it.
         reference: To measure the KL to: of the same groups, from :func:`packed_distributions`.
@@ -92,8 +91,7 @@ def packed_hidden(
 
 def to_rows(values: torch.Tensor, padded: PaddedRows) -> torch.Tensor:
     """``[N]`` values in completion order to ``[B, R]``, 0 beyond the ends."""
-    rows, places = padded.shape, padded.places
-    return values.new_zeros(math.prod(rows)).index_copy(0, places, values).view(rows)
+    return values.new_zeros(padded.shape).index_put(tuple(padded.places), values)
 
 
 def _output_weight(parts: ModelParts) -> torch.Tensor:

@@ -28,7 +28,7 @@ class PaddedRows:
 
     Attributes:
         shape: ``(B, R)``.
-        places: ``[N]`` int64, in the flattened batch, in completion order.
+        places: ``[2, N]`` int64, row and column of each token, in completion order.
     """
 
     shape: tuple[int, int]
@@ -96,7 +96,7 @@ def pack(
         positions=there(_positions(segments)),
         layout=_layout(segments, device),
         rows=there(_read_rows(segments, read)),
-        padded=PaddedRows((len(mask), mask.shape[1]), there(mask.flatten().nonzero()[:, 0])),
+        padded=PaddedRows((len(mask), mask.shape[1]), there(mask.nonzero().T)),
         targets=there(completion_ids[mask]),
         media=media,
         feature_rows=there(feature_rows),

@@ -34,6 +34,7 @@ def step(optimizer: torch.optim.AdamW) -> None:
                 [moments[1]],
                 [],
                 [state["step"]],
+                fused=optimizer.defaults["fused"],
                 amsgrad=False,
                 beta1=group["betas"][0],
                 beta2=group["betas"][1],

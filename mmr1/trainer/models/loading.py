@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from transformers import AutoConfig
 
 from mmr1.config import Config, ModelConfig
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -25,8 +26,7 @@ def load_model(config: ModelConfig, key: str = "model.path") -> Any:
             missing, damaged, pickled or those of another model.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    auto_class = find_architecture(config.path, key).auto_class
-    return _load_weights(auto_class, config, key).to(device)
+    return _load_weights(config, key).to(device)
 
 
 def check_same_tokens(path: str, other: str, key: str) -> None:
@@ -50,7 +50,28 @@ def load_trainable(config: ModelConfig, key: str = "model.path") -> Any:
     Raises:
         ValueError: As ``load_model``, the adapters fit no layer, or nothing is left to train.
     """
-    model = load_model(config, key)
+    return _made_trainable(load_model(config, key), config)
+
+
+def load_trainable_in_main_memory(config: ModelConfig, key: str = "model.path") -> Any:
+    """``load_trainable`` where a GPU has no room for the whole."""
+    return _made_trainable(_load_weights(config, key), config)
+
+
+def trainable_on_meta(config: ModelConfig, key: str = "model.path") -> Any:
+    """``load_trainable`` without any weight, on torch's ``meta`` device, which takes no memory.
+
+    Raises:
+        ValueError: There is no model at ``config.path``, or no family for it.
+    """
+    auto_class = find_architecture(config.path, key).auto_class
+    shapes = AutoConfig.from_pretrained(config.path)
+    with torch.device("meta"):
+        model = auto_class.from_config(shapes, dtype=getattr(torch, config.dtype))
+        return _made_trainable(model, config)
+
+
+def _made_trainable(model: Any, config: ModelConfig) -> Any:
     tower = model_parts(model).tower
     if config.freeze_vision_tower and tower is not None:
         tower.requires_grad_(False)
@@ -69,7 +90,8 @@ def load_trainable(config: ModelConfig, key: str = "model.path") -> Any:
     return add_adapters(model, config.lora, config.freeze_vision_tower)
 
 
-def _load_weights(auto_class: Any, config: ModelConfig, key: str) -> Any:
+def _load_weights(config: ModelConfig, key: str) -> Any:
+    auto_class = find_architecture(config.path, key).auto_class
     folder = Path(config.path)
     if any(folder.glob("pytorch_model*.bin*")) and not any(folder.glob("*.safetensors*")):
         raise ValueError(

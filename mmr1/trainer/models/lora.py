@@ -16,6 +16,7 @@ import peft
 import torch
 from safetensors.torch import save_file
 
+from mmr1.adapters import unwrapped
 from mmr1.config import LoraConfig
 from mmr1.vision.families.loading import model_parts
 
@@ -79,10 +80,15 @@ def save_pretrained(
 
     They are those of :func:`plain_weights` and :func:`adapter_state`, or copies.
     """
+    base = unwrapped(model)
+    dtype = base.config.dtype
+    base.save_pretrained(folder, state_dict=dict(weights))
+    if getattr(torch, base.config.dtype) != dtype:  # it wrote that of the parameters in training
+        base.config.dtype = dtype
+        base.config.save_pretrained(folder)
+    base.config.dtype = dtype
     if not has_adapters(model):
-        model.save_pretrained(folder, state_dict=weights)
         return
-    model.get_base_model().save_pretrained(folder, state_dict=dict(weights))
     (folder / ADAPTER_FOLDER).mkdir()
     model.peft_config[_ADAPTER].save_pretrained(folder / ADAPTER_FOLDER)
     save_file(dict(adapters), folder / ADAPTER_FOLDER / "adapter_model.safetensors")

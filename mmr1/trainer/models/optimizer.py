@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from mmr1.config import OptimizerConfig
 from mmr1.trainer.models import bf16_adamw as bf16_adamw
@@ -35,7 +36,8 @@ class Optimizer:
     """AdamW over the trainable parameters of a model, for a known number of steps.
 
     Parameters in half precision are updated through a float32 master copy: steps of RL are often
-    smaller than what bfloat16 can hold beside the weight, and would be rounded away. With
+    smaller than what bfloat16 can hold beside the weight, and would be rounded away. Their
+    gradients are added up in float32 too, over the micro-batches of a step. With
     ``optimizer.offload`` there is always a copy, in main memory, and AdamW steps there.
     """
 
@@ -43,6 +45,8 @@ class Optimizer:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._names = list(trained)
         self._parameters = list(trained.values())
+        for parameter in self._parameters:
+            parameter.grad_dtype = torch.float32
         self._masters = [_master(p, config.offload) for p in self._parameters]
         self._config = config
         self._steps = steps
@@ -52,6 +56,7 @@ class Optimizer:
             lr=config.lr,
             betas=config.betas,
             weight_decay=config.weight_decay,
+            fused=has_fused_adamw(self._masters),
         )
 
     @property
@@ -137,7 +142,8 @@ class Optimizer:
         """AdamW's state of a parameter, made as AdamW does where no gradient has come yet."""
         state = self.adamw.state[master]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
+            device = master.device if self.adamw.defaults["fused"] else None
+            state["step"] = torch.zeros((), dtype=torch.float32, device=device)
             for name in bf16_adamw.MOMENTS:
                 state[name] = torch.zeros_like(
                     master, dtype=getattr(torch, self._config.state_dtype)
@@ -165,6 +171,15 @@ def _master(parameter: torch.Tensor, offload: bool) -> torch.Tensor:
     if offload:
         return parameter.detach().to("cpu", torch.float32, copy=True)
     return parameter if parameter.dtype == torch.float32 else parameter.detach().float()
+
+
+def has_fused_adamw(parameters: Sequence[torch.Tensor]) -> bool:
+    """One kernel for all parameters: without it a GPU holds another copy of a moment for a while.
+
+    Not on a CPU, where there is nothing to gain and the results have other last bits.
+    """
+    devices = set(_get_fused_kernels_supported_devices()) - {"cpu"}
+    return all(parameter.device.type in devices for parameter in parameters)
 
 
 def _whole(norm: torch.Tensor) -> float:

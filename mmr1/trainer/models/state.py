@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -30,6 +30,7 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from mmr1.adapters import unwrapped
 from mmr1.trainer.models.lora import adapter_state, plain_weights, save_pretrained
 from mmr1.trainer.models.optimizer import Optimizer
 
@@ -55,10 +56,11 @@ def model_snapshot(
     Of a sharded model all ranks must call both this and what it returns. With ``copy`` the latter
     may be called from another thread while training goes on.
     """
-    weights, adapters = model_weights(model), dict(WholeWeights(adapter_state(model)))
+    weights: Mapping[str, torch.Tensor] = model_weights(model)
+    adapters: Mapping[str, torch.Tensor] = adapter_state(model)
     if isinstance(weights, WholeWeights):
-        weights = dict(weights)
-    tensors = optimizer.tensors()
+        weights, adapters = weights.on_first(rank), WholeWeights(adapters).on_first(rank)
+    tensors: Mapping[str, torch.Tensor] = optimizer.tensors()
     if copy:
         weights, adapters, tensors = map(copy_to_cpu, (weights, adapters, tensors))
     rng = _rng_state()
@@ -92,18 +94,45 @@ def model_weights(model: Any) -> Mapping[str, torch.Tensor]:
     """
     weights = plain_weights(model)
     sharded = any(isinstance(p, DTensor) for p in model.parameters())
-    return WholeWeights(weights) if sharded else weights
+    return WholeWeights(weights, unwrapped(model).config.dtype) if sharded else weights
 
 
 @dataclass(frozen=True)
 class WholeWeights(Mapping[str, torch.Tensor]):
-    """Puts a sharded weight together when it is asked for, so that one at a time is whole."""
+    """Puts a sharded weight together when it is asked for, so that one at a time is whole.
+
+    Attributes:
+        shards: The weights by name.
+        dtype: What sharded ones are rounded to before they are put together: that of the model,
+            where the ranks train it in float32. None: nothing is rounded.
+    """
 
     shards: Mapping[str, torch.Tensor]
+    dtype: torch.dtype | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor = self.shards[name]
-        return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if not isinstance(tensor, DTensor):
+            return tensor
+        rounded = cast(DTensor, tensor.detach().to(self.dtype or tensor.dtype))
+        return rounded.full_tensor()
+
+    def on_first(self, rank: int) -> dict[str, torch.Tensor]:
+        """All of them in main memory of rank 0, none on the others; all ranks must call it.
+
+        Tensors that are one (tied weights) stay one.
+        """
+        kept: dict[str, torch.Tensor] = {}
+        names: dict[int, str] = {}
+        alive = []  # a freed shard's storage would be given out again
+        for name, shard in self.shards.items():
+            alive.append(shard)
+            local = shard.to_local() if isinstance(shard, DTensor) else shard
+            first = names.setdefault(local.untyped_storage()._cdata, name)
+            whole = self[name] if first == name else None
+            if rank == 0:
+                kept[name] = kept[first] if whole is None else whole.cpu()
+        return kept
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shards)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mmr1.config import Config
+from mmr1.config import Config, ModelConfig
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.importance_sampling import (
     Correction,
@@ -23,7 +22,6 @@ from mmr1.trainer.models.loading import (
     build_packed_model,
     check_same_tokens,
     feature_cache,
-    load_model,
     load_trainable,
 )
 from mmr1.trainer.models.lora import has_adapters
@@ -37,6 +35,16 @@ from mmr1.vision.prepare import MediaCache
 
 Forward = Callable[..., TokenScores]
 """``packed_scores``, or that of a sharded model."""
+
+LoadModel = Callable[[ModelConfig, bool, str], tuple[Any, Forward]]
+"""``(config, trains, key)``: loads a model, to be trained or as it stays, and gives what to call
+for its log-probs. Errors name the configuration's key."""
+
+
+def load_here(config: ModelConfig, trains: bool, key: str) -> tuple[Any, Forward]:
+    """The whole model in this process."""
+    model = load_trainable(config, key)
+    return (model if trains else model.requires_grad_(False).eval()), packed_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +71,24 @@ def build_training_models(
     family: ModelFamily,
     media: MediaCache,
     process_group: ProcessGroup | None = None,
-    shard: Callable[[Any], Forward] = lambda model: packed_scores,
+    load: LoadModel = load_here,
 ) -> TrainingModels:
     """Load the model, its reference and its critic.
 
     Args:
         process_group: The ranks that compute together, if any.
-        shard: Spreads a model over them, in place; returns the forward of the sharded model.
+        load: Where there are any, it spreads a model over them.
     """
-    model = load_trainable(config.model)
+    model, forward = load(config.model, True, "model.path")
     inputs = ModelInputs(family, media)
     features = feature_cache(config)
-    frozen = _frozen_reference(config, model)  # copied before the policy is sharded
     temperature = config.rollout.sampling.temperature
     packed_model = replace(
         build_packed_model(config, model, inputs, temperature, features),
         process_group=process_group or SingleProcess(),
-        forward=shard(model),
+        forward=forward,
     )
-    reference = _reference(config, packed_model, frozen, shard)
+    reference = _reference(config, packed_model, load)
     passes = config.algorithm.ppo_epochs
     policy = LocalPolicy(
         packed_model,
@@ -108,30 +115,21 @@ def _correction(config: Config) -> Correction:
     )
 
 
-def _frozen_reference(config: Config, model: Any) -> Any:
-    """A second model for the KL term; None without a KL term, or where adapters need none."""
+def _reference(
+    config: Config, policy: PackedModel, load: LoadModel
+) -> FrozenReference | AdapterReference | None:
     algorithm = config.algorithm
     if algorithm.kl_coef == 0:
         return None
+    if algorithm.ref_model_path is None and has_adapters(policy.model):
+        return AdapterReference(policy)  # which needs no second model
+    own, key = config.model.model_copy(update={"lora": None}), "model.path"
     if algorithm.ref_model_path is not None:
         key = "algorithm.ref_model_path"
         check_same_tokens(config.model.path, algorithm.ref_model_path, key)
-        frozen = load_model(config.model.model_copy(update={"path": algorithm.ref_model_path}), key)
-    elif has_adapters(model):
-        return None
-    else:
-        frozen = copy.deepcopy(model)
-    return frozen.requires_grad_(False).eval()
-
-
-def _reference(
-    config: Config, policy: PackedModel, frozen: Any, shard: Callable[[Any], Forward]
-) -> FrozenReference | AdapterReference | None:
-    if config.algorithm.kl_coef == 0:
-        return None
-    if frozen is None:
-        return AdapterReference(policy)
-    own = replace(policy, model=frozen, forward=shard(frozen))
-    if config.algorithm.ref_model_path is not None:  # its vision tower is another one
-        own = replace(own, features=FeatureCache())
-    return FrozenReference(policy, own, config.algorithm.offload_reference)
+        own = own.model_copy(update={"path": algorithm.ref_model_path})
+    model, forward = load(own, False, key)
+    frozen = replace(policy, model=model, forward=forward)
+    if algorithm.ref_model_path is not None:  # its vision tower is another one
+        frozen = replace(frozen, features=FeatureCache())
+    return FrozenReference(policy, frozen, algorithm.offload_reference)

@@ -167,3 +167,37 @@ def test_rounding_at_random_draws_evenly():
     assert abs(ups - draws / 4) < 6 * (draws * 3 / 16) ** 0.5
     halves = rounded.view(2, -1) > 1
     assert not torch.equal(halves[0], halves[1]), "each number has a draw of its own"
+
+
+def test_gradients_of_bfloat16_weights_are_added_up_in_float32():
+    """Beside a sum of 256 times as much, bfloat16 would lose the whole of a micro-batch."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(8, 8, bias=False).to(torch.bfloat16)
+    optimizer = Optimizer(layer, OptimizerConfig(), 1)
+    apart = []
+    for size in (256.0, *[1.0] * 100):
+        x = size * torch.rand(4, 8).to(torch.bfloat16)
+        apart.append(torch.autograd.grad(layer(x).sum(), layer.weight)[0])
+        layer(x).sum().backward()
+    total = torch.zeros(8, 8)
+    for gradient in apart:
+        assert torch.equal(gradient, gradient.to(torch.bfloat16).float())
+        total += gradient
+    assert layer.weight.grad.dtype == torch.float32
+    assert torch.equal(layer.weight.grad, total)
+    optimizer.zero_grad()
+    assert layer.weight.grad is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
+def test_the_fused_kernel_steps_as_the_plain_one(monkeypatch, dtype, state_dtype):
+    """Where there is one: on GPUs, and torch has it for CPUs."""
+    torch.manual_seed(2)
+    plain = trained(20, dtype, state_dtype=state_dtype)
+    monkeypatch.setattr("mmr1.trainer.models.optimizer.has_fused_adamw", lambda parameters: True)
+    torch.manual_seed(2)
+    for here, there in zip(trained(20, dtype, state_dtype=state_dtype), plain, strict=True):
+        torch.testing.assert_close(
+            here, there, atol=2e-3 if state_dtype == "bfloat16" else 1e-6, rtol=0
+        )

@@ -1,0 +1,87 @@
+"""The memory of a rank, by a run of FSDP2 on stand-in devices, against ``doctor --estimate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
+
+from mmr1.config import Config, ModelConfig, OptimizerConfig
+from mmr1.estimate import GIB, Load, estimate
+from mmr1.trainer.distributed import fsdp
+from mmr1.trainer.models.optimizer import Optimizer
+from tests.gpu_paths.memory import Memory
+from tests.gpu_paths.stand_in import DEVICE, SHAPES, group
+
+PROMPT, GRID, VISION, COMPLETION, N = 1280, (1, 64, 64), 1024, 1024, 8
+CHECKPOINTED = {"gradient_checkpointing": True}
+FROZEN = {**CHECKPOINTED, "freeze_vision_tower": True}
+ADAPTERS = {**FROZEN, "lora": {"rank": 64}}
+
+
+@pytest.fixture
+def ranks(stand_in) -> Iterator[None]:
+    """Makes this process rank 0 of many whose other ranks do not exist."""
+    dist.Backend.register_backend(
+        "standin_fake", _create_fake_pg, extended_api=True, devices=["cpu", DEVICE.type]
+    )
+    yield
+    dist.destroy_process_group()
+
+
+def mesh_of(size: int) -> DeviceMesh:
+    dist.init_process_group("standin_fake", rank=0, world_size=size, store=FakeStore())
+    return init_device_mesh(DEVICE.type, (size,))
+
+
+def peak_of_a_step(config: ModelConfig, mesh: DeviceMesh) -> int:
+    """Bytes in the second micro-batch, after which all gradients are there."""
+    with Memory() as memory:
+        model, scores = fsdp.spread(config, True, mesh)
+        model.train()
+        optimizer = Optimizer(model, OptimizerConfig(), 10)
+        optimizer.tensors()  # AdamW's moments are made
+        for _ in range(2):
+            memory.restart()
+            of_batch = scores(model, [group([COMPLETION] * N, GRID, PROMPT - VISION)], 1.0)
+            of_batch.logprobs.sum().backward()
+            del of_batch
+        return memory.peak
+
+
+def estimated(model: dict, ranks: int) -> float:
+    """What the doctor says, without the features that a cache keeps in the course of a run."""
+    config = Config.model_validate(
+        {
+            "model": model,
+            "rollout": {"batch_size": ranks, "n": N, "sampling": {"max_tokens": COMPLETION}},
+            "resources": {"ranks": ranks},
+        }
+    )
+    items = estimate(config, Load(PROMPT, VISION, COMPLETION)).items
+    return sum(i.bytes for i in items if i.owner == "trainer" and i.name != "vision features")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options"),
+    [
+        ("qwen2_5_vl_7b", 8, CHECKPOINTED),
+        *(
+            pytest.param(name, size, options, marks=pytest.mark.slow)
+            for name in ("qwen2_5_vl_3b", "qwen2_5_vl_7b")
+            for size in (8, 64)
+            for options in ({}, CHECKPOINTED, FROZEN, ADAPTERS)
+            if (name, size, options) != ("qwen2_5_vl_7b", 8, CHECKPOINTED)
+        ),
+    ],
+)
+@pytest.mark.usefixtures("ranks")
+def test_the_estimate_is_within_a_tenth_of_the_peak(name, size, options):
+    model = {"path": str(SHAPES / name), **options}
+    peak = peak_of_a_step(ModelConfig(**model), mesh_of(size))
+    expected = estimated(model, size)
+    print(f"{name} {size} {options}: {peak / GIB:.2f} GiB, estimated {expected / GIB:.2f}")
+    assert expected == pytest.approx(peak, rel=0.1)
