@@ -47,7 +47,7 @@ def policy_of(small, config: AlgorithmConfig) -> LocalPolicy:
         PackedModel(own, inputs, 1.0, budget=1),  # a micro-batch for each completion
         build_algorithm(config),
         Optimizer(own, OptimizerConfig(), 10),
-        updates=1,
+        passes=1,
     )
 
 
