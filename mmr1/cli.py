@@ -201,7 +201,7 @@ def migrate(
     ] = False,
 ) -> None:
     """Convert an EasyR1 configuration."""
-    from mmr1.migrate import migrate_file
+    from mmr1.migrate.command import migrate_file
 
     text = migrate_file(config, overrides or (), check=check)
     if output is None:

@@ -18,7 +18,9 @@ import yaml
 
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import load_config
-from mmr1.migrate import COMPOSED, DEFAULTS, RENAMED, TRANSLATED, UNNEEDED, migrate, with_overrides
+from mmr1.migrate.command import with_overrides
+from mmr1.migrate.easyr1 import migrate
+from mmr1.migrate.easyr1_keys import COMPOSED, DEFAULTS, RENAMED, TRANSLATED, UNNEEDED
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.sampling.experience import build_experience

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmr1.migrate import COMPOSED, DEFAULTS, RENAMED, TRANSLATED, UNNEEDED
+from mmr1.migrate.easyr1_keys import COMPOSED, DEFAULTS, RENAMED, TRANSLATED, UNNEEDED
 
 PAGE = Path(__file__).parents[2] / "docs/migration.md"
 HEAD = "| EasyR1 | its default | here |"

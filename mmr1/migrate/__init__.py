@@ -1,0 +1,1 @@
+"""``mmr1 migrate``: the configurations of other projects as ours."""

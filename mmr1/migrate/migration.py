@@ -1,0 +1,35 @@
+"""A configuration that is being migrated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Tree = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Migration:
+    """A migrated configuration.
+
+    Attributes:
+        tree: Our configuration, with the keys that theirs sets or takes for granted.
+        notes: What the user should check.
+        theirs: Their settings of the loss, as EasyR1 reads them, by key.
+    """
+
+    tree: Tree = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    theirs: Tree = field(default_factory=dict)
+
+    def set(self, key: str, value: Any) -> None:
+        """Set ``a.b.c``."""
+        *sections, name = key.split(".")
+        section = self.tree
+        for name_of_section in sections:
+            section = section.setdefault(name_of_section, {})
+        section[name] = value
+
+    def note(self, key: str, value: Any, why: str) -> None:
+        """Something that is not carried over as it is."""
+        self.notes.append(f"{key}: {value!r}: {why}")
