@@ -170,6 +170,7 @@ class _Thread:
         self._start = start
         self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(WAITING)
         self._dropped = threading.Event()
+        self._dropping = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -200,14 +201,16 @@ class _Thread:
             self._drop(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
     def _drop(self, reason: str) -> None:
-        if not self._dropped.is_set():
-            self._dropped.set()
+        with self._dropping:
+            if self._dropped.is_set():
+                return
             tell_fault(
                 logger,
                 f"tracker/{self._name}",
                 f"the tracker '{self._name}' is left out from here on: {reason:.300} "
                 "(the run goes on; metrics.jsonl has every number)",
             )
+            self._dropped.set()  # told by then: nobody waits for a tracker that is dropped
 
 
 def rollout_rows(scored: Sequence[ScoredGroup], advantages: Iterable[float | None]) -> list[Row]:
