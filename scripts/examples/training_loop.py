@@ -39,7 +39,7 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
     media, render = media_cache(family, config), renderer(family, config)
     algorithm = build_algorithm(config.algorithm)
     packed = build_packed_model(config, model, ModelInputs(family, media), temperature=1.0)
-    policy = LocalPolicy(packed, algorithm, Optimizer(model, config.optimizer, steps), updates=1)
+    policy = LocalPolicy(packed, algorithm, Optimizer(model, config.optimizer, steps), passes=1)
     rollout, sampler = HfEngine(model, family, media), Sampler({"own": read_records(records)}, 0)
     with build_composite_reward(config.rewards) as scorer:
         rewards = RewardManager(scorer, media, max_invalid_fraction=0.2)
