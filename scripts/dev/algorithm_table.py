@@ -7,20 +7,15 @@ python scripts/dev/algorithm_table.py --check    exit with 1 when it is not what
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from page_table import write_or_check
 
 from mmr1.config.algorithm_spec import algorithm_names, algorithm_specs
 
 PAGE = Path(__file__).parents[2] / "docs/algorithms.md"
 HEAD = "| name | advantage | loss | paper | when to choose it | file |"
-IN_PAGE = re.compile(rf"^{re.escape(HEAD)}\n(\|.*\n)+", re.M)
-
-
-def table() -> str:
-    """The table, one row per built-in algorithm."""
-    return "\n".join([HEAD, "|---|---|---|---|---|---|", *_rows(), ""])
 
 
 def _rows() -> Iterator[str]:
@@ -38,8 +33,4 @@ def _paper(reference: str) -> str:
 
 
 if __name__ == "__main__":
-    text = PAGE.read_text()
-    written = IN_PAGE.sub(lambda _: table(), text)
-    if "--check" in sys.argv[1:]:
-        sys.exit(not IN_PAGE.search(text) or written != text)
-    PAGE.write_text(written)
+    write_or_check(PAGE, HEAD, _rows())

@@ -6,21 +6,15 @@ python scripts/dev/migration_table.py --check    exit with 1 when it is not what
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from page_table import write_or_check
 
 from mmr1.migrate.easyr1_keys import COMPOSED, DEFAULTS, RENAMED, TRANSLATED, UNNEEDED
 
 PAGE = Path(__file__).parents[2] / "docs/migration.md"
 HEAD = "| EasyR1 | its default | here |"
-IN_PAGE = re.compile(rf"^{re.escape(HEAD)}\n(\|.*\n)+", re.M)
-
-
-def table() -> str:
-    """The table, one row per key of EasyR1."""
-    return "\n".join([HEAD, "|---|---|---|", *_rows(), ""])
 
 
 def _rows() -> Iterator[str]:
@@ -40,8 +34,4 @@ def _meanings() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    text = PAGE.read_text()
-    written = IN_PAGE.sub(lambda _: table(), text)
-    if "--check" in sys.argv[1:]:
-        sys.exit(not IN_PAGE.search(text) or written != text)
-    PAGE.write_text(written)
+    write_or_check(PAGE, HEAD, _rows())
