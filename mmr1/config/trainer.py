@@ -129,6 +129,18 @@ class ResourcesConfig(Section):
     def distributed(self) -> bool:
         return self.ranks > 1 or self.engines > 1
 
+    def refuse_several(self, command: str) -> None:
+        """For commands that run in one process only.
+
+        Raises:
+            ValueError: There is more than one rank or engine.
+        """
+        if self.distributed:
+            raise ValueError(
+                f"resources.ranks={self.ranks} engines={self.engines}: {command} runs in one "
+                "process only; set both to 1"
+            )
+
 
 class SftConfig(Section):
     """Supervised fine-tuning on demonstrations (``mmr1 sft``)."""

@@ -53,6 +53,7 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
         NoPreferencesError: The completions of a round gave nothing to learn from.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
+    config.resources.refuse_several("mmr1 dpo")
     check_directory(config, resume=resume)
     if resume and (last := finished(config)):
         print(f"all {config.trainer.max_steps} steps are done; checkpoint: {last}")

@@ -95,6 +95,7 @@ def load_training_records(
     Raises:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
     """
+    config.resources.refuse_several("training on records (mmr1 sft, dpo, rm)")
     check_directory(config, resume=resume)
     check_trackers(config.trainer.trackers)
     set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)

@@ -27,6 +27,10 @@ from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
 from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
 from mmr1.trainer.models.optimizer import NonFiniteError
+from mmr1.trainer.offline.dpo import run_dpo
+from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
+from mmr1.trainer.offline.reward_model import run_reward_model
+from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
@@ -416,3 +420,10 @@ def test_a_critic_on_ranks_is_refused(tiny_model, mixed, reward, tmp_path):
             algorithm={"name": "ppo", "critic": {}},
             resources={"ranks": 2},
         )
+
+
+@pytest.mark.parametrize("run", [run_sft, run_dpo, run_reward_model, run_iterative_dpo])
+def test_commands_that_run_in_one_process_say_so(run, tiny_model, mixed, reward, tmp_path):
+    with pytest.raises(ValueError, match=r"resources\.ranks=2 engines=1: .*set both to 1"):
+        run(config(tiny_model, mixed, reward, tmp_path / "run", resources={"ranks": 2}))
+    assert not (tmp_path / "run").exists()
