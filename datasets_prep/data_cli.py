@@ -210,6 +210,28 @@ def filter_(
 
 
 @app.command()
+def demonstrations(
+    path: Records,
+    completions: Annotated[
+        Path, typer.Argument(help="completions.jsonl of mmr1 eval, or the rollouts folder of a run")
+    ],
+    output: Annotated[Path, typer.Option(help="Record file to write")],
+    function: Annotated[
+        str | None,
+        typer.Option(help="Reward function that decides; default: what mmr1 eval calls right"),
+    ] = None,
+    at_least: Annotated[float, typer.Option(help="Its lowest value")] = 1.0,
+    per_record: Annotated[int, typer.Option(min=1, help="Most answers to one record")] = 1,
+) -> None:
+    """Write a model's right completions as demonstrations, for mmr1 sft."""
+    from datasets_prep.demonstrations import Standard, write_demonstrations
+
+    standard = Standard(function, at_least, per_record)
+    written, answered, total = write_demonstrations(path, completions, output, standard)
+    typer.echo(f"{output}: {written:,} records, answers to {answered:,} of {total:,}")
+
+
+@app.command()
 def frames(
     folder: Annotated[Path, typer.Argument(help="Folder with one image per frame, in name order")],
     fps: Annotated[float, typer.Option(help="Frame rate of the images")],

@@ -12,6 +12,7 @@ or overflow. Beyond a bound there is no gradient; :func:`bounded` tells where th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -86,6 +87,39 @@ def full(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     """
     p = log_p.exp()
     return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
+
+
+def divergence(log_p: torch.Tensor, log_q: torch.Tensor, beta: float) -> torch.Tensor:
+    """GKD's divergence of a policy p from its reference q: ``[..., V]`` log-probs to ``[...]``.
+
+    1: ``KL(p || q)``; 0: ``KL(q || p)``; between them the generalized Jensen-Shannon divergence
+    ``beta KL(q || m) + (1 - beta) KL(p || m)`` with ``m = beta q + (1 - beta) p``
+    (arXiv 2306.13649, section 3.1, with the reference as the teacher).
+    """
+    if beta == 1:
+        return full(log_p, log_q)
+    if beta == 0:
+        return full(log_q, log_p)
+    log_m = mixture(log_p, log_q, beta)
+    return beta * full(log_q, log_m) + (1 - beta) * full(log_p, log_m)
+
+
+def divergence_gradient(log_p: torch.Tensor, log_q: torch.Tensor, beta: float) -> torch.Tensor:
+    """The gradient of :func:`divergence` by the logits of p: ``[..., V]``.
+
+    ``q`` and ``m`` are as there. 1: ``p (log p - log q - KL(p || q))``. 0: ``p - q``. Between them
+    ``(1 - beta) p (log p - log m - KL(p || m))``: what p adds to m and what m takes from q cancel.
+    """
+    if beta == 0:
+        return log_p.exp() - log_q.exp()
+    log_m = log_q if beta == 1 else mixture(log_p, log_q, beta)
+    share = 1.0 if beta == 1 else 1 - beta
+    return share * log_p.exp() * (log_p - log_m - full(log_p, log_m)[..., None])
+
+
+def mixture(log_p: torch.Tensor, log_q: torch.Tensor, beta: float) -> torch.Tensor:
+    """``log (beta q + (1 - beta) p)``."""
+    return torch.logaddexp(log_q + math.log(beta), log_p + math.log1p(-beta))
 
 
 def adapted_coefficient(coefficient: float, kl: float, target: float, rate: float) -> float:

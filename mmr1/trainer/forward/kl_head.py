@@ -1,4 +1,4 @@
-"""The KL divergence over the whole vocabulary from hidden states, a chunk of rows at a time.
+"""A divergence over the whole vocabulary from hidden states, a chunk of rows at a time.
 
 As in ``logprob_head.py`` the logits of at most one chunk exist, here of both models.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mmr1.trainer.algorithms.kl import full
+from mmr1.trainer.algorithms.kl import divergence, divergence_gradient
 from mmr1.trainer.forward.logprob_head import add_product, chunk_for, logits_of, row_chunks
 
 
@@ -34,8 +34,11 @@ def token_kl(
     temperature: float = 1.0,
     forbidden_ids: Sequence[int] = (),
     chunk_elements: int | None = None,
+    beta: float = 1.0,
 ) -> torch.Tensor:
     """Exact ``KL(policy || reference)`` at each place: ``[N]`` float32, in nats.
+
+    With another ``beta`` than 1 it is the divergence of that name in ``kl.py``.
 
     Both with the temperature of the rollout and without the forbidden tokens. Differentiable with
     respect to the policy's hidden states and weight; the reference is a constant. Where models of
@@ -50,7 +53,7 @@ def token_kl(
         return _TokenKl.apply(
             *(policy.hidden, policy.weight[:vocabulary]),
             *(reference.hidden, reference.weight[:vocabulary]),
-            *(temperature, forbidden, chunk_elements),
+            *(temperature, forbidden, chunk_elements, beta),
         )
 
 
@@ -65,21 +68,21 @@ class _TokenKl(torch.autograd.Function):
         temperature: float,
         forbidden: torch.Tensor,
         chunk_elements: int,
+        beta: float,
     ) -> torch.Tensor:
         rows = max(1, chunk_elements // (2 * len(weight)))
         kl = torch.empty(len(hidden), device=hidden.device)
         for part in row_chunks(len(hidden), rows):
             log_p = logits_of(hidden[part], weight, temperature, forbidden).log_softmax(-1)
             log_q = logits_of(ref_hidden[part], ref_weight, temperature, forbidden).log_softmax(-1)
-            kl[part] = full(log_p, log_q)
-        ctx.save_for_backward(hidden, weight, ref_hidden, ref_weight, forbidden, kl)
-        ctx.temperature, ctx.rows = temperature, rows
+            kl[part] = divergence(log_p, log_q, beta)
+        ctx.save_for_backward(hidden, weight, ref_hidden, ref_weight, forbidden)
+        ctx.temperature, ctx.rows, ctx.beta = temperature, rows, beta
         return kl
 
     @staticmethod
     def backward(ctx: Any, grad_kl: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """By the logits: ``p (log p - log q - KL)``."""
-        hidden, weight, ref_hidden, ref_weight, forbidden, kl = ctx.saved_tensors
+        hidden, weight, ref_hidden, ref_weight, forbidden = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         grad_weight = (
             torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
@@ -90,7 +93,7 @@ class _TokenKl(torch.autograd.Function):
         for part in row_chunks(len(hidden), ctx.rows):
             log_p = logits_of(hidden[part], weight, *scale).log_softmax(-1)
             log_q = logits_of(ref_hidden[part], ref_weight, *scale).log_softmax(-1)
-            grad = log_p.exp() * (log_p - log_q - kl[part, None])
+            grad = divergence_gradient(log_p, log_q, ctx.beta)
             grad = grad.mul_(grad_kl[part, None] / ctx.temperature).to(weight.dtype)
             if grad_hidden is not None:
                 torch.mm(grad, weight, out=grad_hidden[part])
@@ -98,4 +101,4 @@ class _TokenKl(torch.autograd.Function):
                 add_product(grad_weight, grad.T, hidden[part])
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None, None, None
+        return grad_hidden, grad_weight, None, None, None, None, None, None

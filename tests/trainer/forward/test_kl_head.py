@@ -23,25 +23,30 @@ from mmr1.trainer.sampling.experience import build_experience
 from tests.trainer.offline.test_preferences import assert_gradient, caught_gradient
 
 
-def naive(hidden, weight, ref_hidden, ref_weight, temperature=1.0, forbidden=()):
-    """All logits at once, by autograd."""
+def naive(hidden, weight, ref_hidden, ref_weight, temperature=1.0, forbidden=(), beta=1.0):
+    """All logits at once, by autograd; GKD's equations as they stand in the paper."""
     kept = [i for i in range(len(weight)) if i not in forbidden]
     log_p = (hidden @ weight[kept].T / temperature).log_softmax(-1)
     log_q = (ref_hidden @ ref_weight[kept].T / temperature).log_softmax(-1)
-    return (log_p.exp() * (log_p - log_q)).sum(-1)
+    p, q = log_p.exp(), log_q.exp()
+    if beta in (0, 1):
+        return (p * (log_p - log_q) if beta else q * (log_q - log_p)).sum(-1)
+    m = beta * q + (1 - beta) * p
+    return (beta * q * (q / m).log() + (1 - beta) * p * (p / m).log()).sum(-1)
 
 
 @pytest.mark.parametrize("chunk", [1, 60, 1 << 20])
 @pytest.mark.parametrize(("temperature", "forbidden"), [(1.0, ()), (0.7, (0, 5, 29))])
-def test_it_and_its_gradient_equal_those_of_all_logits(chunk, temperature, forbidden):
+@pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 1.0])
+def test_it_and_its_gradient_equal_those_of_all_logits(chunk, temperature, forbidden, beta):
     torch.manual_seed(0)
     sizes = ((7, 8), (30, 8), (7, 8), (30, 8))
     ours = [torch.randn(*size, requires_grad=True) for size in sizes]
     theirs = [t.detach().clone().requires_grad_() for t in ours]
     actual = token_kl(
-        Distributions(*ours[:2]), Distributions(*ours[2:]), temperature, forbidden, chunk
+        Distributions(*ours[:2]), Distributions(*ours[2:]), temperature, forbidden, chunk, beta
     )
-    expected = naive(*theirs, temperature, forbidden)
+    expected = naive(*theirs, temperature, forbidden, beta)
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
     each = torch.randn(7)
     (actual * each).sum().backward()
