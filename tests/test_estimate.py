@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.config import Config
 from mmr1.estimate import GIB, Load, activation_elements, estimate, read_shapes
-from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.vision.families.loading import architecture_named, architecture_of
 from mmr1.vision.families.tiny import new_model
 from mmr1.vision.features import FeatureCache
@@ -51,7 +51,7 @@ def kept_bytes(model, groups) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        packed_scores(model, groups, 1.0)
+        completion_scores(model, groups, 1.0)
     return sum(saved.values())
 
 

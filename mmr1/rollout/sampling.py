@@ -2,9 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
 import torch
 
 from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The tokens of one completion so far, and their log-probs under the sampling distribution."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class Sampler(Protocol):
+    """How a transformers model samples; it is in evaluation mode then."""
+
+    def sample(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[Sampled]:
+        """The completions of all requests, those of a request next to each other."""
+        ...
+
+
+def uniforms_of(requests: Sequence[Request], count: int, device: torch.device) -> torch.Tensor:
+    """``[B, count]``: the numbers in [0, 1) that decide the tokens of each completion."""
+    seeds = [request.seed + i for request in requests for i in range(request.n)]
+    numbers = [torch.rand(count, generator=torch.Generator().manual_seed(s)) for s in seeds]
+    return torch.stack(numbers).to(device)
+
+
+def has_stop_text(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> bool:
+    """Did the last token complete one of the texts? A token is at least a byte of it."""
+    if not stop:
+        return False
+    longest = max(len(text.encode()) for text in stop)
+    tail = tokenizer.decode(tokens[-longest:])
+    return any(text in tail for text in stop)
 
 
 def next_tokens(

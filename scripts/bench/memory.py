@@ -15,16 +15,16 @@ import torch
 from matplotlib import pyplot as plt
 
 from mmr1.trainer.forward.micro_batches import micro_batches
-from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scores import completion_scores
 
 CASES = {
     "unshared": (padded_scores, False, False),
     "unshared, checkpointing": (padded_scores, False, True),
-    "packed": (packed_scores, False, False),
-    "packed, checkpointing": (packed_scores, False, True),
-    "packed, micro-batches": (packed_scores, True, False),
-    "packed, both": (packed_scores, True, True),
+    "packed": (completion_scores, False, False),
+    "packed, checkpointing": (completion_scores, False, True),
+    "packed, micro-batches": (completion_scores, True, False),
+    "packed, both": (completion_scores, True, True),
 }
 
 

@@ -16,7 +16,7 @@ import torch
 from matplotlib import pyplot as plt
 
 from mmr1.trainer.forward.micro_batches import micro_batches
-from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.scores import completion_scores
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def point(args: argparse.Namespace) -> dict[str, float]:
     def run() -> None:
         model.zero_grad(set_to_none=False)
         for batch in batches:
-            packed_scores(model, batch.groups, 1.0).logprobs.sum().backward()
+            completion_scores(model, batch.groups, 1.0).logprobs.sum().backward()
 
     best = common.interleaved({"step": run}, args.repeats)["step"]
     return {

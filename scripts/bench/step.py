@@ -16,8 +16,8 @@ import common
 import torch
 from matplotlib import pyplot as plt
 
-from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scores import completion_scores
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def measure(args: argparse.Namespace, model: Any, family: Any, n: int) -> dict[s
             out = scores(model, groups, 1.0)
         (out.logprobs.sum() + 0.01 * out.entropy.sum()).backward()
 
-    runs = {"packed": lambda: run(packed_scores), "unshared": lambda: run(padded_scores)}
+    runs = {"packed": lambda: run(completion_scores), "unshared": lambda: run(padded_scores)}
     shape = (len(groups[0].prompt_ids), args.pixels // 28 * 2, n, args.response)
     bound, whole = (
         args.prompts * common.step_flops(model.config, *shape, shared=s) for s in (True, False)

@@ -14,8 +14,8 @@ from mmr1.attention import varlen
 from mmr1.attention.varlen import Blocks, attend, attend_backward
 from mmr1.config import Config, OptimizerConfig
 from mmr1.estimate import Load, estimate
-from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.optimizer import Optimizer
 from scripts.gpu.figures import Figures, SkippedError, within
 
@@ -75,7 +75,7 @@ def packed_against_padded(device: str, folder: Path) -> Figures:
     for shape in ("tiny",) if device == "cpu" else ("tiny", "3b", "7b"):
         model, family = _model(shape, device)
         groups = common.new_groups(family, 2, 4, 48, 280 if device != "cpu" else 56)
-        packed, padded = (_scores(model, groups, f) for f in (packed_scores, padded_scores))
+        packed, padded = (_scores(model, groups, f) for f in (completion_scores, padded_scores))
         mean, cosine = f"{shape}, mean gap in nats", f"{shape}, 1 - cosine of gradients"
         figures[mean] = float((packed[0] - padded[0]).abs().mean())
         figures[cosine] = 1 - float(torch.cosine_similarity(packed[1], padded[1], dim=0))
@@ -112,7 +112,7 @@ def steps(device: str, folder: Path) -> Figures:
         for n in sizes:
             groups = common.new_groups(family, prompts, n, response, side)
             case = f"n={n}, {side} pixels"
-            for name, forward in (("shared", packed_scores), ("unshared", padded_scores)):
+            for name, forward in (("shared", completion_scores), ("unshared", padded_scores)):
                 try:
                     seconds, peak = _step(model, groups, forward, device)
                 except torch.OutOfMemoryError:
@@ -173,7 +173,7 @@ def estimated_memory(device: str, folder: Path) -> Figures:
     start = time.perf_counter()
     for _ in range(2):
         for _ in range(2):
-            packed_scores(model, groups, 1.0).logprobs.sum().backward()
+            completion_scores(model, groups, 1.0).logprobs.sum().backward()
         optimizer.step()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated()

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmr1.trainer.forward.logprob_head import token_logprobs
-from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.scores import completion_scores
 from tests.gpu_paths.stand_in import DEVICE, full_size_model, group
 
 LAYERS = {"qwen2_5_vl_3b": 36, "qwen2_5_vl_7b": 28}
@@ -28,7 +28,7 @@ class Products(TorchDispatchMode):
 
 
 def scores_and_gradients(model, groups, **options):
-    scores = packed_scores(model, groups, 1.0, (151655, 151656), **options)
+    scores = completion_scores(model, groups, 1.0, (151655, 151656), **options)
     scores.logprobs.sum().backward()
     return scores
 

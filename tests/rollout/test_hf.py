@@ -18,8 +18,8 @@ from mmr1.rollout.decoding import Decoder
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
-from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
@@ -152,7 +152,7 @@ def test_an_image_of_several_prompts_is_encoded_once(parts, digit_samples):
     features = FeatureCache()
     engine = HfEngine(own, family, media, features=features)
     groups = engine.generate(asked, SamplingConfig(max_tokens=2))
-    packed_scores(own, [group_input(family, media, g) for g in groups], 1.0, features=features)
+    completion_scores(own, [group_input(family, media, g) for g in groups], 1.0, features=features)
     engine.generate(asked, SamplingConfig(max_tokens=2))
     assert rows == [len(media[picture].patches)] * 2
 

@@ -25,7 +25,7 @@ from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.loading import load_trainable_in_main_memory, trainable_on_meta
 from mmr1.trainer.models.training_models import Forward
@@ -216,7 +216,7 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
 
 
 def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype) -> Forward:
-    """Shard a model in place; returns the function to call instead of ``packed_scores``.
+    """Shard a model in place; returns the function to call instead of ``completion_scores``.
 
     Every layer is gathered before it runs and freed after. The embeddings, norms and the head stay
     gathered during a forward and its backward. A frozen vision tower is not sharded: its features
@@ -256,5 +256,5 @@ class _PackedForward(torch.nn.Module):
         self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = packed_scores(self.model, *args, **kwargs)
+        scores = completion_scores(self.model, *args, **kwargs)
         return scores.logprobs, scores.entropy

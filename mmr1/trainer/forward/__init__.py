@@ -1,1 +1,1 @@
-"""One packed forward of whole groups: what every score and every update goes through."""
+"""Forwards of whole groups, and the heads on them: what every score and update goes through."""

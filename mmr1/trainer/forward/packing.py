@@ -8,31 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from mmr1.attention.varlen import Blocks
 from mmr1.trainer.forward.attention import AttentionLayout
 from mmr1.trainer.forward.sequences import GroupInput, completion_batch
+from mmr1.trainer.forward.states import PaddedRows, Read
 from mmr1.vision.prepare import PreparedMedia
-
-Read = Literal["before", "at"]
-
-
-@dataclass(frozen=True, slots=True)
-class PaddedRows:
-    """A padded batch of completions and the places of their tokens.
-
-    Indices, not a mask: to select by a mask, a GPU is waited for until their number is known.
-
-    Attributes:
-        shape: ``(B, R)``.
-        places: ``[2, N]`` int64, row and column of each token, in completion order.
-    """
-
-    shape: tuple[int, int]
-    places: torch.Tensor
 
 
 @dataclass(frozen=True)

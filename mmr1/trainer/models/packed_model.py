@@ -10,8 +10,8 @@ import torch
 
 from mmr1.trainer.forward.kl_head import Distributions
 from mmr1.trainer.forward.micro_batches import MicroBatch, micro_batches
-from mmr1.trainer.forward.packed import packed_distributions, packed_scores
 from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
+from mmr1.trainer.forward.scores import completion_distributions, completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores, completion_mask
 from mmr1.trainer.models.state import copy_into, model_weights
 from mmr1.types import RolloutGroup
@@ -31,7 +31,7 @@ class PackedModel:
         vision_token_cost: Cost of a vision token in the tower, in language-model tokens.
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
         process_group: The ranks that compute together.
-        forward: ``packed_scores``, or that of a sharded model.
+        forward: ``completion_scores``, or that of a sharded model.
     """
 
     model: Any
@@ -41,7 +41,7 @@ class PackedModel:
     vision_token_cost: float = 1.0
     features: FeatureCache | None = None
     process_group: ProcessGroup = field(default_factory=SingleProcess)
-    forward: Callable[..., TokenScores] = packed_scores
+    forward: Callable[..., TokenScores] = completion_scores
 
     @property
     def family(self) -> ModelFamily:
@@ -83,7 +83,7 @@ class PackedModel:
     def distributions(self, batch: MicroBatch) -> Distributions:
         """What the model would draw the tokens of the batch's completions from. No gradient."""
         self.model.eval()
-        return packed_distributions(self.model, batch.groups, self.features)
+        return completion_distributions(self.model, batch.groups, self.features)
 
     @torch.no_grad()
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:

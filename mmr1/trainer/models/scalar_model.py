@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.forward.packed import packed_hidden, to_rows
-from mmr1.trainer.forward.packing import Read
+from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.forward.states import Read, to_rows
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -122,10 +122,10 @@ class PackedScalarModel:
 
     def values(self, batch: MicroBatch) -> torch.Tensor:
         """``[b, R]`` float32 of the batch's completions. Differentiable."""
-        hidden, padded = packed_hidden(
+        states = completion_states(
             self.model.backbone, batch.groups, self.read, self.packed_model.features
         )
-        return to_rows(self.model.head(hidden.float())[:, 0], padded)
+        return to_rows(self.model.head(states.hidden.float())[:, 0], states.padded)
 
     @torch.no_grad()
     def group_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:

@@ -14,8 +14,8 @@ from mmr1.trainer.algorithms.importance_sampling import (
     rollout_importance_weights,
     unit_weights,
 )
-from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
 from mmr1.trainer.models.critic import Critic, build_critic
 from mmr1.trainer.models.loading import (
@@ -34,7 +34,7 @@ from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
 Forward = Callable[..., TokenScores]
-"""``packed_scores``, or that of a sharded model."""
+"""``completion_scores``, or that of a sharded model."""
 
 LoadModel = Callable[[ModelConfig, bool, str], tuple[Any, Forward]]
 """``(config, trains, key)``: loads a model, to be trained or as it stays, and gives what to call
@@ -44,7 +44,7 @@ for its log-probs. Errors name the configuration's key."""
 def load_here(config: ModelConfig, trains: bool, key: str) -> tuple[Any, Forward]:
     """The whole model in this process."""
     model = load_trainable(config, key)
-    return (model if trains else model.requires_grad_(False).eval()), packed_scores
+    return (model if trains else model.requires_grad_(False).eval()), completion_scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from mmr1.config import ModelConfig, OptimizerConfig
 from mmr1.trainer.distributed import fsdp
-from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import model_snapshot, model_weights
@@ -106,7 +106,7 @@ def _check_bfloat16(rank: int, mesh: Any, path: Path, batches: list[Any], out: P
         assert torch.equal(gradient, apart[0][name] + apart[1][name] + apart[2][name]), name
     # What one process computes, which the ranks' mean of equal batches is.
     whole = load_trainable(config)
-    packed_scores(whole, batches[0], 1.0).logprobs.sum().backward()
+    completion_scores(whole, batches[0], 1.0).logprobs.sum().backward()
     for name, parameter in whole.named_parameters():
         ours, norm = apart[0][name], parameter.grad.float().norm()
         assert (ours - parameter.grad).norm() <= 0.02 * norm, name

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.scores import completion_scores
 from tests.paths import REPOSITORY
 from tests.trainer.tiny_groups import family, new_model
 
@@ -18,7 +18,7 @@ def test_flops_are_those_of_the_shapes(n):
     groups = common.new_groups(family(), 1, n, response, pixels)
 
     def step():
-        packed_scores(model, groups, 1.0).logprobs.sum().backward()
+        completion_scores(model, groups, 1.0).logprobs.sum().backward()
 
     prompt = len(groups[0].prompt_ids)
     limit = common.step_flops(model.config, prompt, pixels // 14, n, response, shared=True)

@@ -12,7 +12,7 @@ from mmr1.config import AlgorithmConfig, LoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
-from mmr1.trainer.forward.packed import packed_hidden
+from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
@@ -83,8 +83,8 @@ def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
 
     plain = copy.deepcopy(model)
     inputs = [group_input(family, media, s.group) for s in scored]
-    hidden, _ = packed_hidden(plain, inputs)
-    ref_hidden, _ = packed_hidden(moved(model), inputs)
+    hidden = completion_states(plain, inputs).hidden
+    ref_hidden = completion_states(moved(model), inputs).hidden
     heads = (plain.lm_head.weight, moved(model).lm_head.weight)
     kl = naive(hidden, heads[0], ref_hidden, heads[1], forbidden=family.forbidden_ids).mean()
     (0.5 * kl).backward()

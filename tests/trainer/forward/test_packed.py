@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmr1.adapters import unwrapped
-from mmr1.trainer.forward.packed import packed_hidden, packed_scores, to_rows
 from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.forward.sequences import completion_batch, length_mask
+from mmr1.trainer.forward.states import to_rows
 from mmr1.vision.features import FeatureCache, encode_media
 from tests.trainer.tiny_groups import family, group, image, new_model, video
 
@@ -66,7 +67,7 @@ def assert_gradients(actual, wanted):
 def assert_same(model, groups, temperature=0.7, **options):
     expected = padded_scores(model, groups, temperature)
     wanted = gradients(model, expected)
-    got = packed_scores(model, groups, temperature, **options)
+    got = completion_scores(model, groups, temperature, **options)
     torch.testing.assert_close(got.logprobs, expected.logprobs, atol=TOLERANCE, rtol=0)
     torch.testing.assert_close(got.entropy, expected.entropy, atol=TOLERANCE, rtol=0)
     assert_gradients(gradients(model, got), wanted)
@@ -103,8 +104,8 @@ def test_forbidden_tokens_are_outside_the_distribution():
     used = {int(t) for g in groups for row in g.completions for t in row}
     forbidden = tuple(i for i in range(640) if i not in used)[:200]
     expected = padded_scores(model, groups, 0.7, forbidden)
-    free = packed_scores(model, groups, 0.7)
-    got = packed_scores(model, groups, 0.7, forbidden)
+    free = completion_scores(model, groups, 0.7)
+    got = completion_scores(model, groups, 0.7, forbidden)
     torch.testing.assert_close(got.logprobs, expected.logprobs, atol=TOLERANCE, rtol=0)
     torch.testing.assert_close(got.entropy, expected.entropy, atol=TOLERANCE, rtol=0)
     assert_gradients(gradients(model, got), gradients(model, expected))
@@ -121,7 +122,7 @@ def test_with_activation_checkpointing(case):
     wanted = gradients(model, padded_scores(model, GROUPS[case](), 1.0))
     model.train()  # layers checkpoint only in training
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    actual = gradients(model, packed_scores(model, GROUPS[case](), 1.0))
+    actual = gradients(model, completion_scores(model, GROUPS[case](), 1.0))
     assert_gradients(actual, wanted)
 
 
@@ -137,7 +138,7 @@ def test_with_lora(checkpointing):
         model.gradient_checkpointing_enable({"use_reentrant": False})
     groups = GROUPS["everything"]()
     wanted = gradients(model, padded_scores(unwrapped(model), groups, 1.0))
-    actual = gradients(model, packed_scores(model, groups, 1.0))
+    actual = gradients(model, completion_scores(model, groups, 1.0))
     assert any("visual" in n and "lora" in n for n in wanted)
     assert_gradients(actual, wanted)
 
@@ -148,11 +149,11 @@ def test_a_frozen_tower_is_run_once():
     groups, features = GROUPS["everything"](), FeatureCache()
     runs = []
     model.model.visual.register_forward_pre_hook(lambda _, args: runs.append(len(args[0])))
-    expected = packed_scores(model, groups, 1.0)
+    expected = completion_scores(model, groups, 1.0)
     wanted = gradients(model, expected)
     del runs[:]
     for _ in range(3):
-        got = packed_scores(model, groups, 1.0, features=features)
+        got = completion_scores(model, groups, 1.0, features=features)
         torch.testing.assert_close(got.logprobs, expected.logprobs, atol=1e-6, rtol=0)
         assert_gradients(gradients(model, got), wanted)
     media = {m.digest: m for g in groups for m in g.media}
@@ -173,7 +174,7 @@ def test_kept_features_do_not_depend_on_what_is_encoded_beside_them():
 
 def test_features_of_a_trained_tower_cannot_be_kept():
     with pytest.raises(ValueError, match="only be kept where the vision tower is frozen"):
-        packed_scores(new_model(), GROUPS["image"](), 1.0, features=FeatureCache())
+        completion_scores(new_model(), GROUPS["image"](), 1.0, features=FeatureCache())
 
 
 def test_feature_cache_is_bounded():
@@ -189,7 +190,7 @@ def test_each_image_goes_through_the_tower_once():
     model = new_model()
     seen = []
     model.model.visual.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    packed_scores(model, GROUPS["one image in two prompts"](), 1.0)
+    completion_scores(model, GROUPS["one image in two prompts"](), 1.0)
     assert seen == [len(one_image().patches) + len(image(28, 28, 9).patches)]
 
 
@@ -197,7 +198,7 @@ def test_each_image_goes_through_the_tower_once():
 def test_split_groups_add_up_to_the_whole(case):
     groups = GROUPS[case]()
     model = new_model()
-    whole = packed_scores(model, groups, 1.0)
+    whole = completion_scores(model, groups, 1.0)
     model.zero_grad()
     whole.logprobs.square().sum().backward()
     wanted = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
@@ -208,7 +209,7 @@ def test_split_groups_add_up_to_the_whole(case):
         for part in (g.completions[:half], g.completions[half:]):
             if part:
                 piece = replace(g, completions=part)
-                scores = packed_scores(model, [piece], 1.0)
+                scores = completion_scores(model, [piece], 1.0)
                 scores.logprobs.square().sum().backward()
                 rows += [row[: len(c)] for row, c in zip(scores.logprobs, part, strict=True)]
     _, mask = completion_batch(groups)
@@ -220,7 +221,8 @@ def test_split_groups_add_up_to_the_whole(case):
 @pytest.mark.parametrize("read", ["before", "at"])
 def test_hidden_states_are_those_of_the_plain_forward(read):
     model, groups = new_model(), GROUPS["everything"]()
-    hidden, padded = packed_hidden(model, groups, read)
+    states = completion_states(model, groups, read)
+    hidden, padded = states.hidden, states.padded
     expected = []
     for g in groups:
         for completion in g.completions:
@@ -263,10 +265,10 @@ def whole_sequence(model, one):
 def test_sequences_do_not_see_each_other():
     model = new_model()
     a, b = group([], 9, [6, 5], 0), group([one_image()], 7, [4, 8], 1)
-    alone = packed_scores(model, [a], 1.0).logprobs
+    alone = completion_scores(model, [a], 1.0).logprobs
     other = group([image(84, 84, 3)], 12, [9, 2], 5)
     for neighbour in (b, other):
-        together = packed_scores(model, [a, neighbour], 1.0).logprobs[:2, : alone.shape[1]]
+        together = completion_scores(model, [a, neighbour], 1.0).logprobs[:2, : alone.shape[1]]
         torch.testing.assert_close(together, alone, atol=TOLERANCE, rtol=0)
 
 
@@ -277,7 +279,7 @@ def test_layers_that_do_not_run_packed_attention_are_noticed():
     own._attn_implementation = "sdpa"
     attention.config = own
     with pytest.raises(AssertionError, match="1 of 2 layers mixed the packed sequences"):
-        packed_scores(model, GROUPS["text"](), 1.0)
+        completion_scores(model, GROUPS["text"](), 1.0)
 
 
 def test_the_model_still_generates_and_takes_padded_batches():
@@ -285,7 +287,7 @@ def test_the_model_still_generates_and_takes_padded_batches():
     groups = GROUPS["everything"]()
     before = padded_scores(model, groups, 1.0)
     generated = model.generate(torch.arange(30, 40)[None], max_new_tokens=5, do_sample=False)
-    packed_scores(model, groups, 1.0)
+    completion_scores(model, groups, 1.0)
     after = padded_scores(model, groups, 1.0)
     torch.testing.assert_close(after.logprobs, before.logprobs, atol=TOLERANCE, rtol=0)
     again = model.generate(torch.arange(30, 40)[None], max_new_tokens=5, do_sample=False)
@@ -298,21 +300,21 @@ def test_sampled_placeholders_are_refused():
     bad[1] = family().image_id
     g = replace(g, completions=(bad, g.completions[1]))
     with pytest.raises(ValueError, match="forbid them in sampling"):
-        packed_scores(new_model(), [g], 1.0)
+        completion_scores(new_model(), [g], 1.0)
 
 
 def test_lora_on_the_output_layer_is_refused():
     config = peft.LoraConfig(r=4, target_modules=["lm_head"])
     model = peft.get_peft_model(new_model(), config)
     with pytest.raises(ValueError, match="leave lm_head out"):
-        packed_scores(model, GROUPS["text"](), 1.0)
+        completion_scores(model, GROUPS["text"](), 1.0)
 
 
 def test_bf16_autocast_is_close_to_float32():
     model, groups = new_model(), GROUPS["everything"]()
-    exact = packed_scores(model, groups, 1.0).logprobs
+    exact = completion_scores(model, groups, 1.0).logprobs
     with torch.autocast("cpu", torch.bfloat16):
-        got = packed_scores(model, groups, 1.0)
+        got = completion_scores(model, groups, 1.0)
     assert got.logprobs.dtype == torch.float32
     torch.testing.assert_close(got.logprobs, exact, atol=0.1, rtol=0)
     weighted_sum(got).backward()

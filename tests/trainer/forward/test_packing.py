@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmr1.trainer.forward.micro_batches import micro_batches
-from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.packing import pack
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.vision.prepare import PreparedMedia
 from tests.trainer.tiny_groups import family, group, image, new_model
@@ -155,7 +155,7 @@ def test_the_cut_does_not_change_the_gradient(budget):
     def gradient(batches):
         model.zero_grad()
         for batch in batches:
-            scores = packed_scores(model, batch.groups, 1.0)
+            scores = completion_scores(model, batch.groups, 1.0)
             (scores.logprobs * advantages[batch.rows, None]).sum().backward()
         return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 

@@ -21,8 +21,8 @@ from mmr1.data.record import decode
 from mmr1.data.responses import group_of_responses
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.inputs import check_inputs
 from mmr1.trainer.models.loading import load_trainable
@@ -514,7 +514,7 @@ def assert_loss_is_untempered(config: Config) -> None:
 
     def forward(model, groups, temperature, *rest, **options):
         temperatures.append(temperature)
-        return packed_scores(model, groups, temperature, *rest, **options)
+        return completion_scores(model, groups, temperature, *rest, **options)
 
     with build_composite_reward(config.rewards) as rewards:
         inputs = check_inputs(config, rewards, train=True)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mmr1.adapters import unwrapped
-from mmr1.trainer.forward.packed import packed_scores
 from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.vision.families.loading import architecture_of, model_parts
 from mmr1.vision.features import FeatureCache
 from tests.vision.families.tiny_family import FAMILIES, VISION, TinyFamily, plain_scores
@@ -82,7 +82,7 @@ def test_packed_and_padded_equal_the_plain_forward(name, case):
     model, groups = tiny.model(), CASES[case](tiny)
     plain = plain_scores(model, groups, 0.7)
     assert_same(model, padded_scores(model, groups, 0.7), plain)
-    assert_same(model, packed_scores(model, groups, 0.7), plain_scores(model, groups, 0.7))
+    assert_same(model, completion_scores(model, groups, 0.7), plain_scores(model, groups, 0.7))
     if case != "text":
         tower = model_parts(model).tower
         assert all(p.grad is not None and p.grad.any() for p in tower.blocks[0].parameters())
@@ -90,10 +90,10 @@ def test_packed_and_padded_equal_the_plain_forward(name, case):
 
 def test_checkpointing_changes_nothing(tiny):
     model, groups = tiny.model(), fullest(tiny)
-    wanted = gradients(model, packed_scores(model, groups, 1.0))
+    wanted = gradients(model, completion_scores(model, groups, 1.0))
     model.train()  # layers checkpoint only in training
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    actual = gradients(model, packed_scores(model, groups, 1.0))
+    actual = gradients(model, completion_scores(model, groups, 1.0))
     for name, gradient in wanted.items():
         torch.testing.assert_close(actual[name], gradient, atol=TOLERANCE, rtol=TOLERANCE)
 
@@ -105,7 +105,7 @@ def test_adapters(tiny):
     )
     groups = fullest(tiny)
     expected = plain_scores(model, groups, 1.0)
-    assert_same(model, packed_scores(model, groups, 1.0), expected)
+    assert_same(model, completion_scores(model, groups, 1.0), expected)
     trained = [n for n, p in model.named_parameters() if p.requires_grad]
     assert any("visual" in n for n in trained) == tiny.sees
     assert architecture_of(model) is architecture_of(unwrapped(model))
@@ -119,7 +119,7 @@ def test_a_frozen_tower_runs_once_for_each_medium(name):
     tower.requires_grad_(False)
     tower.register_forward_pre_hook(lambda _, args: runs.append(len(args[0])))
     for _ in range(3):
-        kept = packed_scores(model, groups, 1.0, features=features)
+        kept = completion_scores(model, groups, 1.0, features=features)
     assert runs == [len(m.patches) for m in {m.digest: m for g in groups for m in g.media}.values()]
     assert_same(model, kept, plain_scores(model, groups, 1.0))
 

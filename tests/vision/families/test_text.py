@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from mmr1.trainer.forward.packed import packed_scores
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.loading import find_architecture, load_family, model_parts
@@ -102,4 +102,4 @@ def test_a_sliding_window_is_refused():
     model = auto_class.from_config(type(tiny.model().config)(**config)).to(torch.float32)
     groups = [tiny.group([], 9, [3, 7], 0)]
     with pytest.raises(ValueError, match="attention has a sliding_window"):
-        packed_scores(model, groups, 1.0)
+        completion_scores(model, groups, 1.0)
