@@ -26,6 +26,7 @@ def _summary(run: Run) -> dict[str, Any]:
         "metrics": {k: [_short(v) for v in column] for k, column in run.metrics().items()},
         "steps": run.steps(),
         "evaluation": run.evaluation(),
+        "faults": run.faults(),
         "quarantined": run.quarantined(),
         "checkpoints": run.checkpoints(),
     }

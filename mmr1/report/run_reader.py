@@ -59,13 +59,14 @@ class Run:
         """The rows of the data that were left out."""
         return list(read_lines(self.folder / "quarantine.jsonl"))
 
+    def faults(self) -> dict[str, int]:
+        """How often the run met each kind of fault and went on; empty if it met none."""
+        counts: dict[str, int] = read_object(self.folder / "summary.json").get("faults", {})
+        return counts
+
     def evaluation(self) -> dict[str, Any]:
         """``eval/result.json``; empty if the run was not evaluated."""
-        file = self.folder / "eval" / "result.json"
-        if not file.is_file():
-            return {}
-        result: dict[str, Any] = json.loads(file.read_text())
-        return result
+        return read_object(self.folder / "eval" / "result.json")
 
     def checkpoints(self) -> list[str]:
         """Names of the checkpoints, in order."""
@@ -119,6 +120,23 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             if not isinstance(row, dict):
                 raise ValueError(f"{path}:{number}: not a JSON object")
             yield row
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; empty if the file is missing.
+
+    Raises:
+        ValueError: The file holds no JSON object. Names it.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return value
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -63,6 +63,7 @@ def write_run(
     data: Mapping[str, Any] | None = None,
     metrics: Sequence[Mapping[str, Any]] | None = None,
     quarantined: Sequence[Mapping[str, str]] = (),
+    faults: Mapping[str, int] | None = None,
     seed: int = 0,
 ) -> Path:
     """The directory of a run with these rollouts by step."""
@@ -82,6 +83,8 @@ def write_run(
     ]
     _write(folder / "metrics.jsonl", rows)
     _write(folder / "quarantine.jsonl", quarantined)
+    summary = {"state": "finished", "step": len(rows), "faults": dict(faults or {})}
+    (folder / "summary.json").write_text(json.dumps(summary))
     for step, groups in rollouts.items():
         _write(
             folder / "rollouts" / f"step_{step:06d}.jsonl", [{"step": step, **g} for g in groups]

@@ -141,6 +141,18 @@ def test_markup_in_a_completion_is_text(page, tmp_path, mixed):
     assert page.locator("#quarantined td", has_text="<b>no</b>").count() == 100
 
 
+def test_faults_have_a_table_where_there_were_any(page, tmp_path):
+    faults = {"reward/math/timeout": 3, "engine/<b>died</b>": 1}
+    met, none = write_run(tmp_path / "met", {}, faults=faults), write_run(tmp_path / "none", {})
+    show(page, write(tmp_path, met, none))
+    cells = page.locator("#faults tbody td").all_inner_texts()
+    assert cells == ["engine/<b>died</b>", "1", "–", "reward/math/timeout", "3", "–"]
+    assert page.locator("#faults b").count() == 0
+    show(page, write(tmp_path, none))
+    assert page.locator("#faults").inner_html() == ""
+    assert "Faults met" not in page.inner_text("body")
+
+
 def test_one_prompt_over_steps_and_two_runs(page, tmp_path, mixed):
     later = [prompt("a", [completion("7")]), prompt("c", [completion("8")])]
     other = write_run(tmp_path / "other", {2: later}, seed=1)

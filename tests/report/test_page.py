@@ -70,6 +70,22 @@ def test_nothing_from_data_is_markup_and_nothing_is_fetched(tmp_path):
     assert "connect-src 'none'" in html
 
 
+def test_the_faults_of_a_run_are_those_of_its_summary(tmp_path, mmr1):
+    faults = {"engine/died": 2, "tracker/</script><b>": 1}
+    met, none = write_run(tmp_path / "met", {}, faults=faults), write_run(tmp_path / "none", {})
+    older = write_run(tmp_path / "older", {})
+    (older / "summary.json").unlink()
+    html = report(tmp_path, met, none)
+    assert "</script><b>" not in html
+    assert [run["faults"] for run in json.loads(element(html, "summary"))["runs"]] == [faults, {}]
+    (run,) = json.loads(element(report(tmp_path, older), "summary"))["runs"]
+    assert run["faults"] == {}
+    (met / "summary.json").write_text('{"state": "runn')
+    code, _, message = mmr1("report", met)
+    assert code == 2
+    assert "summary.json: not JSON" in " ".join(message.split())
+
+
 def test_equal_runs_give_equal_files(tmp_path):
     folder = write_run(tmp_path / "run", {1: [prompt("a", [completion("7")])]})
     assert report(tmp_path, folder) == report(tmp_path, folder)

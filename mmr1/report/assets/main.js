@@ -14,6 +14,14 @@ function runTable(section, summary) {
     ].map((cell) => h('td', {}, cell)))))));
 }
 
+function faultTable(section, summary) {
+  const kinds = [...new Set(summary.runs.flatMap((run) => Object.keys(run.faults)))].sort();
+  if (!kinds.length) { section.replaceChildren(); return; }
+  section.replaceChildren(h('h2', {}, 'Faults met'), h('p', { class: 'hint' }, 'how often each kind happened; the run went on'),
+    h('table', {}, h('thead', {}, h('tr', {}, h('th', {}, 'fault'), summary.runs.map((run) => h('th', {}, run.name)))),
+      h('tbody', {}, kinds.map((kind) => h('tr', {}, h('td', {}, h('code', {}, kind)), summary.runs.map((run) => h('td', {}, short(run.faults[kind]))))))));
+}
+
 function quarantineTable(section, summary) {
   const rows = summary.runs.flatMap((run) => run.quarantined.map((row) => [run.name, row.row, row.reason]));
   if (!rows.length) { section.append(h('p', { class: 'hint' }, 'none: every row of the data was used')); return; }
@@ -63,7 +71,11 @@ async function follow(state, redrawCurves, redrawRollouts) {
       const summary = await state.source.summary();
       const fresh = JSON.stringify(summary) !== JSON.stringify(state.summary);
       state.summary = summary;
-      if (fresh) { runTable(document.getElementById('runs'), summary); redrawCurves(); }
+      if (fresh) {
+        runTable(document.getElementById('runs'), summary);
+        faultTable(document.getElementById('faults'), summary);
+        redrawCurves();
+      }
       await readRollouts(state, redrawRollouts);
       document.body.classList.remove('lost');
     } catch { document.body.classList.add('lost'); }  // the server may come back
@@ -76,6 +88,7 @@ document.addEventListener('DOMContentLoaded', () => {
   const state = { summary, source, groups: [], read: new Set(), reading: 0 };
   const section = (id) => document.getElementById(id);
   runTable(section('runs'), summary);
+  faultTable(section('faults'), summary);
   const redrawCurves = curves(section('curves'), state);
   const redrawRollouts = rollouts(section('rollouts'), state);
   quarantineTable(section('quarantined'), summary);
