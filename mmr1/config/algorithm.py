@@ -97,6 +97,14 @@ class AlgorithmConfig(Section):
         description="full: the exact KL over the whole vocabulary, in the loss only. k1 if not set "
         "and use_kl_loss is false",
     )
+    jsd_beta: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="With kl_estimator=full, GKD's divergence: 1 KL(policy || reference), 0 "
+        "KL(reference || policy), between them the generalized Jensen-Shannon divergence (TRL: "
+        "beta of GKD)",
+    )
     use_bias_correction_kl: bool = Field(
         False,
         description="Multiply the KL term by the ratio to the policy that sampled (as in TRL)",
@@ -132,6 +140,11 @@ class AlgorithmConfig(Section):
     entropy_adaptation_rate: float = Field(0.1, gt=0, description="How fast entropy_coef adapts")
     ptx_coef: float = Field(
         0.0, ge=0, description="Coefficient of the supervised loss on data.ptx in every update"
+    )
+    ptx_loss: Literal["nll", "distillation"] = Field(
+        "nll",
+        description="nll: the demonstrations' negative log-likelihood; distillation: the "
+        "divergence from the reference at their tokens, as kl_estimator=full measures it",
     )
     ptx_batch_size: Positive = Field(32, description="Demonstrations of data.ptx per step")
     loss_agg_mode: Literal[
@@ -242,6 +255,18 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 "use_bias_correction_kl corrects an estimator of sampled tokens in the loss; set "
                 "use_kl_loss=true and an estimator such as k3, or leave it out"
+            )
+        if self.jsd_beta != 1 and self.kl_estimator != "full":
+            raise ValueError(
+                "jsd_beta chooses the divergence over the vocabulary; set kl_estimator=full, or "
+                "leave jsd_beta out"
+            )
+        if self.ptx_loss == "distillation" and not (
+            self.ptx_coef and self.kl_coef and self.kl_estimator == "full"
+        ):
+            raise ValueError(
+                "ptx_loss=distillation measures the divergence from the reference on data.ptx; set "
+                "ptx_coef and kl_coef above 0 and kl_estimator=full, or leave ptx_loss out"
             )
         if self.kl_estimator == "full" and not self.use_kl_loss:
             raise ValueError(

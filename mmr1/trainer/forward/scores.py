@@ -47,6 +47,7 @@ def completion_scores(
     chunk_elements: int | None = None,
     run_tower: bool = False,
     reference: Distributions | None = None,
+    jsd_beta: float = 1.0,
 ) -> TokenScores:
     """Log-probs and entropies of all completion tokens. Differentiable.
 
@@ -56,6 +57,7 @@ def completion_scores(
         forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
         chunk_elements: Logits that may exist at a time; None for the device's own number.
         reference: To measure the KL to: of the same groups, from :func:`completion_distributions`.
+        jsd_beta: Which divergence that is; see :func:`kl.divergence`.
     """
     states = completion_states(model, groups, "before", features, run_tower)
     hidden, weight = states.hidden, _output_weight(model)
@@ -66,7 +68,7 @@ def completion_scores(
     if reference is None:
         return rows
     policy = Distributions(hidden, weight)
-    kl = token_kl(policy, reference, temperature, forbidden_ids, chunk_elements)
+    kl = token_kl(policy, reference, temperature, forbidden_ids, chunk_elements, jsd_beta)
     return replace(rows, kl=to_rows(kl, states.padded))
 
 

@@ -1,24 +1,29 @@
-"""The gradient of the negative log-likelihood of a batch, for SFT and for the PTX term."""
+"""The gradient of a batch of written answers: for SFT, for the PTX term and for distillation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import torch
+
 from mmr1.trainer.algorithms.losses import token_weights
+from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.optimizer import check_finite
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.reference import SupportsDistributions
 from mmr1.types import RolloutGroup
 
 
 def add_nll_gradient(
     packed_model: PackedModel, groups: Sequence[RolloutGroup], coefficient: float = 1.0
 ) -> float:
-    """Add ``coefficient`` times the gradient of the mean per token to the model's gradients.
+    """Add ``coefficient`` times the gradient of the negative log-likelihood to the model's.
 
-    The likelihood is that of the model itself: at temperature 1, whatever the rollout's.
+    The likelihood is the mean per token, and that of the model itself: at temperature 1, whatever
+    the rollout's.
 
     Returns:
         That mean, in nats.
@@ -26,12 +31,45 @@ def add_nll_gradient(
     Raises:
         NonFiniteError: The loss is not finite.
     """
-    packed_model = replace(packed_model, temperature=1.0)
+    model = replace(packed_model, temperature=1.0)
+    return _add_gradient(model, groups, coefficient, lambda b: -model.token_scores(b).logprobs)
+
+
+def add_distillation_gradient(
+    packed_model: PackedModel,
+    groups: Sequence[RolloutGroup],
+    teacher: SupportsDistributions,
+    coefficient: float = 1.0,
+) -> float:
+    """As :func:`add_nll_gradient`, with the divergence from a teacher over the vocabulary instead.
+
+    Which divergence, ``packed_model.jsd_beta`` says. The mean is over the tokens of the answers,
+    and both models are taken at temperature 1.
+    """
+    model = replace(packed_model, temperature=1.0)
+
+    def divergence(batch: MicroBatch) -> torch.Tensor:
+        reference = teacher.distributions(batch)
+        model.model.train()
+        kl = model.token_scores(batch, reference).kl
+        assert kl is not None, "it was asked for"
+        return kl
+
+    return _add_gradient(model, groups, coefficient, divergence)
+
+
+def _add_gradient(
+    model: PackedModel,
+    groups: Sequence[RolloutGroup],
+    coefficient: float,
+    token_loss: Callable[[MicroBatch], torch.Tensor],
+) -> float:
+    """Of the mean of ``token_loss(batch)`` ``[b, R]`` over all tokens; returns the mean."""
     weights = token_weights(completion_mask(groups), "token-mean")
     sums = DeviceSums()
-    for batch in packed_model.batches(groups):
-        logprobs = packed_model.token_scores(batch).logprobs
-        loss = -(weights[batch.rows, : logprobs.shape[1]].to(logprobs) * logprobs).sum()
+    for batch in model.batches(groups):
+        losses = token_loss(batch)
+        loss = (weights[batch.rows, : losses.shape[1]].to(losses) * losses).sum()
         if loss.requires_grad:  # not of a text where only the projector is trained
             (coefficient * loss).backward()
         sums.add("loss", loss)

@@ -32,6 +32,7 @@ class PackedModel:
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
         process_group: The ranks that compute together.
         forward: ``completion_scores``, or that of a sharded model.
+        jsd_beta: Which divergence from a reference it measures; see :func:`kl.divergence`.
     """
 
     model: Any
@@ -42,6 +43,7 @@ class PackedModel:
     features: FeatureCache | None = None
     process_group: ProcessGroup = field(default_factory=SingleProcess)
     forward: Callable[..., TokenScores] = completion_scores
+    jsd_beta: float = 1.0
 
     @property
     def family(self) -> ModelFamily:
@@ -67,8 +69,8 @@ class PackedModel:
     ) -> TokenScores:
         """Log-probs and entropies ``[b, R]`` of the batch's completions. Differentiable.
 
-        With a reference's distributions at the same tokens, the KL to them too. An empty batch
-        takes part in the collective calls: it gives ``[1, 1]`` numbers that mean nothing.
+        With a reference's distributions at the same tokens, the divergence from them too. An empty
+        batch takes part in the collective calls: it gives ``[1, 1]`` numbers that mean nothing.
         """
         return self.forward(
             self.model,
@@ -77,7 +79,7 @@ class PackedModel:
             self.family.forbidden_ids,
             self.features,
             run_tower=batch.run_tower,
-            **({} if reference is None else {"reference": reference}),
+            **({} if reference is None else {"reference": reference, "jsd_beta": self.jsd_beta}),
         )
 
     def distributions(self, batch: MicroBatch) -> Distributions:

@@ -20,7 +20,7 @@ from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.mini_batches import rows_of
-from mmr1.trainer.models.nll import add_nll_gradient
+from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.reference import SupportsDistributions
@@ -71,6 +71,8 @@ class LocalPolicy:
         reference: To measure the KL over the vocabulary to, where the loss has it.
         correction: What makes up for the engine's own probabilities; see
             ``importance_sampling.py``.
+        distil_demonstrations: The PTX term is the divergence from the reference at the
+            demonstrations' tokens, and not their likelihood.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class LocalPolicy:
         passes: int,
         reference: SupportsDistributions | None = None,
         correction: Correction = unit_weights,
+        distil_demonstrations: bool = False,
     ) -> None:
         self.version = 0
         self._packed_model = packed_model
@@ -89,6 +92,7 @@ class LocalPolicy:
         self._passes = passes
         self._reference = reference
         self._correction = correction
+        self._distil_demonstrations = distil_demonstrations
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._packed_model.logprobs(groups)
@@ -159,11 +163,15 @@ class LocalPolicy:
         read = {"loss": 0.0, WIDEST_GAP: 0.0, **sums.read(), "tokens": float(tokens)}
         stats = self._means(self._packed_model.process_group.total(read))
         if experience.demonstrations:
-            ptx = add_nll_gradient(
-                self._packed_model, experience.demonstrations, experience.ptx_coef
-            )
-            stats["ptx_loss"] = ptx
+            stats["ptx_loss"] = self._add_ptx_gradient(experience)
         return stats
+
+    def _add_ptx_gradient(self, experience: Experience) -> float:
+        model, groups = self._packed_model, experience.demonstrations
+        if not self._distil_demonstrations:
+            return add_nll_gradient(model, groups, experience.ptx_coef)
+        assert self._reference is not None, "the configuration asks for one"
+        return add_distillation_gradient(model, groups, self._reference, experience.ptx_coef)
 
     def _accumulate_batch(
         self, experience: Experience, batch: MicroBatch, scores: TokenScores, sums: DeviceSums

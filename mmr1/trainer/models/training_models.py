@@ -87,6 +87,7 @@ def build_training_models(
         build_packed_model(config, model, inputs, temperature, features),
         process_group=process_group or SingleProcess(),
         forward=forward,
+        jsd_beta=config.algorithm.jsd_beta,
     )
     reference = _reference(config, packed_model, load)
     passes = config.algorithm.ppo_epochs
@@ -96,6 +97,7 @@ def build_training_models(
         Optimizer(model, config.optimizer, config.policy_steps * passes * config.mini_batches),
         passes=passes,
         reference=reference if config.algorithm.kl_estimator == "full" else None,
+        distil_demonstrations=config.algorithm.ptx_loss == "distillation",
         correction=_correction(config),
     )
     critic = build_critic(config, inputs)

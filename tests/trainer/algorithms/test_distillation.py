@@ -92,14 +92,21 @@ def config(model: Path, digits: Path, teacher: Path, out: Path, *keys: str) -> C
     [
         (("algorithm.name=on_policy_distillation",), 0.9),  # one sample of the KL at each token
         (("algorithm.name=grpo", "algorithm.kl_coef=1", "algorithm.kl_estimator=full"), 0.7),
+        (
+            (
+                *("algorithm.name=grpo", "algorithm.kl_coef=1", "algorithm.kl_estimator=full"),
+                "algorithm.jsd_beta=0.5",
+            ),
+            0.7,
+        ),
     ],
-    ids=["advantage", "loss"],
+    ids=["advantage", "loss", "jsd"],
 )
 def test_a_student_comes_nearer_to_its_teacher(keys, left, tiny_model, digits, teacher, tmp_path):
     steps = "trainer.max_steps=12"
     run_training(config(tiny_model, digits, teacher, tmp_path / "run", steps, *keys))
     kl = [row["kl"] for row in read_jsonl(tmp_path / "run/metrics.jsonl")]
-    assert sum(kl[:3]) / 3 > 0.5
+    assert sum(kl[:3]) / 3 > (0.1 if "jsd" in str(keys) else 0.5)
     assert sum(kl[-3:]) < left * sum(kl[:3])
 
 
@@ -143,6 +150,8 @@ def test_a_teacher_that_cannot_score_the_students_tokens(tiny_model, teacher, tm
             "names a reference that stays",
         ),
         ({"ref_model_mixup_alpha": 0.5, "kl_coef": 1}, "set ref_model_sync_steps"),
+        ({"jsd_beta": 0.5, "kl_coef": 1}, "set kl_estimator=full, or leave jsd_beta out"),
+        ({"ptx_loss": "distillation", "ptx_coef": 1}, "set ptx_coef and kl_coef above 0 and kl_es"),
     ],
 )
 def test_references_that_make_no_sense(keys, message):

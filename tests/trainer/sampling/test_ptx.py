@@ -16,12 +16,16 @@ from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.data.sampler import Sampler
 from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
-from mmr1.trainer.models.nll import add_nll_gradient
+from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.reference import FrozenReference
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.train import run_training
 from tests.trainer.conftest import REWARDS
+from tests.trainer.forward.test_kl_head import moved
+from tests.trainer.forward.test_kl_head import naive as all_logits
 from tests.trainer.models.test_policy import experience, naive_gradient, policy
 from tests.trainer.offline.test_preferences import assert_gradient
 from tests.trainer.test_train import lines, rl
@@ -112,3 +116,23 @@ def test_a_whole_run(tiny_model, digits, tmp_path):
 def test_half_of_a_ptx_term_is_refused(override):
     with pytest.raises(ValueError, match="set both, or neither"):
         load_config(None, ["model.path=a", override])
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.3])
+def test_the_divergence_from_a_reference_at_the_demonstrations_tokens(parts, demonstrations, beta):
+    """By the definition in GKD (arXiv 2306.13649), all logits at once."""
+    family, model, media, _ = parts
+    teacher = moved(model)
+    packed = PackedModel(copy.deepcopy(model), ModelInputs(family, media), 0.7, 60, jsd_beta=beta)
+    reference = FrozenReference(packed, replace(packed, model=teacher))
+    loss = add_distillation_gradient(packed, demonstrations, reference, 0.5)
+    naive = copy.deepcopy(model)
+    inputs = [group_input(family, media, group) for group in demonstrations]
+    hidden, ref_hidden = (completion_states(m, inputs).hidden for m in (naive, teacher))
+    heads = (naive.lm_head.weight, teacher.lm_head.weight)
+    expected = all_logits(
+        hidden, heads[0], ref_hidden, heads[1], forbidden=family.forbidden_ids, beta=beta
+    ).mean()
+    (0.5 * expected).backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-4)
+    assert_gradient({n: p.grad for n, p in packed.model.named_parameters()}, naive)
