@@ -191,19 +191,22 @@ def export(
 
 @app.command()
 def migrate(
-    config: Annotated[Path, typer.Argument(help="EasyR1 configuration (YAML)")],
+    config: Annotated[Path, typer.Argument(help="Their configuration (YAML), or a shell script")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value of EasyR1's command line")
+        list[str] | None, typer.Argument(help="key=value on top, with their keys")
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option("--from", help="easyr1; default: what the content shows")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File to write; default: print")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Show the settings of the loss side by side instead")
     ] = False,
 ) -> None:
-    """Convert an EasyR1 configuration."""
+    """Convert the configuration of another project."""
     from mmr1.migrate.command import migrate_file
 
-    text = migrate_file(config, overrides or (), check=check)
+    text = migrate_file(config, overrides or (), project=project, check=check)
     if output is None:
         typer.echo(text, nl=False)
     elif output.exists():

@@ -2,69 +2,50 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from mmr1.config import Config
-from mmr1.migrate.easyr1 import migrate
-from mmr1.migrate.easyr1_keys import LOSS_SETTINGS
 from mmr1.migrate.migration import Migration, Tree
+from mmr1.migrate.reading import read
+from mmr1.migrate.source import Source, migrate
+from mmr1.migrate.sources import sources_of
 
 
-def migrate_file(path: Path, overrides: Sequence[str] = (), *, check: bool = False) -> str:
+def migrate_file(
+    path: Path, overrides: Sequence[str] = (), *, project: str | None = None, check: bool = False
+) -> str:
     """The migrated YAML, with the notes as comments at the top.
 
-    With ``check`` the settings of the loss side by side instead, and the notes.
+    With ``check`` the settings of the loss side by side instead, and the notes. Without a
+    ``project`` the content of the file tells it.
 
     Raises:
-        ValueError: The file cannot be read or is no EasyR1 configuration.
+        ValueError: The file cannot be read, or is no configuration of a project that is known.
     """
+    sources = sources_of(project)
     try:
-        theirs = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(theirs, dict):
-        raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
-    try:
-        migration = migrate(with_overrides(theirs, overrides))
+        given = read(path, overrides, sources)
+        migration = migrate(given.source, given.keys)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        message = str(error)
+        raise ValueError(message if str(path) in message else f"{path}: {message}") from error
+    notes = [*given.notes, *migration.notes]
     if check:
-        return "".join(f"{line}\n" for line in [*comparison(migration), "", *migration.notes])
-    notes = "".join(f"# {note}\n" for note in [f"from {path}", *migration.notes])
-    return notes + yaml.safe_dump(migration.tree, sort_keys=False, allow_unicode=True)
+        return "".join(f"{line}\n" for line in [*comparison(given.source, migration), "", *notes])
+    head = [f"from {path}, read as {given.source.title}", *notes]
+    comments = "".join(f"# {' '.join(note.split())}\n" for note in head)
+    return comments + yaml.safe_dump(migration.tree, sort_keys=False, allow_unicode=True)
 
 
-def with_overrides(theirs: Mapping[str, Any], overrides: Sequence[str]) -> Tree:
-    """Their configuration with the ``a.b=value`` of a command line, as EasyR1's scripts have them.
-
-    Raises:
-        ValueError: One has no ``=``.
-    """
-    tree = copy.deepcopy(dict(theirs))
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise ValueError(f"'{override}' is no override; write it as key=value")
-        *sections, name = key.split(".")
-        section = tree
-        for section_name in sections:
-            section = section.setdefault(section_name, {})
-        value = yaml.safe_load(text)
-        both = isinstance(value, dict) and isinstance(section.get(name), dict)
-        section[name] = {**section[name], **value} if both else value
-    return tree
-
-
-def comparison(migration: Migration) -> list[str]:
-    """The settings of the loss side by side: theirs as EasyR1 reads them, ours as mmr1 does."""
+def comparison(source: Source, migration: Migration) -> list[str]:
+    """The settings of the loss side by side: theirs as they are read there, ours as here."""
     ours = Config.model_validate(migration.tree).model_dump()
-    rows = [("EasyR1", "", "mmr1", "")]
-    for key, names in LOSS_SETTINGS.items():
+    rows = [(source.title, "", "mmr1", "")]
+    for key, names in source.loss_settings.items():
         values = ", ".join(str(_at(ours, name)) for name in names)
         theirs = migration.theirs.get(key)
         rows.append((key, str(theirs), ", ".join(n.rpartition(".")[2] for n in names), values))
@@ -76,6 +57,8 @@ def comparison(migration: Migration) -> list[str]:
 
 
 def _at(tree: Tree, key: str) -> Any:
+    """The value at ``a.b.c``; None below a section that is not there."""
+    value: Any = tree
     for name in key.split("."):
-        tree = tree[name]
-    return tree
+        value = None if value is None else value[name]
+    return value

@@ -1,25 +1,19 @@
-"""EasyR1's YAML as ours.
-
-EasyR1's own defaults count: a key that the file leaves out has the value that EasyR1 gives it, and
-that value is carried over. Every key is carried, or a note says what it meant and why it has no
-counterpart.
-"""
+"""EasyR1's YAML as ours: the keys that are carried over together with others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
-from mmr1.config import Config
 from mmr1.migrate.easyr1_keys import (
+    COMPOSED,
     DEFAULTS,
     ESTIMATORS,
     KL,
     LOSS_SETTINGS,
     LOSSES,
     NO_LIMIT,
+    OLDER,
     OWN_ALGORITHMS,
     RENAMED,
     TRACKERS,
@@ -28,67 +22,15 @@ from mmr1.migrate.easyr1_keys import (
     USUAL_COLUMNS,
 )
 from mmr1.migrate.migration import Migration, Tree
+from mmr1.migrate.source import Source
 
 
-def migrate(theirs: Mapping[str, Any]) -> Migration:
-    """EasyR1's configuration as ours.
+def _is_theirs(keys: Mapping[str, Any]) -> bool:
+    return any(key.startswith("worker.") for key in keys)
 
-    Raises:
-        ValueError: It is not a configuration of EasyR1, or one of its values is not valid here.
-    """
-    given = _flat(theirs)
-    if not any(key.startswith("worker.") for key in given):
-        raise ValueError(
-            "this is no EasyR1 configuration: there is no 'worker' section; docs/migration.md has "
-            "tables for other projects"
-        )
-    if "trainer.total_episodes" in given:  # the older name
-        given.setdefault("trainer.total_epochs", given.pop("trainer.total_episodes"))
-    flat = {key: value for key, value in {**DEFAULTS, **given}.items() if value is not None}
-    migration = Migration(theirs={k: v for k, v in flat.items() if k in LOSS_SETTINGS})
+
+def _format(flat: Tree, migration: Migration) -> None:
     migration.set("data.format", "easyr1")
-    for special in (
-        _algorithm, _kl, _filter, _batches, _lora, _schedule, _lengths, _validation, _reward,
-        _columns, _template, _logging, _steps,
-    ):  # fmt: skip
-        special(flat, migration)
-    for key, ours in RENAMED.items():
-        if key in flat:
-            migration.set(ours, flat.pop(key))
-    for key, (ours, names) in TRANSLATED.items():
-        if key in flat:
-            _translate(migration, key, flat.pop(key), ours, names)
-    for key, value in flat.items():
-        _note_what_is_left(key, value, key in given, migration)
-    _check(migration)
-    return migration
-
-
-def _note_what_is_left(key: str, value: Any, is_given: bool, migration: Migration) -> None:
-    """A key that no part of the migration has taken."""
-    for name, why in UNNEEDED.items():
-        if key == name or key.startswith(f"{name}."):
-            migration.note(key, value, f"not needed; {why}")
-            return
-    if is_given:
-        migration.note(key, value, "has no counterpart and is left out")
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
-    flat: Tree = {}
-    for key, value in tree.items():
-        nested = isinstance(value, Mapping) and value and key != "reward_function_kwargs"
-        flat.update(_flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
-    return flat
-
-
-def _translate(
-    migration: Migration, key: str, value: Any, ours: str, names: dict[str, str]
-) -> None:
-    if value in names:
-        migration.set(ours, names[value])
-    else:
-        migration.note(key, value, f"has no counterpart; {ours} keeps its default")
 
 
 def _algorithm(flat: Tree, migration: Migration) -> None:
@@ -220,9 +162,9 @@ def _batches(flat: Tree, migration: Migration) -> None:
 
 
 def _lora(flat: Tree, migration: Migration) -> None:
-    rank = flat.pop("worker.actor.model.lora.rank", 0)
-    alpha = flat.pop("worker.actor.model.lora.alpha", 16)
-    modules = flat.pop("worker.actor.model.lora.target_modules", "all-linear")
+    rank = flat.pop("worker.actor.model.lora.rank")
+    alpha = flat.pop("worker.actor.model.lora.alpha")
+    modules = flat.pop("worker.actor.model.lora.target_modules")
     excluded = flat.pop("worker.actor.model.lora.exclude_modules", None)
     if not rank:
         return
@@ -271,7 +213,7 @@ def _validation(flat: Tree, migration: Migration) -> None:
     flat.pop(prefix, None)
     temperature = flat["worker.rollout.temperature"]
     migration.set("eval.temperature", flat.pop(f"{prefix}.temperature", temperature))
-    migration.set("eval.n", flat.pop(f"{prefix}.n", 1))
+    migration.set("eval.n", flat.pop(f"{prefix}.n"))
     top_p = flat.pop(f"{prefix}.top_p", flat["worker.rollout.top_p"])
     if top_p != flat["worker.rollout.top_p"]:
         migration.note(f"{prefix}.top_p", top_p, "sampled as in training, by rollout.sampling")
@@ -282,8 +224,7 @@ def _validation(flat: Tree, migration: Migration) -> None:
 
 
 def _reward(flat: Tree, migration: Migration) -> None:
-    spec = flat.pop("worker.reward.score_function", None)
-    spec = flat.pop("worker.reward.reward_function", None) or spec
+    spec = flat.pop("worker.reward.reward_function", None)
     options = flat.pop("worker.reward.reward_function_kwargs", None)
     if spec:
         use = spec if ":" in spec else f"{spec}:main"
@@ -314,7 +255,9 @@ def _logging(flat: Tree, migration: Migration) -> None:
     loggers = [loggers] if isinstance(loggers, str) else list(loggers)
     migration.set("trainer.trackers", [name for name in loggers if name in TRACKERS])
     for name in loggers:
-        if name not in (*TRACKERS, "console", "file"):
+        if name == "file":
+            migration.note("trainer.logger", name, "metrics.jsonl is written in any case")
+        elif name not in (*TRACKERS, "console"):
             migration.note("trainer.logger", name, "no such tracker here")
     name = flat.pop("trainer.experiment_name")
     migration.set("trainer.output_dir", flat.pop("trainer.save_checkpoint_path", f"runs/{name}"))
@@ -324,7 +267,7 @@ def _logging(flat: Tree, migration: Migration) -> None:
         migration.set("trainer.save_total_limit", limit)
     else:
         migration.note("trainer.save_limit", limit, "at least 2 checkpoints are kept, 2 by default")
-    if flat.pop("trainer.save_model_only", False):
+    if flat.pop("trainer.save_model_only"):
         migration.note("trainer.save_model_only", True, "checkpoints always hold the optimizer too")
 
 
@@ -340,10 +283,23 @@ def _steps(flat: Tree, migration: Migration) -> None:
         migration.set("trainer.max_steps", steps)
 
 
-def _check(migration: Migration) -> None:
-    try:
-        Config.model_validate(migration.tree)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ValueError(f"the migrated '{key}' is not valid here: {first['msg']}") from error
+EASYR1 = Source(
+    project="easyr1",
+    title="EasyR1",
+    program=("verl.trainer.main",),
+    arguments="hydra",
+    config_argument="config",
+    is_theirs=_is_theirs,
+    carry=(
+        _format, _algorithm, _kl, _filter, _batches, _lora, _schedule, _lengths, _validation,
+        _reward, _columns, _template, _logging, _steps,
+    ),
+    defaults=DEFAULTS,
+    older=OLDER,
+    renamed=RENAMED,
+    translated=TRANSLATED,
+    composed=COMPOSED,
+    unneeded=UNNEEDED,
+    loss_settings=LOSS_SETTINGS,
+    whole=frozenset({"worker.reward.reward_function_kwargs"}),
+)  # fmt: skip

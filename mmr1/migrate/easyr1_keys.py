@@ -42,6 +42,9 @@ DEFAULTS: Tree = {
     "worker.actor.loss_type": "default",
     "worker.actor.loss_avg_mode": "token",
     "worker.actor.ppo_epochs": 1,
+    "worker.actor.model.lora.rank": 0,
+    "worker.actor.model.lora.alpha": 16,
+    "worker.actor.model.lora.target_modules": "all-linear",
     "worker.actor.optim.lr": 1e-6,
     "worker.actor.optim.betas": [0.9, 0.999],
     "worker.actor.optim.weight_decay": 1e-2,
@@ -57,6 +60,7 @@ DEFAULTS: Tree = {
     "worker.rollout.temperature": 1.0,
     "worker.rollout.top_p": 1.0,
     "worker.rollout.top_k": -1,
+    "worker.rollout.val_override_config.n": 1,
     "trainer.total_epochs": 15,
     "trainer.max_try_make_batch": 20,
     "trainer.critic_warmup": 0,
@@ -64,9 +68,15 @@ DEFAULTS: Tree = {
     "trainer.val_before_train": True,
     "trainer.save_freq": -1,
     "trainer.save_limit": -1,
+    "trainer.save_model_only": False,
     "trainer.project_name": "easy_r1",
     "trainer.experiment_name": "demo",
     "trainer.logger": ["console", "wandb"],
+}
+
+OLDER = {
+    "trainer.total_episodes": "trainer.total_epochs",
+    "worker.reward.score_function": "worker.reward.reward_function",
 }
 
 # Their key -> our key, where the value stays the same.

@@ -15,7 +15,7 @@ class Migration:
     Attributes:
         tree: Our configuration, with the keys that theirs sets or takes for granted.
         notes: What the user should check.
-        theirs: Their settings of the loss, as EasyR1 reads them, by key.
+        theirs: Their settings of the loss, as their project reads them, by key.
     """
 
     tree: Tree = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""Write the table of EasyR1's keys in docs/migration.md from the lists that ``mmr1 migrate`` uses.
+"""Write the tables of docs/migration.md from the lists that ``mmr1 migrate`` uses.
 
-python scripts/dev/migration_table.py            write it
-python scripts/dev/migration_table.py --check    exit with 1 when it is not what it should be
+python scripts/dev/migration_table.py            write them
+python scripts/dev/migration_table.py --check    exit with 1 when they are not what they should be
 """
 
 from __future__ import annotations
@@ -11,27 +11,29 @@ from pathlib import Path
 
 from page_table import write_or_check
 
-from mmr1.migrate.easyr1_keys import COMPOSED, DEFAULTS, RENAMED, TRANSLATED, UNNEEDED
+from mmr1.migrate.source import Source
+from mmr1.migrate.sources import SOURCES
 
 PAGE = Path(__file__).parents[2] / "docs/migration.md"
-HEAD = "| EasyR1 | its default | here |"
 
 
-def _rows() -> Iterator[str]:
-    for key in [*DEFAULTS, *(k for k in _meanings() if k not in DEFAULTS)]:
-        default = str(DEFAULTS[key]) if key in DEFAULTS else ""
-        yield f"| `{key}` | {default} | {_meanings()[key]} |"
+def _rows(source: Source) -> Iterator[str]:
+    meanings, defaults = _meanings(source), source.defaults
+    for key in [*defaults, *(k for k in meanings if k not in defaults)]:
+        default = str(defaults[key]) if key in defaults else ""
+        yield f"| `{key}` | {default} | {meanings[key]} |"
 
 
-def _meanings() -> dict[str, str]:
+def _meanings(source: Source) -> dict[str, str]:
     names = {
         key: f"`{ours}`: {', '.join(f'{theirs} is {value}' for theirs, value in values.items())}"
-        for key, (ours, values) in TRANSLATED.items()
+        for key, (ours, values) in source.translated.items()
     }
-    same = {key: f"`{ours}`" for key, ours in RENAMED.items()}
-    none = {key: f"none: {why}" for key, why in UNNEEDED.items()}
-    return {**same, **names, **COMPOSED, **none}
+    same = {key: f"`{ours}`" for key, ours in source.renamed.items()}
+    none = {key: f"none: {why}" for key, why in source.unneeded.items()}
+    return {**same, **names, **source.composed, **none}
 
 
 if __name__ == "__main__":
-    write_or_check(PAGE, HEAD, _rows())
+    for source in SOURCES:
+        write_or_check(PAGE, f"| {source.title} | its default | here |", _rows(source))

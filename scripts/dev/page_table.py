@@ -14,6 +14,7 @@ def write_or_check(page: Path, head: str, rows: Iterable[str]) -> None:
     in_page = re.compile(rf"^{re.escape(head)}\n(\|.*\n)+", re.M)
     text = page.read_text()
     written = in_page.sub(lambda _: table, text)
-    if "--check" in sys.argv[1:]:
-        sys.exit(not in_page.search(text) or written != text)
-    page.write_text(written)
+    if "--check" not in sys.argv[1:]:
+        page.write_text(written)
+    elif not in_page.search(text) or written != text:
+        sys.exit(1)

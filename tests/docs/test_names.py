@@ -95,7 +95,7 @@ def test_files_exist(page):
     "page", [page for page in PAGES if page.name != "migration.md"], ids=name_of
 )
 def test_keys_exist(page):
-    """The tables of ``migration.md`` name other projects' keys; ``test_migrate.py`` checks ours."""
+    """The tables of ``migration.md`` name other projects' keys; ``tests/migrate`` checks ours."""
     texts = [t for t in quoted(page) if not (SOURCE_FILE.fullmatch(t) or DATA_FILE.fullmatch(t))]
     keys = [match[1] for text in texts if (match := KEY.fullmatch(text))]
     ours = [key for key in keys if key.split(".")[0] in Config.model_fields]

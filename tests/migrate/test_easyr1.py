@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import statistics
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -18,14 +15,15 @@ import yaml
 
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import load_config
-from mmr1.migrate.command import with_overrides
-from mmr1.migrate.easyr1 import migrate
-from mmr1.migrate.easyr1_keys import COMPOSED, DEFAULTS, RENAMED, TRANSLATED, UNNEEDED
+from mmr1.migrate.easyr1 import EASYR1
+from mmr1.migrate.easyr1_keys import DEFAULTS
+from mmr1.migrate.reading import with_arguments
+from mmr1.migrate.source import migrate
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
-from tests.paths import REPOSITORY
+from tests.migrate.checks import silent_keys, unlisted_keys
 
 # The keys of EasyR1's examples/config.yaml.
 THEIRS = """
@@ -158,8 +156,12 @@ SCRIPTS: dict[str, list[str]] = {
 }
 
 
+def theirs_with(*overrides: str) -> dict:
+    return with_arguments(yaml.safe_load(THEIRS), overrides, EASYR1)
+
+
 def migrated(*overrides: str):
-    return migrate(with_overrides(yaml.safe_load(THEIRS), overrides))
+    return migrate(EASYR1, theirs_with(*overrides))
 
 
 def config_of(*overrides: str) -> Config:
@@ -192,51 +194,10 @@ def test_the_example(tmp_path: Path, mmr1):
     )
 
 
-def leaves(tree: dict, prefix: str = "") -> dict:
-    found: dict = {}
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        found |= leaves(value, f"{key}.") if isinstance(value, dict) and value else {key: value}
-    return found
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_nothing_of_an_example_is_silent(script):
-    """Every key is carried: changing it changes the result, or a note names it."""
-    base = with_overrides(yaml.safe_load(THEIRS), SCRIPTS[script])
-    migration = migrate(base)
-    Config.model_validate(migration.tree)
-    noted = "\n".join(migration.notes)
-    for key, value in leaves(base).items():
-        if (
-            value is None
-            or key in noted
-            or key.startswith(
-                ("worker.reward.reward_function_kwargs", "worker.rollout.val_override_config.top_p")
-            )
-        ):
-            continue
-        if key in RENAMED or key in TRANSLATED or is_default(key, value):
-            continue
-        changed = migrate(without(base, key))
-        assert (changed.tree, changed.notes) != (migration.tree, migration.notes), key
-
-
-def is_default(key: str, value: object) -> bool:
-    """EasyR1 takes this value anyway; or the key counts only where another says so."""
-    unread = ("data.filter_", "algorithm.filter_", "worker.actor.model.lora.")
-    also = ("trainer.max_try_make_batch", "worker.actor.clip_ratio_dual", "trainer.save_model_only")
-    return DEFAULTS.get(key) == value or key.startswith(unread) or key in also
-
-
-def without(tree: dict, key: str) -> dict:
-    *sections, name = key.split(".")
-    copied = yaml.safe_load(yaml.safe_dump(tree))
-    section = copied
-    for section_name in sections:
-        section = section[section_name]
-    del section[name]
-    return copied
+def test_nothing_of_the_examples_is_silent():
+    examples = [theirs_with(*overrides) for overrides in SCRIPTS.values()]
+    assert silent_keys(EASYR1, examples) == set()
+    assert unlisted_keys(EASYR1, examples) == set()
 
 
 def test_what_the_scripts_set():
@@ -264,7 +225,8 @@ def test_what_the_scripts_set():
 
 
 def test_a_bare_configuration_has_their_defaults():
-    migration = migrate({"worker": {"actor": {"model": {"model_path": "a"}}, "rollout": {"n": 4}}})
+    bare = {"worker": {"actor": {"model": {"model_path": "a"}}, "rollout": {"n": 4}}}
+    migration = migrate(EASYR1, bare)
     ours = Config.model_validate(migration.tree)
     assert (ours.algorithm.kl_coef, ours.algorithm.kl_estimator) == (1e-3, "k1")
     assert not ours.algorithm.use_kl_loss
@@ -272,7 +234,7 @@ def test_a_bare_configuration_has_their_defaults():
     assert (ours.seed, ours.optimizer.weight_decay, ours.trainer.max_epochs) == (1, 0.01, 15)
     assert any("'prompt' of the data to 'problem'" in note for note in migration.notes)
     named = migrate(
-        {"worker": {"reward": {"reward_function": "x.py"}, "rollout": {"n": 4},
+        EASYR1, {"worker": {"reward": {"reward_function": "x.py"}, "rollout": {"n": 4},
                     "actor": {"model": {"model_path": "a"}}}}
     )  # fmt: skip
     assert named.tree["rewards"]["functions"]["easyr1"]["use"] == "x.py:main"
@@ -293,7 +255,7 @@ def test_what_is_none_of_theirs_is_refused(tmp_path: Path, mmr1):
     (tmp_path / "x.yaml").write_text("actor_rollout_ref: {}\n")
     code, _, message = mmr1("migrate", tmp_path / "x.yaml")
     assert code == 2
-    assert "no 'worker' section" in message
+    assert "no keys of EasyR1" in message
     with pytest.raises(ValueError, match="'other' has no counterpart; it can be one of grpo, rloo"):
         migrated("algorithm.adv_estimator=other")
     with pytest.raises(ValueError, match="'trainer' is no override"):
@@ -401,10 +363,10 @@ class Given:
 )
 def test_the_loss_and_its_gradient_are_theirs(loss, estimator, keys):
     keys = {**keys, "worker.actor.loss_type": loss, "algorithm.adv_estimator": estimator}
-    theirs = with_overrides(yaml.safe_load(THEIRS), [f"{k}={v}" for k, v in keys.items()])
-    migration = migrate(theirs)
+    theirs = theirs_with(*(f"{k}={v}" for k, v in keys.items()))
+    migration = migrate(EASYR1, theirs)
     config = AlgorithmConfig(**{**migration.tree["algorithm"], "ppo_mini_batch_size": 2})
-    flat = {**DEFAULTS, **leaves(theirs)}
+    flat = {**DEFAULTS, **theirs}
 
     generator = torch.Generator().manual_seed(0)
     shape = (6, 6)
@@ -440,43 +402,3 @@ def test_the_loss_and_its_gradient_are_theirs(loss, estimator, keys):
     torch.testing.assert_close(torch.autograd.grad(ours, new)[0], gradient, atol=1e-6, rtol=1e-6)
     if loss != "gspo_token":  # whose value is that of gspo, token by token
         torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
-
-
-# --- The tables of docs/migration.md -------------------------------------------------------------
-
-
-def ours_exists(key: str) -> bool:
-    section: object = Config
-    for name in key.split("."):
-        fields = getattr(section, "model_fields", None)
-        if fields is None:
-            return True  # below a mapping such as rewards.functions
-        if name not in fields:
-            return False
-        section = fields[name].annotation
-    return True
-
-
-def test_tables_name_keys_that_exist():
-    for ours in [*RENAMED.values(), *(ours for ours, _ in TRANSLATED.values())]:
-        assert ours_exists(ours), ours
-    page = (REPOSITORY / "docs/migration.md").read_text()
-    rows = re.findall(r"^\| `[^|]+` \| (.+?) \|", page, re.M)
-    keys = [key for row in rows for key in re.findall(r"`([a-z_.]+)(?:=[^`]*)?`", row)]
-    assert len(keys) > 60
-    for key in keys:
-        assert ours_exists(key), key
-
-
-def test_the_table_of_easyr1_is_that_of_the_migration():
-    check = [sys.executable, REPOSITORY / "scripts/dev/migration_table.py", "--check"]
-    finished = subprocess.run(check, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False)
-    assert finished.returncode == 0, "run: python scripts/dev/migration_table.py"
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_every_key_of_an_example_is_in_the_table(script):
-    known = {*RENAMED, *TRANSLATED, *COMPOSED, *UNNEEDED}
-    for key in leaves(with_overrides(yaml.safe_load(THEIRS), SCRIPTS[script])):
-        assert any(key == name or key.startswith(f"{name}.") for name in known), key
-    assert set(DEFAULTS) <= known

@@ -1,0 +1,249 @@
+"""A file of another project as flat keys, and which kind of configuration it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mmr1.migrate.migration import Tree
+from mmr1.migrate.shell import read_script
+from mmr1.migrate.source import Source, flattened
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
+_OPTION = re.compile(r"--?[A-Za-z_][\w.-]*")
+
+
+@dataclass(slots=True)
+class Given:
+    """What a file and its overrides give.
+
+    Attributes:
+        source: The kind of configuration.
+        keys: Its keys, flat.
+        notes: What the user should know about the reading.
+    """
+
+    source: Source
+    keys: Tree
+    notes: list[str] = field(default_factory=list)
+
+
+def read(path: Path, overrides: Sequence[str], sources: Sequence[Source]) -> Given:
+    """A YAML file, or a shell script that starts one of the projects.
+
+    Args:
+        path: The file.
+        overrides: What comes on top, as the project's command line has it.
+        sources: The kinds of configuration that it may be.
+
+    Raises:
+        ValueError: It cannot be read, or is none of them.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    if path.suffix in (".yaml", ".yml", ".json"):
+        return _of_yaml(text, overrides, sources)
+    return _of_script(path, text, overrides, sources)
+
+
+def _of_yaml(text: str, overrides: Sequence[str], sources: Sequence[Source]) -> Given:
+    tree = _yaml(text)
+    for source in sources:
+        keys = with_arguments(tree, overrides, source)
+        if source.is_theirs(keys):
+            return Given(source, keys)
+    raise ValueError(
+        f"these are no keys of {_titles(sources)}; docs/migration.md has the tables of their keys"
+    )
+
+
+def _of_script(path: Path, text: str, overrides: Sequence[str], sources: Sequence[Source]) -> Given:
+    script = read_script(text)
+    found: list[Given] = []
+    for at, command in enumerate(script.commands):
+        for source in sources:
+            arguments = _after_program(command, source.program)
+            if arguments is None:
+                continue
+            words = [*arguments, *_torn_off(script.commands[at + 1 :])]
+            notes = script.notes_on(words)
+            if len(words) > len(arguments):
+                notes.append(
+                    "a comment or a missing backslash ends the command before "
+                    f"{words[len(arguments)]}: the shell does not pass on what follows; it is read "
+                    "as if it did"
+                )
+            given = Given(source, _of_command(path, words, overrides, source), notes)
+            if source.is_theirs(given.keys):
+                found.append(given)
+                break
+    if not found:
+        programs = sorted({program for source in sources for program in source.program})
+        raise ValueError(
+            f"no command of {_titles(sources)} is started here; looked for {', '.join(programs)}"
+        )
+    if len(found) > 1:
+        started = ", ".join(given.source.title for given in found)
+        found[-1].notes.append(
+            f"the script starts {len(found)} runs ({started}); this is the last of them"
+        )
+    return found[-1]
+
+
+def _titles(sources: Sequence[Source]) -> str:
+    return ", ".join(source.title for source in sources)
+
+
+def _after_program(command: Sequence[str], programs: Iterable[str]) -> list[str] | None:
+    """The arguments of the program, if the command starts it."""
+    for at in range(len(command)):
+        for program in programs:
+            patterns = program.split()
+            words = command[at : at + len(patterns)]
+            if len(words) == len(patterns) and all(map(fnmatchcase, words, patterns)):
+                return list(command[at + len(patterns) :])
+    return None
+
+
+def _torn_off(commands: Sequence[Sequence[str]]) -> list[str]:
+    """The words of the next commands that can only be arguments of the one before."""
+    words: list[str] = []
+    for command in commands:
+        if not re.match(r"--\w|[+~]*[a-z_]\w*(\.\w+)+=", command[0]):
+            break
+        words += command
+    return words
+
+
+def _of_command(path: Path, words: Sequence[str], overrides: Sequence[str], source: Source) -> Tree:
+    tree: Mapping[str, Any] = {}
+    name = source.config_argument
+    if name and (config := with_arguments({}, words, source).get(name)):
+        tree = _yaml(_beside(path, str(config)).read_text(encoding="utf-8"))
+    keys = with_arguments(tree, [*words, *overrides], source)
+    keys.pop(name, None)
+    return keys
+
+
+def _beside(script: Path, name: str) -> Path:
+    """A file that a script names relative to where it is started: a folder above it, or here."""
+    for folder in (Path(), *script.resolve().parents):
+        if (folder / name).is_file():
+            return folder / name
+    raise ValueError(
+        f"{name}, which the script names, is neither here nor above it; run this where the script "
+        "runs"
+    )
+
+
+def with_arguments(theirs: Mapping[str, Any], arguments: Sequence[str], source: Source) -> Tree:
+    """Their configuration with the arguments of a command line, flat.
+
+    Raises:
+        ValueError: An argument is not of the form that the project's command line has.
+    """
+    keys = flattened(_with_numbers(theirs), source.whole)
+    changes = _overrides(arguments) if source.arguments == "hydra" else _options(arguments)
+    for key, value in changes:
+        if key.startswith("~"):
+            keys.pop(key[1:], None)
+        elif isinstance(value, dict) and key in source.whole:
+            keys[key] = {**(keys.get(key) or {}), **value}
+        else:
+            keys.update(flattened({key: value}, source.whole))
+    return keys
+
+
+def _overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
+    """``a.b=value``, ``+a.b=value`` and ``~a.b`` of hydra; its own options stay text."""
+    changes: list[tuple[str, Any]] = []
+    options = iter(arguments)
+    for argument in options:
+        key, equals, text = argument.partition("=")
+        if argument.startswith("--"):
+            changes.append((key, text if equals else next(options, None)))
+        elif argument.startswith("~"):
+            changes.append((key, None))
+        elif equals:
+            changes.append((key.lstrip("+"), scalar(text)))
+        else:
+            raise ValueError(f"'{argument}' is no override; write it as key=value")
+    return changes
+
+
+def _options(arguments: Sequence[str]) -> list[tuple[str, Any]]:
+    """``--a value``, ``--a=value``, ``--a v1 v2`` and ``--a``; overrides as ``a=value`` too."""
+    changes: list[tuple[str, Any]] = []
+    values: list[Any] = []
+
+    def close() -> None:
+        if changes and values:
+            changes[-1] = (changes[-1][0], values[0] if len(values) == 1 else list(values))
+        values.clear()
+
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        if _OPTION.fullmatch(name) and not _NUMBER.fullmatch(argument):
+            close()
+            changes.append((name.lstrip("-").replace("-", "_"), scalar(text) if equals else True))
+        elif equals and re.fullmatch(r"[A-Za-z_][\w.]*", name):
+            close()
+            changes.append((name, scalar(text)))
+        elif changes:
+            values.append(scalar(argument.rstrip(",")))
+        elif argument.strip():
+            raise ValueError(f"'{argument}' follows no option; write it as --key value")
+    close()
+    return changes
+
+
+def scalar(text: str) -> Any:
+    """The value of a text, as YAML has it; ``1e-6`` is a number, and what is no YAML stays text."""
+    try:
+        return _with_numbers(yaml.safe_load(text))
+    except yaml.YAMLError:
+        return text
+
+
+def _with_numbers(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _with_numbers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(inner) for inner in value]
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
+
+
+def _yaml(text: str) -> Mapping[str, Any]:
+    """A mapping; ``${a.b}`` is looked up in it where it is there."""
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"it is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise ValueError("the configuration must be a mapping of keys to values")
+    looked_up: Mapping[str, Any] = _looked_up(OmegaConf.create(tree), tree, "")
+    return looked_up
+
+
+def _looked_up(whole: Any, tree: Any, key: str) -> Any:
+    if isinstance(tree, Mapping):
+        return {
+            n: _looked_up(whole, value, f"{key}.{n}" if key else n) for n, value in tree.items()
+        }
+    if not isinstance(tree, str) or "${" not in tree:
+        return tree
+    try:
+        value = OmegaConf.select(whole, key)
+    except OmegaConfBaseException:
+        return tree
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

@@ -1,0 +1,171 @@
+"""A kind of configuration of another project, and how any of them is carried over.
+
+The other project's own defaults count: a key that the file leaves out has the value that the
+project gives it, and that value is carried over. Every key is carried, or a note says what it meant
+and why it has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from mmr1.config import Config
+from mmr1.migrate.migration import Migration, Tree
+from mmr1.registry import suggest
+
+Carry = Callable[[Tree, Migration], None]
+"""Takes keys out of their flat configuration and sets ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kind of configuration of another project.
+
+    Keys are flat: ``a.b.c``.
+
+    Attributes:
+        project: The project, as ``--from`` names it.
+        title: Project and configuration, as the documentation names them.
+        program: What a script starts, as patterns of one or several words of its command.
+        arguments: How a command line gives the keys: ``a.b=value`` (hydra) or ``--a value``.
+        config_argument: The argument that names a YAML file; empty if there is none.
+        is_theirs: Are these the keys of such a configuration?
+        carry: Functions for the keys that are carried together with others.
+        defaults: What the project takes for a key that is left out, where it matters to what is
+            sampled and learned.
+        older: Former names of keys.
+        renamed: Their key to ours, where the value stays the same.
+        translated: Their key to ours and the values' names, where these differ.
+        composed: Keys that ``carry`` takes, with their meaning here, for the documentation.
+        unneeded: Keys without a counterpart, or sections of such keys, and why there is none.
+        loss_settings: What ``--check`` shows: their key, and where its meaning is here.
+        whole: Keys whose value is a mapping that stays together.
+        command: Our command that runs what comes out.
+    """
+
+    project: str
+    title: str
+    program: tuple[str, ...]
+    arguments: Literal["hydra", "options"]
+    is_theirs: Callable[[Mapping[str, Any]], bool]
+    carry: tuple[Carry, ...]
+    defaults: Mapping[str, Any]
+    composed: Mapping[str, str]
+    unneeded: Mapping[str, str]
+    loss_settings: Mapping[str, tuple[str, ...]]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    translated: Mapping[str, tuple[str, Mapping[Any, Any]]] = field(default_factory=dict)
+    older: Mapping[str, str] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
+    config_argument: str = ""
+    command: str = "mmr1 train"
+
+    @property
+    def known(self) -> list[str]:
+        """Every key that the lists name, sections of keys included."""
+        lists = (self.defaults, self.renamed, self.translated, self.composed, self.unneeded)
+        return sorted({key for names in lists for key in names})
+
+
+def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
+    """Their configuration, flat or nested, as ours.
+
+    Raises:
+        ValueError: One of its values is not valid here.
+    """
+    given: Tree = {}
+    for key, value in flattened(theirs, source.whole).items():
+        given.setdefault(source.older.get(key, key), value)
+    given = {key: _typed(key, value, source.defaults.get(key)) for key, value in given.items()}
+    flat = {k: v for k, v in {**source.defaults, **given}.items() if v is not None}
+    migration = Migration(theirs={k: v for k, v in flat.items() if k in source.loss_settings})
+    for carry in source.carry:
+        carry(flat, migration)
+    for key, ours in source.renamed.items():
+        if key in flat:
+            migration.set(ours, flat.pop(key))
+    for key, (ours, names) in source.translated.items():
+        if key in flat:
+            _translate(migration, key, flat.pop(key), ours, names)
+    _note_what_is_left(source, {k: v for k, v in flat.items() if k in given}, migration)
+    if source.command != "mmr1 train":
+        migration.notes.append(f"run it with {source.command}")
+    _check(migration)
+    return migration
+
+
+def flattened(tree: Mapping[str, Any], whole: frozenset[str] = frozenset()) -> Tree:
+    """``{a: {b: 1}}`` as ``{a.b: 1}``; the mappings of the keys ``whole`` stay together."""
+    flat: Tree = {}
+
+    def add(prefix: str, section: Mapping[str, Any]) -> None:
+        for name, value in section.items():
+            key = f"{prefix}{name}"
+            if isinstance(value, Mapping) and value and key not in whole:
+                add(f"{key}.", value)
+            else:
+                flat[key] = value
+
+    add("", tree)
+    return flat
+
+
+def _typed(key: str, value: Any, default: Any) -> Any:
+    """A text where the default is a number is read as one: YAML takes ``1e-6`` for a text."""
+    if isinstance(default, bool) or not isinstance(default, int | float):
+        return value
+    if not isinstance(value, str):
+        return value
+    try:
+        number = float(value)
+    except ValueError as error:
+        raise ValueError(
+            f"{key}={value}: this must be a number; give it as an override, {key}=NUMBER"
+        ) from error
+    return int(number) if isinstance(default, int) and number.is_integer() else number
+
+
+def _translate(
+    migration: Migration, key: str, value: Any, ours: str, names: Mapping[Any, Any]
+) -> None:
+    if value in names:
+        migration.set(ours, names[value])
+    else:
+        migration.note(key, value, f"has no counterpart; {ours} keeps its default")
+
+
+def _note_what_is_left(source: Source, left: Tree, migration: Migration) -> None:
+    """The given keys that no part of the migration has taken; those of one section together."""
+    sections: dict[str, list[str]] = {}
+    for key in left:
+        section = next((n for n in source.unneeded if key == n or key.startswith(f"{n}.")), None)
+        if section is not None:
+            sections.setdefault(section, []).append(key)
+        elif key in source.composed:
+            migration.note(key, left[key], f"not carried over by itself: {source.composed[key]}")
+        else:
+            near = suggest(key, source.known)
+            migration.note(key, left[key], f"no key that is known here, and left out{near}")
+    for section, keys in sections.items():
+        why = f"not needed; {source.unneeded[section]}"
+        if keys == [section]:
+            migration.note(section, left[section], why)
+        else:
+            values = ", ".join(f"{k.removeprefix(section + '.')}={left[k]!r}" for k in keys)
+            migration.notes.append(f"{section}: {values}: {why}")
+
+
+def _check(migration: Migration) -> None:
+    try:
+        Config.model_validate(migration.tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        problem = first["msg"].removeprefix("Value error, ")
+        raise ValueError(
+            f"the migrated '{key}' is not valid here: {problem}" if key else problem
+        ) from error
