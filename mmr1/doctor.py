@@ -222,13 +222,20 @@ def run_estimate(
 ) -> bool:
     """Print the memory that a run needs of each device, and advice; True if it fits.
 
-    With ``gpus``, also how to split so many into ranks and engines.
+    Without ``load`` it is measured on the training data; the longest is assumed, and said so, where
+    they are not there. With ``gpus``, also how to split so many into ranks and engines.
     """
     from rich.table import Table
 
-    from mmr1.estimate import GIB, estimate, rows
+    from mmr1.data.readers.located import NoSuchDatasetError
+    from mmr1.estimate import GIB, estimate, longest_load, rows
 
-    load = load or measured_load(config)
+    missing = None
+    if load is None:
+        try:
+            load = measured_load(config)
+        except NoSuchDatasetError as error:
+            load, missing = longest_load(config), error
     memory = _device_bytes() if memory_gib is None else memory_gib * GIB
     needs = estimate(config, load, memory)
     console = Console(highlight=False)
@@ -241,6 +248,14 @@ def run_estimate(
         f"prompt {load.prompt} tokens ({load.vision} of them vision), completion "
         f"{load.completion}; {needs.sync_bytes / GIB:.2f} GiB of weights to each engine a step"
     )
+    if missing is not None:
+        length = f"rollout.max_model_len={config.rollout.max_model_len}"
+        console.print(
+            f"assumed: the longest prompts that {length} allows, all vision tokens where the model "
+            f"has a tower, because the data are not there ({missing}); --prompt-tokens and "
+            "--vision-tokens give other lengths",
+            soft_wrap=True,
+        )
     for line in needs.advice:
         console.print(f"it will not fit -> {line}", soft_wrap=True)
     if gpus is not None:
@@ -280,7 +295,8 @@ def measured_load(config: Config, samples: int = 500) -> Load:
     """The 95th percentile of the training prompts' tokens, from the headers of their media.
 
     Raises:
-        ValueError: ``data.train`` is not set.
+        NoSuchDatasetError: A dataset of ``data.train`` is not there, or none is named.
+        ValueError: The records or the headers cannot be read.
     """
     import numpy as np
 
@@ -289,11 +305,6 @@ def measured_load(config: Config, samples: int = 500) -> Load:
     from mmr1.estimate import Load
     from mmr1.vision.build import family_of
 
-    if config.data.train is None:
-        raise ValueError(
-            "data.train is not set, so prompts cannot be measured; set it, or give "
-            "--prompt-tokens and --vision-tokens"
-        )
     sources, _ = load_mixture(config.data)
     family = family_of(config)
     render = renderer(family, config)

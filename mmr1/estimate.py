@@ -82,6 +82,22 @@ def estimate(config: Config, load: Load, memory: float | None = None) -> Estimat
     )
 
 
+def longest_load(config: Config) -> Load:
+    """The longest prompt and completion of a configuration; the prompt is all vision if it can be.
+
+    Raises:
+        ValueError: The model's configuration cannot be read, or there is no room for a prompt.
+    """
+    prompt, completion = config.max_prompt_tokens, config.rollout.sampling.max_tokens
+    if prompt < 1:
+        raise ValueError(
+            f"rollout.max_model_len={config.rollout.max_model_len} leaves no room for a prompt "
+            f"beside rollout.sampling.max_tokens={completion}; raise the one or lower the other"
+        )
+    sees = read_shapes(config).model.tower is not None
+    return Load(prompt, prompt if sees else 0, completion)
+
+
 def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> float:
     """Bytes of one of so many ranks."""
     resources = config.resources.model_copy(update={"ranks": ranks})

@@ -15,6 +15,7 @@ from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
+from mmr1.data.readers.located import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.rows import FROM_BYTES, Rows, measured, open_rows
 from mmr1.data.templates import apply_template, load_template
@@ -116,10 +117,11 @@ def load_mixture(
     """The training sources by name and their weights, as the sampler takes them.
 
     Raises:
-        ValueError: As :func:`load_samples`; or ``data.train`` is not set.
+        NoSuchDatasetError: A dataset is not there, or ``data.train`` is not set.
+        ValueError: As :func:`load_samples`.
     """
     if not config.train:
-        raise ValueError("data.train is not set; name the training records")
+        raise NoSuchDatasetError("data.train is not set; name the training records")
     weights = config.train if isinstance(config.train, dict) else {config.train: 1.0}
     sources = {spec: load_samples(spec, config, quarantine) for spec in weights}
     return sources, dict(weights)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mmr1.data.readers.hub import hub_rows, is_saved
 from mmr1.data.readers.json_files import json_lines, json_rows
-from mmr1.data.readers.located import Located
+from mmr1.data.readers.located import Located, NoSuchDatasetError
 from mmr1.data.readers.splits import files_of_split
 from mmr1.data.readers.tables import delimited_rows, parquet_rows
 from mmr1.data.readers.webdataset import tar_rows
@@ -38,13 +38,16 @@ def read_rows(spec: str | Path) -> Iterator[Located]:
             by default).
 
     Raises:
-        ValueError: There is no such dataset or split, or the file as a whole is broken.
+        NoSuchDatasetError: There is none of this name.
+        ValueError: There is no such split, or the file as a whole is broken.
     """
     kind = kind_of(spec)
     if kind is not None and not Path(spec).is_dir():
         path = Path(spec)
         if not path.is_file():
-            raise ValueError(f"{path}: no such file; check the path (data.train, data.eval)")
+            raise NoSuchDatasetError(
+                f"{path}: no such file; check the path (data.train, data.eval)"
+            )
         yield from _READERS[kind](path)
         return
     name, _, split = str(spec).partition("@")
@@ -97,11 +100,12 @@ def check_dataset(spec: str, key: str) -> None:
     """Check a dataset on this machine; a name on the hub is checked when it is read.
 
     Raises:
-        ValueError: There is no such file or folder; names the key of the configuration.
+        NoSuchDatasetError: There is no such file or folder; names the key of the configuration.
+        ValueError: It is no file of rows.
     """
     if kind_of(spec) is not None and not Path(spec).is_dir():
         if not Path(spec).is_file():
-            raise ValueError(f"{spec}: no such file; check the path ({key})")
+            raise NoSuchDatasetError(f"{spec}: no such file; check the path ({key})")
         return
     name, _, split = spec.partition("@")
     _refuse_missing(name, split, key)
@@ -122,9 +126,9 @@ def _refuse_missing(name: str, split: str, key: str = "data.train, data.eval") -
     meant = sorted(p for p in path.parent.glob(f"{path.name}.*") if kind_of(p) is not None)
     if meant:
         shown = " or ".join(str(p) for p in meant[:3])
-        raise ValueError(f"{path}: no such file or folder; did you mean {shown}? ({key})")
+        raise NoSuchDatasetError(f"{path}: no such file or folder; did you mean {shown}? ({key})")
     if name.startswith((".", "/", "~")):
-        raise ValueError(f"{path}: no such file or folder; check the path ({key})")
+        raise NoSuchDatasetError(f"{path}: no such file or folder; check the path ({key})")
 
 
 def media_folder(spec: str | Path) -> Path:

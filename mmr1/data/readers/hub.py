@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmr1.data.readers.located import Located
+from mmr1.data.readers.located import Located, NoSuchDatasetError
 
 REACH_S = 5.0
 """Seconds that the hub has to answer at all. Without an answer only its cache is asked."""
@@ -25,7 +25,8 @@ def hub_rows(name: str, split: str | None) -> Iterator[Located]:
         split: ``train`` if None, or the only split.
 
     Raises:
-        ValueError: There is no such dataset or split.
+        NoSuchDatasetError: The hub has none, or cannot be reached.
+        ValueError: There is no such split, or what was saved is broken.
     """
     import datasets
 
@@ -62,14 +63,16 @@ def _saved(name: str, split: str | None) -> Any:
 def _from_hub(name: str, split: str) -> Any:
     import datasets
 
-    reachable = Path(name).exists() or _is_reachable()
+    here = Path(name).exists()
+    reachable = here or _is_reachable()
     if not reachable:  # it would be asked six times, with half a minute of pauses between
         _only_cache()
     try:
         return datasets.load_dataset(name, split=split)
     except Exception as error:  # datasets raises its own, its loaders' and the network's errors
         unreachable = "" if reachable else "; the hub cannot be reached"
-        raise ValueError(
+        kind = ValueError if here else NoSuchDatasetError
+        raise kind(
             f"'{name}' is no file, no folder and no dataset of the hub: {_line(error)}{unreachable}"
         ) from error
 
