@@ -8,7 +8,7 @@ Every other package of mmr1 imports this module, so it imports nothing but the s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -81,7 +81,11 @@ ContentPart = TextPart | MediaRef
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. ``role`` is ``system``, ``user`` or ``assistant``."""
+    """One message of a conversation.
+
+    ``role`` is ``system``, ``user``, ``assistant``, or ``tool``: what a tool or an environment
+    answered to the assistant's turn before it.
+    """
 
     role: str
     parts: tuple[ContentPart, ...]
@@ -92,13 +96,19 @@ class Message:
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
 
 
+def media_of(messages: Iterable[Message]) -> tuple[MediaRef, ...]:
+    """The media of these messages, in the order of their placeholders."""
+    return tuple(p for m in messages for p in m.parts if isinstance(p, MediaRef))
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The canonical record: one question, its media and its gold answer.
 
     Attributes:
         id: Unique within a dataset.
-        messages: The conversation so far; a final ``assistant`` message is a demonstration.
+        messages: The conversation so far; a final ``assistant`` message is a demonstration. If a
+            ``tool`` message is before it, so are the turns since the last ``user`` message.
         answer: The gold answer, as the rewards read it (text, number, box list, ...).
         task: Task type, e.g. ``math``, ``choice``, ``count``, ``iou``; picks the ``auto`` reward.
         source: Name of the dataset it came from.
@@ -115,7 +125,24 @@ class Sample:
     @property
     def media(self) -> tuple[MediaRef, ...]:
         """All media of the conversation, in the order of their placeholders."""
-        return tuple(p for m in self.messages for p in m.parts if isinstance(p, MediaRef))
+        return media_of(self.messages)
+
+    @property
+    def demonstrated_from(self) -> int:
+        """Index of the first message that is demonstrated; their number where none is."""
+        if not self.messages or self.messages[-1].role != "assistant":
+            return len(self.messages)
+        first = len(self.messages) - 1
+        while first >= 2 and self.messages[first - 1].role == "tool":
+            first -= 1
+            while first and self.messages[first].role == "tool":
+                first -= 1
+        return first
+
+    @property
+    def shown(self) -> tuple[MediaRef, ...]:
+        """The media that are no part of a demonstration, in the order of their placeholders."""
+        return media_of(self.messages[: self.demonstrated_from])
 
     @property
     def question(self) -> str:
@@ -129,28 +156,74 @@ class Prompt:
 
     ``text`` and ``token_ids`` contain each placeholder once. The processor and vLLM expand it to as
     many tokens as the medium has merged patches.
+
+    Attributes:
+        observed: What tools have shown since, where the prompt of a later turn holds the turns
+            before it.
     """
 
     sample: Sample
     text: str
     token_ids: tuple[int, ...]
+    observed: tuple[MediaRef, ...] = ()
 
     @property
     def media(self) -> tuple[MediaRef, ...]:
-        return self.sample.media
+        """In the order of their placeholders."""
+        return self.sample.shown + self.observed
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that the policy called.
+
+    Attributes:
+        name: As the policy wrote it; empty where what it wrote is no call.
+        arguments: As the policy wrote them.
+        error: Why it failed, as the policy was told; None if it did not.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of tokens of a completion, and whose they are.
+
+    Attributes:
+        role: ``assistant``: the policy sampled them. ``tool``: the environment answered.
+        tokens: Their number; the chat template's own are the environment's.
+        text: What they say, without special tokens.
+        media: What the environment showed, in the order of the placeholders.
+        calls: The tools that the policy called in its turn.
+    """
+
+    role: Literal["assistant", "tool"]
+    tokens: int
+    text: str
+    media: tuple[MediaRef, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One sampled completion.
+    """One sampled completion: one turn of the policy, or a conversation with an environment.
 
     Attributes:
-        token_ids: ``[R]`` int64, with the end-of-sequence token if it was sampled.
+        token_ids: ``[R]`` int64, with the end-of-sequence token if it was sampled. Placeholders of
+            observed media are expanded.
         logprobs: ``[R]`` float32, log-probabilities of those tokens under the sampling
-            distribution of the engine (temperature applied).
-        text: Decoded, without special tokens.
-        truncated: True if the length limit cut it off.
+            distribution of the engine (temperature applied); 0 for tokens that were not sampled.
+        text: Decoded, without special tokens; of a conversation the policy's last turn.
+        truncated: True if a limit cut it off: of its length, its turns or its pictures.
         policy_version: Number of weight updates that the engine had received.
+        spans: Whose tokens are whose, in order, from the first turn of the policy to its last.
+            Empty without an environment: the policy sampled them all.
+        reward: What the environment gave for the whole conversation; None if it gives nothing.
+        failure: How the environment broke, and why; None if it did not. Such a completion has no
+            valid reward.
     """
 
     token_ids: np.ndarray
@@ -158,6 +231,30 @@ class Completion:
     text: str
     truncated: bool
     policy_version: int
+    spans: tuple[Span, ...] = ()
+    reward: float | None = None
+    failure: tuple[Status, str] | None = None
+
+    @property
+    def media(self) -> tuple[MediaRef, ...]:
+        """What the environment showed, in the order of the placeholders."""
+        return tuple(medium for span in self.spans for medium in span.media)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens are the policy's."""
+        if not self.spans:
+            return len(self.token_ids)
+        return sum(span.tokens for span in self.spans if span.role == "assistant")
+
+    @property
+    def turns(self) -> int:
+        """How often it was the policy's turn."""
+        return sum(span.role == "assistant" for span in self.spans) or 1
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return tuple(call for span in self.spans for call in span.calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +329,8 @@ class Experience:
     Attributes:
         groups: The scored groups, for their prompts and completions.
         completion_ids: ``[B, R]`` int64, padded on the right.
-        completion_mask: ``[B, R]`` bool, True for tokens that count in the loss.
+        completion_mask: ``[B, R]`` bool, True for tokens that count in the loss: of completions
+            with a valid reward those that the policy sampled.
         rollout_logprobs: ``[B, R]`` float32, from the rollout engine.
         advantages: ``[B, R]`` float32, 0 where the mask is False.
         loss_weights: ``[B, R]`` float32, the weight of each token in the loss. They are normalised
@@ -245,6 +343,8 @@ class Experience:
         values: ``[B, R]``, the critic's values of the states before the tokens; or None.
         returns: ``[B, R]``, the critic's targets; None without a critic.
         learning: ``[B]`` bool, the sequences whose gradient can be other than 0; None for all.
+        after_picture: ``[B, R]`` bool, tokens after the first picture that an environment showed;
+            None where it showed none.
         demonstrations: Demonstrations for the PTX term; empty without one.
         kl_coef, entropy_coef, ptx_coef: Coefficients of these terms in this step.
     """
@@ -262,6 +362,7 @@ class Experience:
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
     learning: torch.Tensor | None = None
+    after_picture: torch.Tensor | None = None
     demonstrations: tuple[RolloutGroup, ...] = ()
     kl_coef: float = 0.0
     entropy_coef: float = 0.0

@@ -145,7 +145,7 @@ class DistributedProcessGroup:
         dist.all_reduce(most, dist.ReduceOp.MAX)
         has_media = torch.zeros(int(most), dtype=torch.int64)
         for i, batch in enumerate(batches):
-            has_media[i] = any(group.media for group in batch.groups)
+            has_media[i] = any(group.all_media for group in batch.groups)
         dist.all_reduce(has_media, dist.ReduceOp.MAX)
         empty = MicroBatch((), torch.zeros(0, dtype=torch.int64))
         padded = [*batches, *[empty] * (int(most) - len(batches))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -50,14 +50,14 @@ class _Bin:
 
     def added_cost(self, group_slice: _GroupSlice, vision_token_cost: float) -> float:
         """A medium that another prompt in the bin has already costs nothing more."""
-        media = group_slice.group.media
+        media = group_slice.group.all_media
         new = {m.digest: m.tokens for m in media if m.digest not in self.digests}
         return group_slice.tokens + vision_token_cost * sum(new.values())
 
     def add(self, group_slice: _GroupSlice, vision_token_cost: float) -> None:
         self.cost += self.added_cost(group_slice, vision_token_cost)
         self.slices.append(group_slice)
-        self.digests.update(m.digest for m in group_slice.group.media)
+        self.digests.update(m.digest for m in group_slice.group.all_media)
 
 
 def micro_batches(
@@ -127,10 +127,8 @@ def _kept_slice(group: GroupInput, rows: range, keep: torch.Tensor | None) -> _G
 
 def _select(group_slice: _GroupSlice, indices: Sequence[int]) -> _GroupSlice:
     """The slice with those of its completions."""
-    group = group_slice.group
-    completions = tuple(group.completions[i] for i in indices)
     rows = tuple(group_slice.rows[i] for i in indices)
-    return _GroupSlice(replace(group, completions=completions), rows)
+    return _GroupSlice(group_slice.group.select(indices), rows)
 
 
 def _split(group_slice: _GroupSlice, budget: float, vision_token_cost: float) -> list[_GroupSlice]:
@@ -140,12 +138,15 @@ def _split(group_slice: _GroupSlice, budget: float, vision_token_cost: float) ->
     if _Bin().added_cost(group_slice, vision_token_cost) <= budget:
         return [group_slice]
     prompt_cost = _Bin().added_cost(_select(group_slice, []), vision_token_cost)
-    lengths = [len(row) for row in group_slice.group.completions]
-    room = max(budget - prompt_cost, max(lengths))
+    costs = [
+        _Bin().added_cost(_select(group_slice, [i]), vision_token_cost) - prompt_cost
+        for i in range(len(group_slice.rows))
+    ]
+    room = max(budget - prompt_cost, max(costs))
     parts: list[list[int]] = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
         for part in parts:
-            if sum(lengths[j] for j in part) + lengths[i] <= room:
+            if sum(costs[j] for j in part) + costs[i] <= room:
                 part.append(i)
                 break
         else:

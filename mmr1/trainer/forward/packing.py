@@ -13,7 +13,7 @@ import torch
 
 from mmr1.attention.varlen import Blocks
 from mmr1.trainer.forward.attention import AttentionLayout
-from mmr1.trainer.forward.sequences import GroupInput, completion_batch
+from mmr1.trainer.forward.sequences import GroupInput, completion_batch, length_mask
 from mmr1.trainer.forward.states import PaddedRows, Read
 from mmr1.vision.prepare import PreparedMedia
 
@@ -21,6 +21,8 @@ from mmr1.vision.prepare import PreparedMedia
 @dataclass(frozen=True)
 class Packed:
     """One packed sequence of T tokens, holding N completion tokens to be read.
+
+    Tokens of an environment are in the sequence and are not read.
 
     Attributes:
         ids: ``[T]`` int64.
@@ -68,8 +70,11 @@ def pack(
     assert all(group.completions for group in groups), "a group has no completions"
     segments = [_segments(group, read) for group in groups]
     ids = torch.cat([p.prefix for p in segments] + [row for p in segments for row in p.suffixes])
-    media, feature_rows, feature_slots = _place_media(groups, ids, placeholder_ids)
+    media, feature_rows, feature_slots = _place_media(segments, ids, placeholder_ids)
     completion_ids, mask = completion_batch(groups)
+    rows = _read_rows(segments, read)
+    if any(group.observed for group in groups):
+        rows = rows[mask[length_mask([len(row) for g in groups for row in g.completions])]]
 
     def there(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device, non_blocking=True)
@@ -78,7 +83,7 @@ def pack(
         ids=there(ids),
         positions=there(_positions(segments)),
         layout=_layout(segments, device),
-        rows=there(_read_rows(segments, read)),
+        rows=there(rows),
         padded=PaddedRows((len(mask), mask.shape[1]), there(mask.nonzero().T)),
         targets=there(completion_ids[mask]),
         media=media,
@@ -94,6 +99,12 @@ class _GroupSegments:
     group: GroupInput
     prefix: torch.Tensor
     suffixes: tuple[torch.Tensor, ...]
+
+    def media(self) -> tuple[tuple[PreparedMedia, ...], tuple[PreparedMedia, ...]]:
+        """The media in the prefix, and those in the suffixes."""
+        shown = self.group.all_media
+        in_prefix = len(self.group.media) if self.suffixes else len(shown)
+        return shown[:in_prefix], shown[in_prefix:]
 
 
 def _segments(group: GroupInput, read: Read) -> _GroupSegments:
@@ -121,16 +132,29 @@ def _positions(segments: Sequence[_GroupSegments]) -> torch.Tensor:
     starts, lengths = [], []  # of each suffix; a start is (place in the sequence, position)
     for p in segments:
         prompt_length = len(p.group.prompt_ids)
-        own = torch.arange(len(p.prefix) - prompt_length) + p.group.completion_start
-        rope = torch.cat([p.group.prompt_positions, own.expand(rows, -1)], dim=1)
+        rope = p.group.prompt_positions
+        if fed := len(p.prefix) - prompt_length:
+            rope = torch.cat([rope, p.group.completion_positions(0)[:, :fed]], dim=1)
         parts.append(torch.cat([torch.arange(len(p.prefix))[None], rope]))
         starts += [(prompt_length, p.group.completion_start)] * len(p.suffixes)
         lengths += [len(row) for row in p.suffixes]
     if lengths:
         lengths_t = torch.tensor(lengths)
         begin = torch.tensor(starts).T.repeat_interleave(lengths_t, dim=1)
-        parts.append((begin + _steps(lengths_t))[[0] + [1] * rows])
+        of_suffixes = (begin + _steps(lengths_t))[[0] + [1] * rows]
+        _place_observed(of_suffixes[1:], segments)
+        parts.append(of_suffixes)
     return torch.cat(parts, dim=1)
+
+
+def _place_observed(positions: torch.Tensor, segments: Sequence[_GroupSegments]) -> None:
+    """Write the positions of completions with an environment's tokens into ``[rows, S]``."""
+    start = 0
+    for p in segments:
+        for index, row in enumerate(p.suffixes):
+            if p.group.observed and (observed := p.group.observed[index]) is not None:
+                positions[:, start : start + len(row)] = observed.positions[:, : len(row)]
+            start += len(row)
 
 
 def _steps(lengths: torch.Tensor) -> torch.Tensor:
@@ -161,21 +185,22 @@ def _read_rows(segments: Sequence[_GroupSegments], read: Read) -> torch.Tensor:
 
 
 def _place_media(
-    groups: Sequence[GroupInput], ids: torch.Tensor, placeholder_ids: Sequence[int]
+    segments: Sequence[_GroupSegments], ids: torch.Tensor, placeholder_ids: Sequence[int]
 ) -> tuple[tuple[PreparedMedia, ...], torch.Tensor, torch.Tensor]:
     """Distinct media, and which of their feature rows goes to which token."""
     distinct: dict[str, PreparedMedia] = {}
     first_row: dict[str, int] = {}
     total = 0
     rows = [torch.zeros(0, dtype=torch.int64)]
-    for medium in (m for group in groups for m in group.media):
+    # The placeholders of prefixes are met in group order, then those of suffixes.
+    in_prefixes, in_suffixes = zip(*(p.media() for p in segments), strict=True)
+    for medium in (m for part in (*in_prefixes, *in_suffixes) for m in part):
         if medium.digest not in distinct:
             distinct[medium.digest], first_row[medium.digest] = medium, total
             total += medium.tokens
         start = first_row[medium.digest]
         rows.append(torch.arange(start, start + medium.tokens))
     feature_rows = torch.cat(rows)
-    # Prompts come first, in group order: the placeholders are met in the order of the media.
     slots = torch.isin(ids, torch.tensor(list(placeholder_ids), dtype=torch.int64)).nonzero()[:, 0]
     if len(slots) != len(feature_rows):
         raise ValueError(

@@ -72,7 +72,7 @@ def _padded_inputs(
             ids.append(torch.cat([group.prompt_ids, completion]))
             both = [group.prompt_positions, group.completion_positions(index)]
             positions.append(torch.cat(both, dim=1).T)
-            media.extend(group.media)
+            media.extend((*group.media, *group.completion_media(index)))
     attention_mask = pad_sequence([torch.ones_like(row) for row in ids], batch_first=True)
     rope = pad_sequence(positions, batch_first=True).permute(2, 0, 1)  # [rows, B, T]
     return {

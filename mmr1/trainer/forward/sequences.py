@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from mmr1.types import RolloutGroup
+from mmr1.types import Completion, RolloutGroup
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache, PreparedMedia
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a completion of R tokens has of an environment.
+
+    Attributes:
+        sampled: ``[R]`` bool, True at the policy's own tokens.
+        positions: ``[rows, R]`` int64; after a picture they go on where its own ended.
+        media: What the environment showed, in placeholder order.
+    """
+
+    sampled: torch.Tensor
+    positions: torch.Tensor
+    media: tuple[PreparedMedia, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +38,7 @@ class GroupInput:
         completion_start: Position of the first completion token, on all rows.
         media: The prompt's images and videos, in placeholder order.
         completions: n tensors ``[R_i]`` int64.
+        observed: For each completion what it has of an environment; empty where none has any.
     """
 
     prompt_ids: torch.Tensor
@@ -30,16 +46,43 @@ class GroupInput:
     completion_start: int
     media: tuple[PreparedMedia, ...]
     completions: tuple[torch.Tensor, ...]
+    observed: tuple[Observed | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert not self.observed or len(self.observed) == len(self.completions)
 
     def completion_positions(self, index: int) -> torch.Tensor:
         """``[rows, R_i]``."""
+        if self.observed and (observed := self.observed[index]) is not None:
+            return observed.positions
         steps = torch.arange(len(self.completions[index]))
         return (self.completion_start + steps).expand(len(self.prompt_positions), -1)
+
+    def completion_media(self, index: int) -> tuple[PreparedMedia, ...]:
+        """What an environment showed in a completion."""
+        observed = self.observed[index] if self.observed else None
+        return () if observed is None else observed.media
+
+    @property
+    def all_media(self) -> tuple[PreparedMedia, ...]:
+        """Of the prompt, and then of each completion."""
+        shown = (m for i in range(len(self.observed)) for m in self.completion_media(i))
+        return (*self.media, *shown)
+
+    def select(self, indices: Sequence[int]) -> GroupInput:
+        """The group with those of its completions."""
+        return replace(
+            self,
+            completions=tuple(self.completions[i] for i in indices),
+            observed=tuple(self.observed[i] for i in indices) if self.observed else (),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Per completion token, ``[B, R]`` float32, sequences in group order, 0 beyond their ends.
+    """Per completion token, ``[B, R]`` float32, sequences in group order.
+
+    0 beyond their ends, and at tokens that the policy did not sample.
 
     Attributes:
         logprobs: Log-probability of the token, temperature applied.
@@ -83,24 +126,56 @@ def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> 
     prepared = tuple(media[m] for m in group.prompt.media)
     prompt_ids = family.expand_placeholders(group.prompt.token_ids, prepared)
     positions = family.prompt_positions(prompt_ids, prepared)
+
+    def observed(completion: Completion) -> Observed | None:
+        if not completion.spans:
+            return None
+        shown = tuple(media[m] for m in completion.media)
+        whole = [*prompt_ids, *completion.token_ids.tolist()]
+        rows = family.prompt_positions(whole, (*prepared, *shown))[:, len(prompt_ids) :]
+        return Observed(sampled_mask(completion), rows, shown)
+
+    of_environment = tuple(map(observed, group.completions))
     return GroupInput(
         prompt_ids=torch.tensor(prompt_ids),
         prompt_positions=positions,
         completion_start=family.completion_start(positions),
         media=prepared,
         completions=tuple(torch.tensor(c.token_ids) for c in group.completions),
+        observed=of_environment if any(of_environment) else (),
     )
 
 
 def completion_batch(groups: Sequence[GroupInput]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Completions of all groups, right-padded with 0: ids and mask, ``[B, R]`` each."""
+    """Completions of all groups, right-padded with 0: ids ``[B, R]``, and a mask of the policy's
+    tokens ``[B, R]`` bool.
+    """
     rows = [row for group in groups for row in group.completions]
-    return pad_sequence(rows, batch_first=True), length_mask([len(row) for row in rows])
+    mask = length_mask([len(row) for row in rows])
+    observed = [o for g in groups for o in g.observed or (None,) * len(g.completions)]
+    for row, of_environment in zip(mask, observed, strict=True):
+        if of_environment is not None:
+            row[: len(of_environment.sampled)] = of_environment.sampled
+    return pad_sequence(rows, batch_first=True), mask
 
 
 def completion_mask(groups: Sequence[RolloutGroup]) -> torch.Tensor:
-    """``[B, R]`` bool: where the groups' completions have a token."""
-    return length_mask([len(c.token_ids) for g in groups for c in g.completions])
+    """``[B, R]`` bool: where the groups' completions have a token that the policy sampled."""
+    completions = [c for g in groups for c in g.completions]
+    mask = length_mask([len(c.token_ids) for c in completions])
+    for row, completion in zip(mask, completions, strict=True):
+        if completion.spans:
+            row[: len(completion.token_ids)] = sampled_mask(completion)
+    return mask
+
+
+def sampled_mask(completion: Completion) -> torch.Tensor:
+    """``[R]`` bool: the tokens of a completion that the policy sampled."""
+    if not completion.spans:
+        return torch.ones(len(completion.token_ids), dtype=torch.bool)
+    runs = torch.tensor([span.tokens for span in completion.spans])
+    assert int(runs.sum()) == len(completion.token_ids), "the spans are not the completion"
+    return torch.tensor([s.role == "assistant" for s in completion.spans]).repeat_interleave(runs)
 
 
 def length_mask(lengths: Sequence[int]) -> torch.Tensor:

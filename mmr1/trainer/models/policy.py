@@ -28,6 +28,7 @@ from mmr1.trainer.models.state import copy_to_cpu, load_snapshot, model_snapshot
 from mmr1.types import Experience, RolloutGroup, StepStats
 
 WIDEST_GAP = "rollout/logprob_gap_max"
+GAP_AFTER_PICTURE, TOKENS_AFTER_PICTURE = "rollout/logprob_gap_after_picture", "after_picture"
 
 
 class Policy(Protocol):
@@ -161,6 +162,8 @@ class LocalPolicy:
                 continue
             tokens += self._accumulate_batch(experience, batch, scores, sums)
         read = {"loss": 0.0, WIDEST_GAP: 0.0, **sums.read(), "tokens": float(tokens)}
+        if experience.after_picture is not None:
+            read = {GAP_AFTER_PICTURE: 0.0, TOKENS_AFTER_PICTURE: 0.0, **read}
         stats = self._means(self._packed_model.process_group.total(read))
         if experience.demonstrations:
             stats["ptx_loss"] = self._add_ptx_gradient(experience)
@@ -199,8 +202,12 @@ class LocalPolicy:
         }.items():
             sums.add(name, values.detach().flatten()[counting].sum())
         if len(counting):
-            gap = inputs.old_logprobs - selected.rollout_logprobs
-            sums.widen(WIDEST_GAP, gap.flatten()[counting].abs().max())
+            gap = (inputs.old_logprobs - selected.rollout_logprobs).flatten()[counting].abs()
+            sums.widen(WIDEST_GAP, gap.max())
+            if selected.after_picture is not None:
+                after = selected.after_picture.flatten()[counting]
+                sums.add(GAP_AFTER_PICTURE, (gap * after).sum())
+                sums.add(TOKENS_AFTER_PICTURE, after.sum())
         return len(counting)
 
     def _token_scores(self, batch: MicroBatch) -> TokenScores:
@@ -214,11 +221,14 @@ class LocalPolicy:
     def _means(self, sums: dict[str, float]) -> StepStats:
         """Loss and widest gap as they are, the rest per token; raises for an infinite loss."""
         tokens = max(sums.pop("tokens"), 1)
+        after_picture = max(sums.pop(TOKENS_AFTER_PICTURE, 0), 1)
         whole = {name: sums.pop(name) for name in ("loss", WIDEST_GAP)}
         loss = whole["loss"]
         if not math.isfinite(loss):
             self._optimizer.zero_grad()
         check_finite(loss)
+        if GAP_AFTER_PICTURE in sums:
+            whole[GAP_AFTER_PICTURE] = sums.pop(GAP_AFTER_PICTURE) / after_picture
         return {**whole, **{name: value / tokens for name, value in sums.items()}}
 
     def _logged(self, inputs: LossInputs, selected: Experience) -> dict[str, torch.Tensor]:

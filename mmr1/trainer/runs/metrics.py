@@ -31,7 +31,7 @@ def step_stats(
     """
     rewards = [r for s in scored for r in s.rewards]
     completions = [c for s in scored for c in s.group.completions]
-    lengths = [len(c.token_ids) for c in completions]
+    lengths = [c.sampled_tokens for c in completions]
     vision = [vision_tokens(s.group.prompt, media) for s in scored]
     text = [len(s.group.prompt.token_ids) - len(s.group.prompt.media) for s in scored]
     return {

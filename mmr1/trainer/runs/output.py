@@ -325,7 +325,7 @@ def _rollout_row(step: int, scored: ScoredGroup, advantages: Any) -> dict[str, A
         "completions": [
             {
                 "text": completion.text,
-                "tokens": len(completion.token_ids),
+                "tokens": completion.sampled_tokens,
                 "truncated": completion.truncated,
                 "policy_version": completion.policy_version,
                 **_reward(reward),

@@ -17,6 +17,7 @@ from mmr1.trainer.algorithms.kl import ESTIMATORS
 from mmr1.trainer.algorithms.losses import LossAggMode, token_weights
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
+from mmr1.trainer.sampling.sampled_tokens import SampledTokens, after_picture
 from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
 
 
@@ -97,7 +98,12 @@ def build_experience(
     scopes = steps if config.loss_agg_scope == "mini-batch" else (0,) * len(scored)
     if critic is not None:
         inputs = replace(inputs, values=critic.values(groups) * counted)
-    advantages = algorithm.advantages(inputs) * mask
+    sampled = SampledTokens(completion_mask(groups))
+    of_sampled = sampled.of(inputs)
+    advantages = sampled.spread(algorithm.advantages(of_sampled)) * mask
+    returns = None
+    if algorithm.returns is not None:
+        returns = sampled.spread(algorithm.returns(of_sampled))
     return Experience(
         groups=tuple(scored),
         completion_ids=pad_sequence(completion_ids, batch_first=True),
@@ -110,8 +116,9 @@ def build_experience(
         old_logprobs=old_logprobs,
         ref_logprobs=ref_logprobs,
         values=inputs.values,
-        returns=None if algorithm.returns is None else algorithm.returns(inputs),
+        returns=returns,
         learning=_learning(advantages, scored, steps) if algorithm.needs_signal else None,
+        after_picture=after_picture(groups),
         kl_coef=coefficients.kl,
         entropy_coef=coefficients.entropy,
     )

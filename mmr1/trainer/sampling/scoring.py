@@ -11,6 +11,7 @@ import numpy as np
 from mmr1.data.rows import measured
 from mmr1.rewards import CompositeReward, RewardItem
 from mmr1.rewards.accounting import refuse_too_many_invalid, tell_invalid
+from mmr1.trainer.forward.sequences import sampled_mask
 from mmr1.types import RolloutGroup, Sample, ScoredGroup
 from mmr1.vision.prepare import MediaCache
 
@@ -87,7 +88,7 @@ class RewardManager:
                 completion=completion.text,
                 sample=group.prompt.sample,
                 prompt=group.prompt.text,
-                token_ids=tuple(completion.token_ids.tolist()),
+                token_ids=tuple(completion.token_ids[sampled_mask(completion).numpy()].tolist()),
                 truncated=completion.truncated,
                 group=number,
                 media_sizes=tuple(m.pixels for m in prepared),

@@ -277,7 +277,7 @@ def _rows(mode: str, scored: ScoredGroup, accuracy_name: str, config: EvalConfig
             "answer": sample.answer,
             "completion": completion.text,
             "vote": _vote(completion.text),
-            "tokens": len(completion.token_ids),
+            "tokens": completion.sampled_tokens,
             "truncated": completion.truncated,
             "score": score,
             "right": None if score is None else score >= 1.0,

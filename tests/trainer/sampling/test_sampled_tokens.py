@@ -1,0 +1,160 @@
+"""Learning from conversations with an environment: the policy's tokens count and no other."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mmr1.config import AlgorithmConfig, OptimizerConfig
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs
+from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.sampled_tokens import SampledTokens
+from mmr1.types import Reward, ScoredGroup
+from mmr1.vision.prepare import MediaCache
+from tests.trainer.conversations import conversations, picture
+from tests.trainer.forward.test_conversations import plain_logprobs
+from tests.trainer.models.test_policy import assert_close
+from tests.trainer.tiny_groups import family, new_model
+
+REWARDS = [[1.0, 0.0, 0.5], [0.0, 1.0, 1.0]]
+ZOOMED, OTHER = picture(1), picture(2, 84, 56)
+TURNS = [
+    [[4, [3, ZOOMED, 2], 5], [3, [2], 2, [4], 6], [7]],
+    [[2, [1, OTHER, 1], 3, [1, ZOOMED, 2], 4], [5], [1, [3], 2]],
+]
+
+
+@pytest.fixture(scope="module")
+def learning():
+    """A model, its media, and two scored groups of conversations."""
+    media = MediaCache(family().prepare_media)
+    scored = []
+    for seed, (turns, rewards) in enumerate(zip(TURNS, REWARDS, strict=True)):
+        group = conversations(family(), media, turns, [picture(7)], seed)
+        scored.append(ScoredGroup(group, tuple(Reward(r) for r in rewards)))
+    return new_model(), media, scored
+
+
+@pytest.mark.parametrize("budget", [70, 10_000])
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
+def test_the_gradient_is_that_of_the_sampled_tokens(learning, mode, budget):
+    model, media, scored = learning
+    config = AlgorithmConfig(name="rloo", loss_agg_mode=mode)
+    own = copy.deepcopy(model)
+    policy = policy_of(own, media, config, budget)
+    caught = {}
+
+    def step() -> float:
+        caught.update({n: p.grad.clone() for n, p in own.named_parameters()})
+        return 0.0
+
+    policy._optimizer.step = step
+    stats = policy.update(build_experience(scored, build_algorithm(config), config, policy))
+
+    plain = copy.deepcopy(model)
+    counts = [sum(t for t in turns if isinstance(t, int)) for g in TURNS for turns in g]
+    advantages = [r - (sum(row) - r) / 2 for row in REWARDS for r in row]
+    completions = [(s.group, c) for s in scored for c in s.group.completions]
+    loss = torch.zeros(())
+    for (group, c), count, advantage in zip(completions, counts, advantages, strict=True):
+        logprobs = plain_logprobs(plain, media, group, c, family().forbidden_ids)
+        share = sum(counts) if mode == "token-mean" else count * len(counts)
+        loss = loss - advantage * logprobs[policys_tokens(c)].sum() / share
+    loss.backward()
+    assert_close(caught, {n: p.grad for n, p in plain.named_parameters()})
+    assert stats["loss"] == pytest.approx(loss.item(), abs=1e-5)
+
+
+def policys_tokens(completion) -> torch.Tensor:
+    """``[R]`` bool, from the lengths of the turns."""
+    whose = [[s.role == "assistant"] * s.tokens for s in completion.spans]
+    return torch.tensor([token for span in whose for token in span])
+
+
+def policy_of(model, media, config, budget=10_000):
+    packed_model = PackedModel(model, ModelInputs(family(), media), 1.0, budget)
+    optimizer = Optimizer(model, OptimizerConfig(lr=1e-3, warmup_steps=0, max_grad_norm=1e9), 10)
+    return LocalPolicy(packed_model, build_algorithm(config), optimizer, 1)
+
+
+def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(learning):
+    model, media, scored = learning
+    own = copy.deepcopy(model)
+    config = AlgorithmConfig(name="rloo")
+    policy = policy_of(own, media, config)
+    batch = build_experience(scored, build_algorithm(config), config, policy)
+    stats = policy.update(replace(batch, learning=None))
+    gaps, after = [], []
+    for s in scored:
+        for c in s.group.completions:
+            logprobs = plain_logprobs(model, media, s.group, c, family().forbidden_ids).detach()
+            seen = torch.zeros(len(c.token_ids), dtype=torch.bool)
+            if c.media:
+                first = next(i for i, span in enumerate(c.spans) if span.media)
+                seen[sum(span.tokens for span in c.spans[: first + 1]) :] = True
+            gaps.append(logprobs[policys_tokens(c)].abs())  # the engine's were 0
+            after.append(logprobs[policys_tokens(c) & seen].abs())
+    assert stats["rollout/logprob_gap"] == pytest.approx(torch.cat(gaps).mean().item(), rel=1e-4)
+    name = "rollout/logprob_gap_after_picture"
+    assert stats[name] == pytest.approx(torch.cat(after).mean().item(), rel=1e-4)
+    assert 0 < len(torch.cat(after)) < len(torch.cat(gaps))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "grpo"},
+        {"name": "reinforce_pp_baseline"},
+        {"name": "reinforce_pp", "gamma": 0.9, "kl_coef": 0.1},
+        {"name": "ppo", "critic": {"gamma": 0.9, "lam": 0.8}},
+    ],
+    ids=lambda options: options["name"],
+)
+def test_advantages_and_returns_are_those_without_the_environments_tokens(options):
+    """The same numbers, with gaps and without: discounts and values skip what is between."""
+    generator = torch.Generator().manual_seed(0)
+    algorithm = build_algorithm(AlgorithmConfig(**options))
+    lengths, width = [5, 3, 4, 6], 6
+    without = AdvantageInputs(
+        rewards=torch.tensor([[1.0, 0.0], [0.5, 2.0]]),
+        valid=torch.ones(2, 2, dtype=torch.bool),
+        mask=torch.arange(width) < torch.tensor(lengths)[:, None],
+        kl_penalty=torch.rand(4, width, generator=generator),
+        values=torch.rand(4, width, generator=generator),
+    )
+    sampled = torch.zeros(4, 10, dtype=torch.bool)
+    for row, (length, gaps) in enumerate(zip(lengths, [[2, 3], [], [1], [1, 5, 8]], strict=True)):
+        sampled[row, : length + len(gaps)] = True
+        sampled[row, gaps] = False
+
+    def spread(values, other):
+        wide = torch.full(sampled.shape, other, dtype=values.dtype)
+        return wide.masked_scatter(sampled, values[without.mask])
+
+    with_gaps = replace(
+        without,
+        mask=sampled,
+        kl_penalty=spread(without.kl_penalty, 9.0),
+        values=spread(without.values, 9.0),
+    )
+    tokens = SampledTokens(sampled)
+    for compute in filter(None, (algorithm.advantages, algorithm.returns)):
+        expected = (compute(without) * without.mask)[without.mask]
+        got = tokens.spread(compute(tokens.of(with_gaps)))
+        torch.testing.assert_close(got[sampled], expected, atol=1e-6, rtol=0)
+        assert expected.abs().max() > 0.1
+
+
+def test_without_gaps_nothing_is_moved():
+    mask = torch.arange(6) < torch.tensor([5, 3])[:, None]
+    inputs = AdvantageInputs(torch.ones(2, 1), torch.ones(2, 1).bool(), mask, torch.zeros(2, 6))
+    assert SampledTokens(mask).of(inputs) is inputs
+    assert SampledTokens(mask).spread(inputs.kl_penalty) is inputs.kl_penalty
