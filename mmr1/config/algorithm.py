@@ -15,6 +15,7 @@ from mmr1.config.algorithm_spec import (
     algorithm_readers,
     algorithm_specs,
 )
+from mmr1.config.secrets import mask_text
 from mmr1.config.section import Positive, Section
 
 
@@ -118,7 +119,8 @@ class AlgorithmConfig(Section):
     kl_adaptation_rate: float = Field(0.1, gt=0, description="How fast kl_coef adapts")
     ref_model_path: str | None = Field(
         None,
-        description="A reference of its own, such as a teacher; default: the policy at the start",
+        description="A reference of its own, such as a teacher: a model, or the address of a vLLM "
+        "server that has one; default: the policy at the start",
     )
     ref_model_sync_steps: int = Field(
         0, ge=0, description="Copy the policy to the reference after every so many steps; 0: never"
@@ -241,6 +243,13 @@ class AlgorithmConfig(Section):
                     f"{key} is set and {needed} is 0, so it would do nothing; set {needed} above "
                     f"0, or leave {key} out"
                 )
+        if self.reference_is_served and (self.kl_estimator == "full" or self.offload_reference):
+            server = mask_text(str(self.ref_model_path))
+            raise ValueError(
+                f"ref_model_path={server} is a server, which gives the log-probs of sampled tokens "
+                "only; take an estimator of these such as k3 in the place of "
+                "kl_estimator=full, and leave offload_reference out"
+            )
         if self.ref_model_path and self.ref_model_sync_steps:
             raise ValueError(
                 "ref_model_path names a reference that stays, and ref_model_sync_steps replaces it "
@@ -308,6 +317,11 @@ class AlgorithmConfig(Section):
     def has_several_updates(self) -> bool:
         """Can the ratio to the policy that sampled be other than 1?"""
         return self.ppo_epochs > 1 or self.ppo_mini_batch_size is not None
+
+    @property
+    def reference_is_served(self) -> bool:
+        """Is the reference behind a server?"""
+        return (self.ref_model_path or "").startswith(("http://", "https://"))
 
     @property
     def spec(self) -> AlgorithmSpec | None:

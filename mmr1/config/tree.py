@@ -14,7 +14,7 @@ from mmr1.config.dpo import DpoConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
 from mmr1.config.rollout import EvalConfig, RolloutConfig
-from mmr1.config.secrets import Key
+from mmr1.config.secrets import Key, mask_text
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
     IterateConfig,
@@ -76,6 +76,13 @@ class Config(Section):
                 "rollout.sampling.temperature=0: all completions of a prompt would be equal, and "
                 "log-probs are divided by it; set it above 0. Evaluation decodes greedily in any "
                 "case"
+            )
+        if algorithm.reference_is_served and self.rollout.sampling.temperature != 1:
+            server = mask_text(str(algorithm.ref_model_path))
+            raise ValueError(
+                f"rollout.sampling.temperature={self.rollout.sampling.temperature:g} and "
+                f"algorithm.ref_model_path={server}: a server gives log-probs at temperature 1; "
+                "set the temperature to 1, or name a model directory"
             )
         names = ("overall", *self.rewards.functions)
         if algorithm.filter_key is not None and algorithm.filter_key not in names:

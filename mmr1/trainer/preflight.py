@@ -42,7 +42,8 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
     critic = config.algorithm.critic
     if samples and critic is not None and critic.path is not None:
         check_directory_of_model(critic.path, "algorithm.critic.path")
-    if samples and config.algorithm.ref_model_path is not None:
+    own_reference = samples and not config.algorithm.reference_is_served
+    if own_reference and config.algorithm.ref_model_path is not None:
         check_model_path(config.algorithm.ref_model_path, "algorithm.ref_model_path")
     train = config.data.train or {}
     for spec in [train] if isinstance(train, str) else train:

@@ -29,6 +29,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import AdapterReference, FrozenReference
+from mmr1.trainer.models.served_reference import ServedReference
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
@@ -61,7 +62,7 @@ class TrainingModels:
 
     model: Any
     policy: LocalPolicy
-    reference: FrozenReference | AdapterReference | None
+    reference: FrozenReference | AdapterReference | ServedReference | None
     critic: Critic | None
     features: FeatureCache | None
 
@@ -90,13 +91,15 @@ def build_training_models(
         jsd_beta=config.algorithm.jsd_beta,
     )
     reference = _reference(config, packed_model, load)
+    measured = reference if config.algorithm.kl_estimator == "full" else None
+    assert not isinstance(measured, ServedReference), "the configuration refuses it"
     passes = config.algorithm.ppo_epochs
     policy = LocalPolicy(
         packed_model,
         build_algorithm(config.algorithm),
         Optimizer(model, config.optimizer, config.policy_steps * passes * config.mini_batches),
         passes=passes,
-        reference=reference if config.algorithm.kl_estimator == "full" else None,
+        reference=measured,
         distil_demonstrations=config.algorithm.ptx_loss == "distillation",
         correction=_correction(config),
     )
@@ -119,10 +122,12 @@ def _correction(config: Config) -> Correction:
 
 def _reference(
     config: Config, policy: PackedModel, load: LoadModel
-) -> FrozenReference | AdapterReference | None:
+) -> FrozenReference | AdapterReference | ServedReference | None:
     algorithm = config.algorithm
     if algorithm.kl_coef == 0:
         return None
+    if algorithm.reference_is_served:
+        return ServedReference(str(algorithm.ref_model_path), policy.inputs)
     if algorithm.ref_model_path is None and has_adapters(policy.model):
         return AdapterReference(policy)  # which needs no second model
     own, key = config.model.model_copy(update={"lora": None}), "model.path"
