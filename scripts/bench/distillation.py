@@ -1,0 +1,125 @@
+"""A student taught by the quickstart's RL policy, against SFT on that teacher's samples.
+
+    scripts/quickstart.sh                       # once: data, the student's start and the teacher
+    python scripts/bench/distillation.py        # all, three seeds
+    python scripts/bench/distillation.py --names sft --seeds 1
+
+Student and teacher have the same architecture. The student starts from the supervised checkpoint.
+All runs learn from as many completions: 60 steps of 128. Distillation pays no reward: it is shown
+the questions of the training scans and no answers. SFT is shown the teacher's right answers to the
+same questions. A run that exists under ``--output`` is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from mmr1.report.curves import read_metrics
+
+RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
+DATA = Path("runs/quickstart/data")
+STUDENT = Path("runs/quickstart/sft/checkpoints/step_000120")
+TEACHER = Path("runs/quickstart/rl/checkpoints/step_000400")
+STEPS = "trainer.max_steps=60"
+UNPAID = (
+    *("rewards.functions.format.weight=0", "rewards.functions.math.weight=0"),
+    "rewards.functions.thought.weight=0",
+)
+FULL = ("algorithm.kl_estimator=full", "algorithm.ptx_batch_size=64")
+RUNS = {
+    "sft": ("sft", "sft.batch_size=128"),
+    "on_policy": ("train", *UNPAID, "algorithm.name=on_policy_distillation"),
+    "reverse KL": ("train", *UNPAID, "algorithm.kl_coef=1", "algorithm.kl_estimator=full"),
+    "GKD": (
+        *("train", *UNPAID, *FULL, "algorithm.kl_coef=0.5", "algorithm.jsd_beta=0.5"),
+        *("algorithm.ptx_coef=0.5", "algorithm.ptx_loss=distillation"),
+    ),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--names", nargs="+", default=list(RUNS), choices=list(RUNS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--teacher", type=Path, default=TEACHER)
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/distillation"))
+    args = parser.parse_args()
+    samples = write_samples(args.teacher, args.output)
+    table = Table("", "seed", "greedy", "sampled", "seconds")
+    for name, model in {"start": STUDENT, "teacher": args.teacher}.items():
+        table.add_row(name, "", *accuracies(model, args.output / name))
+    for name in args.names:
+        for seed in args.seeds:
+            folder = args.output / f"{name.replace(' ', '_')}-{seed}"
+            seconds = train(name, seed, args.teacher, samples, folder)
+            scores = accuracies(newest(folder / "run"), folder / "eval")
+            table.add_row(name, str(seed), *scores, f"{seconds:.0f}")
+    Console().print(table)
+
+
+def write_samples(teacher: Path, output: Path) -> Path:
+    """The teacher's right answers to the training scans, up to eight different ones of each."""
+    samples = output / "samples.jsonl"
+    if not samples.is_file():
+        folder = output / "sampled"
+        where = (f"data.eval={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.n=8")
+        mmr1("eval", RECIPE, f"model.path={teacher}", "rollout.engine=hf", *where)
+        call(
+            *("datasets_prep", "demonstrations", DATA / "rl.jsonl", folder / "completions.jsonl"),
+            *("--output", samples, "--per-record", "8"),
+        )
+    return samples
+
+
+def train(name: str, seed: int, teacher: Path, samples: Path, folder: Path) -> float:
+    """Train one run, unless it exists; returns the wall seconds of its steps."""
+    done = folder / "done"
+    if not done.is_file():
+        command, *settings = RUNS[name]
+        if command == "sft":
+            settings += [f"data.train={samples}", "data.eval=null"]
+        else:
+            settings += [f"algorithm.ref_model_path={teacher}", "rollout.engine=hf"]
+        if "algorithm.ptx_loss=distillation" in settings:
+            settings.append(f"data.ptx={samples}")
+        mmr1(
+            *(command, RECIPE, STEPS, *settings, f"seed={seed}", f"model.path={STUDENT}"),
+            f"trainer.output_dir={folder / 'run'}",
+        )
+        done.touch()
+    return sum(read_metrics(folder / "run/metrics.jsonl")["time/step"])
+
+
+def newest(folder: Path) -> Path:
+    return max((folder / "checkpoints").glob("step_*"))
+
+
+def accuracies(model: Path, output: Path) -> list[str]:
+    """Greedy and sampled accuracy on the held-out scans."""
+    result = output / "result.json"
+    if not result.is_file():
+        where = (f"model.path={model}", f"eval.output_dir={output}", "rollout.engine=hf")
+        mmr1("eval", RECIPE, *where)
+    modes = json.loads(result.read_text())
+    return [f"{modes[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]
+
+
+def mmr1(*arguments: object) -> None:
+    call("mmr1.cli", *arguments)
+
+
+def call(module: str, *arguments: object) -> None:
+    finished = subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=False)
+    if finished.returncode:
+        sys.exit(finished.returncode)
+
+
+if __name__ == "__main__":
+    main()
