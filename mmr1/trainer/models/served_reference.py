@@ -70,10 +70,11 @@ class ServedReference:
             ValueError: A prompt has a video, or a completion a picture of its own.
         """
         rows = self._thread.run(self._ask_all(groups))
-        logprobs = torch.zeros(completion_mask(groups).shape)
+        sampled = completion_mask(groups)
+        logprobs = torch.zeros(sampled.shape)
         for row, values in enumerate(rows):
             logprobs[row, : len(values)] = torch.tensor(values)
-        return logprobs
+        return logprobs * sampled
 
     def refresh(self, share: float = 1.0) -> None:
         raise AssertionError("a served reference stays; the configuration refuses to move it")
