@@ -12,16 +12,21 @@ from mmr1.migrate.easyr1_keys import (
     KL,
     LOSS_SETTINGS,
     LOSSES,
-    NO_LIMIT,
     OLDER,
     OWN_ALGORITHMS,
     RENAMED,
-    TRACKERS,
     TRANSLATED,
     UNNEEDED,
     USUAL_COLUMNS,
 )
 from mmr1.migrate.migration import Migration, Tree
+from mmr1.migrate.shared import (
+    NO_LIMIT,
+    set_checkpoints,
+    set_lora,
+    set_schedule,
+    set_trackers,
+)
 from mmr1.migrate.source import Source
 
 
@@ -65,7 +70,7 @@ def _algorithm(flat: Tree, migration: Migration) -> None:
             f"{', '.join([*ESTIMATORS, *OWN_ALGORITHMS])}"
         )
     migration.set("algorithm.name", name)
-    clip = [flat.pop(f"worker.actor.clip_ratio_{bound}", None) for bound in ("low", "high", "dual")]
+    clip = [flat.pop(f"worker.actor.clip_ratio_{bound}") for bound in ("low", "high", "dual")]
     taus = [flat.pop(f"worker.actor.tau_{sign}") for sign in ("positive", "negative")]
     if name == "sapo":
         migration.set("algorithm.sapo_tau", taus)
@@ -168,12 +173,7 @@ def _lora(flat: Tree, migration: Migration) -> None:
     excluded = flat.pop("worker.actor.model.lora.exclude_modules", None)
     if not rank:
         return
-    if isinstance(modules, str) and "," in modules:
-        modules = [name.strip() for name in modules.split(",") if name.strip()]
-    elif modules != "all-linear" and isinstance(modules, str):
-        modules = [modules]
-    lora = {"rank": rank, "alpha": alpha, "target_modules": modules}
-    migration.set("model.lora", lora)
+    set_lora(migration, rank, alpha, modules)
     if excluded is not None and "visual" in str(excluded):
         flat["worker.actor.model.freeze_vision_tower"] = True  # and has no adapters then
     elif excluded is not None:
@@ -185,16 +185,9 @@ def _lora(flat: Tree, migration: Migration) -> None:
 
 def _schedule(flat: Tree, migration: Migration) -> None:
     """Their schedule counts rollouts, ours optimizer steps."""
-    algorithm = migration.tree["algorithm"]
-    sampled = migration.tree["rollout"]["batch_size"]
-    size = algorithm.get("ppo_mini_batch_size", sampled)
-    updates = flat["worker.actor.ppo_epochs"] * (sampled // size)
     ratio = flat.pop("worker.actor.optim.lr_warmup_ratio")
     steps = flat.pop("worker.actor.optim.lr_warmup_steps", None)
-    if steps is None and ratio:
-        migration.set("optimizer.warmup_ratio", ratio)
-    else:
-        migration.set("optimizer.warmup_steps", (steps or 0) * updates)
+    set_schedule(migration, flat["worker.actor.ppo_epochs"], steps, ratio)
     lowest = flat.pop("worker.actor.optim.min_lr_ratio", None)
     if lowest is not None:
         migration.set("optimizer.min_lr", lowest * flat["worker.actor.optim.lr"])
@@ -251,22 +244,11 @@ def _template(flat: Tree, migration: Migration) -> None:
 
 
 def _logging(flat: Tree, migration: Migration) -> None:
-    loggers = flat.pop("trainer.logger")
-    loggers = [loggers] if isinstance(loggers, str) else list(loggers)
-    migration.set("trainer.trackers", [name for name in loggers if name in TRACKERS])
-    for name in loggers:
-        if name == "file":
-            migration.note("trainer.logger", name, "metrics.jsonl is written in any case")
-        elif name not in (*TRACKERS, "console"):
-            migration.note("trainer.logger", name, "no such tracker here")
+    set_trackers(migration, "trainer.logger", flat.pop("trainer.logger"))
     name = flat.pop("trainer.experiment_name")
     migration.set("trainer.output_dir", flat.pop("trainer.save_checkpoint_path", f"runs/{name}"))
     migration.set("trainer.save_steps", max(0, flat.pop("trainer.save_freq")))
-    limit = flat.pop("trainer.save_limit")
-    if limit >= 2:
-        migration.set("trainer.save_total_limit", limit)
-    else:
-        migration.note("trainer.save_limit", limit, "at least 2 checkpoints are kept, 2 by default")
+    set_checkpoints(migration, "trainer.save_limit", flat.pop("trainer.save_limit"))
     if flat.pop("trainer.save_model_only"):
         migration.note("trainer.save_model_only", True, "checkpoints always hold the optimizer too")
 

@@ -241,8 +241,6 @@ USUAL_COLUMNS = {
     "data.image_key": "images",
     "data.video_key": "videos",
 }
-TRACKERS = ("tensorboard", "wandb", "mlflow", "swanlab", "trackio")
-NO_LIMIT = 1_000_000
 
 LOSS_SETTINGS = {
     "algorithm.adv_estimator": ("algorithm.name", "algorithm.adv_estimator"),

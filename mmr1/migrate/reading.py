@@ -176,7 +176,7 @@ def _overrides(arguments: Sequence[str]) -> list[tuple[str, Any]]:
             changes.append((key, None))
         elif equals:
             changes.append((key.lstrip("+"), scalar(text)))
-        else:
+        elif argument.strip():
             raise ValueError(f"'{argument}' is no override; write it as key=value")
     return changes
 

@@ -356,7 +356,9 @@ class _Reader:
         at, double = 0, False
         while at < len(text):
             char = text[at]
-            if char == "\\" and at + 1 < len(text):
+            if text.startswith("\\\n", at):
+                at += 2
+            elif char == "\\" and at + 1 < len(text):
                 kept = text[at : at + 2] if double and text[at + 1] not in '$`"\\' else text[at + 1]
                 yield kept if quotes else text[at : at + 2]
                 at += 2
@@ -403,8 +405,8 @@ class _Reader:
 
     def _parameter(self, text: str) -> str:
         match = re.fullmatch(r"(\w+|[@*])(?:\[[@*]\])?(:?[-=+?]|%%?|##?)?(.*)", text, re.S)
-        if match is None:
-            return self._output(f"${{{text}}}")
+        if match is None or (match[1] in "@*" and match[3]):
+            return "" if text[:1] in ("@", "*") else self._output(f"${{{text}}}")
         name, mark, rest = match[1], match[2] or "", match[3]
         known = " ".join(self._values[name]) if name in self._values else None
         unset = known is None or (mark.startswith(":") and not known)

@@ -43,6 +43,7 @@ class Source:
         composed: Keys that ``carry`` takes, with their meaning here, for the documentation.
         unneeded: Keys without a counterpart, or sections of such keys, and why there is none.
         loss_settings: What ``--check`` shows: their key, and where its meaning is here.
+        nullable: Keys with a default that null switches off; for others it is as good as nothing.
         whole: Keys whose value is a mapping that stays together.
         command: Our command that runs what comes out.
     """
@@ -60,6 +61,7 @@ class Source:
     renamed: Mapping[str, str] = field(default_factory=dict)
     translated: Mapping[str, tuple[str, Mapping[Any, Any]]] = field(default_factory=dict)
     older: Mapping[str, str] = field(default_factory=dict)
+    nullable: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     config_argument: str = ""
     command: str = "mmr1 train"
@@ -78,11 +80,17 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
         ValueError: One of its values is not valid here.
     """
     given: Tree = {}
-    for key, value in flattened(theirs, source.whole).items():
-        given.setdefault(source.older.get(key, key), value)
-    given = {key: _typed(key, value, source.defaults.get(key)) for key, value in given.items()}
+    conflicts: list[tuple[str, Any, str, Any]] = []
+    for name, value in flattened(theirs, source.whole).items():
+        key = source.older.get(name, name)
+        if value is not None or key in source.nullable:
+            typed = _typed(key, value, source.defaults.get(key))
+            if given.setdefault(key, typed) != typed:
+                conflicts.append((name, typed, key, given[key]))
     flat = {k: v for k, v in {**source.defaults, **given}.items() if v is not None}
     migration = Migration(theirs={k: v for k, v in flat.items() if k in source.loss_settings})
+    for name, value, key, other in conflicts:
+        migration.note(name, value, f"it means the same as {key}, which is given too: {other!r}")
     for carry in source.carry:
         carry(flat, migration)
     for key, ours in source.renamed.items():
@@ -94,7 +102,7 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
     _note_what_is_left(source, {k: v for k, v in flat.items() if k in given}, migration)
     if source.command != "mmr1 train":
         migration.notes.append(f"run it with {source.command}")
-    _check(migration)
+    _check(source, migration)
     return migration
 
 
@@ -105,6 +113,8 @@ def flattened(tree: Mapping[str, Any], whole: frozenset[str] = frozenset()) -> T
     def add(prefix: str, section: Mapping[str, Any]) -> None:
         for name, value in section.items():
             key = f"{prefix}{name}"
+            if name == "_target_":  # hydra's name of a class, no setting
+                continue
             if isinstance(value, Mapping) and value and key not in whole:
                 add(f"{key}.", value)
             else:
@@ -159,12 +169,15 @@ def _note_what_is_left(source: Source, left: Tree, migration: Migration) -> None
             migration.notes.append(f"{section}: {values}: {why}")
 
 
-def _check(migration: Migration) -> None:
+def _check(source: Source, migration: Migration) -> None:
     try:
         Config.model_validate(migration.tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            theirs = next((name for name, ours in source.renamed.items() if ours == key), key)
+            raise ValueError(f"{theirs} is not given; add {theirs}=... to the command") from error
         problem = first["msg"].removeprefix("Value error, ")
         raise ValueError(
             f"the migrated '{key}' is not valid here: {problem}" if key else problem

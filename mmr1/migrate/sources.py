@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from mmr1.migrate.easyr1 import EASYR1
 from mmr1.migrate.source import Source
+from mmr1.migrate.verl import VERL
 
-SOURCES: tuple[Source, ...] = (EASYR1,)
+SOURCES: tuple[Source, ...] = (EASYR1, VERL)
 PROJECTS = tuple(dict.fromkeys(source.project for source in SOURCES))
 
 

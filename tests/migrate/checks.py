@@ -6,14 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmr1.config import Config
+from mmr1.migrate.migration import Migration
 from mmr1.migrate.source import Source, migrate
 
 
 def silent_keys(source: Source, examples: Iterable[Mapping[str, Any]]) -> set[str]:
     """The keys of these examples that do nothing in any of them, and that no note names.
 
-    A key does something if leaving it out changes the result. The project's own default of a key
-    may do nothing: it is carried over without being named.
+    A key does something if the result is another one without it, or with another value. The
+    project's own default of a key may do nothing: it is carried over without being named. So may a
+    former name beside today's.
     """
     asked: set[str] = set()
     heard: set[str] = set()
@@ -21,20 +23,33 @@ def silent_keys(source: Source, examples: Iterable[Mapping[str, Any]]) -> set[st
         base = migrate(source, keys)
         noted = "\n".join(base.notes)
         for key, value in keys.items():
-            if value is None or value == source.defaults.get(source.older.get(key, key)):
+            today = source.older.get(key, key)
+            repeats = today != key and keys.get(today) == value
+            if value is None or value == source.defaults.get(today) or repeats:
                 continue
             asked.add(key)
-            if key not in heard and (key in noted or _changes(source, keys, key, base)):
+            if key not in heard and (today in noted or _counts(source, keys, key, base)):
                 heard.add(key)
     return asked - heard
 
 
-def _changes(source: Source, keys: Mapping[str, Any], key: str, base: Any) -> bool:
-    try:
-        changed = migrate(source, {k: v for k, v in keys.items() if k != key})
-    except ValueError:
-        return True
-    return (changed.tree, changed.notes) != (base.tree, base.notes)
+def _doubled(value: Any) -> Any:
+    """Of a number, a text or a list."""
+    return value * 2
+
+
+def _counts(source: Source, keys: Mapping[str, Any], key: str, base: Migration) -> bool:
+    without = {k: v for k, v in keys.items() if k != key}
+    value = keys[key]
+    other = {bool: lambda v: not v, dict: lambda v: {**v, "x": 1}}.get(type(value), _doubled)(value)
+    for changed in (without, {**keys, key: other}):
+        try:
+            migration = migrate(source, changed)
+        except ValueError:
+            return True
+        if (migration.tree, migration.notes) != (base.tree, base.notes):
+            return True
+    return False
 
 
 def unlisted_keys(source: Source, examples: Iterable[Mapping[str, Any]]) -> set[str]:

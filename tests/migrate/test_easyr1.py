@@ -8,22 +8,18 @@ import statistics
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
 
-from mmr1.config import AlgorithmConfig, Config
+from mmr1.config import Config
 from mmr1.config.file import load_config
 from mmr1.migrate.easyr1 import EASYR1
 from mmr1.migrate.easyr1_keys import DEFAULTS
 from mmr1.migrate.reading import with_arguments
 from mmr1.migrate.source import migrate
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.sampling.experience import build_experience
-from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
 from tests.migrate.checks import silent_keys, unlisted_keys
+from tests.migrate.losses import EACH, REWARDS, check_equal, our_loss, tensors, tokens
 
 # The keys of EasyR1's examples/config.yaml.
 THEIRS = """
@@ -264,9 +260,6 @@ def test_what_is_none_of_theirs_is_refused(tmp_path: Path, mmr1):
 
 # --- The loss and its gradient, against a slow plain reading of EasyR1's core_algos -------------
 
-LENGTHS = [[3, 5, 2], [4, 1, 6]]
-REWARDS = [[1.0, 0.0, 0.25], [0.0, 0.5, 0.0]]
-
 
 def their_advantages(estimator: str, scores: list[list[float]]) -> list[float]:
     advantages = []
@@ -300,10 +293,9 @@ def their_loss(flat: dict, new, old, ref, advantages) -> torch.Tensor:
     """One mini-batch, token by token."""
     low, high, dual = (flat[f"worker.actor.clip_ratio_{b}"] for b in ("low", "high", "dual"))
     kind = flat["worker.actor.loss_type"]
-    lengths = [n for group in LENGTHS for n in group]
     by_token = flat["worker.actor.loss_avg_mode"] == "token"
     total = torch.zeros((), dtype=torch.float64)
-    for row, length in enumerate(lengths):
+    for row, length in enumerate(EACH):
         a = advantages[row]
         mean = sum(new[row, t] - old[row, t] for t in range(length)) / length
         for t in range(length):
@@ -327,18 +319,8 @@ def their_loss(flat: dict, new, old, ref, advantages) -> torch.Tensor:
             if flat["algorithm.use_kl_loss"] and not flat["algorithm.disable_kl"]:
                 kl = their_kl(flat["algorithm.kl_penalty"], ref[row, t] - new[row, t])
                 loss = loss + flat["algorithm.kl_coef"] * kl
-            total = total + loss / (sum(lengths) if by_token else length * len(lengths))
+            total = total + loss / (sum(EACH) if by_token else length * len(EACH))
     return total
-
-
-class Given:
-    """A policy or reference of given log-probs."""
-
-    def __init__(self, logprobs: torch.Tensor) -> None:
-        self._logprobs = logprobs
-
-    def logprobs(self, groups) -> torch.Tensor:
-        return self._logprobs
 
 
 @pytest.mark.parametrize(
@@ -365,40 +347,14 @@ def test_the_loss_and_its_gradient_are_theirs(loss, estimator, keys):
     keys = {**keys, "worker.actor.loss_type": loss, "algorithm.adv_estimator": estimator}
     theirs = theirs_with(*(f"{k}={v}" for k, v in keys.items()))
     migration = migrate(EASYR1, theirs)
-    config = AlgorithmConfig(**{**migration.tree["algorithm"], "ppo_mini_batch_size": 2})
     flat = {**DEFAULTS, **theirs}
-
-    generator = torch.Generator().manual_seed(0)
-    shape = (6, 6)
-    old = -torch.rand(shape, generator=generator, dtype=torch.float64)
-    ref = old + torch.randn(shape, generator=generator, dtype=torch.float64) / 2
-    new = (old + torch.randn(shape, generator=generator, dtype=torch.float64) / 3).requires_grad_()
-
-    def group(lengths: list[int], rewards: list[float]) -> ScoredGroup:
-        completions = tuple(
-            Completion(np.arange(n), np.zeros(n, np.float32), "", False, 0) for n in lengths
-        )
-        rollout = RolloutGroup(Prompt(Sample("s", ()), "", ()), completions)
-        return ScoredGroup(rollout, tuple(map(Reward, rewards)))
-
-    groups = [group(*both) for both in zip(LENGTHS, REWARDS, strict=True)]
-    algorithm = build_algorithm(config)
-    reference = None if flat["algorithm.disable_kl"] else Given(ref)
-    batch = build_experience(groups, algorithm, config, Given(old), reference)
-    inputs = LossInputs(
-        new, old, batch.advantages.double(), torch.zeros(shape), batch.completion_mask,
-        batch.ref_logprobs, batch.kl_coef,
-    )  # fmt: skip
-    ours = (batch.loss_weights * algorithm.loss(inputs)).sum()
-
+    x = tensors()
     scores = [list(row) for row in REWARDS]
-    if reference is not None and not flat["algorithm.use_kl_loss"]:
-        for row, (g, i) in enumerate(product(range(2), range(3))):
-            for t in range(LENGTHS[g][i]):
-                kl = their_kl(flat["algorithm.kl_penalty"], ref[row, t] - old[row, t])
-                scores[g][i] -= flat["algorithm.kl_coef"] * float(kl)
-    expected = their_loss(flat, new, old, ref, their_advantages(estimator, scores))
-    gradient = torch.autograd.grad(expected, new)[0]
-    torch.testing.assert_close(torch.autograd.grad(ours, new)[0], gradient, atol=1e-6, rtol=1e-6)
-    if loss != "gspo_token":  # whose value is that of gspo, token by token
-        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-6)
+    if not flat["algorithm.disable_kl"] and not flat["algorithm.use_kl_loss"]:
+        for row, t in tokens():
+            kl = their_kl(flat["algorithm.kl_penalty"], x.ref[row, t] - x.old[row, t])
+            scores[row // 3][row % 3] -= flat["algorithm.kl_coef"] * float(kl)
+    expected = their_loss(flat, x.new, x.old, x.ref, their_advantages(estimator, scores))
+    ours = our_loss(migration.tree["algorithm"], x)
+    # The value of gspo_token is that of gspo, token by token.
+    check_equal(ours, expected, x.new, value=loss != "gspo_token")

@@ -1,0 +1,522 @@
+"""verl's ``ppo_trainer`` as ours: the keys that are carried over together with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmr1.migrate.migration import Migration, Tree
+from mmr1.migrate.shared import (
+    NO_LIMIT,
+    set_checkpoints,
+    set_lora,
+    set_schedule,
+    set_trackers,
+    set_training_files,
+)
+from mmr1.migrate.source import Source
+from mmr1.migrate.verl_keys import (
+    ACTOR,
+    AGGREGATIONS,
+    COMPOSED,
+    CORRECTION,
+    DEFAULTS,
+    DISTILLATION,
+    ESTIMATORS,
+    KL,
+    LOSS_SETTINGS,
+    LOSSES,
+    MODEL,
+    OLDER,
+    OWN_ALGORITHMS,
+    REJECTIONS,
+    RENAMED,
+    REWARDS_OF_ALL,
+    ROLLOUT,
+    TRANSLATED,
+    UNNEEDED,
+)
+
+
+def _is_theirs(keys: Mapping[str, Any]) -> bool:
+    return any(key.startswith("actor_rollout_ref.") for key in keys)
+
+
+def _data(flat: Tree, migration: Migration) -> None:
+    migration.set("data.format", "verl")
+    for key in (f"{MODEL}.path", "data.train_files", "data.val_files"):
+        if flat[key] == DEFAULTS[key]:
+            migration.note(key, flat[key], "not given; this is verl's own default")
+    set_training_files(migration, "data.train_files", flat.pop("data.train_files"))
+    files = flat.pop("data.val_files")
+    names = [files] if isinstance(files, str) else list(files)
+    migration.set("data.eval", names[0])
+    if len(names) > 1:
+        migration.note("data.val_files", names[1:], "one file is validated on; put them into it")
+    for key in ("prompt_key", "image_key", "video_key", "reward_fn_key"):
+        if (name := flat.pop(f"data.{key}")) != (usual := DEFAULTS[f"data.{key}"]):
+            migration.notes.append(
+                f"data.{key}: rename the column '{name}' of the data to '{usual}'"
+            )
+    if not flat.pop("data.shuffle"):
+        migration.note("data.shuffle", False, "the data are always shuffled, by seed")
+    if (cut := flat.pop("data.truncation")) != "error":
+        migration.note("data.truncation", cut, "prompts that are too long are left out, and listed")
+
+
+def _algorithm(flat: Tree, migration: Migration) -> None:
+    """Their advantage and their loss are two keys; ours is an algorithm, with another advantage."""
+    estimator, loss = (
+        flat.pop("algorithm.adv_estimator"),
+        flat.pop(f"{ACTOR}.policy_loss.loss_mode"),
+    )
+    by_deviation = flat.pop("algorithm.norm_adv_by_std_in_grpo")
+    advantage = _advantage(estimator, by_deviation, migration)
+    if advantage is None and estimator not in (*ESTIMATORS, *OWN_ALGORITHMS):
+        migration.note("algorithm.adv_estimator", estimator, "no such advantage here; it is GRPO's")
+    name = OWN_ALGORITHMS.get(estimator) or LOSSES.get(loss, "grpo")
+    if loss == "gpg" and advantage == "rloo":
+        name, advantage = "rloo", None
+    if estimator in ESTIMATORS and flat[f"{ROLLOUT}.n"] == 1 and not flat["distillation.enabled"]:
+        name, advantage = "reinforce", None
+        migration.note(
+            f"{ROLLOUT}.n", 1, "a group of one has no baseline in verl, so the advantage is the "
+            "reward; here it is the reward less the mean of those before",
+        )  # fmt: skip
+        migration.set("algorithm.baseline", "mean")
+    migration.set("algorithm.name", name)
+    if advantage is not None:
+        migration.set("algorithm.adv_estimator", advantage)
+    _loss(loss, name, migration)
+    _aggregation(flat, migration, name)
+    _clip(flat, migration, name)
+    _critic(flat, migration, name)
+
+
+def _advantage(estimator: str, by_deviation: bool, migration: Migration) -> str | None:
+    if estimator in ("reinforce_plus_plus", "reinforce_plus_plus_baseline", "gae"):
+        migration.note(
+            "algorithm.adv_estimator", estimator, "advantages of N tokens are divided by the "
+            "population's deviation, in verl by the sample's, which is larger by sqrt(N / (N - 1))",
+        )  # fmt: skip
+    if estimator == "gpg":
+        migration.note(
+            "algorithm.adv_estimator", estimator, "advantages are scaled by groups / groups with a "
+            "signal, in verl by completions / completions with a reward other than 0",
+        )  # fmt: skip
+    if not by_deviation and estimator in ("grpo", "grpo_vectorized"):
+        return "dr_grpo"
+    if not by_deviation and estimator == "grpo_passk":
+        migration.note(
+            "algorithm.norm_adv_by_std_in_grpo", False, "pass_at_k divides by the deviation"
+        )
+    return ESTIMATORS.get(estimator)
+
+
+def _loss(loss: str, name: str, migration: Migration) -> None:
+    key = f"{ACTOR}.policy_loss.loss_mode"
+    if loss == "gpg" and name in ("rloo", "remax", "gpg"):
+        migration.set("algorithm.importance_sampling", "none")
+    elif loss not in LOSSES:
+        migration.note(
+            key, loss, "no such loss here; it is the clipped one, whose gradient is that of the "
+            "plain policy gradient as long as a rollout has one update",
+        )  # fmt: skip
+    elif name != LOSSES[loss] and loss != "vanilla":
+        migration.note(key, loss, f"{name} has PPO's clipped loss here")
+
+
+def _aggregation(flat: Tree, migration: Migration, name: str) -> None:
+    key = f"{ACTOR}.loss_agg_mode"
+    mode, length = flat.pop(key), flat["data.max_response_length"]
+    if name == "sapo":
+        if mode != "seq-mean-token-mean":
+            migration.note(key, mode, "not read by verl's sapo, which is seq-mean-token-mean")
+        mode = "seq-mean-token-mean"
+    if mode not in AGGREGATIONS:
+        migration.note(key, mode, "no such mean here; it is token-mean, another learning rate")
+        mode = "token-mean"
+    migration.set("algorithm.loss_agg_mode", mode)
+    factor = flat.pop(f"{ACTOR}.loss_scale_factor", None)
+    if factor is not None and factor != length:
+        migration.note(
+            f"{ACTOR}.loss_scale_factor", factor, "seq-mean-token-sum-norm divides by "
+            f"max_response_length={length}",
+        )  # fmt: skip
+
+
+def _clip(flat: Tree, migration: Migration, name: str) -> None:
+    both, taus = (
+        flat.pop(f"{ACTOR}.clip_ratio"),
+        [flat.pop(f"{ACTOR}.tau_pos"), flat.pop(f"{ACTOR}.tau_neg")],
+    )
+    low, high = (flat.pop(f"{ACTOR}.clip_ratio_{bound}", both) for bound in ("low", "high"))
+    dual = flat.pop(f"{ACTOR}.clip_ratio_c", None)
+    if both not in (low, high):
+        migration.note(
+            f"{ACTOR}.clip_ratio", both, f"verl does not read it: clip_ratio_low={low} and "
+            f"clip_ratio_high={high} are set",
+        )  # fmt: skip
+    if name == "sapo":
+        migration.set("algorithm.sapo_tau", taus)
+        return
+    migration.set("algorithm.clip_ratio_low", low)
+    migration.set("algorithm.clip_ratio_high", high)
+    if name not in ("cispo", "gspo"):  # whose loss does not read it
+        migration.set("algorithm.clip_ratio_dual", dual)
+
+
+def _distillation(flat: Tree, migration: Migration) -> None:
+    """A teacher in place of the rewards; the policy gradient of the reverse KL."""
+    names = ("loss_mode", "use_task_rewards", "use_policy_gradient")
+    kind, rewarded, by_gradient = (flat.pop(f"{DISTILLATION}.{name}") for name in names)
+    clip = [flat.pop(f"{DISTILLATION}.clip_ratio_{bound}") for bound in ("low", "high")]
+    if not flat.pop("distillation.enabled"):
+        return
+    own = ("on_policy_distillation", *clip, 3.0)
+    keys = ("name", "clip_ratio_low", "clip_ratio_high", "clip_ratio_dual")
+    aggregation = migration.tree["algorithm"]["loss_agg_mode"]
+    migration.tree["algorithm"] = dict(zip(keys, own, strict=True))
+    migration.set("algorithm.loss_agg_mode", aggregation)
+    teachers = [
+        key for key in flat if key.startswith("distillation.") and key[-10:] == "model_path"
+    ]
+    for teacher in teachers[1:]:
+        migration.note(teacher, flat.pop(teacher), "there is one teacher, the first")
+    migration.set("algorithm.ref_model_path", flat.pop(teachers[0]) if teachers else None)
+    if not (by_gradient and kind in ("k1", "kl")):
+        migration.note(
+            f"{DISTILLATION}.loss_mode", kind, "the loss is the policy gradient of k1, the reverse "
+            "KL, as with use_policy_gradient",
+        )  # fmt: skip
+    if not rewarded:
+        migration.set("rewards.functions", {"math": {"weight": 0.0}})
+    else:
+        migration.note(
+            f"{DISTILLATION}.use_task_rewards", True, "the rewards' advantage is added to the "
+            "teacher's, under one clip; verl adds two losses",
+        )  # fmt: skip
+
+
+def _critic(flat: Tree, migration: Migration, name: str) -> None:
+    gamma, lam = flat.pop("algorithm.gamma"), flat.pop("algorithm.lam")
+    warmup = flat.pop("trainer.critic_warmup")
+    flat.pop("critic.enable", None)
+    own = {key: flat.pop(key) for key in list(flat) if key in COMPOSED and key[:7] == "critic."}
+    if name != "ppo":
+        if name == "reinforce_pp":
+            migration.set("algorithm.gamma", gamma)
+        unread = {key: value for key, value in own.items() if value != DEFAULTS.get(key)}
+        for key, value in unread.items():
+            migration.note(key, value, f"{name} has no critic")
+        return
+    critic = {
+        "path": own.get("critic.model.path"),
+        "lr": own["critic.optim.lr"],
+        "gamma": gamma,
+        "lam": lam,
+        "cliprange_value": own["critic.cliprange_value"],
+        "ppo_epochs": own.get("critic.ppo_epochs"),
+        "ppo_mini_batch_size": own.get("critic.ppo_mini_batch_size"),
+        "warmup_steps": warmup,
+    }
+    migration.set("algorithm.critic", {k: v for k, v in critic.items() if v is not None})
+    if own.get("critic.loss_agg_mode", "token-mean") != "token-mean":
+        migration.note(
+            "critic.loss_agg_mode", own["critic.loss_agg_mode"], "the critic's loss is per token"
+        )
+    for mine, policys in (
+        ("critic.optim.weight_decay", f"{ACTOR}.optim.weight_decay"),
+        ("critic.grad_clip", f"{ACTOR}.grad_clip"),
+        ("critic.optim.lr_warmup_steps", f"{ACTOR}.optim.lr_warmup_steps"),
+        ("critic.optim.lr_warmup_steps_ratio", f"{ACTOR}.optim.lr_warmup_steps_ratio"),
+    ):
+        if mine in own and own[mine] != flat.get(policys):
+            migration.note(mine, own[mine], f"that of the policy: {flat.get(policys)}")
+
+
+def _kl(flat: Tree, migration: Migration) -> None:
+    distils = migration.tree["algorithm"]["name"] == "on_policy_distillation"
+    in_loss, in_reward = flat.pop(f"{ACTOR}.use_kl_loss"), flat.pop("algorithm.use_kl_in_reward")
+    loss = flat.pop(f"{ACTOR}.kl_loss_coef"), flat.pop(f"{ACTOR}.kl_loss_type")
+    reward = flat.pop("algorithm.kl_ctrl.kl_coef"), flat.pop("algorithm.kl_penalty")
+    kind, horizon, target = (
+        flat.pop(f"algorithm.kl_ctrl.{name}") for name in ("type", "horizon", "target_kl")
+    )
+    in_loss, in_reward = in_loss and loss[0] != 0, in_reward and reward[0] != 0
+    if distils:
+        if in_loss or in_reward:
+            migration.note("use_kl_loss, use_kl_in_reward", True, "the teacher is the reference")
+        return
+    if not in_loss and not in_reward:
+        migration.set("algorithm.kl_coef", 0.0)
+        return
+    if in_loss and in_reward:
+        migration.note(
+            "algorithm.use_kl_in_reward", True, "the KL is in the loss or in the reward, not in "
+            "both; it is in the loss",
+        )  # fmt: skip
+    coefficient, estimator = loss if in_loss else reward
+    migration.set("algorithm.kl_coef", coefficient)
+    migration.set("algorithm.use_kl_loss", bool(in_loss))
+    migration.set("algorithm.kl_estimator", _estimator(estimator, bool(in_loss), migration))
+    if kind == "adaptive" and not in_loss:
+        completions = flat["data.train_batch_size"] * flat[f"{ROLLOUT}.n"]
+        migration.set("algorithm.kl_target", target)
+        migration.set("algorithm.kl_adaptation_rate", completions / horizon)
+        migration.note(
+            "algorithm.kl_ctrl.type", kind, "adapts to the mean of k3 per token, not of the penalty"
+        )
+
+
+def _estimator(kind: str, in_loss: bool, migration: Migration) -> str:
+    """``k3+`` has the value of k3 and the gradient of k2."""
+    if kind.endswith("+") and in_loss:
+        migration.note(
+            f"{ACTOR}.kl_loss_type", kind, "k2, which has the same gradient; what is logged differs"
+        )
+        return "k2"
+    if kind.rstrip("+") not in KL:
+        migration.note("kl_penalty", kind, "no such estimator; it is k1")
+    return KL.get(kind.rstrip("+"), "k1")
+
+
+def _correction(flat: Tree, migration: Migration) -> None:
+    """Importance weights and rejection between the engine that samples and the trainer."""
+    keys = [key for key in flat if key.startswith(f"{CORRECTION}.")]
+    given = {key.removeprefix(f"{CORRECTION}."): flat.pop(key) for key in keys}
+    level, most = given.get("rollout_is"), given.get("rollout_is_threshold", 2.0)
+    migration.set("algorithm.rollout_is", level or "none")
+    if level is not None and isinstance(most, int | float):
+        migration.set("algorithm.rollout_is_threshold", most)
+    elif level is not None:
+        migration.note(
+            f"{CORRECTION}.rollout_is_threshold", most, "weights are capped at "
+            "algorithm.rollout_is_threshold, and none is set to 0",
+        )  # fmt: skip
+    if given["rollout_is_batch_normalize"] and level is not None:
+        migration.note(
+            f"{CORRECTION}.rollout_is_batch_normalize", True, "weights are not divided by their "
+            "mean",
+        )  # fmt: skip
+    if (kind := given.get("rollout_rs")) is not None:
+        _rejection(kind, given.get("rollout_rs_threshold"), migration)
+    if given["bypass_mode"]:
+        migration.note(
+            f"{CORRECTION}.bypass_mode", True, "old log-probs are always the trainer's own, not "
+            f"the engine's; loss_type={given['loss_type']} is not read",
+        )  # fmt: skip
+
+
+def _rejection(kind: str, threshold: Any, migration: Migration) -> None:
+    """``u`` keeps ratios from 1 / u to u, as here; ``l_u`` those from l to u."""
+    low, _, high = str(threshold).rpartition("_")
+    try:
+        lowest, highest = float(low or 1 / float(high)), float(high)
+    except ValueError:
+        lowest, highest = 0.0, 0.0
+    if kind in REJECTIONS and highest > 1 and abs(lowest * highest - 1) < 1e-3:
+        migration.set("algorithm.rollout_rs", REJECTIONS[kind])
+        migration.set("algorithm.rollout_rs_threshold", highest)
+    else:
+        migration.note(
+            f"{CORRECTION}.rollout_rs", f"{kind} {threshold}", "ratios are kept between a bound "
+            "and its inverse (token_k1, seq_sum_k1 or seq_mean_k1); nothing is rejected",
+        )  # fmt: skip
+
+
+def _filter(flat: Tree, migration: Migration) -> None:
+    prefix = "algorithm.filter_groups"
+    metric, most = flat.pop(f"{prefix}.metric"), flat.pop(f"{prefix}.max_num_gen_batches")
+    drawn = flat.pop("data.gen_batch_size", None)
+    if not flat.pop(f"{prefix}.enable"):
+        return
+    migration.set("algorithm.dynamic_sampling", True)
+    migration.set("algorithm.max_num_gen_batches", most if most > 0 else NO_LIMIT)
+    if drawn is not None:
+        migration.set("algorithm.oversample", max(1.0, drawn / flat["data.train_batch_size"]))
+    if metric not in REWARDS_OF_ALL:
+        migration.note(
+            f"{prefix}.metric", metric, "groups stay whose whole rewards differ; give that score a "
+            "reward function of its own in rewards.functions, with weight 0, and name it in "
+            "algorithm.filter_key",
+        )  # fmt: skip
+    migration.note(
+        f"{prefix}.max_num_gen_batches", most, "after so many draws a step uses the groups it has"
+    )
+
+
+def _batches(flat: Tree, migration: Migration) -> None:
+    """Mini-batches are counted in prompts, there as here."""
+    sampled, updated = flat.pop("data.train_batch_size"), flat.pop(f"{ACTOR}.ppo_mini_batch_size")
+    migration.set("rollout.batch_size", sampled)
+    if updated < sampled:
+        migration.set("algorithm.ppo_mini_batch_size", updated)
+    if flat.pop(f"{ACTOR}.shuffle"):
+        migration.note(f"{ACTOR}.shuffle", True, "mini-batches keep the order of the rollout")
+
+
+def _lora(flat: Tree, migration: Migration) -> None:
+    rank, alpha = flat.pop(f"{MODEL}.lora_rank"), flat.pop(f"{MODEL}.lora_alpha")
+    modules, excluded = (
+        flat.pop(f"{MODEL}.target_modules"),
+        flat.pop(f"{MODEL}.exclude_modules", None),
+    )
+    if not rank:
+        return
+    if "linear_qkv" in str(modules):  # Megatron's names of all layers
+        modules = "all-linear"
+    set_lora(migration, rank, alpha, modules)
+    if excluded is not None and "visual" in str(excluded):
+        flat[f"{ACTOR}.freeze_vision_tower"] = True  # and has no adapters then
+    elif excluded:
+        migration.note(
+            f"{MODEL}.exclude_modules", excluded, "name the others instead, in "
+            "model.lora.target_modules",
+        )  # fmt: skip
+
+
+def _optimizer(flat: Tree, migration: Migration) -> None:
+    """Their schedule counts rollouts, ours optimizer steps."""
+    steps, ratio = (
+        flat.pop(f"{ACTOR}.optim.lr_warmup_steps"),
+        flat.pop(f"{ACTOR}.optim.lr_warmup_steps_ratio"),
+    )
+    set_schedule(migration, flat[f"{ACTOR}.ppo_epochs"], steps if steps >= 0 else None, ratio)
+    lowest = flat.pop(f"{ACTOR}.optim.min_lr_ratio") * flat[f"{ACTOR}.optim.lr"]
+    lowest = flat.pop(f"{ACTOR}.optim.min_lr", None) or lowest
+    if lowest and flat[f"{ACTOR}.optim.lr_scheduler_type"] == "constant":
+        migration.note(f"{ACTOR}.optim.min_lr", lowest, "a constant rate does not fall to it")
+    elif lowest:
+        migration.set("optimizer.min_lr", lowest)
+    if (cycles := flat.pop(f"{ACTOR}.optim.num_cycles")) != 0.5:
+        migration.note(f"{ACTOR}.optim.num_cycles", cycles, "a cosine falls once, by half a cycle")
+
+
+def _lengths(flat: Tree, migration: Migration) -> None:
+    """Prompt and completion limits become one window and one completion limit."""
+    window = flat.pop("data.max_prompt_length") + flat["data.max_response_length"]
+    migration.set("rollout.max_model_len", flat.pop(f"{ROLLOUT}.max_model_len", window))
+    if (top_k := flat.pop(f"{ROLLOUT}.top_k")) > 0:
+        migration.set("rollout.sampling.top_k", top_k)
+    if (template := flat.pop(f"{MODEL}.custom_chat_template", None)) is not None:
+        migration.note(
+            f"{MODEL}.custom_chat_template", template, "put the text into a file and name it in "
+            "data.chat_template",
+        )  # fmt: skip
+
+
+def _validation(flat: Tree, migration: Migration) -> None:
+    keys = ("n", "temperature", "top_p", "top_k", "do_sample")
+    n, temperature, top_p, top_k, samples = (flat.pop(f"{ROLLOUT}.val_kwargs.{k}") for k in keys)
+    every, before = flat.pop("trainer.test_freq"), flat.pop("trainer.val_before_train")
+    migration.set("trainer.val_freq", max(0, every))
+    migration.set("trainer.val_before_train", before)
+    migration.set("eval.n", n if samples and temperature else 0)
+    if not (samples and temperature):
+        if n > 1:
+            migration.note(f"{ROLLOUT}.val_kwargs.n", n, "greedy completions are all the same")
+        return
+    migration.set("eval.temperature", temperature)
+    for name, value, trains in (
+        ("top_p", top_p, flat[f"{ROLLOUT}.top_p"]),
+        ("top_k", max(top_k, 0), migration.tree["rollout"].get("sampling", {}).get("top_k", 0)),
+    ):
+        if value != trains:
+            migration.note(
+                f"{ROLLOUT}.val_kwargs.{name}", value, "sampled as in training, by rollout.sampling"
+            )
+
+
+def _reward(flat: Tree, migration: Migration) -> None:
+    path = flat.pop("reward.custom_reward_function.path", None)
+    name = flat.pop("reward.custom_reward_function.name")
+    options = flat.pop("reward.custom_reward_function.reward_kwargs", None)
+    functions: Tree = {}
+    if path:
+        functions["verl"] = {"use": f"{path}:{name}", **({"options": options} if options else {})}
+    else:
+        migration.notes.append(
+            "reward.custom_reward_function.path: null: verl scores each row by the rule of its "
+            "data_source; choose reward functions in rewards.functions (docs/rewards.md)"
+        )
+    functions |= _overlong(flat, migration)
+    distilled = migration.tree.get("rewards", {}).get("functions")
+    manager = flat.pop("reward.reward_manager.name")
+    if manager not in ("naive", "dapo", "batch"):
+        migration.note("reward.reward_manager.name", manager, "functions of rewards.functions")
+    if flat.pop("reward.reward_model.enable", False):
+        migration.note(
+            "reward.reward_model.model_path", flat.pop("reward.reward_model.model_path", None),
+            "a reward function that asks that model, by URL or from a file, in rewards.functions",
+        )  # fmt: skip
+    if distilled:
+        return
+    if functions and path:
+        migration.set("rewards.functions", functions)
+    elif functions:
+        migration.set("rewards.functions", {"math": {}, **functions})
+
+
+def _overlong(flat: Tree, migration: Migration) -> Tree:
+    """The penalty of the dapo reward manager as the reward function ``overlong``."""
+    prefix = "reward.reward_kwargs"
+    most = flat.pop(f"{prefix}.max_resp_len", flat["data.max_response_length"])
+    names = ("enable", "len", "penalty_factor", "log")
+    on, buffer, factor, log = (flat.pop(f"{prefix}.overlong_buffer_cfg.{n}", None) for n in names)
+    if not on:
+        return {}
+    if log is False:
+        migration.note(f"{prefix}.overlong_buffer_cfg.log", log, "its values are always logged")
+    options = {"max_length": most, "buffer": buffer}
+    return {"overlong": {"weight": 1.0 if factor is None else factor, "options": options}}
+
+
+def _trainer(flat: Tree, migration: Migration) -> None:
+    set_trackers(migration, "trainer.logger", flat.pop("trainer.logger"))
+    folder = f"checkpoints/{flat['trainer.project_name']}/{flat.pop('trainer.experiment_name')}"
+    folder = flat.pop("trainer.default_local_dir", folder)
+    migration.set("trainer.output_dir", folder)
+    migration.set("trainer.save_steps", max(0, flat.pop("trainer.save_freq")))
+    if (limit := flat.pop("trainer.max_actor_ckpt_to_keep", None)) is not None:
+        set_checkpoints(migration, "trainer.max_actor_ckpt_to_keep", limit)
+    epochs, steps = flat.pop("trainer.total_epochs"), flat.pop("trainer.total_training_steps", None)
+    if steps is None:
+        migration.set("trainer.max_epochs", epochs)
+        migration.note(
+            "trainer.total_epochs", epochs, "an epoch ends with the last rows, verl drops them"
+        )
+    else:
+        migration.set("trainer.max_steps", steps)
+    name = str(flat.pop("--config-name", "ppo_trainer")).removesuffix(".yaml")
+    if name not in ("ppo_trainer", "ppo_megatron_trainer"):
+        migration.note(
+            "--config-name", name, "its keys are not read; give that YAML itself, and the script's "
+            "overrides behind it",
+        )  # fmt: skip
+
+
+VERL = Source(
+    project="verl",
+    title="verl",
+    program=(
+        "verl.trainer.main_ppo", "*verl/trainer/main_ppo.py", "verl.trainer.main_ppo_sync",
+        "main_ppo_split.py", "*.main_dapo",
+    ),
+    arguments="hydra",
+    is_theirs=_is_theirs,
+    carry=(
+        _data, _algorithm, _distillation, _kl, _correction, _filter, _batches, _lora, _optimizer,
+        _lengths,
+        _validation, _reward, _trainer,
+    ),
+    defaults=DEFAULTS,
+    older=OLDER,
+    renamed=RENAMED,
+    translated=TRANSLATED,
+    composed=COMPOSED,
+    unneeded=UNNEEDED,
+    loss_settings=LOSS_SETTINGS,
+    nullable=frozenset({f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"}),
+    whole=frozenset({"reward.custom_reward_function.reward_kwargs"}),
+)  # fmt: skip

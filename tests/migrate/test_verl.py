@@ -1,0 +1,320 @@
+"""verl's own examples, carried over with verl's own defaults; what cannot be is said."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from mmr1.config import Config
+from mmr1.config.file import load_config
+from mmr1.migrate.reading import with_arguments
+from mmr1.migrate.source import flattened, migrate
+from mmr1.migrate.verl import VERL
+from mmr1.migrate.verl_keys import ACTOR, DEFAULTS, ROLLOUT
+from tests.migrate.checks import silent_keys, unlisted_keys
+from tests.migrate.losses import (
+    EACH,
+    LENGTHS,
+    LONGEST,
+    REWARDS,
+    Tensors,
+    check_equal,
+    our_loss,
+    tensors,
+    tokens,
+)
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    name: flattened(keys, VERL.whole)
+    for name, keys in yaml.safe_load(
+        (Path(__file__).parent / "examples/verl.yaml").read_text()
+    ).items()
+}
+
+SCRIPT = r"""
+set -x
+ENGINE=${1:-vllm}
+n=$((2 * 4))
+data="data.train_files=$HOME/geo3k/train.parquet data.val_files=$HOME/geo3k/test.parquet"
+ACTOR=(
+    actor_rollout_ref.actor.optim.lr=3e-6  # the rate
+    actor_rollout_ref.actor.use_kl_loss=True
+)
+python3 -m verl.trainer.main_ppo $data \
+    algorithm.adv_estimator=grpo \
+    +actor_rollout_ref.rollout.engine_kwargs.vllm.max_model_len=99 \
+    actor_rollout_ref.model.path=Qwen/Qwen2.5-VL-7B-Instruct \
+    "${ACTOR[@]}" \
+    actor_rollout_ref.rollout.name=$ENGINE \
+    actor_rollout_ref.rollout.n=$n \
+    actor_rollout_ref.actor.clip_ratio_hgih=0.3 \
+    trainer.logger='["console","wandb"]' $@
+"""
+
+
+def migrated(*overrides: str, example: str | None = None):
+    base = EXAMPLES[example] if example else {f"{ROLLOUT}.n": 4, "algorithm.adv_estimator": "grpo"}
+    return migrate(VERL, with_arguments(base, overrides, VERL))
+
+
+def section(*overrides: str, example: str | None = None) -> Any:
+    return Config.model_validate(migrated(*overrides, example=example).tree)
+
+
+def test_a_script_as_it_stands(tmp_path: Path, mmr1, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    code, output, message = mmr1("migrate", tmp_path / "run.sh", "trainer.total_epochs=3")
+    assert code == 0, message
+    for told in (
+        "read as verl", "HOME is not set in the script", "(did you mean 'actor_rollout_ref.actor.",
+        "actor_rollout_ref.rollout.engine_kwargs: vllm.max_model_len=99",
+    ):  # fmt: skip
+        assert told in output
+    (tmp_path / "ours.yaml").write_text(output)
+    monkeypatch.setenv("HOME", "/home/me")
+    ours = load_config(tmp_path / "ours.yaml")
+    assert (ours.data.train, ours.data.eval) == (
+        "/home/me/geo3k/train.parquet",
+        "/home/me/geo3k/test.parquet",
+    )
+    assert (ours.rollout.n, ours.rollout.engine, ours.optimizer.lr) == (8, "vllm", 3e-6)
+    assert (ours.rollout.batch_size, ours.mini_batches) == (1024, 4)  # verl's defaults
+    algorithm = ours.algorithm
+    assert (algorithm.kl_coef, algorithm.kl_estimator, algorithm.use_kl_loss) == (1e-3, "k3", True)
+    assert (algorithm.clip_ratio_dual, algorithm.loss_agg_mode) == (3.0, "token-mean")
+    assert (ours.trainer.max_epochs, ours.trainer.trackers) == (3, ["wandb"])
+    assert (ours.eval.n, ours.trainer.val_before_train) == (0, True)
+
+
+def test_the_whole_yaml_and_its_interpolations(tmp_path: Path, mmr1):
+    (tmp_path / "ppo_trainer.yaml").write_text("""
+defaults: [_self_]
+data: {max_response_length: 700, train_batch_size: 64}
+actor_rollout_ref:
+  model: {_target_: verl.X, path: m}
+  actor: {ppo_mini_batch_size: 32, optim: {_target_: verl.Y, lr: 1e-5}}
+  rollout: {name: vllm, n: 2, response_length: "${oc.select:data.max_response_length,512}"}
+critic: {ppo_mini_batch_size: "${oc.select:actor_rollout_ref.actor.ppo_mini_batch_size,256}"}
+""")
+    code, output, message = mmr1("migrate", tmp_path / "ppo_trainer.yaml", "--from", "verl")
+    assert code == 0, message
+    ours = Config.model_validate(yaml.safe_load(output))
+    assert (ours.rollout.sampling.max_tokens, ours.optimizer.lr) == (700, 1e-5)
+    assert ours.algorithm.name == "ppo"  # adv_estimator is gae unless it is set
+    critic = ours.algorithm.critic
+    assert (critic.ppo_mini_batch_size, critic.cliprange_value, critic.lr) == (32, 0.5, 1e-5)
+    assert "_target_" not in output
+    code, _, message = mmr1("migrate", tmp_path / "ppo_trainer.yaml", "--from", "easyr1")
+    assert code == 2
+    assert "no keys of EasyR1" in message
+    code, _, message = mmr1("migrate", tmp_path / "ppo_trainer.yaml", "--from", "varl")
+    assert "one of easyr1, verl" in message
+
+
+def test_nothing_of_the_examples_is_silent():
+    assert len(EXAMPLES) > 30
+    in_use = {
+        "algorithm.adv_estimator": "rloo", f"{ROLLOUT}.n": 4, f"{ACTOR}.use_kl_loss": True,
+        f"{ACTOR}.kl_loss_type": "mse",
+    }  # fmt: skip
+    rewarded = {
+        "algorithm.adv_estimator": "rloo", f"{ROLLOUT}.n": 4, "algorithm.use_kl_in_reward": True,
+        "algorithm.kl_ctrl.kl_coef": 0.3,
+    }  # fmt: skip
+    assert silent_keys(VERL, [*EXAMPLES.values(), in_use, rewarded]) == set()
+    assert unlisted_keys(VERL, EXAMPLES.values()) == set()
+
+
+def test_what_the_scripts_set():
+    dapo = section(example="gmpo_trainer/test_dapo_7b_math.sh@0.8")
+    assert (dapo.optimizer.warmup_steps, dapo.trainer.max_steps) == (160, 200)  # 16 updates each
+    overlong = dapo.rewards.functions["overlong"]
+    assert overlong.options == {"max_length": 8192, "buffer": 4096}
+    frozen = section(example="grpo_trainer/run_qwen2_5_vl-7b_freeze_vision.sh@0.8")
+    assert frozen.model.freeze_vision_tower
+    lora = section(example="grpo_trainer/run_qwen2_5_vl-7b_lora.sh@0.8").model
+    assert (lora.lora.rank, lora.lora.alpha, lora.freeze_vision_tower) == (64, 32, True)
+    video = section(example="grpo_trainer/run_qwen3_5_2b_video_fsdp.sh")
+    assert video.rewards.functions["verl"].use.endswith("compute_score")
+    teacher = section(example="on_policy_distillation_trainer/run_qwen3_vl_8b_fsdp.sh").algorithm
+    assert teacher.name == "on_policy_distillation"
+    assert teacher.ref_model_path == "Qwen/Qwen3-VL-32B-Instruct"
+    corrected = section(
+        "algorithm.rollout_correction.rollout_is=sequence",
+        "algorithm.rollout_correction.rollout_rs=seq_mean_k1",
+        "algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0",
+    ).algorithm
+    assert (corrected.rollout_is, corrected.rollout_is_threshold) == ("sequence", 2.0)
+    assert (corrected.rollout_rs, corrected.rollout_rs_threshold) == ("geometric", 2.0)
+    filtered = section("algorithm.filter_groups.enable=True", "data.gen_batch_size=3072")
+    assert (filtered.algorithm.dynamic_sampling, filtered.algorithm.oversample) == (True, 3.0)
+    assert section(f"{ROLLOUT}.val_kwargs.do_sample=True").eval.n == 0  # at temperature 0
+    both = migrated(f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True").notes
+    assert any("not in both" in note for note in both)
+    unread = migrated(f"{ACTOR}.clip_ratio=0.3").notes  # as in verl: the other two have values
+    assert any("verl does not read it" in note for note in unread)
+
+
+def test_numbers_must_be_known():
+    with pytest.raises(
+        ValueError, match=r"data.train_batch_size=\$\{oc.env:BSZ\}: this must be a n"
+    ):
+        migrated("data.train_batch_size=${oc.env:BSZ}")
+
+
+# --- The loss and its gradient, against a slow plain reading of verl's core_algos ----------------
+
+
+def their_advantages(flat: dict[str, Any], scores: list[list[float]]) -> list[float]:
+    estimator = flat["algorithm.adv_estimator"]
+    advantages = []
+    for group, lengths in zip(scores, LENGTHS, strict=True):
+        mean, deviation = statistics.mean(group), statistics.stdev(group) + 1e-6
+        for own in group:
+            match estimator:
+                case "grpo" if flat["algorithm.norm_adv_by_std_in_grpo"]:
+                    advantages.append((own - mean) / deviation)
+                case "grpo" | "reinforce_plus_plus_baseline":
+                    advantages.append(own - mean)
+                case "rloo":
+                    advantages.append((own - mean) * len(group) / (len(group) - 1))
+                case "opo":
+                    weighted = sum(n * r for n, r in zip(lengths, group, strict=True))
+                    advantages.append(own - weighted / sum(lengths))
+                case "grpo_passk":
+                    best, second = sorted(group, reverse=True)[:2]
+                    advantages.append((best - second) / deviation if own == best else 0.0)
+                case _:
+                    raise AssertionError(estimator)
+    if estimator != "reinforce_plus_plus_baseline":
+        return advantages
+    every = [a for a, length in zip(advantages, EACH, strict=True) for _ in range(length)]
+    noted = math.sqrt(len(every) / (len(every) - 1))  # verl has the deviation of the sample
+    mean, deviation = statistics.mean(every), statistics.stdev(every)
+    return [(a - mean) / deviation * noted for a in advantages]
+
+
+def their_kl(kind: str, policy: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    d = policy - reference
+    values = {"kl": d, "k1": d, "abs": d.abs(), "mse": d * d / 2, "k2": d * d / 2}
+    values["low_var_kl"] = values["k3"] = ((-d).exp() + d - 1).clamp(max=10)
+    if not kind.endswith("+"):
+        return values[kind]
+    return values["k2"] - values["k2"].detach() + values[kind[:-1]].detach()
+
+
+def their_token(flat: dict[str, Any], x: Tensors, row: int, t: int, a: float) -> torch.Tensor:
+    low, high = flat[f"{ACTOR}.clip_ratio_low"], flat[f"{ACTOR}.clip_ratio_high"]
+    new, ratio = x.new[row, t], (x.new[row, t] - x.old[row, t]).exp()
+    kind = flat[f"{ACTOR}.policy_loss.loss_mode"]
+    if kind == "gspo":
+        mean = (x.new[row] - x.old[row])[: EACH[row]].mean()
+        ratio = (mean.detach() + new - new.detach()).exp()
+    clipped = ratio.clamp(1 - low, 1 + high)
+    match kind:
+        case "cispo":
+            return -clipped.detach() * a * new
+        case "sapo":
+            tau = flat[f"{ACTOR}.tau_pos" if a > 0 else f"{ACTOR}.tau_neg"]
+            return -a * torch.sigmoid(tau * (ratio - 1)) * 4 / tau
+        case "gpg":
+            return -a * new
+    loss = torch.maximum(-a * ratio, -a * clipped)
+    if kind == "vanilla" and a < 0:
+        loss = torch.minimum(loss, torch.full_like(loss, -a * flat[f"{ACTOR}.clip_ratio_c"]))
+    return loss
+
+
+def their_loss(flat: dict[str, Any], x: Tensors) -> torch.Tensor:
+    scores = [list(row) for row in REWARDS]
+    if flat["algorithm.use_kl_in_reward"]:
+        for row, t in tokens():
+            kl = their_kl(flat["algorithm.kl_penalty"], x.old[row, t], x.ref[row, t])
+            scores[row // 3][row % 3] -= flat["algorithm.kl_ctrl.kl_coef"] * float(kl)
+    advantages = their_advantages(flat, scores)
+    losses, penalties = {}, {}
+    for row, t in tokens():
+        losses[row, t] = their_token(flat, x, row, t, advantages[row])
+        penalties[row, t] = -flat[f"{ACTOR}.entropy_coeff"] * x.entropy[row, t]
+        if flat[f"{ACTOR}.use_kl_loss"]:
+            kl = their_kl(flat[f"{ACTOR}.kl_loss_type"], x.new[row, t], x.ref[row, t])
+            penalties[row, t] = penalties[row, t] + flat[f"{ACTOR}.kl_loss_coef"] * kl
+    mode = flat[f"{ACTOR}.loss_agg_mode"]
+    of_policy = "seq-mean-token-mean" if flat[f"{ACTOR}.policy_loss.loss_mode"] == "sapo" else mode
+    return aggregated(losses, of_policy) + aggregated(penalties, mode)
+
+
+def aggregated(losses: dict[tuple[int, int], torch.Tensor], mode: str) -> torch.Tensor:
+    rows = [sum(losses[row, t] for t in range(length)) for row, length in enumerate(EACH)]
+    match mode:
+        case "token-mean":
+            return sum(rows) / sum(EACH)
+        case "seq-mean-token-mean":
+            return sum(r / n for r, n in zip(rows, EACH, strict=True)) / len(EACH)
+        case "seq-mean-token-sum":
+            return sum(rows) / len(EACH)
+    return sum(rows) / len(EACH) / LONGEST
+
+
+LOSSES: dict[str, tuple[str | None, list[str]]] = {
+    "grpo, Qwen2.5-VL": ("grpo_trainer/run_qwen2_5_vl_7b_fsdp.sh", []),
+    "grpo, Qwen3-VL": ("grpo_trainer/run_qwen3_vl_8b_fsdp.sh", []),
+    "dapo": ("sglang_multiturn/run_qwen3_4b_dapo_multiturn.sh@0.8", []),
+    "gspo": ("gspo_trainer/run_qwen3_8b_fsdp.sh", []),
+    "gspo, sequences": ("gspo_trainer/test_gspo_3b_math.sh@0.8", []),
+    "cispo": ("cispo_trainer/run_qwen3_8b_fsdp.sh", []),
+    "sapo": ("sapo_trainer/run_qwen3_8b_fsdp.sh", []),
+    "rloo": ("rloo_trainer/run_qwen3_8b_fsdp.sh", []),
+    "LoRA": ("tuning/lora/run_qwen2_5_vl_7b_fsdp.sh", []),
+    "video": ("grpo_trainer/run_qwen3_5_2b_video_fsdp.sh", []),
+    "baseline": ("reinforce_plus_plus_trainer/run_qwen2-7b_math_rf_baseline.sh@0.8", []),
+    "rloo, plain": (None, ["algorithm.adv_estimator=rloo", f"{ACTOR}.policy_loss.loss_mode=gpg"]),
+    "opo": (None, ["algorithm.adv_estimator=opo", f"{ACTOR}.entropy_coeff=0.01"]),
+    "pass@k": (None, ["algorithm.adv_estimator=grpo_passk", f"{ACTOR}.clip_ratio_c=1.2"]),
+    "Dr.GRPO": (
+        None,
+        [
+            "algorithm.norm_adv_by_std_in_grpo=False",
+            f"{ACTOR}.loss_agg_mode=seq-mean-token-sum-norm",
+        ],
+    ),
+    "sums": (None, [f"{ACTOR}.loss_agg_mode=seq-mean-token-sum", f"{ACTOR}.clip_ratio_high=0.28"]),
+    "in the reward": (
+        None,
+        [
+            "algorithm.use_kl_in_reward=True",
+            "algorithm.kl_ctrl.kl_coef=0.2",
+            "algorithm.kl_penalty=low_var_kl",
+        ],
+    ),
+    "straight through": (
+        None,
+        [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type=k3+", f"{ACTOR}.kl_loss_coef=0.3"],
+    ),
+    "absolute": (
+        None,
+        [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type=abs", f"{ACTOR}.kl_loss_coef=0.3"],
+    ),
+    "null": (None, [f"{ACTOR}.clip_ratio=0.1", f"{ACTOR}.clip_ratio_low=null"]),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_loss_and_its_gradient_are_theirs(name):
+    example, overrides = LOSSES[name]
+    migration = migrated(*overrides, example=example)
+    given = with_arguments(EXAMPLES[example] if example else {}, overrides, VERL)
+    given = {VERL.older.get(key, key): value for key, value in given.items()}
+    flat = {**DEFAULTS, "algorithm.adv_estimator": "grpo", **given}
+    if flat[f"{ACTOR}.clip_ratio_low"] is None:
+        flat[f"{ACTOR}.clip_ratio_low"] = flat[f"{ACTOR}.clip_ratio"]
+    x = tensors()
+    theirs = their_loss(flat, x)
+    ours = our_loss(migration.tree["algorithm"], x)
+    check_equal(ours, theirs, x.new, value=name != "straight through")
