@@ -342,6 +342,7 @@ class Experience:
         ref_logprobs: ``[B, R]`` of the reference policy; None without a KL term.
         values: ``[B, R]``, the critic's values of the states before the tokens; or None.
         returns: ``[B, R]``, the critic's targets; None without a critic.
+        chosen: ``[B, R]`` bool, the tokens that the loss treats in another way; mostly None.
         learning: ``[B]`` bool, the sequences whose gradient can be other than 0; None for all.
         after_picture: ``[B, R]`` bool, tokens after the first picture that an environment showed;
             None where it showed none.
@@ -361,6 +362,7 @@ class Experience:
     ref_logprobs: torch.Tensor | None = None
     values: torch.Tensor | None = None
     returns: torch.Tensor | None = None
+    chosen: torch.Tensor | None = None
     learning: torch.Tensor | None = None
     after_picture: torch.Tensor | None = None
     demonstrations: tuple[RolloutGroup, ...] = ()

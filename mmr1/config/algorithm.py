@@ -80,6 +80,27 @@ class AlgorithmConfig(Section):
     sapo_tau: tuple[float, float] = Field(
         (1.0, 1.05), description="Gate temperatures for positive and negative advantages"
     )
+    clip_cov_ratio: float = Field(
+        2e-4, gt=0, le=1, description="Clip-Cov: share of the tokens taken out of the loss"
+    )
+    clip_cov_lb: float = Field(1.0, description="Clip-Cov: they have a covariance above this, ...")
+    clip_cov_ub: float = Field(5.0, description="... and below this")
+    kl_cov_ratio: float = Field(
+        2e-3,
+        gt=0,
+        le=1,
+        description="KL-Cov: share of the tokens that are held, those of the highest covariance",
+    )
+    kl_cov_coef: float = Field(
+        1.0, gt=0, description="KL-Cov: coefficient of their KL (verl: ppo_kl_coef)"
+    )
+    top_entropy_quantile: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of a mini-batch's tokens, those of the highest entropy, that the policy "
+        "loss learns from, e.g. 0.2 (TRL)",
+    )
     baseline: Literal["moving_average", "mean", "batch_mean"] = Field(
         "moving_average",
         description="REINFORCE's baseline: the exponential moving average of the batches' mean "

@@ -172,5 +172,6 @@ def attach_batch_to_failure(number: int, batch: Experience) -> Iterator[None]:
 
 
 def first_advantages(batch: Experience) -> list[float]:
-    """Each completion's advantage, or that of its first token where they differ."""
-    return batch.advantages[:, 0].tolist()
+    """Each completion's advantage; where its tokens differ, the first that is not 0."""
+    first = batch.advantages.ne(0).float().argmax(dim=1, keepdim=True)
+    return batch.advantages.gather(1, first)[:, 0].tolist()

@@ -37,6 +37,7 @@ NEEDS = {
         "rewards.functions={format: {weight: 0.5}, math: {}, "
         "temporal_contrast: {options: {of: math}}}",
     ],
+    "kl_cov": ["algorithm.ppo_epochs=2"],  # the first update does not differ from GRPO's
     "process_grpo": ["algorithm.step_rewards=scripts/bench/digit_steps.py:judge"],
     # At first the greedy baseline is far above the sampled rewards: most advantages are negative.
     "remax": ["trainer.max_steps=150"],

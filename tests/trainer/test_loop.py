@@ -57,6 +57,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def config_of(files: Path, rewards: dict[str, Any] | None = None, **algorithm: Any) -> Config:
+    if algorithm["name"] == "kl_cov":
+        algorithm["ppo_epochs"] = 2
     if algorithm["name"] == "process_grpo":
         algorithm["step_rewards"] = f"{files}/steps.py:judge"
     noise: dict[str, Any] = {"noise": {"use": f"{files}/reward.py:reward", "isolated": False}}

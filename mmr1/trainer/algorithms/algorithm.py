@@ -57,6 +57,7 @@ class LossInputs:
         kl_coef, entropy_coef: Coefficients of the KL term and the entropy bonus in this step.
         full_kl: KL to the reference over the whole vocabulary, differentiable; None unless
             ``kl_estimator: full``.
+        chosen: Bool, the tokens that ``Algorithm.choose`` named; None without it.
     """
 
     logprobs: torch.Tensor
@@ -68,6 +69,22 @@ class LossInputs:
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
     full_kl: torch.Tensor | None = None
+    chosen: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTokens:
+    """The tokens of one mini-batch before the rollout's first update. All ``[B, R]``.
+
+    Attributes:
+        logprobs: Under the policy before the update.
+        advantages: 0 outside the mask.
+        mask: Bool, the tokens that count in the loss.
+    """
+
+    logprobs: torch.Tensor
+    advantages: torch.Tensor
+    mask: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,9 @@ class Algorithm:
             shuffled.
         step_supervision: It learns from step rewards alone. A completion's own reward is only
             logged, so one without a valid reward counts like any other.
+        choose: ``UpdateTokens -> [B, R]`` bool, tokens that the loss treats in another way
+            (``LossInputs.chosen``). It is asked once for each mini-batch of a rollout, in the
+            loop's process, so that it can compare the tokens of all ranks.
         state: Numbers kept from step to step, such as a moving average; saved in checkpoints.
     """
 
@@ -106,6 +126,7 @@ class Algorithm:
     greedy_baseline: bool = False
     shuffled_frames: bool = False
     step_supervision: bool = False
+    choose: Callable[[UpdateTokens], torch.Tensor] | None = None
     state: dict[str, float] = field(default_factory=dict)
 
     def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:

@@ -15,6 +15,7 @@ from mmr1.config import Config
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.published_weights import PublishedWeights, publish
+from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.types import Experience, RolloutGroup, StepStats
@@ -81,6 +82,10 @@ class Rank:
         model = self._models.reference if of_reference else self._models.policy
         assert model is not None
         return model.logprobs(groups)
+
+    @collective
+    def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
+        return self._models.policy.scores(groups)
 
     @collective
     def update(self, experience: Experience) -> StepStats:

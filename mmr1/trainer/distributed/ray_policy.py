@@ -16,7 +16,7 @@ import torch
 from mmr1.trainer.distributed.published_weights import PublishedWeights
 from mmr1.trainer.distributed.ray_calls import get
 from mmr1.trainer.forward.micro_batches import balanced
-from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.forward.sequences import TokenScores, completion_mask
 from mmr1.types import Experience, Prompt, RolloutGroup, StepStats
 
 PromptCost = Callable[[Prompt], float]
@@ -33,6 +33,19 @@ class RayPolicy:
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return _logprobs(self._ranks, self._prompt_cost, groups, of_reference=False)
+
+    def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
+        shares = _shares(groups, self._prompt_cost, len(self._ranks))
+        results: list[TokenScores] = get(
+            [
+                rank.scores.remote([groups[i] for i in share])
+                for rank, share in zip(self._ranks, shares, strict=True)
+            ]
+        )
+        logprobs = _in_order(groups, shares, [result.logprobs for result in results])
+        return TokenScores(
+            logprobs, _in_order(groups, shares, [result.entropy for result in results])
+        )
 
     def update(self, experience: Experience) -> StepStats:
         shares = shares_of_update(experience, self._prompt_cost, len(self._ranks))
@@ -143,20 +156,32 @@ def _logprobs(
     of_reference: bool,
 ) -> torch.Tensor:
     """``[B, R]``: each rank scores its share of the groups."""
-    costs = [prompt_cost(g.prompt) + sum(len(c.token_ids) for c in g.completions) for g in groups]
-    shares = balanced(costs, len(ranks))
+    shares = _shares(groups, prompt_cost, len(ranks))
     results = get(
         [
             rank.logprobs.remote([groups[i] for i in share], of_reference)
             for rank, share in zip(ranks, shares, strict=True)
         ]
     )
+    return _in_order(groups, shares, results)
+
+
+def _shares(groups: Sequence[RolloutGroup], prompt_cost: PromptCost, ranks: int) -> list[list[int]]:
+    """Indices of the groups that each rank scores, about equal in cost."""
+    costs = [prompt_cost(g.prompt) + sum(len(c.token_ids) for c in g.completions) for g in groups]
+    return balanced(costs, ranks)
+
+
+def _in_order(
+    groups: Sequence[RolloutGroup], shares: Sequence[Sequence[int]], results: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """The ranks' ``[b, r]`` numbers as those of all groups: ``[B, R]``."""
     rows_of = [range(0)] * len(groups)
     end = 0
     for i, group in enumerate(groups):
         rows_of[i] = range(end, end := end + len(group.completions))
-    logprobs = torch.zeros(completion_mask(groups).shape)
+    numbers = torch.zeros(completion_mask(groups).shape)
     for share, result in zip(shares, results, strict=True):
         rows = [row for i in share for row in rows_of[i]]
-        logprobs[rows, : result.shape[1]] = result
-    return logprobs
+        numbers[rows, : result.shape[1]] = result
+    return numbers

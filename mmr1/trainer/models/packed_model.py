@@ -87,17 +87,24 @@ class PackedModel:
         self.model.eval()
         return completion_distributions(self.model, batch.groups, self.features)
 
-    @torch.no_grad()
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
+        return self.scores(groups).logprobs
+
+    @torch.no_grad()
+    def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
+        """Log-probs and entropies ``[B, R]`` without gradient or dropout, in main memory."""
         self.model.eval()
         # Read from the device when all are done, so that it never waits.
-        done = [(b, self.token_scores(b).logprobs) for b in self.batches(groups)]
-        logprobs = torch.zeros(completion_mask(groups).shape)
+        done = [(b, self.token_scores(b)) for b in self.batches(groups)]
+        shape = completion_mask(groups).shape
+        logprobs, entropy = torch.zeros(shape), torch.zeros(shape)
         for batch, of_batch in done:
             if batch.groups:
-                logprobs[batch.rows, : of_batch.shape[1]] = of_batch.cpu()
-        return logprobs
+                width = of_batch.logprobs.shape[1]
+                logprobs[batch.rows, :width] = of_batch.logprobs.cpu()
+                entropy[batch.rows, :width] = of_batch.entropy.cpu()
+        return TokenScores(logprobs, entropy)
 
     def _dummy_group(self) -> GroupInput:
         """The least that can go through the network."""

@@ -40,6 +40,10 @@ class Policy(Protocol):
         """``[B, R]`` float32 without gradient."""
         ...
 
+    def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
+        """Log-probs and entropies, ``[B, R]`` float32 without gradient."""
+        ...
+
     def update(self, experience: Experience) -> StepStats:
         """Learn from one batch; returns what to log."""
         ...
@@ -97,6 +101,9 @@ class LocalPolicy:
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._packed_model.logprobs(groups)
+
+    def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
+        return self._packed_model.scores(groups)
 
     def weights(self, copy: bool = False) -> Mapping[str, torch.Tensor]:
         weights = self._packed_model.weights()
@@ -300,6 +307,7 @@ def _loss_inputs(selected: Experience, scores: TokenScores) -> LossInputs:
         advantages=selected.advantages,
         entropy=scores.entropy,
         full_kl=scores.kl,
+        chosen=selected.chosen,
         mask=selected.completion_mask,
         ref_logprobs=selected.ref_logprobs,
         kl_coef=selected.kl_coef,

@@ -11,11 +11,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import Algorithm
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.algorithms.kl import ESTIMATORS
 from mmr1.trainer.algorithms.losses import LossAggMode, token_weights
-from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.algorithms.token_choice import high_entropy
+from mmr1.trainer.forward.sequences import TokenScores, completion_mask
 from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
 from mmr1.trainer.sampling.sampled_tokens import SampledTokens, after_picture
 from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
@@ -26,6 +27,14 @@ class SupportsLogprobs(Protocol):
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient, sequences in group order."""
+        ...
+
+
+class SupportsScores(SupportsLogprobs, Protocol):
+    """The policy."""
+
+    def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
+        """Log-probs and entropies, ``[B, R]`` float32 without gradient."""
         ...
 
 
@@ -41,7 +50,7 @@ def build_experience(
     scored: Sequence[ScoredGroup],
     algorithm: Algorithm,
     config: AlgorithmConfig,
-    policy: SupportsLogprobs,
+    policy: SupportsScores,
     reference: SupportsLogprobs | None = None,
     coefficients: Coefficients | None = None,
     max_tokens: int | None = None,
@@ -49,8 +58,8 @@ def build_experience(
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
-    ``old_logprobs`` need a forward pass only when several updates share the rollout or the KL is
-    in the reward. Otherwise they are the update's own log-probs, detached.
+    ``old_logprobs`` need a forward pass only when several updates share the rollout, the KL is in
+    the reward or tokens are compared. Otherwise they are the update's own log-probs, detached.
 
     Args:
         reference: None when there is no KL term.
@@ -74,8 +83,12 @@ def build_experience(
     ):  # the update computes the full KL itself
         ref_logprobs = reference.logprobs(groups)
     kl_in_reward = not config.use_kl_loss and reference is not None
-    needs_old = config.has_several_updates or kl_in_reward
-    old_logprobs = policy.logprobs(groups) if needs_old else None
+    old_logprobs = entropy = None
+    if config.top_entropy_quantile < 1:
+        scores = policy.scores(groups)
+        old_logprobs, entropy = scores.logprobs, scores.entropy
+    elif config.has_several_updates or kl_in_reward or algorithm.choose is not None:
+        old_logprobs = policy.logprobs(groups)
 
     counted = completion_mask(groups)
     if not algorithm.step_supervision:
@@ -104,6 +117,16 @@ def build_experience(
     returns = None
     if algorithm.returns is not None:
         returns = sampled.spread(algorithm.returns(of_sampled))
+    # Tokens are compared within their mini-batch.
+    parts = [rows_of(scored, steps, step)[:, None] & mask for step in range(max(steps) + 1)]
+    chosen = None
+    if algorithm.choose is not None:
+        assert old_logprobs is not None
+        tokens = [UpdateTokens(old_logprobs, advantages, part) for part in parts]
+        chosen = torch.stack([algorithm.choose(of_part) for of_part in tokens]).any(0)
+    if entropy is not None:
+        kept = [high_entropy(entropy, part, config.top_entropy_quantile) for part in parts]
+        advantages = advantages * torch.stack(kept).any(0)
     return Experience(
         groups=tuple(scored),
         completion_ids=pad_sequence(completion_ids, batch_first=True),
@@ -117,7 +140,8 @@ def build_experience(
         ref_logprobs=ref_logprobs,
         values=inputs.values,
         returns=returns,
-        learning=_learning(advantages, scored, steps) if algorithm.needs_signal else None,
+        chosen=chosen,
+        learning=_learning(advantages, chosen, scored, steps) if algorithm.needs_signal else None,
         after_picture=after_picture(groups),
         kl_coef=coefficients.kl,
         entropy_coef=coefficients.entropy,
@@ -140,14 +164,19 @@ def _loss_weights(
 
 
 def _learning(
-    advantages: torch.Tensor, scored: Sequence[ScoredGroup], steps: Sequence[int]
+    advantages: torch.Tensor,
+    chosen: torch.Tensor | None,
+    scored: Sequence[ScoredGroup],
+    steps: Sequence[int],
 ) -> torch.Tensor:
-    """``[B]`` bool: the sequences with an advantage.
+    """``[B]`` bool: the sequences with an advantage, or with a token that the loss treats apart.
 
     Of a mini-batch without any the first group, so that every step has an entropy and a log-prob
     gap to log.
     """
     has_signal = advantages.ne(0).any(dim=1)
+    if chosen is not None:
+        has_signal |= chosen.any(dim=1)
     for step in set(steps):
         if not has_signal[rows_of(scored, steps, step)].any():
             has_signal |= rows_of(scored, range(len(scored)), steps.index(step))

@@ -9,6 +9,7 @@ from mmr1.config import AlgorithmConfig
 REQUIRED: dict[str, dict[str, Any]] = {
     "process_grpo": {"step_rewards": "x.py:f"},
     "on_policy_distillation": {"ref_model_path": "teacher"},
+    "kl_cov": {"ppo_epochs": 2},
 }
 
 

@@ -83,6 +83,7 @@ def inputs_of(batch, logprobs: torch.Tensor) -> LossInputs:
         batch.ref_logprobs,
         batch.kl_coef,
         batch.entropy_coef,
+        chosen=batch.chosen,
     )
 
 

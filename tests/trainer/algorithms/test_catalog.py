@@ -13,7 +13,7 @@ import torch
 from mmr1.config import AlgorithmConfig
 from mmr1.config.algorithm_spec import algorithm_names, algorithm_readers, algorithm_specs
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs, LossInputs
+from mmr1.trainer.algorithms.algorithm import AdvantageInputs, LossInputs, UpdateTokens
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.required import config_of
 
@@ -38,6 +38,7 @@ from mmr1.config.file import load_config
 overrides = {
     "process_grpo": ["algorithm.step_rewards=x.py:f"],
     "on_policy_distillation": ["algorithm.ref_model_path=teacher"],
+    "kl_cov": ["algorithm.ppo_epochs=2"],
     "t_grpo": ["rewards.functions={temporal_contrast: {}}"],
 }
 for name in algorithm_specs():
@@ -143,8 +144,12 @@ def test_the_keys_it_says_it_reads_are_read(name):
     algorithm = SPECS[name].build(config)
     x = inputs([[1.0, 0.0]])
     logprobs = torch.full((2, 2), -1.0)
-    loss = LossInputs(logprobs, logprobs - 0.1, algorithm.advantages(x), logprobs * 0, x.mask)
-    algorithm.token_loss(loss)
+    tokens = UpdateTokens(logprobs, algorithm.advantages(x), x.mask)
+    chosen = None if algorithm.choose is None else algorithm.choose(tokens)
+    loss = LossInputs(
+        logprobs, logprobs - 0.1, tokens.advantages, logprobs * 0, x.mask, chosen=chosen
+    )
+    algorithm.loss(loss)
     assert set(SPECS[name].reads) - {"step_rewards"} <= config.read
     if "importance_sampling" not in SPECS[name].reads:  # whose clipped form shares its code
         others = set(algorithm_readers()) - set(SPECS[name].reads)
@@ -161,6 +166,11 @@ def test_the_keys_that_only_others_read_are_refused(name):
         "importance_sampling_level": "sequence_product",
         "importance_sampling": "token",
         "gamma": 0.5,
+        "clip_cov_ratio": 0.1,
+        "clip_cov_lb": 0.5,
+        "clip_cov_ub": 4.0,
+        "kl_cov_ratio": 0.1,
+        "kl_cov_coef": 0.5,
         "baseline": "mean",
         "baseline_momentum": 0.5,
         "sapo_tau": (2.0, 3.0),
@@ -196,6 +206,8 @@ def test_shuffled_frames_and_their_reward_function_go_together(name):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
+        ({"name": "kl_cov"}, "set ppo_mini_batch_size, or ppo_epochs above 1"),
+        ({"name": "clip_cov", "clip_cov_lb": 5.0}, "no token lies between them"),
         ({"name": "ppo", "critic": None}, "leave algorithm.critic out"),
         ({"name": "process_grpo"}, "name a file.py:function in algorithm.step_rewards"),
         (
@@ -214,6 +226,7 @@ FIRST_ADVANTAGES = {
     # Of a completion with reward 1 and of one with reward 0 of the group 1, 0, 0, 0, worked by
     # hand; two more groups have rewards of 0 only.
     **dict.fromkeys(("grpo", "dapo", "gspo", "t_grpo", "cispo", "sapo"), (1.5, -0.5)),
+    **dict.fromkeys(("clip_cov", "kl_cov"), (1.5, -0.5)),
     "on_policy_distillation": (1.5, -0.5),  # where the teacher agrees with the student
     "dr_grpo": (0.75, -0.25),
     "rloo": (1, -1 / 3),

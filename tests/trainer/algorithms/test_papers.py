@@ -63,6 +63,19 @@ PAPERS: dict[str, dict[str, tuple[Any, str]]] = {
         "loss_agg_mode": ("token-mean", "2506.13585 equation 4: 1 / sum of |o_i|"),
         "kl_coef": (0.0, "2506.13585 section 3.1: no KL penalty"),
     },
+    "clip_cov": {
+        "loss_agg_mode": ("token-mean", "the authors' scripts"),
+        "clip_ratio_low": (1.0, "the authors' scripts; no clip in the paper's equation"),
+        "clip_ratio_high": (1.0, "the same"),
+        "clip_cov_ratio": (2e-4, "2505.22617, the experiments: r"),
+        "clip_cov_lb": (1.0, "2505.22617, the experiments: omega_low; the authors' scripts"),
+        "clip_cov_ub": (5.0, "2505.22617, the experiments: omega_high; the authors' scripts"),
+    },
+    "kl_cov": {
+        "loss_agg_mode": ("token-mean", "the authors' scripts"),
+        "kl_cov_ratio": (2e-3, "2505.22617, the experiments: k, of 7B; the authors' code"),
+        "kl_cov_coef": (1.0, "2505.22617, the experiments: beta; the authors' code"),
+    },
     "sapo": {
         "sapo_tau": ((1.0, 1.05), "2511.20347, the experiments: tau_pos = 1.0, tau_neg = 1.05"),
         "loss_agg_mode": ("seq-mean-token-mean", "2511.20347, the objective: 1/|o_i| sum"),

@@ -150,7 +150,8 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     # A step has one text, one image, one two-image and one video prompt: some rank always lacks
     # a kind, and they have different numbers of micro-batches.
     # Two mini-batches: the ranks take each step together, on their shares of its two prompts.
-    algorithm = {"ppo_mini_batch_size": 2}
+    # The tokens of each are compared with those on the other rank.
+    algorithm = {"ppo_mini_batch_size": 2, "top_entropy_quantile": 0.5}
     run = partial(config, tiny_model, mixed, reward, algorithm=algorithm)
     assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
     assert not left_over()
@@ -166,8 +167,15 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
         {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4}}},
         {"resources": {"ranks": 2}, "algorithm": {"ppo_epochs": 2, "ppo_mini_batch_size": 2}},
         {"resources": {"ranks": 2}, "model": {"gradient_checkpointing": True}},
+        {
+            "resources": {"ranks": 2},
+            "algorithm": {"name": "kl_cov", "kl_cov_ratio": 0.1, "ppo_mini_batch_size": 2},
+        },
     ],
-    ids=["four ranks", "hybrid", "frozen tower", "adapters", "two updates", "checkpointed"],
+    ids=[
+        *("four ranks", "hybrid", "frozen tower", "adapters"),
+        *("two updates", "checkpointed", "chosen tokens"),
+    ],
 )
 def test_twenty_steps_on_ranks(sections, tiny_model, mixed, reward, tmp_path):
     run = partial(config, tiny_model, mixed, reward, steps=20)
