@@ -55,7 +55,8 @@ class AlgorithmConfig(Section):
 
     name: str = Field("grpo", description="A name of docs/algorithms.md, or file.py:build")
     adv_estimator: (
-        Literal["grpo", "dr_grpo", "rloo", "batch_std", "pass_at_k", "optimal_baseline"] | None
+        Literal["grpo", "dr_grpo", "rloo", "batch_std", "pass_at_k", "optimal_baseline", "gdpo"]
+        | None
     ) = Field(
         None,
         description="Another advantage of the group under the algorithm's loss; docs/algorithms.md "
@@ -199,6 +200,12 @@ class AlgorithmConfig(Section):
         description="That ratio: the token's; or the product, or the geometric mean, over the "
         "completion, which is then masked as a whole (verl)",
     )
+    off_policy_mask_threshold: float | None = Field(
+        None,
+        gt=0,
+        description="Mask tokens of negative advantage in completions whose mean log-ratio of the "
+        "engine to the policy is above this, in nats, e.g. 0.5 (TRL; DeepSeek-V3.2)",
+    )
     mask_truncated_completions: bool = Field(
         False, description="Mask truncated completions in the loss"
     )
@@ -298,6 +305,16 @@ class AlgorithmConfig(Section):
                 "ptx_loss=distillation measures the divergence from the reference on data.ptx; set "
                 "ptx_coef and kl_coef above 0 and kl_estimator=full, or leave ptx_loss out"
             )
+        if self.adv_estimator == "gdpo":
+            for key, is_set in (
+                ("use_kl_loss=false", self.kl_coef > 0 and not self.use_kl_loss),
+                ("reward_clip_range", self.reward_clip_range is not None),
+            ):
+                if is_set:
+                    raise ValueError(
+                        f"adv_estimator=gdpo normalises each reward function by itself, and {key} "
+                        "changes their sum; leave one of them out"
+                    )
         if self.kl_estimator == "full" and not self.use_kl_loss:
             raise ValueError(
                 "kl_estimator=full is computed in the update, after the rewards; set "

@@ -72,6 +72,11 @@ class RewardsConfig(Section):
         description="The run stops if a larger share of a step's completions has no valid reward",
     )
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights of the functions that are not just logged, by name."""
+        return {name: f.weight for name, f in self.functions.items() if f.weight}
+
     @field_validator("functions", mode="before")
     @classmethod
     def _drop(cls, functions: Any) -> Any:

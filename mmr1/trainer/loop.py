@@ -75,6 +75,7 @@ def roll_out(config: Config, components: TrainerComponents, number: int) -> Roll
         config.rollout.batch_size,
         config.algorithm,
         components.algorithm.step_supervision,
+        list(config.rewards.weights),
     )
     return Rollout(groups, timer.phases)
 
@@ -92,6 +93,7 @@ def make_batch(
         components.coefficients,
         config.rollout.sampling.max_tokens,
         components.critic,
+        config.rewards.weights,
     )
     if components.demonstrations is None:
         return batch

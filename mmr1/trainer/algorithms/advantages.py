@@ -90,6 +90,25 @@ def optimal_baseline(
     return torch.where(has_signal(rewards, valid) & valid, rewards - baseline, 0.0)
 
 
+def gdpo(
+    components: torch.Tensor, weights: torch.Tensor, valid: torch.Tensor, eps: float = 1e-6
+) -> torch.Tensor:
+    """GDPO (arXiv 2601.05242): each reward function normalised by itself, ``[G, n]``.
+
+    ``A_i = sum of w_k (r_ik - mean_k) / (std_k + eps)`` with mean and sample deviation of function
+    k over the group, then divided by the sample deviation of A over the batch. The batch's mean is
+    0 already, because every group's is.
+
+    Args:
+        components: ``[F, G, n]``, the values of the F reward functions, unweighted.
+        weights: ``[F]``, the weights of the functions.
+    """
+    of_functions = torch.stack([grpo(values, valid, eps) for values in components])
+    total = (weights.to(components)[:, None, None] * of_functions).sum(0)
+    spread = total.square().sum() / (valid.sum() - 1).clamp(min=1)
+    return total / (spread.sqrt() + eps)
+
+
 def gpg(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     """Advantage of GPG (arXiv 2504.02546): ``A_i = alpha (r_i - mean(r))``, ``[G, n]``.
 

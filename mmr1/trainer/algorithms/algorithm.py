@@ -28,6 +28,9 @@ class AdvantageInputs:
             valid; None unless ``Algorithm.greedy_baseline``.
         step_rewards, step_ends: ``[B, R]``, the reward at the last token of each step and where
             those tokens are; None without ``algorithm.step_rewards``.
+        components: ``[F, G, n]``, the unweighted values of the F reward functions with a weight, 0
+            where there is no valid reward; None unless the loop knows their weights.
+        weights: ``[F]``, their weights; None likewise.
         values: ``[B, R]``, the critic's value of the state before each token; None without a
             critic.
     """
@@ -41,6 +44,8 @@ class AdvantageInputs:
     step_rewards: torch.Tensor | None = None
     step_ends: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    components: torch.Tensor | None = None
+    weights: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class LossInputs:
         full_kl: KL to the reference over the whole vocabulary, differentiable; None unless
             ``kl_estimator: full``.
         chosen: Bool, the tokens that ``Algorithm.choose`` named; None without it.
+        rollout_logprobs: Under the engine that sampled; the update always has them.
     """
 
     logprobs: torch.Tensor
@@ -70,6 +76,7 @@ class LossInputs:
     entropy_coef: float = 0.0
     full_kl: torch.Tensor | None = None
     chosen: torch.Tensor | None = None
+    rollout_logprobs: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

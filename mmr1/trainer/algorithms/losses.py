@@ -97,6 +97,23 @@ def importance_weights(
     return _bounded(log_ratio.sum(-1, keepdim=True)).exp().expand(log_ratio.shape)
 
 
+def off_policy_sequences(
+    logprobs: torch.Tensor,
+    rollout_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    mask: torch.Tensor,
+    threshold: float,
+) -> torch.Tensor:
+    """DeepSeek-V3.2's off-policy sequence mask (arXiv 2512.02556): ``[B, R]`` bool, True is masked.
+
+    Tokens of negative advantage in a completion whose mean ``log q - log p`` is above the
+    ``threshold``, q the engine that sampled.
+    """
+    gap = torch.where(mask, rollout_logprobs - logprobs, 0.0).detach().sum(-1, keepdim=True)
+    is_far = gap / mask.sum(-1, keepdim=True).clamp(min=1) > threshold
+    return (advantages < 0) & is_far
+
+
 def cispo(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,

@@ -32,6 +32,8 @@ def group_advantage(own: str, config: AlgorithmConfig) -> Callable[[AdvantageInp
     name = config.adv_estimator or own
     if name == "optimal_baseline":
         return _optimal_baseline
+    if name == "gdpo":
+        return _gdpo
     return per_completion(
         {
             "grpo": advantages.grpo,
@@ -47,6 +49,12 @@ def _optimal_baseline(x: AdvantageInputs) -> torch.Tensor:
     lengths = x.mask.sum(-1).view(x.rewards.shape)
     of_completion = advantages.optimal_baseline(penalised(x), x.valid, lengths)
     return of_completion.flatten()[:, None] * x.mask
+
+
+def _gdpo(x: AdvantageInputs) -> torch.Tensor:
+    assert x.components is not None, "the loop knows the weights"
+    assert x.weights is not None
+    return advantages.gdpo(x.components, x.weights, x.valid).flatten()[:, None] * x.mask
 
 
 def penalised(x: AdvantageInputs) -> torch.Tensor:
@@ -67,11 +75,39 @@ def composed_algorithm(
     """
     return Algorithm(
         advantages=of_tokens,
-        token_loss=token_loss,
+        token_loss=partial(_without_off_policy, token_loss=token_loss, config=config),
         loss_agg_mode=config.loss_agg_mode,
         needs_signal=needs_signal(config),
         penalties=partial(penalties, config=config),
-        metrics=lambda x: {**ratio_metrics(x, config), **kl_metrics(x, config), **metrics(x)},
+        metrics=lambda x: {
+            **ratio_metrics(x, config),
+            **kl_metrics(x, config),
+            **off_policy_metrics(x, config),
+            **metrics(x),
+        },
+    )
+
+
+def _without_off_policy(
+    x: LossInputs, token_loss: Callable[[LossInputs], torch.Tensor], config: AlgorithmConfig
+) -> torch.Tensor:
+    """The policy loss, 0 where ``off_policy_mask_threshold`` masks it."""
+    if config.off_policy_mask_threshold is None:
+        return token_loss(x)
+    return token_loss(x).masked_fill(_off_policy(x, config.off_policy_mask_threshold), 0.0)
+
+
+def off_policy_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
+    """``off_policy_masked``: 1 at the tokens that ``off_policy_mask_threshold`` masks, else 0."""
+    if config.off_policy_mask_threshold is None:
+        return {}
+    return {"off_policy_masked": _off_policy(x, config.off_policy_mask_threshold).float()}
+
+
+def _off_policy(x: LossInputs, threshold: float) -> torch.Tensor:
+    assert x.rollout_logprobs is not None, "the update has them"
+    return losses.off_policy_sequences(
+        x.logprobs, x.rollout_logprobs, x.advantages, x.mask, threshold
     )
 
 

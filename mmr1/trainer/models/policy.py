@@ -308,6 +308,7 @@ def _loss_inputs(selected: Experience, scores: TokenScores) -> LossInputs:
         entropy=scores.entropy,
         full_kl=scores.kl,
         chosen=selected.chosen,
+        rollout_logprobs=selected.rollout_logprobs,
         mask=selected.completion_mask,
         ref_logprobs=selected.ref_logprobs,
         kl_coef=selected.kl_coef,

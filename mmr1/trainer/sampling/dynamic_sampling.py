@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -39,6 +39,7 @@ def sample_groups(
     count: int,
     config: AlgorithmConfig,
     step_supervision: bool = False,
+    functions: Sequence[str] = (),
 ) -> SampledGroups:
     """``count`` groups; with ``algorithm.dynamic_sampling`` each of them has a signal.
 
@@ -53,7 +54,7 @@ def sample_groups(
     if not config.dynamic_sampling:
         all_groups = sample_batch(count, 0)
         return SampledGroups(all_groups, all_groups, {})
-    has_signal = group_filter(config, step_supervision)
+    has_signal = group_filter(config, step_supervision, functions)
     groups: list[ScoredGroup] = []
     all_groups = []
     batches = 0
@@ -76,17 +77,19 @@ def sample_groups(
 
 
 def group_filter(
-    config: AlgorithmConfig, step_supervision: bool = False
+    config: AlgorithmConfig, step_supervision: bool = False, functions: Sequence[str] = ()
 ) -> Callable[[ScoredGroup], bool]:
     """Is a group one to learn from?
 
     With ``algorithm.filter_key`` it is if the mean of that reward function lies between
     ``filter_low`` and ``filter_high``, neither included; with 0, 1 and a function that is 1 for
-    right answers that is DAPO's equation 11. Otherwise it is if its rewards differ, or with
-    ``step_supervision`` those of its steps.
+    right answers that is DAPO's equation 11. Otherwise it is if its rewards differ; with
+    ``step_supervision`` those of its steps, with GDPO those of one of the reward ``functions``.
     """
     if config.filter_key is not None:
         return lambda scored: _is_between(scored, config)
+    if config.adv_estimator == "gdpo":
+        return lambda scored: components_differ(scored, functions)
     return steps_differ if step_supervision else rewards_differ
 
 
@@ -102,6 +105,12 @@ def _is_between(scored: ScoredGroup, config: AlgorithmConfig) -> bool:
 def rewards_differ(scored: ScoredGroup) -> bool:
     """Do the valid rewards of the group differ?"""
     return len({r.value for r in scored.rewards if r.valid}) > 1
+
+
+def components_differ(scored: ScoredGroup, functions: Iterable[str]) -> bool:
+    """Do the values of one of these reward functions differ within the group?"""
+    rows = [r.components for r in scored.rewards if r.valid]
+    return any(len({row[name] for row in rows}) > 1 for name in functions)
 
 
 def steps_differ(scored: ScoredGroup) -> bool:

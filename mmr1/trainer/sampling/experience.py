@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -55,6 +56,7 @@ def build_experience(
     coefficients: Coefficients | None = None,
     max_tokens: int | None = None,
     critic: SupportsValues | None = None,
+    reward_weights: Mapping[str, float] = MappingProxyType({}),
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
@@ -66,6 +68,7 @@ def build_experience(
         coefficients: Their current values; by default those of the configuration.
         max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
         critic: Its values are computed once here; the critic's updates are clipped around them.
+        reward_weights: Of the reward functions, by name; advantages of each function need them.
 
     Raises:
         ValueError: The groups are not of one size.
@@ -102,7 +105,7 @@ def build_experience(
         assert ref_logprobs is not None
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
-    inputs = _advantage_inputs(scored, counted, kl_penalty)
+    inputs = _advantage_inputs(scored, counted, kl_penalty, reward_weights)
     if config.reward_clip_range is not None:
         low, high = config.reward_clip_range
         greedy = None if inputs.greedy is None else inputs.greedy.clamp(low, high)
@@ -201,15 +204,36 @@ def _check_sizes(scored: Sequence[ScoredGroup]) -> None:
 
 
 def _advantage_inputs(
-    scored: Sequence[ScoredGroup], mask: torch.Tensor, kl_penalty: torch.Tensor
+    scored: Sequence[ScoredGroup],
+    mask: torch.Tensor,
+    kl_penalty: torch.Tensor,
+    reward_weights: Mapping[str, float],
 ) -> AdvantageInputs:
     rewards, valid = reward_matrix([s.rewards for s in scored])
     baselines = [[s.greedy] for s in scored if s.greedy is not None]
     greedy, greedy_valid = reward_matrix(baselines) if baselines else (None, None)
     step_rewards, step_ends = _step_rewards(scored, mask.shape)
     return AdvantageInputs(
-        rewards, valid, mask, kl_penalty, greedy, greedy_valid, step_rewards, step_ends
+        rewards,
+        valid,
+        mask,
+        kl_penalty,
+        greedy,
+        greedy_valid,
+        step_rewards,
+        step_ends,
+        components=component_matrix([s.rewards for s in scored], list(reward_weights)),
+        weights=torch.tensor(list(reward_weights.values())),
     )
+
+
+def component_matrix(rows: Sequence[Sequence[Reward]], names: Sequence[str]) -> torch.Tensor:
+    """``[F, G, n]``: the unweighted values of these reward functions; 0 without a valid reward."""
+    values = [
+        [[(r.components[name] if r.valid else None) or 0.0 for r in row] for row in rows]
+        for name in names
+    ]
+    return torch.tensor(values, dtype=torch.float32)
 
 
 def _step_rewards(

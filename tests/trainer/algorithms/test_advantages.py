@@ -65,6 +65,44 @@ def test_pass_at_k_by_hand():
     torch.testing.assert_close(actual, rows([0, lead, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]))
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10_000))
+def test_gdpo_against_trls_plain_reading(seed):
+    """Nan mean and deviation of each function in the group, weights, then over the batch."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(0, 3, (2, 3, 4), generator=generator).double()
+    valid = torch.rand(3, 4, generator=generator) > 0.2
+    weights = [0.5, 2.0]
+    total: dict[tuple[int, int], float] = {}
+    for g in range(3):
+        kept = [i for i in range(4) if valid[g, i]]
+        for i in kept:
+            total[g, i] = 0.0
+        for k, weight in enumerate(weights):
+            rewards = [float(values[k, g, i]) for i in kept]
+            deviation = statistics.stdev(rewards) if len(kept) > 1 else 0.0
+            for i, reward in zip(kept, rewards, strict=True):
+                away = reward - statistics.fmean(rewards)
+                total[g, i] += weight * away / (deviation + 1e-6)
+    mean = statistics.fmean(total.values()) if total else 0.0
+    spread = statistics.stdev(total.values()) if len(total) > 1 else 0.0
+    actual = advantages.gdpo(values, torch.tensor(weights), valid)
+    for g in range(3):
+        for i in range(4):
+            expected = (total[g, i] - mean) / (spread + 1e-6) if (g, i) in total else 0.0
+            assert float(actual[g, i]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_gdpo_tells_apart_what_the_sum_does_not():
+    """Rewards (1, 0) and (0, 1): equal sums, so GRPO learns nothing; GDPO by weight."""
+    values, valid = rows([1, 0], [0, 1])[:, None], torch.ones(1, 2, dtype=torch.bool)
+    assert not advantages.grpo(values.sum(0), valid).any()
+    actual = advantages.gdpo(values, torch.tensor([2.0, 1.0]), valid)
+    assert actual[0, 0] == -actual[0, 1] > 0
+    same = values[:, :, :1].expand(2, 1, 2)
+    assert not advantages.gdpo(same, torch.tensor([2.0, 1.0]), valid).any()
+
+
 def test_the_optimal_baseline_by_hand():
     """OPO: ``b = sum of l r / sum of l``; equal lengths give the mean."""
     rewards = rows([1, 0, 1], [1, 1, 1], [1, 0, 9])

@@ -234,6 +234,32 @@ def test_groups_can_be_filtered_by_accuracy_alone():
         kept(filter_key="right", filter_low=0.8)
 
 
+def test_each_reward_function_can_be_normalised_by_itself():
+    """GDPO: the two agree in the sum; the format weighs half, accuracy 1, the rest is logged."""
+    groups = [judged((1, 0), (0, 1)), judged((0, 0), (0, 0))]
+    config = AlgorithmConfig(
+        name="dapo", adv_estimator="gdpo", dynamic_sampling=True, max_num_gen_batches=1
+    )
+    weights = {"right": 1.0, "overlong": 0.5}
+    batch = build_experience(
+        groups, build_algorithm(config), config, Fixed(-1.0), reward_weights=weights
+    )
+    # In the group +-0.5 / sqrt(0.5); the batch is +-a, 0, 0 of deviation a sqrt(2 / 3).
+    expected = (3 / 2) ** 0.5
+    assert batch.advantages[:, 0].tolist() == pytest.approx([expected, -expected, 0, 0], abs=1e-4)
+
+    def kept(functions: list[str]) -> list[int]:
+        sampled = sample_groups(lambda count, batch: groups, 2, config, functions=functions)
+        return [groups.index(group) for group in sampled.groups]
+
+    assert kept(["right", "overlong"]) == [0]  # a signal that the sum does not show
+    with pytest.raises(NoSignalError):
+        kept([])
+    for keys in ({"kl_coef": 0.1, "use_kl_loss": False}, {"reward_clip_range": (0, 1)}):
+        with pytest.raises(ValueError, match=r"gdpo normalises .* leave one of them out"):
+            AlgorithmConfig(adv_estimator="gdpo", **keys)
+
+
 def test_rewards_are_clipped_before_the_advantages():
     config = AlgorithmConfig(name="dr_grpo", reward_clip_range=(0.0, 1.0))
     batch = experience_of([scored([1, 1], [5.0, -3.0]), scored([1, 1], [2.0, 7.0])], config)

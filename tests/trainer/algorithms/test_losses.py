@@ -307,6 +307,25 @@ def test_a_completion_that_is_one_action_keeps_an_average_that_is_set():
     assert AlgorithmConfig(name="dr_grpo", **level).loss_agg_mode == "seq-mean-token-sum-norm"
 
 
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10_000), st.sampled_from(["grpo", "gspo", "cispo", "sapo", "rloo"]))
+def test_far_completions_of_negative_advantage_are_masked(seed, name):
+    """DeepSeek-V3.2: M = 0 where A < 0 and the mean of log q - log p is above the threshold."""
+    new, old, a, mask = batch(seed)
+    rollout = old + torch.linspace(-0.4, 0.6, 20, dtype=torch.float64).view(4, 5)
+    inputs = LossInputs(new, old, a, torch.zeros_like(new), mask, rollout_logprobs=rollout)
+    masked = build_algorithm(AlgorithmConfig(name=name, off_policy_mask_threshold=0.1))
+    plain = build_algorithm(AlgorithmConfig(name=name)).token_loss(inputs)
+    actual = masked.token_loss(inputs)
+    told = masked.metrics(inputs)["off_policy_masked"]
+    for i, length in enumerate(mask.sum(1).tolist()):
+        gap = sum(float(rollout[i, t] - new[i, t]) for t in range(length)) / length
+        is_masked = float(a[i, 0]) < 0 and gap > 0.1
+        expected = torch.zeros(length).double() if is_masked else plain[i, :length]
+        torch.testing.assert_close(actual[i, :length], expected)
+        assert told[i, :length].tolist() == [float(is_masked)] * length
+
+
 def test_dr_grpos_denominator_does_not_shrink_with_masked_completions():
     """TRL's dr_grpo: ``sum / (B * max_completion_length)``, a quarter of four rows masked."""
     mask = torch.tensor([[True, True], [True, False], [True, True], [False, False]])
