@@ -347,7 +347,7 @@ class Experience:
         after_picture: ``[B, R]`` bool, tokens after the first picture that an environment showed;
             None where it showed none.
         demonstrations: Demonstrations for the PTX term; empty without one.
-        kl_coef, entropy_coef, ptx_coef: Coefficients of these terms in this step.
+        kl_coef, ppo_kl_coef, entropy_coef, ptx_coef: Coefficients of these terms in this step.
     """
 
     groups: tuple[ScoredGroup, ...]
@@ -367,6 +367,7 @@ class Experience:
     after_picture: torch.Tensor | None = None
     demonstrations: tuple[RolloutGroup, ...] = ()
     kl_coef: float = 0.0
+    ppo_kl_coef: float = 0.0
     entropy_coef: float = 0.0
     ptx_coef: float = 0.0
 

@@ -45,6 +45,11 @@ class CriticConfig(Section):
         description="Prompts per optimizer step of its own; algorithm.ppo_mini_batch_size if not "
         "set",
     )
+    bootstrap_truncated: bool = Field(
+        False,
+        description="A completion that the limit cut off goes on with the critic's value; else its "
+        "return ends with it",
+    )
     warmup_steps: int = Field(
         0, ge=0, description="First steps, in which the critic is updated and the policy is not"
     )
@@ -110,9 +115,16 @@ class AlgorithmConfig(Section):
     baseline_momentum: float = Field(
         0.9, ge=0, lt=1, description="Momentum of the moving average that is the baseline"
     )
-    gamma: float = Field(1.0, gt=0, le=1, description="Discount per token of REINFORCE++'s return")
+    gamma: float = Field(
+        1.0, gt=0, le=1, description="Discount per token, of REINFORCE and REINFORCE++"
+    )
     reward_clip_range: tuple[float, float] | None = Field(
         None, description="Rewards are clipped to [low, high] before the advantages (TRL)"
+    )
+    normalize_rewards: bool = Field(
+        False,
+        description="Rewards less their mean, over their deviation, both of all rewards so far; "
+        "reward_clip_range then clips the result",
     )
     kl_coef: float = Field(0.0, ge=0, description="0 loads no reference policy")
     kl_estimator: Literal["k1", "k2", "k3", "absolute", "k1_forward", "k3_forward", "full"] = Field(
@@ -128,6 +140,11 @@ class AlgorithmConfig(Section):
         "KL(reference || policy), between them the generalized Jensen-Shannon divergence (TRL: "
         "beta of GKD)",
     )
+    kl_level: Literal["token", "sequence"] = Field(
+        "token",
+        description="Whose probabilities the KL term compares: each token's; sequence: the whole "
+        "completion's (the R1 paper)",
+    )
     use_bias_correction_kl: bool = Field(
         False,
         description="Multiply the KL term by the ratio to the policy that sampled (as in TRL)",
@@ -139,6 +156,17 @@ class AlgorithmConfig(Section):
         None, gt=0, description="Adapt kl_coef to this KL per token; fixed if not set"
     )
     kl_adaptation_rate: float = Field(0.1, gt=0, description="How fast kl_coef adapts")
+    ppo_kl_coef: float = Field(
+        0.0,
+        ge=0,
+        description="Coefficient of the KL to the policy before the rollout's first update: PPO's "
+        "penalty",
+    )
+    ppo_kl_target: float | None = Field(
+        None,
+        gt=0,
+        description="Halve or double ppo_kl_coef to reach this KL per token; fixed if not set",
+    )
     ref_model_path: str | None = Field(
         None,
         description="A reference of its own, such as a teacher: a model, or the address of a vLLM "
@@ -260,6 +288,7 @@ class AlgorithmConfig(Section):
     def _make_sense(self) -> AlgorithmConfig:
         for key, needed in (
             ("kl_target", "kl_coef"),
+            ("ppo_kl_target", "ppo_kl_coef"),
             ("use_bias_correction_kl", "kl_coef"),
             ("ref_model_path", "kl_coef"),
             ("ref_model_sync_steps", "kl_coef"),
@@ -305,10 +334,27 @@ class AlgorithmConfig(Section):
                 "ptx_loss=distillation measures the divergence from the reference on data.ptx; set "
                 "ptx_coef and kl_coef above 0 and kl_estimator=full, or leave ptx_loss out"
             )
+        if self.ppo_kl_coef and not self.has_several_updates:
+            raise ValueError(
+                "ppo_kl_coef holds the policy near the one that sampled, from which the first "
+                "update does not differ; set ppo_mini_batch_size, or ppo_epochs above 1"
+            )
+        if self.kl_level == "sequence" and not (
+            self.kl_coef > 0
+            and self.use_kl_loss
+            and self.kl_estimator != "full"
+            and self.loss_agg_mode == "seq-mean-token-mean"
+        ):
+            raise ValueError(
+                "kl_level=sequence is a KL term of each completion; it needs kl_coef above 0, "
+                "use_kl_loss=true, an estimator of sampled tokens such as k3, and "
+                "loss_agg_mode=seq-mean-token-mean, which counts each completion once"
+            )
         if self.adv_estimator == "gdpo":
             for key, is_set in (
                 ("use_kl_loss=false", self.kl_coef > 0 and not self.use_kl_loss),
                 ("reward_clip_range", self.reward_clip_range is not None),
+                ("normalize_rewards", self.normalize_rewards),
             ):
                 if is_set:
                     raise ValueError(

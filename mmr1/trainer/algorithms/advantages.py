@@ -186,25 +186,29 @@ def gae(
     mask: torch.Tensor,
     gamma: float,
     lam: float,
+    final_values: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Generalised advantage estimation (arXiv 1506.02438, equation 16): ``[B, R]``.
 
     ``delta_t = r_t + gamma V_{t+1} - V_t``, ``A_t = delta_t + gamma lam A_{t+1}``, with value 0
-    after the last token. ``lam = 0`` is the one-step TD error, ``lam = 1`` the discounted return
+    after the last token, or ``final_values``: a completion that the limit cut off has not ended
+    (arXiv 1712.00378). ``lam = 0`` is the one-step TD error, ``lam = 1`` the discounted return
     less the value. The returns that the critic learns are ``A + V``.
 
     Args:
         token_rewards, values: ``[B, R]``; ``values[:, t]`` is of the state before token t.
         mask: ``[B, R]``, True at the first tokens of each row.
+        final_values: ``[B]``, of the state after the last token.
     """
     values = torch.where(mask, values, 0.0)
     advantages = torch.zeros_like(values)
     following = torch.zeros_like(values[:, 0])
-    next_value = torch.zeros_like(following)
+    next_value = torch.zeros_like(following) if final_values is None else final_values
     for t in reversed(range(values.shape[1])):
         delta = token_rewards[:, t] + gamma * next_value - values[:, t]
         following = torch.where(mask[:, t], delta + gamma * lam * following, 0.0)
-        advantages[:, t], next_value = following, values[:, t]
+        advantages[:, t] = following
+        next_value = torch.where(mask[:, t], values[:, t], next_value)
     return advantages
 
 

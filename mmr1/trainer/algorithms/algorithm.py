@@ -33,6 +33,8 @@ class AdvantageInputs:
         weights: ``[F]``, their weights; None likewise.
         values: ``[B, R]``, the critic's value of the state before each token; None without a
             critic.
+        final_values: ``[B]``, the critic's value of the state after a truncated completion, 0 after
+            any other; None without ``critic.bootstrap_truncated``.
     """
 
     rewards: torch.Tensor
@@ -44,6 +46,7 @@ class AdvantageInputs:
     step_rewards: torch.Tensor | None = None
     step_ends: torch.Tensor | None = None
     values: torch.Tensor | None = None
+    final_values: torch.Tensor | None = None
     components: torch.Tensor | None = None
     weights: torch.Tensor | None = None
 
@@ -60,6 +63,7 @@ class LossInputs:
         mask: Bool, the tokens that count.
         ref_logprobs: Under the reference policy, or None when KL is off.
         kl_coef, entropy_coef: Coefficients of the KL term and the entropy bonus in this step.
+        ppo_kl_coef: Coefficient of the KL to the policy before the rollout's first update.
         full_kl: KL to the reference over the whole vocabulary, differentiable; None unless
             ``kl_estimator: full``.
         chosen: Bool, the tokens that ``Algorithm.choose`` named; None without it.
@@ -77,6 +81,7 @@ class LossInputs:
     full_kl: torch.Tensor | None = None
     chosen: torch.Tensor | None = None
     rollout_logprobs: torch.Tensor | None = None
+    ppo_kl_coef: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

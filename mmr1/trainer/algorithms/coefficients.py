@@ -1,4 +1,4 @@
-"""The coefficients of the KL term and the entropy bonus: fixed, or adapted from step to step."""
+"""The coefficients of the KL terms and the entropy bonus: fixed, or adapted from step to step."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ from mmr1.types import StepStats
 
 
 class Coefficients:
-    """Both coefficients. The loop's process holds them and passes them to each update."""
+    """The coefficients. The loop's process holds them and passes them to each update."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
         self._config = config
         self.kl = config.kl_coef
+        self.ppo_kl = config.ppo_kl_coef
         self.entropy = config.entropy_coef
 
     def adapt(self, stats: StepStats) -> None:
         """Adapt each coefficient that has a target to the step's measured KL or entropy.
 
         Adds to ``stats`` the coefficients that the step used. A step that did not update the
-        policy has neither measurement and changes nothing.
+        policy has no measurement and changes nothing.
         """
         config = self._config
         stats |= {"kl_coef": self.kl, "entropy_coef": self.entropy}
+        if config.ppo_kl_coef:
+            stats["ppo_kl_coef"] = self.ppo_kl
+        if config.ppo_kl_target is not None and "ppo_kl_last" in stats:
+            self.ppo_kl = kl.ppo_adapted_coefficient(
+                self.ppo_kl, stats["ppo_kl_last"], config.ppo_kl_target
+            )
         if config.kl_target is not None and "kl" in stats:
             self.kl = kl.adapted_coefficient(
                 self.kl, stats["kl"], config.kl_target, config.kl_adaptation_rate
@@ -36,7 +43,8 @@ class Coefficients:
             )
 
     def state_dict(self) -> dict[str, float]:
-        return {"kl": self.kl, "entropy": self.entropy}
+        return {"kl": self.kl, "entropy": self.entropy, "ppo_kl": self.ppo_kl}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         self.kl, self.entropy = state["kl"], state["entropy"]
+        self.ppo_kl = state["ppo_kl"]

@@ -122,6 +122,19 @@ def mixture(log_p: torch.Tensor, log_q: torch.Tensor, beta: float) -> torch.Tens
     return torch.logaddexp(log_q + math.log(beta), log_p + math.log1p(-beta))
 
 
+def ppo_adapted_coefficient(coefficient: float, kl: float, target: float) -> float:
+    """PPO's beta for the next step (arXiv 1707.06347, section 4): halved or doubled.
+
+    Halved where the KL is below ``target / 1.5``, doubled where it is above ``1.5 target``.
+
+    >>> [ppo_adapted_coefficient(1.0, kl, target=0.3) for kl in (0.1, 0.3, 0.5)]
+    [0.5, 1.0, 2.0]
+    """
+    if kl < target / 1.5:
+        return coefficient / 2
+    return coefficient * 2 if kl > target * 1.5 else coefficient
+
+
 def adapted_coefficient(coefficient: float, kl: float, target: float, rate: float) -> float:
     """The KL coefficient for the next step (arXiv 1909.08593, section 2.2).
 

@@ -97,6 +97,17 @@ def importance_weights(
     return _bounded(log_ratio.sum(-1, keepdim=True)).exp().expand(log_ratio.shape)
 
 
+def per_decision_returns(returns: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Returns whose rewards are weighted by the ratios up to them: ``[B, R]``.
+
+    ``sum over s >= t of w_s r_s`` where ``returns`` is the sum of r_s, and ``w_s`` the product of
+    ratios up to s: a reward depends on the tokens before it and not on those after (Precup et al.
+    2000, per-decision importance sampling).
+    """
+    following = torch.cat([returns[:, 1:], torch.zeros_like(returns[:, :1])], dim=-1)
+    return (weights * (returns - following)).flip(-1).cumsum(-1).flip(-1)
+
+
 def off_policy_sequences(
     logprobs: torch.Tensor,
     rollout_logprobs: torch.Tensor,

@@ -10,7 +10,7 @@ import torch
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import advantages, losses
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm, LossInputs
-from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded
+from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded, k3
 
 
 def per_completion(
@@ -25,6 +25,18 @@ def per_completion(
         return advantage(penalised(x), x.valid).flatten()[:, None] * x.mask
 
     return of_tokens
+
+
+def discounted(
+    of_tokens: Callable[[AdvantageInputs], torch.Tensor], gamma: float
+) -> Callable[[AdvantageInputs], torch.Tensor]:
+    """Each token's advantage times ``gamma`` for every token of the completion after it."""
+
+    def with_discount(x: AdvantageInputs) -> torch.Tensor:
+        to_come = x.mask.sum(-1, keepdim=True) - 1 - torch.arange(x.mask.shape[1])
+        return of_tokens(x) * gamma ** to_come.clamp(min=0)
+
+    return with_discount if gamma < 1 else of_tokens
 
 
 def group_advantage(own: str, config: AlgorithmConfig) -> Callable[[AdvantageInputs], torch.Tensor]:
@@ -146,17 +158,32 @@ def ratio_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Ten
     """Of the policy to that before the rollout's first update; ``[B, R]`` each.
 
     ``ppo_kl`` is ``old - log p`` of each token. ``ratio_bounded`` is 1 where the logarithm of the
-    ratio reached its bound, else 0.
+    ratio reached its bound, else 0. With ``ppo_kl_coef``, ``ppo_kl_last`` is the KL that the loss
+    has, before the rollout's last update.
     """
-    at_bound = losses.ratio_bounded(*ratio_logprobs(x, config))
-    return {"ppo_kl": x.old_logprobs - x.logprobs, "ratio_bounded": at_bound.float()}
+    at_bound = losses.ratio_bounded(*ratio_logprobs(x, config)).float()
+    of_ratio = {"ppo_kl": x.old_logprobs - x.logprobs, "ratio_bounded": at_bound}
+    if config.ppo_kl_coef == 0:
+        return of_ratio
+    return {**of_ratio, "ppo_kl_last": k3(x.old_logprobs, x.logprobs)}
 
 
 def kl_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
     """``kl_bounded``: 1 at the tokens whose KL estimate reached its bound, else 0; ``[B, R]``."""
     if x.ref_logprobs is None:
         return {}
-    return {"kl_bounded": bounded(x.logprobs, x.ref_logprobs, config.kl_estimator).float()}
+    return {"kl_bounded": bounded(*_kl_logprobs(x, config), config.kl_estimator).float()}
+
+
+def _kl_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """The policy's and the reference's, of each token or of the whole completion: ``[B, R]``."""
+    assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
+    if config.kl_level == "token":
+        return x.logprobs, x.ref_logprobs
+    return (
+        losses.response_logprobs(x.logprobs, x.mask),
+        losses.response_logprobs(x.ref_logprobs, x.mask),
+    )
 
 
 def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -187,10 +214,12 @@ def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
 
 
 def penalties(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
-    """The KL term where it is in the loss, less the entropy bonus: ``[B, R]``."""
+    """The KL terms that are in the loss, less the entropy bonus: ``[B, R]``."""
     loss = torch.zeros_like(x.logprobs)
     if config.kl_coef > 0 and config.use_kl_loss:
         loss = loss + x.kl_coef * _kl(x, config)
+    if config.ppo_kl_coef > 0:  # of the tokens that the old policy drew
+        loss = loss + x.ppo_kl_coef * k3(x.old_logprobs, x.logprobs)
     if config.entropy_coef > 0:
         loss = loss - x.entropy_coef * x.entropy
     return loss
@@ -200,8 +229,7 @@ def _kl(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
     if config.kl_estimator == "full":
         assert x.full_kl is not None, "the update measures it"
         return x.full_kl
-    assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
-    estimate = ESTIMATORS[config.kl_estimator](x.logprobs, x.ref_logprobs)
+    estimate = ESTIMATORS[config.kl_estimator](*_kl_logprobs(x, config))
     if config.use_bias_correction_kl:
         estimate = estimate * losses.ratio(*ratio_logprobs(x, config))
     return estimate
@@ -209,4 +237,5 @@ def _kl(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
 
 def needs_signal(config: AlgorithmConfig) -> bool:
     """Does only the advantage give a gradient? False with a KL term or an entropy bonus."""
-    return config.entropy_coef == 0 and (config.kl_coef == 0 or not config.use_kl_loss)
+    kl_in_loss = config.kl_coef > 0 and config.use_kl_loss
+    return not (kl_in_loss or config.entropy_coef or config.ppo_kl_coef)

@@ -18,7 +18,11 @@ from mmr1.trainer.models.device_sums import DeviceSums
 from mmr1.trainer.models.loading import build_packed_model, feature_cache
 from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
-from mmr1.trainer.models.scalar_model import PackedScalarModel, load_scalar_model
+from mmr1.trainer.models.scalar_model import (
+    PackedScalarModel,
+    load_scalar_model,
+    rewards_of,
+)
 from mmr1.trainer.models.state import (
     TRAINING,
     WriteCheckpoint,
@@ -36,6 +40,10 @@ class Critic(Protocol):
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient: the value of the state before each token."""
+        ...
+
+    def final_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B]`` float32 without gradient: the value of the state after the last token."""
         ...
 
     def update(self, experience: Experience) -> StepStats:
@@ -74,6 +82,9 @@ class LocalCritic:
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._scalar_model.group_values(groups)
+
+    def final_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return rewards_of(replace(self._scalar_model, read="at"), groups)
 
     def update(self, experience: Experience) -> StepStats:
         """So many passes over the batch, an optimizer step for each of its mini-batches.

@@ -258,14 +258,14 @@ def _learning(experience: Experience, index: int) -> torch.Tensor:
 
 def averaged(steps: Sequence[StepStats]) -> StepStats:
     """What the optimizer steps of a rollout logged: means, the largest where a name ends in
-    ``_max``, and the last learning rate.
+    ``_max``, the last where it ends in ``_last``, and the last learning rate.
 
     >>> averaged([{"loss": 1.0, "x_max": 3.0, "lr": 2.0}, {"loss": 2.0, "x_max": 1.0, "lr": 1.0}])
     {'loss': 1.5, 'x_max': 3.0, 'lr': 1.0}
     """
 
     def merged(name: str, values: list[float]) -> float:
-        if name == "lr":
+        if name == "lr" or name.endswith("_last"):
             return values[-1]
         return max(values) if name.endswith("_max") else fmean(values)
 
@@ -312,5 +312,6 @@ def _loss_inputs(selected: Experience, scores: TokenScores) -> LossInputs:
         mask=selected.completion_mask,
         ref_logprobs=selected.ref_logprobs,
         kl_coef=selected.kl_coef,
+        ppo_kl_coef=selected.ppo_kl_coef,
         entropy_coef=selected.entropy_coef,
     )

@@ -16,6 +16,7 @@ from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.algorithms.kl import ESTIMATORS
 from mmr1.trainer.algorithms.losses import LossAggMode, token_weights
+from mmr1.trainer.algorithms.reward_scaling import scaled_rewards
 from mmr1.trainer.algorithms.token_choice import high_entropy
 from mmr1.trainer.forward.sequences import TokenScores, completion_mask
 from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
@@ -44,6 +45,10 @@ class SupportsValues(Protocol):
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` float32 without gradient, sequences in group order."""
+        ...
+
+    def final_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B]``: of the state after the last token."""
         ...
 
 
@@ -105,15 +110,16 @@ def build_experience(
         assert ref_logprobs is not None
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
-    inputs = _advantage_inputs(scored, counted, kl_penalty, reward_weights)
-    if config.reward_clip_range is not None:
-        low, high = config.reward_clip_range
-        greedy = None if inputs.greedy is None else inputs.greedy.clamp(low, high)
-        inputs = replace(inputs, rewards=inputs.rewards.clamp(low, high), greedy=greedy)
+    inputs = scaled_rewards(
+        _advantage_inputs(scored, counted, kl_penalty, reward_weights), config, algorithm.state
+    )
     steps = mini_batch_of(len(scored), config.ppo_mini_batch_size)
     scopes = steps if config.loss_agg_scope == "mini-batch" else (0,) * len(scored)
     if critic is not None:
         inputs = replace(inputs, values=critic.values(groups) * counted)
+        if config.critic is not None and config.critic.bootstrap_truncated:
+            is_cut = torch.tensor([c.truncated for c in completions])
+            inputs = replace(inputs, final_values=critic.final_values(groups) * is_cut)
     sampled = SampledTokens(completion_mask(groups))
     of_sampled = sampled.of(inputs)
     advantages = sampled.spread(algorithm.advantages(of_sampled)) * mask
@@ -147,6 +153,7 @@ def build_experience(
         learning=_learning(advantages, chosen, scored, steps) if algorithm.needs_signal else None,
         after_picture=after_picture(groups),
         kl_coef=coefficients.kl,
+        ppo_kl_coef=coefficients.ppo_kl,
         entropy_coef=coefficients.entropy,
     )
 

@@ -255,6 +255,23 @@ def test_gae_against_its_definition_as_a_sum(batch, gamma, lam):
 
 
 @settings(deadline=None, max_examples=40)
+@given(token_rows, st.floats(0, 1), st.floats(0, 1), number)
+def test_gae_goes_on_after_a_truncated_completion(batch, gamma, lam, final):
+    """Every other completion is cut off: the state after it has a value."""
+    rewards, mask = ragged([[r for r, _ in row] for row in batch])
+    values, _ = ragged([[v for _, v in row] for row in batch])
+    last = torch.tensor([final if i % 2 else 0.0 for i in range(len(batch))]).double()
+    actual = advantages.gae(rewards, values, mask, gamma, lam, last)
+    for i, (row, line) in enumerate(zip(batch, actual.tolist(), strict=True)):
+        v = [value for _, value in row] + [float(last[i])]
+        deltas = [r + gamma * v[t + 1] - v[t] for t, (r, _) in enumerate(row)]
+        plain = [
+            sum((gamma * lam) ** k * d for k, d in enumerate(deltas[t:])) for t in range(len(row))
+        ]
+        assert line == pytest.approx(plain + [0.0] * (len(line) - len(row)), abs=1e-6)
+
+
+@settings(deadline=None, max_examples=40)
 @given(token_rows, st.floats(0, 1))
 def test_the_two_special_cases_of_gae(batch, gamma):
     rewards, mask = ragged([[r for r, _ in row] for row in batch])

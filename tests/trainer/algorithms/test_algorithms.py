@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -269,6 +270,51 @@ def test_rewards_are_clipped_before_the_advantages():
     assert clipped.advantages.flatten().tolist() == [0.0, -0.25]
     with pytest.raises(ValueError, match="the first must be below the second"):
         AlgorithmConfig(reward_clip_range=(1.0, 0.0))
+
+
+def test_rewards_are_normalised_by_all_so_far():
+    """Then clipped; what is logged stays. The first batch has its own moments only."""
+    rows = [[[5.0, -3.0], [2.0, None]], [[7.0, 7.0], [1.0, 30.0]], [[4.0, 4.0], [4.0, 4.0]]]
+    config = AlgorithmConfig(
+        name="reinforce", baseline_momentum=0, normalize_rewards=True, reward_clip_range=(-1, 1.5)
+    )
+    algorithm = build_algorithm(config)
+    seen: list[float] = []
+    before = None
+    for step in rows:
+        if len(seen) == 7:  # as after a resume
+            state = algorithm.state_dict()
+            algorithm = build_algorithm(config)
+            algorithm.load_state_dict(state)
+        groups = [scored([1, 1], row) for row in step]
+        batch = build_experience(groups, algorithm, config, Fixed(0))
+        valid = [reward for row in step for reward in row if reward is not None]
+        seen += valid
+        mean, deviation = statistics.fmean(seen), statistics.stdev(seen)
+        scaled = [min(max((r - mean) / deviation, -1), 1.5) for r in valid]
+        own = statistics.fmean(scaled)
+        expected = [r - (own if before is None else before) for r in scaled]
+        assert batch.advantages[batch.completion_mask].tolist() == pytest.approx(expected, abs=1e-4)
+        before = own  # momentum 0: the baseline is the mean of the batch before
+        assert batch.groups[0].rewards[0].value == step[0][0]
+
+
+def test_the_greedy_reward_is_normalised_with_the_others():
+    config = AlgorithmConfig(name="remax", normalize_rewards=True)
+    batch = experience_of([scored([1, 1], [2.0, 0.0])], config)  # the greedy one has 0.5
+    deviation = statistics.stdev([2.0, 0.0])
+    assert batch.advantages.flatten().tolist() == pytest.approx(
+        [1.5 / deviation, -0.5 / deviation], abs=1e-5
+    )
+
+
+def test_reinforce_discounts_by_the_tokens_to_come():
+    """``gamma ** (tokens after) (r - b)``, the baseline the mean 0.5."""
+    config = AlgorithmConfig(name="reinforce", gamma=0.5)
+    batch = build_experience(
+        [scored([3, 1], [1.0, 0.0])], build_algorithm(config), config, Fixed(0)
+    )
+    assert batch.advantages.tolist() == [[0.125, 0.25, 0.5], [-0.5, 0.0, 0.0]]
 
 
 def test_groups_of_different_sizes_are_named():

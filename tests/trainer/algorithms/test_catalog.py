@@ -164,7 +164,7 @@ def test_the_keys_that_only_others_read_are_refused(name):
         "clip_ratio_high": 0.12,
         "clip_ratio_dual": 7.0,
         "importance_sampling_level": "sequence_product",
-        "importance_sampling": "token",
+        "importance_sampling": "per_decision",
         "gamma": 0.5,
         "clip_cov_ratio": 0.1,
         "clip_cov_lb": 0.5,

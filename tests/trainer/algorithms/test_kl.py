@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import entropy, kl
+from mmr1.trainer.algorithms import build_algorithm, entropy, kl, losses
+from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.algorithms.coefficients import Coefficients
 
 
@@ -89,6 +90,93 @@ def test_the_kl_coefficient_follows_the_target():
     for measured, factor in ((0.05, 1.02), (0.011, 1.01), (0.01, 1.0), (0.0, 0.98)):
         actual = kl.adapted_coefficient(0.5, measured, 0.01, 0.1)
         assert actual == pytest.approx(0.5 * factor), measured
+
+
+def test_ppos_coefficient_doubles_and_halves():
+    """PPO, section 4: ``d < target / 1.5``, ``d > 1.5 target``."""
+    config = AlgorithmConfig(ppo_kl_coef=1.0, ppo_kl_target=0.03, ppo_epochs=2)
+    for measured, expected in ((0.019, 0.5), (0.021, 1.0), (0.044, 1.0), (0.046, 2.0)):
+        coefficients = Coefficients(config)
+        stats = {"ppo_kl_last": measured}
+        coefficients.adapt(stats)
+        assert (coefficients.ppo_kl, stats["ppo_kl_coef"]) == (expected, 1.0)
+        resumed = Coefficients(config)
+        resumed.load_state_dict(coefficients.state_dict())
+        assert resumed.ppo_kl == expected
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10_000))
+def test_the_penalty_for_leaving_the_old_policy_has_the_gradient_of_the_kl(seed):
+    """Over all tokens, as likely as the old policy draws them: KL(old || new), and its gradient."""
+    start, old = distributions(seed)
+    config = AlgorithmConfig(ppo_kl_coef=0.5, ppo_epochs=2)
+    algorithm = build_algorithm(config)
+    assert not algorithm.needs_signal
+    logits = start.clone().requires_grad_()
+    new, zeros = logits.log_softmax(-1)[None], torch.zeros(1, 8, dtype=torch.float64)
+    inputs = LossInputs(new, old[None], zeros, zeros, zeros == 0, ppo_kl_coef=0.3)
+    loss = (old.exp() * algorithm.loss(inputs)[0]).sum()
+    exact = 0.3 * kl.full(old, new[0])
+    assert float(loss.detach()) == pytest.approx(float(exact.detach()))
+    actual = torch.autograd.grad(loss, logits, retain_graph=True)[0]
+    torch.testing.assert_close(actual, torch.autograd.grad(exact, logits)[0])
+    logged = algorithm.metrics(inputs)["ppo_kl_last"][0]
+    torch.testing.assert_close(0.3 * logged, algorithm.penalties(inputs)[0])
+
+
+def test_ppos_penalty_can_take_the_place_of_its_clip():
+    """Clipped to within 0 and infinity: ``-rho A + beta KL``, PPO's equation 8."""
+    keys = {"clip_ratio_low": 1.0, "clip_ratio_high": math.inf}
+    config = AlgorithmConfig(name="ppo", ppo_kl_coef=0.5, ppo_epochs=2, **keys)
+    new = torch.tensor([[-9.0, -0.1]], dtype=torch.float64)
+    old = torch.tensor([[-0.5, -4.0]], dtype=torch.float64)
+    advantages = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
+    inputs = LossInputs(new, old, advantages, new * 0, new < 0, ppo_kl_coef=0.5)
+    d = new - old
+    # The second token's estimate is at the bound of 10.
+    expected = -d.exp() * advantages + 0.5 * (d.exp() - d - 1).clamp(max=10)
+    torch.testing.assert_close(build_algorithm(config).loss(inputs), expected)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10_000))
+def test_the_kl_of_whole_completions(seed):
+    """The R1 paper: ``ref(o) / p(o) - log(ref(o) / p(o)) - 1``, the mean over completions."""
+    generator = torch.Generator().manual_seed(seed)
+    shape, lengths = (4, 5), torch.randint(1, 6, (4, 1), generator=generator)
+    mask = torch.arange(5) < lengths
+    new = (-torch.rand(shape, generator=generator, dtype=torch.float64)).requires_grad_()
+    ref = new.detach() + torch.randn(shape, generator=generator, dtype=torch.float64) / 4
+    config = AlgorithmConfig(kl_coef=0.2, kl_level="sequence")
+    zeros = torch.zeros_like(ref)
+    inputs = LossInputs(new, new.detach(), zeros, zeros, mask, ref, kl_coef=0.2)
+    algorithm = build_algorithm(config)
+    weights = losses.token_weights(mask, algorithm.loss_agg_mode).double()
+    actual = (weights * algorithm.penalties(inputs)).sum()
+    total = torch.zeros((), dtype=torch.float64)
+    for row, length in enumerate(lengths[:, 0].tolist()):
+        d = sum(ref[row, t] - new[row, t] for t in range(length))
+        total = total + 0.2 * (torch.exp(d) - d - 1) / 4
+    torch.testing.assert_close(actual, total)
+    gradients = [torch.autograd.grad(x, new, retain_graph=True)[0] for x in (actual, total)]
+    torch.testing.assert_close(*gradients)
+    assert not algorithm.metrics(inputs)["kl_bounded"].any()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"ppo_kl_coef": 0.1}, "set ppo_mini_batch_size, or ppo_epochs above 1"),
+        ({"ppo_kl_target": 0.1}, "ppo_kl_target is set and ppo_kl_coef is 0"),
+        ({"kl_level": "sequence"}, "needs kl_coef above 0"),
+        ({"kl_level": "sequence", "kl_coef": 1, "loss_agg_mode": "token-mean"}, "counts each"),
+        ({"kl_level": "sequence", "kl_coef": 1, "use_kl_loss": False}, "use_kl_loss=true"),
+    ],
+)
+def test_kl_terms_that_make_no_sense(keys, said):
+    with pytest.raises(ValueError, match=said):
+        AlgorithmConfig(**keys)
 
 
 def test_the_entropy_coefficient_follows_the_target():

@@ -234,6 +234,51 @@ def test_the_off_policy_forms_on_a_two_token_world():
     torch.testing.assert_close(actual, -expected)
 
 
+def test_per_decision_importance_of_step_rewards_on_a_two_token_world():
+    """The old policy's samples give the exact gradient of the expected sum of step rewards."""
+    generator = torch.Generator().manual_seed(0)
+    new = torch.randn(3, 2, generator=generator, dtype=torch.float64).requires_grad_()
+    old = torch.randn(3, 2, generator=generator, dtype=torch.float64).log_softmax(-1)
+    first = torch.randn(2, generator=generator, dtype=torch.float64)  # of the first step
+    second = torch.randn(2, 2, generator=generator, dtype=torch.float64)
+    pairs = [(x, y) for x in range(2) for y in range(2)]
+
+    def rows(table: torch.Tensor) -> torch.Tensor:
+        return torch.stack([torch.stack([table[0, x], table[1 + x, y]]) for x, y in pairs])
+
+    logprobs, old_logprobs = rows(new.log_softmax(-1)), rows(old)
+    returns = torch.stack([torch.stack([first[x] + second[x, y], second[x, y]]) for x, y in pairs])
+    exact = (logprobs.sum(1).exp() * returns[:, 0]).sum()
+    expected = torch.autograd.grad(exact, new, retain_graph=True)[0]
+    config = AlgorithmConfig(
+        name="process_grpo", step_rewards="x", importance_sampling="per_decision", ppo_epochs=2
+    )
+    mask = torch.ones(4, 2, dtype=torch.bool)
+    inputs = LossInputs(logprobs, old_logprobs, returns, torch.zeros_like(returns), mask)
+    loss = build_algorithm(config).token_loss(inputs)
+    actual = torch.autograd.grad((old_logprobs.sum(1).exp()[:, None] * loss).sum(), new)[0]
+    torch.testing.assert_close(actual, -expected)
+    # A reward weighs by the ratio up to it, and not by that of the tokens after.
+    weights = torch.tensor([[2.0, 6.0, 3.0]])
+    to_come = torch.tensor([[1.0 + 10 + 100, 110, 100]])
+    weighted = losses.per_decision_returns(to_come, weights)
+    assert weighted.tolist() == [[2.0 + 60 + 300, 360, 300]]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"importance_sampling": "sequence"},
+        {"importance_sampling": "per_decision", "top_entropy_quantile": 0.5},
+        {"normalize_rewards": True},
+        {"reward_clip_range": (0, 1)},
+    ],
+)
+def test_process_supervision_without_meaning(keys):
+    with pytest.raises(ValueError, match=r"set one of them|leave one of them out|Leave them"):
+        AlgorithmConfig(name="process_grpo", step_rewards="x", **keys)
+
+
 def completion(length: int, truncated: bool = False) -> Completion:
     return Completion(np.arange(length), np.zeros(length, np.float32), "", truncated, 0)
 

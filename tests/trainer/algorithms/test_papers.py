@@ -84,6 +84,7 @@ PAPERS: dict[str, dict[str, tuple[Any, str]]] = {
     "remax": POLICY_GRADIENT,
     "reinforce": {
         **POLICY_GRADIENT,
+        "gamma": (1.0, "Williams 1992: no discount"),
         "baseline": ("moving_average", OURS),
         "baseline_momentum": (0.9, OURS),
     },

@@ -124,6 +124,28 @@ def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
     assert not any("lm_head" in name for name in caught)
 
 
+def test_a_truncated_completion_goes_on_with_the_critics_value(parts):
+    """The head on the state at its last token; a completion that ended has 0 after it."""
+    own = critic(parts)
+    first, *others = parts[3]
+    cut = [replace(c, truncated=i == 1) for i, c in enumerate(first.group.completions)]
+    groups = [replace(first, group=replace(first.group, completions=tuple(cut))), *others]
+    with torch.no_grad():
+        at = padded_values(own._scalar_model, parts, "at")
+    ends = [float(row[-1]) for row in at]
+    assert own.final_values([s.group for s in parts[3]]).tolist() == pytest.approx(ends, abs=1e-5)
+    returns = []
+    for bootstrap in (False, True):
+        config, algorithm = ppo(gamma=0.9, lam=1.0, bootstrap_truncated=bootstrap)
+        batch = build_experience(groups, algorithm, config, Fixed(-6.0), critic=own)
+        returns.append(batch.returns)
+    length = len(cut[1].token_ids)
+    more = [0.9 ** (length - t) * ends[1] for t in range(length)]
+    apart = returns[1] - returns[0]
+    assert apart[1, :length].tolist() == pytest.approx(more, abs=1e-5)
+    assert not apart[[0, *range(2, len(apart))]].any()
+
+
 def test_ppos_advantages_by_hand():
     # Two completions of 2 and 1 tokens, rewards 1 and 0, values 0.5 and 0.25 throughout.
     config, algorithm = ppo(gamma=1.0, lam=0.5)

@@ -29,7 +29,7 @@ def build(config: AlgorithmConfig) -> Algorithm:
     def advantages(x: AdvantageInputs) -> torch.Tensor:
         assert x.values is not None, "the loop asks the critic"
         token_rewards = at_end(x.rewards.flatten(), x.mask) - x.kl_penalty * x.mask
-        return gae(token_rewards, x.values, x.mask, gamma, lam)
+        return gae(token_rewards, x.values, x.mask, gamma, lam, x.final_values)
 
     def returns(x: AdvantageInputs) -> torch.Tensor:
         assert x.values is not None

@@ -15,13 +15,25 @@ if TYPE_CHECKING:
     import torch
 
     from mmr1.config import AlgorithmConfig
-    from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm
+    from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm, LossInputs
 
 
 def build(config: AlgorithmConfig) -> Algorithm:
-    from mmr1.trainer.algorithms.terms import clipped_algorithm
+    from mmr1.trainer.algorithms.terms import clipped_algorithm, composed_algorithm
 
-    return replace(clipped_algorithm(_advantages, config), step_supervision=True)
+    if config.importance_sampling == "per_decision":
+        algorithm = composed_algorithm(_advantages, _per_decision, config)
+    else:
+        algorithm = clipped_algorithm(_advantages, config)
+    return replace(algorithm, step_supervision=True)
+
+
+def _per_decision(x: LossInputs) -> torch.Tensor:
+    """Each step's reward weighs by the ratios up to its end."""
+    from mmr1.trainer.algorithms import losses
+
+    weights = losses.importance_weights(x.logprobs, x.old_logprobs, x.mask, "per_decision")
+    return losses.policy_gradient(x.logprobs, losses.per_decision_returns(x.advantages, weights))
 
 
 def _advantages(x: AdvantageInputs) -> torch.Tensor:
@@ -42,12 +54,36 @@ SPECS = (
         papers=("2402.03300",),
         use="steps can be judged; see below",
         build=build,
-        reads=("clip_ratio_low", "clip_ratio_high", "clip_ratio_dual", "step_rewards"),
+        reads=(
+            "clip_ratio_low",
+            "clip_ratio_high",
+            "clip_ratio_dual",
+            "importance_sampling",
+            "step_rewards",
+        ),
         requires=(
             Requirement(
                 lambda config: config.step_rewards is not None,
                 "process_grpo learns from the rewards of steps and step_rewards is not set; name a "
                 "file.py:function in algorithm.step_rewards, or use name=grpo",
+            ),
+            Requirement(
+                lambda config: config.importance_sampling in ("clip", "per_decision"),
+                "process_grpo has PPO's clip or importance_sampling=per_decision, by which each "
+                "step's reward is weighted; set one of them",
+            ),
+            Requirement(
+                lambda config: (
+                    config.importance_sampling == "clip" or config.top_entropy_quantile == 1
+                ),
+                "top_entropy_quantile leaves tokens out, and importance_sampling=per_decision "
+                "needs the step rewards at all of them; leave one of them out",
+            ),
+            Requirement(
+                lambda config: config.reward_clip_range is None and not config.normalize_rewards,
+                "process_grpo learns from the rewards of steps; reward_clip_range and "
+                "normalize_rewards change those of completions, which are only logged. Leave them "
+                "out",
             ),
             Requirement(
                 lambda config: config.use_kl_loss,

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def build(config: AlgorithmConfig) -> Algorithm:
     from mmr1.trainer.algorithms import advantages
-    from mmr1.trainer.algorithms.terms import per_completion, policy_gradient_algorithm
+    from mmr1.trainer.algorithms.terms import (
+        discounted,
+        per_completion,
+        policy_gradient_algorithm,
+    )
 
     state: dict[str, float] = {}
 
@@ -34,7 +38,8 @@ def build(config: AlgorithmConfig) -> Algorithm:
         state["rewards"] = seen + count
         return advantages.reinforce(rewards, valid, before)
 
-    return replace(policy_gradient_algorithm(per_completion(advantage), config), state=state)
+    of_tokens = discounted(per_completion(advantage), config.gamma)
+    return replace(policy_gradient_algorithm(of_tokens, config), state=state)
 
 
 SPECS = (
@@ -54,6 +59,7 @@ SPECS = (
             "importance_sampling_level",
             "baseline",
             "baseline_momentum",
+            "gamma",
         ),
         compares_group=False,
     ),
