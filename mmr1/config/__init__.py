@@ -3,8 +3,8 @@
 ``tree.py`` puts the sections together. ``file.py`` reads YAML files. Unknown keys are refused.
 """
 
-from mmr1.config.algorithm import AlgorithmConfig, CriticConfig
-from mmr1.config.data import DataConfig
+from mmr1.config.algorithm import AlgorithmConfig, CriticConfig, ReplayConfig
+from mmr1.config.data import CurriculumConfig, DataConfig
 from mmr1.config.dpo import DpoConfig
 from mmr1.config.model import LoraConfig, ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardFunctionConfig, RewardsConfig
@@ -24,6 +24,7 @@ __all__ = [
     "AlgorithmConfig",
     "Config",
     "CriticConfig",
+    "CurriculumConfig",
     "DataConfig",
     "DpoConfig",
     "Dtype",
@@ -32,6 +33,7 @@ __all__ = [
     "LoraConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "ReplayConfig",
     "ResourcesConfig",
     "RewardFunctionConfig",
     "RewardModelConfig",

@@ -55,6 +55,15 @@ class CriticConfig(Section):
     )
 
 
+class ReplayConfig(Section):
+    """Groups with a signal that are learned from again (VL-Rethinker's selective sample replay)."""
+
+    capacity: Positive = Field(64, description="Number of the last groups with a signal to keep")
+    alpha: float = Field(
+        1.0, ge=0, description="A group is drawn by its mean absolute advantage to this power"
+    )
+
+
 class AlgorithmConfig(Section):
     """The advantage and the loss. Defaults are GRPO's; docs/algorithms.md has the others'."""
 
@@ -217,7 +226,7 @@ class AlgorithmConfig(Section):
     rollout_is: Literal["auto", "none", "token", "sequence"] = Field(
         "auto",
         description="Multiply losses by the trainer's probability over the engine's; auto: token "
-        "when rollouts are asynchronous or rollout.dtype is not model.dtype",
+        "when rollouts are asynchronous or replayed, or rollout.dtype is not model.dtype",
     )
     rollout_is_threshold: float = Field(2.0, gt=0, description="Largest such weight")
     rollout_rs_threshold: float | None = Field(
@@ -253,6 +262,11 @@ class AlgorithmConfig(Section):
     )
     filter_low: float = Field(0.0, description="Groups of this mean or less are replaced")
     filter_high: float = Field(1.0, description="Groups of this mean or more are replaced")
+    replay: ReplayConfig | None = Field(
+        None,
+        description="Groups without a signal are replaced by earlier ones that had one; {} takes "
+        "the defaults",
+    )
     oversample: float = Field(
         1.0, ge=1, description="Prompts per draw, as a multiple of the groups that are missing"
     )
@@ -375,6 +389,16 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 "oversample draws spare prompts for dynamic sampling, which is off; set "
                 "dynamic_sampling=true, or leave oversample out"
+            )
+        if self.replay is not None and self.dynamic_sampling:
+            raise ValueError(
+                "dynamic_sampling replaces groups without a signal by new ones, and replay by "
+                "earlier ones; leave one of them out"
+            )
+        if self.replay is not None and self.rollout_is == "none":
+            raise ValueError(
+                "replay learns from completions of earlier policies, and rollout_is=none does not "
+                "correct for that; leave rollout_is out"
             )
         if self.filter_key is not None and not self.dynamic_sampling:
             raise ValueError(

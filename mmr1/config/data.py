@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from mmr1.config.section import Fraction, Positive, Section
+
+
+class CurriculumConfig(Section):
+    """Which training samples come more often, by the share of completions that pass."""
+
+    key: str = Field(
+        description="Reward function that tells what passes, with values from 0 to 1; its mean "
+        "over a group is the pass rate"
+    )
+    prefer: Literal["hard", "learnable"] = Field(
+        "learnable",
+        description="A drawn sample of pass rate s is kept with probability 4 s (1 - s); hard: "
+        "1 - s (Kimi k1.5). One that was never scored is kept",
+    )
+    momentum: float = Field(
+        0.5, ge=0, lt=1, description="Share of the pass rate so far in a new one"
+    )
+    floor: float = Field(
+        0.05, gt=0, le=1, description="Least probability, so that no sample is gone for good"
+    )
 
 
 class DataConfig(Section):
@@ -16,6 +38,9 @@ class DataConfig(Section):
         "weights",
     )
     eval: str | None = Field(None, description="Evaluation data: a file, a folder or dataset@split")
+    curriculum: CurriculumConfig | None = Field(
+        None, description="Draw training samples by their running pass rate; default: all alike"
+    )
     ptx: str | None = Field(
         None, description="Demonstrations for the PTX loss; needs algorithm.ptx_coef"
     )

@@ -90,6 +90,17 @@ class Config(Section):
                 f"algorithm.filter_key={algorithm.filter_key} names no reward function; it may be "
                 f"one of {', '.join(names)}"
             )
+        curriculum = self.data.curriculum
+        if curriculum is not None and curriculum.key not in self.rewards.functions:
+            raise ValueError(
+                f"data.curriculum.key={curriculum.key} names no reward function; it may be one of "
+                f"{', '.join(self.rewards.functions)}"
+            )
+        if n < 2 and algorithm.replay is not None:
+            raise ValueError(
+                f"rollout.n={n} and algorithm.replay: a group of one has no signal; set rollout.n "
+                "to 2 or more, or leave algorithm.replay out"
+            )
         self._check_mini_batches()
         self._check_validation()
         self._match_reward_function()
@@ -174,7 +185,11 @@ class Config(Section):
         level = self.algorithm.rollout_is
         if level != "auto":
             return level
-        is_off_policy = self.rollout.max_off_policy_steps or self.rollout_dtype != self.model.dtype
+        is_off_policy = (
+            self.rollout.max_off_policy_steps > 0
+            or self.rollout_dtype != self.model.dtype
+            or self.algorithm.replay is not None
+        )
         return "token" if is_off_policy else "none"
 
     def _refuse_what_ranks_cannot(self) -> None:

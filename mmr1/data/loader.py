@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mmr1.data.curriculum import Curriculum
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
 from mmr1.faults import tell_fault
@@ -72,13 +73,17 @@ class MediaCheck:
 class SampleLoader:
     """A sampler's samples without those whose media cannot be decoded.
 
-    In the place of such a sample comes the next one. So the order is still a function of the seed
+    Nor those that ``curriculum`` does not accept. In the place of such a sample comes the next one.
+    So the order is still a function of the seed
     and the data, and a resumed run continues it exactly.
     """
 
-    def __init__(self, sampler: Sampler, check: MediaCheck) -> None:
+    def __init__(
+        self, sampler: Sampler, check: MediaCheck, curriculum: Curriculum | None = None
+    ) -> None:
         self._sampler = sampler
         self._check = check
+        self.curriculum = curriculum
 
     def next(self, count: int) -> list[Sample]:
         """The next ``count`` samples.
@@ -97,6 +102,8 @@ class SampleLoader:
         samples: list[tuple[str, Sample]] = []
         while len(samples) < count:
             drawn = self._sampler.draw(count - len(samples))
+            if self.curriculum is not None:
+                drawn = [(d, s) for d, s in drawn if self.curriculum.accepts(s)]
             self._check.media.prefetch(m for _, sample in drawn for m in sample.media)
             samples += [(d, s) for d, s in drawn if self._check.usable(d, s)]
         return samples
@@ -107,7 +114,10 @@ class SampleLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the order depends on, as JSON values."""
-        return {**self._sampler.state_dict(), "left_out": self._check.left_out()}
+        state = {**self._sampler.state_dict(), "left_out": self._check.left_out()}
+        if self.curriculum is not None:
+            state["curriculum"] = self.curriculum.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where the loader of ``state`` stood.
@@ -117,3 +127,5 @@ class SampleLoader:
         """
         self._sampler.load_state_dict(state)
         self._check.restore(state.get("left_out", []))
+        if self.curriculum is not None:
+            self.curriculum.load_state_dict(state["curriculum"])

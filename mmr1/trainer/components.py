@@ -13,6 +13,7 @@ from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.sampling.ptx import Demonstrations
+from mmr1.trainer.sampling.replay import Replay
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.step_rewards import StepRewards
 from mmr1.trainer.validation.validate import Validation
@@ -36,4 +37,5 @@ class TrainerComponents:
     steps: StepRewards | None = None
     critic: Critic | None = None
     demonstrations: Demonstrations | None = None
+    replay: Replay | None = None
     validation: Validation | None = None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mmr1.config import Config
+from mmr1.config import Config, CurriculumConfig
+from mmr1.data.curriculum import Curriculum
 from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
@@ -58,9 +59,10 @@ class Inputs:
         """Decides whether the media of a sample of ``data.eval`` can be decoded."""
         return MediaCheck(self.media, self.quarantines["eval"])
 
-    def loader(self, seed: int) -> SampleLoader:
+    def loader(self, seed: int, curriculum: CurriculumConfig | None = None) -> SampleLoader:
         """A new loader of the training samples at its start; equal seeds give equal orders."""
-        return SampleLoader(Sampler(self.sources, seed, self.weights), self.check)
+        chosen = None if curriculum is None else Curriculum(curriculum, seed)
+        return SampleLoader(Sampler(self.sources, seed, self.weights), self.check, chosen)
 
 
 def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bool) -> Inputs:

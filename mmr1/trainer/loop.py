@@ -77,6 +77,10 @@ def roll_out(config: Config, components: TrainerComponents, number: int) -> Roll
         components.algorithm.step_supervision,
         list(config.rewards.weights),
     )
+    if components.replay is not None:
+        groups = components.replay.fill(number, groups)
+    if components.loader.curriculum is not None:
+        groups = replace(groups, stats={**groups.stats, **components.loader.curriculum.stats()})
     return Rollout(groups, timer.phases)
 
 
@@ -136,6 +140,8 @@ def sample_and_score(
             scored = [
                 replace(s, greedy=b.rewards[0]) for s, b in zip(scored, baselines, strict=True)
             ]
+        if components.loader.curriculum is not None:
+            components.loader.curriculum.learn(scored)
         return components.steps.score(scored) if components.steps else scored
 
 

@@ -75,4 +75,6 @@ def _carried(components: TrainerComponents) -> dict[str, HasState]:
         carried["critic"] = components.critic
     if components.demonstrations:
         carried["demonstrations"] = components.demonstrations
+    if components.replay:
+        carried["replay"] = components.replay
     return carried

@@ -12,7 +12,7 @@ from mmr1.config import Config
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
-from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
@@ -32,8 +32,10 @@ from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
+from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.parity import check_parity, first_of_each_kind
+from mmr1.trainer.sampling.replay import Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
@@ -115,12 +117,13 @@ def _train(
     with closing(engine), Trackers(config, directory.path) as trackers:
         rewards = RewardManager(composite_reward, inputs.media, config.rewards.max_invalid_fraction)
         validation = _validation(config, inputs, engine, rewards, directory)
+        algorithm = build_algorithm(config.algorithm)
         components = TrainerComponents(
-            loader=inputs.loader(config.seed),
+            loader=inputs.loader(config.seed, config.data.curriculum),
             render=inputs.render,
             rollout=engine,
             rewards=rewards,
-            algorithm=build_algorithm(config.algorithm),
+            algorithm=algorithm,
             policy=workers.policy,
             reference=workers.reference,
             coefficients=Coefficients(config.algorithm),
@@ -129,6 +132,7 @@ def _train(
             critic=workers.critic,
             demonstrations=inputs.demonstrations,
             validation=validation,
+            replay=_replay(config, inputs, algorithm),
         )
         done = 0
         if before := directory.last_checkpoint(warn=display.say):
@@ -166,6 +170,16 @@ def _train(
             display.say(summary_line(result))
     display.say(f"checkpoint: {checkpoint}")
     return checkpoint
+
+
+def _replay(config: Config, inputs: Inputs, algorithm: Algorithm) -> Replay | None:
+    """The earlier groups that ``algorithm.replay`` keeps; None without it."""
+    if config.algorithm.replay is None:
+        return None
+    functions = list(config.rewards.weights)
+    has_signal = group_filter(config.algorithm, algorithm.step_supervision, functions)
+    find = prompt_finder(inputs.sources, inputs.render)
+    return Replay(config.algorithm.replay, config.seed, has_signal, find)
 
 
 def _validation(

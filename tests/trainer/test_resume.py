@@ -31,8 +31,9 @@ def reward(completion: str, answer, **sample) -> float:
     return len(completion) % 7 / 7
 """
 
-# Everything that is carried from step to step: a moving baseline, a reference that is refreshed,
-# coefficients that adapt, several optimizer steps a rollout.
+# Everything that is carried from step to step: a moving baseline, moments of the rewards, a
+# reference that is refreshed, coefficients that adapt, groups that are replayed, several optimizer
+# steps a rollout.
 ALGORITHM = {
     "name": "reinforce",
     "kl_coef": 0.02,
@@ -41,13 +42,20 @@ ALGORITHM = {
     "entropy_target": 2.0,
     "ref_model_sync_steps": 2,
     "ppo_epochs": 2,
+    "ppo_kl_coef": 0.1,
+    "ppo_kl_target": 0.01,
+    "normalize_rewards": True,
+    "replay": {"capacity": 3},
 }
 
 
 def rl(tiny_model: Path, digits: Path, reward: Path, out: Path, **trainer: object) -> Config:
     return Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        data={"train": str(digits / "rl.jsonl")},
+        data={
+            "train": str(digits / "rl.jsonl"),
+            "curriculum": {"key": "length", "floor": 0.5},
+        },
         rollout={
             "engine": "hf",
             "batch_size": 2,

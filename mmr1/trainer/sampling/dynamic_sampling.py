@@ -26,7 +26,7 @@ class SampledGroups:
         groups: The groups that the update learns from.
         all_groups: Also those without a signal. Logged means are over these; over ``groups`` they
             would be biased.
-        stats: The ``sampling/`` metrics; empty without dynamic sampling.
+        stats: The ``sampling/`` metrics of dynamic sampling, and those of replay and curriculum.
     """
 
     groups: list[ScoredGroup]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmr1.config import AlgorithmConfig, Config, CriticConfig
+from mmr1.config import AlgorithmConfig, Config, CriticConfig, ReplayConfig
 from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
@@ -385,7 +385,9 @@ def test_the_documentation_has_every_algorithm_and_key():
     assert finished.returncode == 0, "run: python scripts/dev/algorithm_table.py"
     text = DOCS.read_text()
     keys = {f"`{key}`" for key in AlgorithmConfig.model_fields if key not in ("name", "critic")}
+    keys -= {"`replay`"}
     keys |= {f"`critic.{key}`" for key in CriticConfig.model_fields}
+    keys |= {f"`replay.{key}`" for key in ReplayConfig.model_fields}
     rows = "\n".join(re.findall(r"^\| (`[^|]*) \|", text, re.M))
     assert [key for key in sorted(keys) if key not in rows] == []
 

@@ -1,0 +1,167 @@
+"""Selective sample replay (VL-Rethinker, arXiv 2504.08837): groups with a signal come again.
+
+As training goes on, more and more groups have rewards that are all equal, and no gradient. Earlier
+groups that had one take their places. Their completions are of an earlier policy, so the policy
+loss is corrected for the probabilities that they were sampled with (``algorithm.rollout_is``).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mmr1.config.algorithm import ReplayConfig
+from mmr1.data.rows import ids_of
+from mmr1.trainer.algorithms.advantages import grpo
+from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
+from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
+
+
+class Replay:
+    """The last ``capacity`` groups that had a signal.
+
+    Args:
+        has_signal: Is a group one to learn from?
+        find: Source and id of a sample to its prompt, to resume.
+    """
+
+    def __init__(
+        self,
+        config: ReplayConfig,
+        seed: int,
+        has_signal: Callable[[ScoredGroup], bool],
+        find: Callable[[str | None, str], Prompt],
+    ) -> None:
+        self._config = config
+        self._seed = seed
+        self._has_signal = has_signal
+        self._find = find
+        self._groups: list[ScoredGroup] = []
+
+    def fill(self, step: int, sampled: SampledGroups) -> SampledGroups:
+        """A step's groups, earlier ones in the places of those without a signal.
+
+        The step's own groups with a signal are kept for later.
+
+        An earlier group j is drawn with probability ``|A_j|^alpha / sum of |A_k|^alpha``, once at
+        most, ``|A|`` the mean of its completions' absolute advantages as in GRPO. Where there are
+        too few, groups without a signal stay.
+        """
+        places = [i for i, g in enumerate(sampled.groups) if not self._has_signal(g)]
+        earlier = self._draw(step, len(places))
+        groups = list(sampled.groups)
+        for place, group in zip(places, earlier, strict=False):
+            groups[place] = group
+        self._keep([g for g in sampled.groups if self._has_signal(g)])
+        stats = {"replay/replayed": float(len(earlier)), "replay/size": float(len(self._groups))}
+        return replace(sampled, groups=groups, stats={**sampled.stats, **stats})
+
+    def _draw(self, step: int, count: int) -> list[ScoredGroup]:
+        count = min(count, len(self._groups))
+        if count == 0:
+            return []
+        digest = hashlib.sha256(f"{self._seed}/{step}".encode()).digest()
+        weights = np.array([mean_advantage(g) for g in self._groups]) ** self._config.alpha
+        rng = np.random.default_rng(int.from_bytes(digest))
+        drawn = rng.choice(len(weights), count, replace=False, p=weights / weights.sum())
+        return [self._groups[index] for index in drawn]
+
+    def _keep(self, groups: Sequence[ScoredGroup]) -> None:
+        for group in groups:
+            if any(c.spans for c in group.group.completions):
+                raise ValueError(
+                    "algorithm.replay keeps completions of one turn, and a conversation with an "
+                    "environment was sampled; leave algorithm.replay out"
+                )
+        self._groups = [*self._groups, *groups][-self._config.capacity :]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"groups": [_as_json(group) for group in self._groups]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError if the data have not the sample of a kept group any more."""
+        self._groups = [_from_json(entry, self._find) for entry in state["groups"]]
+
+
+def mean_advantage(scored: ScoredGroup) -> float:
+    """The mean of the group's ``|A|``, A that of GRPO; a little above 0 where it is 0."""
+    valid = torch.tensor([[r.valid for r in scored.rewards]])
+    values = torch.tensor([[r.value or 0.0 for r in scored.rewards]])
+    return max(float(grpo(values, valid).abs().mean()), 1e-6)
+
+
+def prompt_finder(
+    sources: Mapping[str, Sequence[Sample]], render: Callable[[Sample], Prompt]
+) -> Callable[[str | None, str], Prompt]:
+    """A function from source and id of a training sample to its prompt."""
+
+    def find(source: str | None, name: str) -> Prompt:
+        for samples in sources.values():
+            names = ids_of(samples)
+            if name in names and (sample := samples[names.index(name)]).source == source:
+                return render(sample)
+        raise ValueError(
+            f"the checkpoint replays sample '{name}' of {source}, which the data do not have; "
+            "resume with the original data, or start a new run"
+        )
+
+    return find
+
+
+def _as_json(scored: ScoredGroup) -> dict[str, Any]:
+    sample = scored.group.prompt.sample
+    return {
+        "source": sample.source,
+        "id": sample.id,
+        "completions": [
+            {
+                "token_ids": _encode(c.token_ids, "<i4"),
+                "logprobs": _encode(c.logprobs, "<f4"),
+                "text": c.text,
+                "truncated": c.truncated,
+                "policy_version": c.policy_version,
+            }
+            for c in scored.group.completions
+        ],
+        "rewards": [asdict(reward) for reward in scored.rewards],
+        "greedy": None if scored.greedy is None else asdict(scored.greedy),
+        "steps": scored.steps,
+    }
+
+
+def _from_json(entry: Mapping[str, Any], find: Callable[[str | None, str], Prompt]) -> ScoredGroup:
+    completions = tuple(
+        Completion(
+            **{
+                **completion,
+                "token_ids": _decode(completion["token_ids"], "<i4").astype(np.int64),
+                "logprobs": _decode(completion["logprobs"], "<f4"),
+            }
+        )
+        for completion in entry["completions"]
+    )
+    steps = entry["steps"]
+    return ScoredGroup(
+        RolloutGroup(find(entry["source"], entry["id"]), completions),
+        tuple(map(_reward, entry["rewards"])),
+        None if entry["greedy"] is None else _reward(entry["greedy"]),
+        None if steps is None else tuple(tuple((t, r) for t, r in row) for row in steps),
+    )
+
+
+def _reward(entry: Mapping[str, Any]) -> Reward:
+    return Reward(**{**entry, "status": Status(entry["status"])})
+
+
+def _encode(values: np.ndarray, kind: str) -> str:
+    return base64.b64encode(np.asarray(values).astype(kind).tobytes()).decode()
+
+
+def _decode(text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), kind)

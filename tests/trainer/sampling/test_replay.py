@@ -1,0 +1,144 @@
+"""Replay: which groups come back, how often, from where after a resume."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mmr1.config import AlgorithmConfig, ReplayConfig
+from mmr1.config.file import load_config
+from mmr1.trainer.sampling.dynamic_sampling import SampledGroups, rewards_differ
+from mmr1.trainer.sampling.replay import Replay, mean_advantage, prompt_finder
+from mmr1.types import (
+    Completion,
+    Prompt,
+    Reward,
+    RolloutGroup,
+    Sample,
+    ScoredGroup,
+    Span,
+    Status,
+)
+
+SAMPLES = [Sample(f"s{i}", (), source="a") for i in range(8)]
+
+
+def render(sample: Sample) -> Prompt:
+    return Prompt(sample, f"<{sample.id}>", (1, 2))
+
+
+def group(number: int, *rewards: float | None) -> ScoredGroup:
+    completions = tuple(
+        Completion(np.arange(3 + i), np.linspace(-2, -0.1, 3 + i, dtype=np.float32), "x", i == 1, 5)
+        for i in range(len(rewards))
+    )
+    scores = tuple(
+        Reward(None, Status.ERROR, {"r": None}, "broke")
+        if r is None
+        else Reward(r, components={"r": r})
+        for r in rewards
+    )
+    return ScoredGroup(RolloutGroup(render(SAMPLES[number]), completions), scores)
+
+
+def replay(**keys: float) -> Replay:
+    find = prompt_finder({"data": SAMPLES}, render)
+    return Replay(ReplayConfig(**keys), 0, rewards_differ, find)
+
+
+def fill(own: Replay, step: int, *groups: ScoredGroup) -> SampledGroups:
+    return own.fill(step, SampledGroups(list(groups), list(groups), {"sampling/x": 1.0}))
+
+
+def names(groups: list[ScoredGroup]) -> list[str]:
+    return [g.group.prompt.sample.id for g in groups]
+
+
+def test_groups_without_a_signal_make_room_for_earlier_ones():
+    own = replay(capacity=2)
+    first = fill(own, 1, group(0, 1, 0), group(1, 1, 1))  # nothing to replay yet
+    assert names(first.groups) == ["s0", "s1"]
+    second = fill(own, 2, group(2, 0, 0), group(3, 1, 0), group(4, None, 1))
+    # One earlier group for two places; a group with one valid reward has no signal.
+    assert names(second.groups) == ["s0", "s3", "s4"]
+    assert names(second.all_groups) == ["s2", "s3", "s4"]
+    assert second.stats == {"sampling/x": 1.0, "replay/replayed": 1.0, "replay/size": 2.0}
+    fill(own, 3, group(5, 1, 0))  # the oldest of three goes
+    third = fill(own, 4, group(6, 0, 0), group(7, 0, 0), group(1, 0, 0))
+    assert sorted(names(third.groups)) == ["s1", "s3", "s5"]
+
+
+def test_a_group_comes_back_by_its_advantages():
+    """``|A|^alpha``: of rewards 1, 0, 0, 0 the mean |A| is 0.75, of 1, 1, 0, 0 it is 0.866."""
+    rows = [(1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 0, 0)]
+    worth = [(1.5 + 3 * 0.5) / 4, 0.5 / math.sqrt(1 / 3), (1.5 + 3 * 0.5) / 4]
+    assert [mean_advantage(group(0, *row)) for row in rows] == pytest.approx(worth, abs=1e-5)
+    own = replay(alpha=4.0)
+    fill(own, 0, *(group(i, *row) for i, row in enumerate(rows)))
+    drawn = Counter(names(fill(own, step, group(7, 1, 1)).groups)[0] for step in range(1, 2001))
+    weights = [w**4 for w in worth]
+    for number, weight in enumerate(weights):
+        share = weight / sum(weights)
+        error = math.sqrt(share * (1 - share) / 2000)
+        assert abs(drawn[f"s{number}"] / 2000 - share) < 5 * error
+
+
+def test_what_is_kept_survives_a_checkpoint():
+    own = replay()
+    with_steps = replace(
+        group(1, 1, None, 0), greedy=Reward(0.5), steps=(((0, 1.0), (2, 0.5)), (), ((3, 0.0),))
+    )
+    fill(own, 1, group(0, 1, 0), with_steps)
+    other = replay()
+    other.load_state_dict(json.loads(json.dumps(own.state_dict())))
+    for mine, theirs in zip(own._groups, other._groups, strict=True):
+        assert (mine.rewards, mine.greedy, mine.steps) == (
+            theirs.rewards,
+            theirs.greedy,
+            theirs.steps,
+        )
+        assert mine.group.prompt == theirs.group.prompt
+        for a, b in zip(mine.group.completions, theirs.group.completions, strict=True):
+            assert (a.text, a.truncated, a.policy_version) == (
+                b.text,
+                b.truncated,
+                b.policy_version,
+            )
+            assert np.array_equal(a.token_ids, b.token_ids)
+            assert np.array_equal(a.logprobs, b.logprobs)
+    assert names(fill(other, 9, group(3, 1, 1)).groups) == names(
+        fill(own, 9, group(3, 1, 1)).groups
+    )
+    gone = Replay(ReplayConfig(), 0, rewards_differ, prompt_finder({"data": SAMPLES[1:]}, render))
+    with pytest.raises(ValueError, match=r"sample 's0' of a, which the data do not have"):
+        gone.load_state_dict(own.state_dict())
+
+
+def test_a_conversation_cannot_be_replayed():
+    talk = group(0, 1, 0)
+    first, second = talk.group.completions
+    spans = (Span("assistant", 3, ""),)
+    talk = replace(
+        talk, group=replace(talk.group, completions=(replace(first, spans=spans), second))
+    )
+    with pytest.raises(ValueError, match=r"leave algorithm\.replay out"):
+        fill(replay(), 1, talk)
+
+
+def test_replayed_completions_are_corrected_for_the_policy_that_sampled_them():
+    keys = ["model.path=a", "model.dtype=float32", "rollout.engine=hf"]
+    assert load_config(None, keys).resolved_rollout_is == "none"
+    assert load_config(None, [*keys, "algorithm.replay={}"]).resolved_rollout_is == "token"
+    for own, said in (
+        ({"rollout_is": "none"}, "leave rollout_is out"),
+        ({"dynamic_sampling": True}, "leave one of them out"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            AlgorithmConfig(replay={}, **own)
+    with pytest.raises(ValueError, match=r"a group of one has no signal"):
+        load_config(None, ["model.path=a", "algorithm={name: ppo, replay: {}}", "rollout.n=1"])
