@@ -62,7 +62,7 @@ def checks() -> Iterator[Check]:
     except importlib.metadata.PackageNotFoundError:
         yield Check("mmr1", "its metadata are missing", "pip install -e . in its checkout")
     yield _vllm()
-    yield from map(_guarded, (_torchvision, _decoders, _device, _memory, _disk))
+    yield from map(_guarded, (_torchvision, _decoders, _device, _bfloat16, _memory, _disk))
     yield from sandbox_checks()
     yield _guarded(_training)
 
@@ -154,6 +154,21 @@ def _device() -> Check:
         memory = properties.total_memory / 1024**3
         return Check("device", f"{torch.cuda.device_count()} x {properties.name}, {memory:.0f} GiB")
     return Check("device", f"CPU, {torch.get_num_threads()} threads")
+
+
+def _bfloat16() -> Check:
+    """Whether the device has instructions for it, and what ``auto`` chooses for a data type."""
+    import torch
+
+    from mmr1.cpu_flags import auto_dtype, native_bfloat16
+    from mmr1.runtime import bfloat16_cost
+
+    choice = f"auto means {auto_dtype()}"
+    if torch.cuda.is_available():
+        return Check("bfloat16", f"on the GPU; {choice}")
+    native = native_bfloat16()
+    cost = f"a matrix product takes {bfloat16_cost():.2f} times the CPU time of float32"
+    return Check("bfloat16", f"{native or 'emulated by this CPU'}; {cost}; {choice}")
 
 
 def _memory() -> Check:

@@ -13,9 +13,16 @@ def test_this_environment_is_fit(mmr1):
     code, out, _ = mmr1("doctor")
     lines = {line.split()[1]: line for line in out.splitlines()}
     assert code == 0, out
-    assert {"python", "torch", "transformers", "decoders", "memory", "disk", "training"} <= set(
-        lines
-    )
+    assert {
+        "python",
+        "torch",
+        "transformers",
+        "bfloat16",
+        "decoders",
+        "memory",
+        "disk",
+        "training",
+    } <= set(lines)
     assert all(line.startswith("ok") for line in lines.values())
     assert re.search(r"\d+ tokens generated, one update, [\d.]+ s", lines["training"])
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from mmr1.config.section import Dtype, Fraction, Positive, Section
+from mmr1.config.section import AutoDtype, Dtype, Fraction, Positive, Section
 
 
 class LoraConfig(Section):
@@ -43,9 +43,10 @@ class ModelConfig(Section):
     """The policy."""
 
     path: str = Field(description="Model directory, or model name on the Hugging Face Hub")
-    dtype: Dtype = Field(
+    dtype: AutoDtype = Field(
         "bfloat16",
-        description="Data type of the weights; with bfloat16 the optimizer keeps a float32 copy",
+        description="Data type of the weights; with bfloat16 the optimizer keeps a float32 copy. "
+        "auto: bfloat16 on a GPU, and on a CPU that has instructions for it",
     )
     freeze_vision_tower: bool = Field(False, description="Do not train the vision tower")
     freeze: tuple[str, ...] = Field(

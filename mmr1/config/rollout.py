@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
-from mmr1.config.section import Dtype, Fraction, Positive, Section
+from mmr1.config.section import AutoDtype, Fraction, Positive, Section
 
 
 class SamplingConfig(Section):
@@ -78,8 +78,10 @@ class RolloutConfig(Section):
     """The rollout engine, which samples completions."""
 
     engine: Literal["vllm", "hf"] = Field("vllm", description="vLLM, or transformers (hf)")
-    dtype: Dtype | None = Field(
-        None, description="Data type of vLLM's weights and computation; default: model.dtype"
+    dtype: AutoDtype | None = Field(
+        None,
+        description="Data type of vLLM's weights and computation; auto: as for model.dtype; "
+        "default: model.dtype",
     )
     n: Positive = Field(8, description="Group size: completions per prompt (TRL: num_generations)")
     batch_size: Positive = Field(16, description="Prompts per step (EasyR1: rollout_batch_size)")
@@ -126,3 +128,9 @@ class RolloutConfig(Section):
         "Float32: "
         "of each token, default 1e-4. Bfloat16: mean per prompt, default 0.1",
     )
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _auto_is_the_models(cls, value: Any, info: ValidationInfo) -> Any:
+        """transformers samples from the model as it is."""
+        return None if value == "auto" and info.data.get("engine") == "hf" else value

@@ -154,6 +154,12 @@ class Config(Section):
         return self.rollout.dtype or self.model.dtype
 
     @property
+    def dtypes(self) -> dict[str, Dtype]:
+        """Data types of the trainer and of the engine, by the keys that set them."""
+        keys = {"model.dtype": self.model.dtype}
+        return keys | ({"rollout.dtype": self.rollout.dtype} if self.rollout.dtype else {})
+
+    @property
     def gpu_memory_utilization(self) -> float:
         """``rollout.gpu_memory_utilization``, or its default."""
         return self.rollout.gpu_memory_utilization or (0.9 if self.resources.distributed else 0.5)

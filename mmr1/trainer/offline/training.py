@@ -13,7 +13,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
-from mmr1.runtime import set_up_torch
+from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import (
@@ -99,6 +99,7 @@ def load_training_records(
     check_directory(config, resume=resume)
     check_trackers(config.trainer.trackers)
     set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
+    warn_of_emulated_bfloat16({"model.dtype": config.model.dtype})
     quarantine = Quarantine(config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)
     for sample in chain.from_iterable(sources.values()):
