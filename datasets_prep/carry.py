@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, MutableMapping, MutableSequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from datasets_prep.finish import copy_frames, write_bytes
 from datasets_prep.record_files import content_digest
-from mmr1.data.lines import stamp
 from mmr1.data.record import dump
 from mmr1.types import MediaRef
-from mmr1.vision.paths import resolve_media
+from mmr1.vision.paths import real_path, resolve_media
 
 FRAMES = ".frames.json"
 """A folder of frames is a list of them, which lies beside it."""
 
 
-def carried(row: dict[str, Any], root: Path, folder: Path) -> bytes:
-    """The line of a checked row in a record file of ``folder``; the row is changed in place.
+class Carrier:
+    """Makes lines for a record file of another folder.
 
-    Media under the folder are named where they are. Others are linked into it, or copied where
-    there are no links.
+    Media under that folder are named where they are. Others are linked into it, or copied where
+    there are no links. Each is looked at once, so a carrier is for one piece of a file: media may
+    change later.
 
     Args:
-        row: A record.
-        root: Folder that its media paths are relative to.
         folder: Folder of the new record file.
     """
-    for holder, key in _paths(row):
-        holder[key] = _carried_medium(root, holder[key], folder)
-    return dump(row).encode() + b"\n"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places: dict[tuple[Path, str], str] = {}
+
+    def line(self, row: dict[str, Any], root: Path) -> bytes:
+        """The line of a checked row; the row is changed in place.
+
+        Args:
+            row: A record.
+            root: Folder that its media paths are relative to.
+        """
+        for holder, key in _paths(row):
+            medium = (root, holder[key])
+            if (place := self._places.get(medium)) is None:
+                place = self._places[medium] = _carried_medium(root, holder[key], self._folder)
+            holder[key] = place
+        return dump(row).encode() + b"\n"
 
 
 def _paths(
@@ -49,22 +61,21 @@ def _paths(
 
 def _carried_medium(root: Path, name: str, folder: Path) -> str:
     path = resolve_media(root, name)
-    place, inside = _place(str(path), stamp(path), str(folder))
-    if not inside and not os.path.exists(f"{folder}/{place}"):  # noqa: PTH110 - for every medium
+    home = real_path(str(folder)).rstrip("/") + "/"
+    if str(path).startswith(home):
+        return str(path).removeprefix(home)
+    place = _place(path)
+    if not os.path.exists(f"{folder}/{place}"):  # noqa: PTH110 - for every medium
         _bring(path, folder, place)
     return place
 
 
-@lru_cache(maxsize=1 << 16)
-def _place(file: str, _stamp: tuple[int, ...], into: str) -> tuple[str, bool]:
-    """The path of a medium relative to the folder, and whether it is under the folder already."""
-    path, home = Path(file), Path(into).resolve()
-    if path.is_relative_to(home):
-        return path.relative_to(home).as_posix(), True
+def _place(path: Path) -> str:
+    """Where a medium of another folder belongs in the new one, by its content."""
     digest = content_digest(MediaRef("image", path)).hex()
     if path.name.endswith(FRAMES):
-        return f"media/{digest[:32]}/{path.name}", False
-    return f"media/{digest[:2]}/{digest[:32]}{path.suffix}", False
+        return f"media/{digest[:32]}/{path.name}"
+    return f"media/{digest[:2]}/{digest[:32]}{path.suffix}"
 
 
 def _bring(path: Path, folder: Path, place: str) -> None:

@@ -32,7 +32,7 @@ from mmr1.data.forms.form import Place
 from mmr1.data.record import dump
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic
-from mmr1.parallel import cores, in_order
+from mmr1.parallel import cores, in_order, one_pool
 from mmr1.progress import Progress
 from mmr1.types import Sample
 
@@ -82,6 +82,7 @@ class Plan:
         return facts
 
 
+@one_pool()
 def convert(
     name: str,
     source: Path,

@@ -20,6 +20,7 @@ from datasets_prep.record_files import content_digest, each_piece, record_files,
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece, stamp
 from mmr1.data.placeholders import TAG
+from mmr1.parallel import one_pool
 from mmr1.types import MediaRef, Sample
 from mmr1.vision.images import load_grey
 
@@ -39,6 +40,7 @@ class Match:
     by: str
 
 
+@one_pool()
 def find_leaks(first: Path, second: Path) -> tuple[int, list[Match]]:
     """The number of test samples, and each of them that is in the training data.
 

@@ -11,14 +11,14 @@ from typing import BinaryIO
 
 import numpy as np
 
-from datasets_prep.carry import carried
+from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, joined
-from datasets_prep.record_files import BadRecordError, each_piece, record_files, row_of
+from datasets_prep.record_files import BadRecordError, each_piece, finder, record_files, row_of
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.lines import Piece
 from mmr1.data.record import decode
 from mmr1.files import atomic_binary
-from mmr1.parallel import in_order
+from mmr1.parallel import in_order, one_pool
 from mmr1.progress import Progress
 
 BATCH = 2_000
@@ -67,6 +67,7 @@ class Picks:
             yield Picks(self.files, self.prefixes, file, position)
 
 
+@one_pool()
 def mix(shares: Mapping[str, float], output: Path, count: int, seed: int) -> None:
     """Write ``count`` records of several datasets, by share and without repeats, in random order.
 
@@ -122,11 +123,12 @@ def line_starts(piece: Piece) -> array[int]:
 def carry_picks(picks: Picks, folder: Path) -> tuple[bytes, array[int]]:
     """The picked lines for a record file in ``folder``, and the hashes of their new ids."""
     lines, ids = bytearray(), array("Q")
+    carrier, find = Carrier(folder), finder()
     for path, position, prefix, line in _picked_lines(picks):
         try:
             row = row_of(line, position)
-            row["id"] = f"{prefix}/{decode(row, path.parent).id}"
-            lines += carried(row, path.parent, folder)
+            row["id"] = f"{prefix}/{decode(row, path.parent, find).id}"
+            lines += carrier.line(row, path.parent)
         except ValueError as error:
             raise BadRecordError(path, position, str(error)) from error
         ids.append(hash64(row["id"]))

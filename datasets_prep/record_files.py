@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 from mmr1.data.ids import hash64
 from mmr1.data.lines import PIECE, Piece, line_numbers, pieces, stamp, text_of, total_size
+from mmr1.data.plain import Find
 from mmr1.data.record import decode, parse_json, refuse_lone_surrogates
 from mmr1.parallel import cores, in_order
 from mmr1.progress import Progress
 from mmr1.types import MediaRef, Sample
+from mmr1.vision.paths import resolve_media
 
 T = TypeVar("T")
 _NOT_RECORDS = {"quarantine.jsonl"}
@@ -81,12 +83,18 @@ def rows_of(piece: Piece) -> Iterator[tuple[int, Any, Sample]]:
     Raises:
         BadRecordError: A line is no valid record.
     """
+    root, find = piece.path.parent, finder()
     for position, line in piece.lines():
         try:
             row = row_of(line, position)
-            yield position, row, decode(row, piece.path.parent)
+            yield position, row, decode(row, root, find)
         except ValueError as error:
             raise BadRecordError(piece.path, position, str(error)) from error
+
+
+def finder() -> Find:
+    """Finds the files of media, each of them once. For a piece, after which they may change."""
+    return lru_cache(maxsize=None)(resolve_media)
 
 
 def row_of(line: bytes, position: int) -> Any:

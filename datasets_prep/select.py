@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from datasets_prep.carry import carried
+from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, refuse_empty, refuse_repeated_ids
 from datasets_prep.pass_rate import Server, pass_rates
 from datasets_prep.record_files import each_piece, record_files, rows_of
@@ -50,11 +50,12 @@ def carry_kept(piece: Piece, expression: str, folder: Path) -> tuple[bytes, arra
     """Lines of the records of a piece that satisfy the rule, hashes of their ids, and the total."""
     matches = rule(expression)
     lines, ids, total = bytearray(), array("Q"), 0
+    carrier, root = Carrier(folder), piece.path.parent
     for _, row, sample in rows_of(piece):
         total += 1
         if matches(sample):
             ids.append(hash64(sample.id))
-            lines += carried(row, piece.path.parent, folder)
+            lines += carrier.line(row, root)
     return bytes(lines), ids, total
 
 
@@ -103,7 +104,7 @@ def keep_band(
             progress.advance(1)
             if band[0] <= rate <= band[1]:
                 row.setdefault("meta", {})["pass_rate"] = rate
-                file.write(carried(row, source.parent, output.parent))
+                file.write(Carrier(output.parent).line(row, source.parent))
                 ids[0].append(hash64(sample.id))
                 kept += 1
         refuse_empty(path, total)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_prep.carry import carried
+from datasets_prep.carry import Carrier
 from datasets_prep.groups import group_of_record, parts
 from datasets_prep.outputs import check_new, joined, refuse_empty, refuse_repeated_ids
 from datasets_prep.record_files import content_digest, each_piece, record_files, row_of, rows_of
 from mmr1.data.ids import hash64
 from mmr1.data.lines import Piece
 from mmr1.files import atomic_binary, atomic_folder
+from mmr1.parallel import one_pool
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Keys:
     counts: array[int] = field(default_factory=lambda: array("I"))
 
 
+@one_pool()
 def split(path: Path, shares: Mapping[str, float], output: Path, seed: int) -> dict[Path, int]:
     """Write a record file for every share; returns the number of records of each.
 
@@ -86,6 +88,7 @@ def _write_parts(files: Sequence[Path], part: Sequence[np.ndarray], targets: lis
 def carry_parts(piece: Piece, part: np.ndarray, count: int, folder: Path) -> list[bytes]:
     """The lines of a piece by their parts, for record files in ``folder``."""
     blocks = [bytearray() for _ in range(count)]
+    carrier, root = Carrier(folder), piece.path.parent
     for (position, line), number in zip(piece.lines(), part.tolist(), strict=True):
-        blocks[number] += carried(row_of(line, position), piece.path.parent, folder)
+        blocks[number] += carrier.line(row_of(line, position), root)
     return [bytes(block) for block in blocks]

@@ -12,15 +12,17 @@ import numpy as np
 
 from datasets_prep.manifest import content_hashes, media_hash, read_manifest
 from datasets_prep.record_checks import check_sample
-from datasets_prep.record_files import each_piece, find_ids, record_files, row_of
+from datasets_prep.record_files import each_piece, find_ids, finder, record_files, row_of
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.lines import Piece, line_numbers
 from mmr1.data.record import decode
+from mmr1.parallel import one_pool
 
 Problem = tuple[str, str]
 """``(location, what is wrong)``."""
 
 
+@one_pool()
 def validate(path: Path, deep: bool = False) -> tuple[int, list[Problem]]:
     """The number of records, and all problems.
 
@@ -63,11 +65,11 @@ def _check_file(file: Path, deep: bool) -> tuple[int, list[Problem]]:
 
 def check_piece(piece: Piece, deep: bool = False) -> Checked:
     """Check the records of a piece, but for ids that other pieces have too."""
-    checked = Checked()
+    checked, root, find = Checked(), piece.path.parent, finder()
     for position, line in piece.lines():
         checked.count += 1
         try:
-            sample = decode(row_of(line, position), piece.path.parent)
+            sample = decode(row_of(line, position), root, find)
             checked.ids.append(hash64(sample.id))
             check_sample(sample, deep)
         except ValueError as error:

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from itertools import chain
 from multiprocessing import get_context
 from typing import Any, TypeVar
@@ -20,6 +22,9 @@ ALONE_S = 1.0
 """Seconds that this process works alone. Processes take about as long to start."""
 PENDING = 2
 """Pieces per process that are handed out and not yet used."""
+Pools = dict[int, ProcessPoolExecutor]
+"""By their number of processes."""
+_kept: ContextVar[Pools | None] = ContextVar("pools", default=None)
 
 
 def cores() -> int:
@@ -49,19 +54,51 @@ def in_order(
     """
     workers = workers or cores()
     waiting = iter(jobs)
+    kept = _kept.get()
     end = time.monotonic() + alone_s
     for job in waiting:
-        if workers > 1 and time.monotonic() >= end:
+        if workers > 1 and (time.monotonic() >= end or (kept is not None and workers in kept)):
             yield from _in_processes(function, chain([job], waiting), workers)
             return
         yield function(*job)
 
 
+@contextmanager
+def one_pool() -> Iterator[None]:
+    """Let every :func:`in_order` of the block use the same processes, which start once."""
+    kept: Pools = {}
+    token = _kept.set(kept)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+        for pool in kept.values():
+            pool.shutdown(cancel_futures=True)
+
+
 def _in_processes(
     function: Callable[..., T], jobs: Iterable[tuple[Any, ...]], workers: int
 ) -> Iterator[T]:
+    with ExitStack() as stack:
+        if (kept := _kept.get()) is None:
+            pool = _start(workers)
+            stack.callback(pool.shutdown, cancel_futures=True)
+        else:
+            pool = kept[workers] = kept.get(workers) or _start(workers)
+        yield from _results(pool, function, jobs, workers)
+
+
+def _start(workers: int) -> ProcessPoolExecutor:
     # Spawned, not forked: nothing of this process (threads, open files) leaks into the workers.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent, (os.getpid(),))
+    return ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent, (os.getpid(),))
+
+
+def _results(
+    pool: ProcessPoolExecutor,
+    function: Callable[..., T],
+    jobs: Iterable[tuple[Any, ...]],
+    workers: int,
+) -> Iterator[T]:
     pending: deque[Future[T]] = deque()
     try:
         for job in jobs:
@@ -75,7 +112,8 @@ def _in_processes(
             "a worker process was killed; if memory ran out, use fewer of them"
         ) from error
     finally:
-        pool.shutdown(cancel_futures=True)
+        for future in pending:
+            future.cancel()
 
 
 def _end_with_parent(parent: int) -> None:

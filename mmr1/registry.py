@@ -96,7 +96,8 @@ class Registry:
 
     def _target(self, spec: str) -> tuple[str, str]:
         """The module (or file) and the attribute behind a name."""
-        names = self.names()
+        # The plugins of all installed packages take a while to find.
+        names = self.builtin if spec in self.builtin else self.names()
         target = names.get(spec, spec)
         module_name, separator, attribute = target.rpartition(":")
         if not separator:

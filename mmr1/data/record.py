@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mmr1.data.placeholders import TAG, Tag, assign, check_text, parts_of, tags_of
+from mmr1.data.plain import Find, plain_sample
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
 from mmr1.files import atomic
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
@@ -63,8 +64,19 @@ def write_records(path: str | Path, samples: Iterable[Sample]) -> None:
             file.write(dump(encode(sample, path.parent)) + "\n")
 
 
-def decode(row: Any, root: Path) -> Sample:
-    """A row as a sample. Raises ValueError for a row that is no valid record."""
+def decode(row: Any, root: Path, find: Find = resolve_media) -> Sample:
+    """A row as a sample. Raises ValueError for a row that is no valid record.
+
+    Args:
+        row: The record.
+        root: Folder that media paths are relative to.
+        find: Finds the file of a medium.
+    """
+    return plain_sample(row, root, find) or checked_sample(row, root)
+
+
+def checked_sample(row: Any, root: Path) -> Sample:
+    """As :func:`decode`, always by the schema."""
     record = parse(row)
     listed = {
         "image": [media_ref("image", name, root) for name in record.images or ()],
@@ -220,10 +232,13 @@ def refuse_lone_surrogates(value: Any, key: str = "") -> None:
             refuse_lone_surrogates(inner, f"{key}[{index}]")
 
 
+_WRITER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
 def dump(value: Any) -> str:
     """One line of strict JSON. Raises ValueError for values that JSON cannot represent."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = _WRITER.encode(value)
         text.encode()
     except (TypeError, UnicodeEncodeError) as error:
         raise ValueError(f"cannot be written as JSON: {error}") from error

@@ -85,9 +85,12 @@ def gold_check(name: str) -> Callable[..., Job | None] | None:
     return check
 
 
+_OF_PLAIN = {task_type.replace("-", " "): name for task_type, name in TASKS.items()}
+
+
 def reward_of_task(task: str | None) -> str | None:
     """The built-in for a task type, or None; case, ``-`` and ``_`` do not matter."""
     if task is None:
         return None
     plain = task.lower().replace("_", " ").replace("-", " ").strip()
-    return {task_type.replace("-", " "): name for task_type, name in TASKS.items()}.get(plain)
+    return _OF_PLAIN.get(plain)

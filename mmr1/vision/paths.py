@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
@@ -19,7 +20,7 @@ def local_name(name: str) -> str:
     """
     if not name or "\0" in name:
         raise ValueError("an empty media path" if not name else "a media path with a NUL byte")
-    scheme = _SCHEME.match(name)
+    scheme = _SCHEME.match(name) if "://" in name else None
     if scheme is None:
         return name
     if scheme[1].lower() != "file":
@@ -36,38 +37,51 @@ def resolve_media(root: Path, name: str) -> Path:
     Raises:
         ValueError: It is outside the root, missing, or not a regular file.
     """
-    path = confine(root, name)
-    if not os.path.isfile(str(path)):  # noqa: PTH113 - strings: once for every medium of every row
-        what = "is not a regular file" if path.exists() else "does not exist"
+    path, regular = _confined(root, name)
+    if not regular and not os.path.isfile(path):  # noqa: PTH113 - strings: for every medium
+        what = "is not a regular file" if Path(path).exists() else "does not exist"
         raise ValueError(
             f"media file '{name}' {what} under {root}; restore it, or set the media root "
             "(data.media_root, --media-root) to the folder the paths are relative to"
         )
-    return path
+    return Path(path)
 
 
 def confine(root: Path, name: str) -> Path:
     """``root / name`` with symlinks resolved. Raises ValueError when that leaves the root."""
+    return Path(_confined(root, name)[0])
+
+
+def _confined(root: Path, name: str) -> tuple[str, bool]:
+    """As :func:`confine`, and whether a regular file is there, if that is known by the way."""
     home = _real_folder(str(root))
     try:
-        path = real_path(os.path.join(home, local_name(name)))  # noqa: PTH118
+        path, regular = _real(os.path.join(home, local_name(name)))  # noqa: PTH118
     except (OSError, RuntimeError) as error:  # a loop of symlinks, a name too long
         raise ValueError(f"media path '{name[:200]}': {error}") from error
-    if not f"{path}/".startswith(f"{home.rstrip('/')}/"):
+    if not f"{path}/".startswith(home if home == "/" else f"{home}/"):
         raise ValueError(
             f"media path '{name}' leads outside {home}; move the file under it, or set the media "
             "root (data.media_root, --media-root) to a folder that holds all media"
         )
-    return Path(path)
+    return path, regular
 
 
 def real_path(path: str) -> str:
     """The path with symlinks resolved: those of its folder once per process."""
+    return _real(path)[0]
+
+
+def _real(path: str) -> tuple[str, bool]:
     folder, name = os.path.split(path)
     if name in ("", ".", ".."):
-        return str(Path(path).resolve())
+        return str(Path(path).resolve()), False
     path = os.path.join(_real_folder(folder), name)  # noqa: PTH118
-    return str(Path(path).resolve()) if os.path.islink(path) else path  # noqa: PTH114
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return path, False
+    return (str(Path(path).resolve()), False) if stat.S_ISLNK(mode) else (path, stat.S_ISREG(mode))
 
 
 def _real_folder(folder: str) -> str:
