@@ -239,13 +239,14 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
     lines: list[str] = []
     dropped: list[dict[str, str]] = []
     changed: Counter[str] = Counter()
+    roots = {root: Path(root) for _, _, root, _ in rows}
     media_columns = [column for field, column in plan.columns if field in ("image", "video")]
     for number, where, root, row in rows:
         try:
             if isinstance(row, ValueError):
                 raise row
             row = fetch_media(row, plan.hosts, media_columns)
-            place = Place(Path(root), plan.name, number)
+            place = Place(roots[root], plan.name, number)
             for result in _samples_of(converter, row, place):
                 if isinstance(result, Changed):
                     changed[result.change] += 1

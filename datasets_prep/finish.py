@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,9 +66,10 @@ def check_media(ref: MediaRef, deep: bool = False) -> tuple[int, int]:
 def _store(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
     if ref.kind == "image" and ref.path is not None and not embed:
         place, size = _checked_image(str(ref.path), ref.size, stamp(ref.path))
-        if not (folder / place).exists():
-            write_bytes(folder / place, ref.read())
-        return MediaRef(ref.kind, folder / place, None, size, ref.options)
+        target = folder / place
+        if not os.path.exists(target):  # noqa: PTH110 - for every medium of every record
+            write_bytes(target, ref.read())
+        return MediaRef(ref.kind, target, None, size, ref.options)
     size = check_media(ref)
     if embed:
         return MediaRef(ref.kind, None, ref.read(), size, ref.options)

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
 
@@ -67,9 +68,9 @@ def collect_piece(piece: Piece, budget: PixelBudget, video: VideoBudget) -> Stat
         stats.answers[answer_class(sample.answer)] += 1
         stats.question_characters[len(sample.question)] += 1
         stats.vision_tokens[vision_tokens(sample, budget, video)] += 1
-        stats.sizes.update(
-            ref.size or image_size(ref) for ref in sample.media if ref.kind == "image"
-        )
+        for ref in sample.media:
+            if ref.kind == "image":
+                stats.sizes[ref.size or image_size(ref)] += 1
     return stats
 
 
@@ -78,11 +79,15 @@ def vision_tokens(sample: Sample, budget: PixelBudget, video: VideoBudget) -> in
     total = 0
     for ref in sample.media:
         if ref.kind == "image":
-            grid = image_grid(*(ref.size or image_size(ref)), budget.of(ref.options))
+            total += _image_tokens(ref.size or image_size(ref), budget.of(ref.options))
         else:
-            grid = sampled_grid(ref, video)
-        total += tokens(grid, budget.merge)
+            total += tokens(sampled_grid(ref, video), budget.merge)
     return total
+
+
+@lru_cache(maxsize=1 << 12)
+def _image_tokens(size: tuple[int, int], budget: PixelBudget) -> int:
+    return tokens(image_grid(*size, budget), budget.merge)
 
 
 def media_class(media: Sequence[MediaRef]) -> str:

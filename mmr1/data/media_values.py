@@ -78,8 +78,11 @@ def locate(root: Path, name: str) -> Path:
     Raises:
         ValueError: No such file, or the name leads out of the root.
     """
-    path = PurePosixPath(local_name(name))
-    if not path.is_absolute() or ".." in path.parts:
+    local = local_name(name)
+    if not local.startswith("/"):
+        return resolve_media(root, name)
+    path = PurePosixPath(local)
+    if ".." in path.parts:
         return resolve_media(root, name)
     inside = path.is_relative_to(root.resolve())
     if inside and Path(path).is_file():

@@ -63,8 +63,7 @@ def _is_plain_item(item: Any) -> bool:
         return False
     kind = item.get("type")
     if kind == "text":
-        text = item.get("text")
-        return len(item) == 2 and _is_text(text) and "<" not in text
+        return len(item) == 2 and _is_text(item.get("text")) and "<" not in item["text"]
     if kind not in ("image", "video") or not item.keys() <= _MEDIUM:
         return False
     width, height = item.get("width"), item.get("height")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import cache
 
 from mmr1.registry import Registry
 from mmr1.rewards.item import Job
@@ -76,6 +77,7 @@ TASKS = {
 }
 
 
+@cache
 def gold_check(name: str) -> Callable[..., Job | None] | None:
     """The function that checks a built-in's gold answers, or None."""
     if name not in GOLD_CHECKS:

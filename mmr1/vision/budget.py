@@ -58,6 +58,8 @@ class PixelBudget:
         Raises:
             ValueError: The least area is above the largest one.
         """
+        if not options:
+            return self
         return PixelBudget(
             int(options.get("min_pixels", self.min_pixels)),
             int(options.get("max_pixels", self.max_pixels)),

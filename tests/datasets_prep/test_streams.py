@@ -24,7 +24,7 @@ from datasets_prep.stats import percentile
 from datasets_prep.validate import check_piece, validate
 from mmr1.data.lines import Piece, line_numbers, pieces
 from mmr1.data.record import read_records, write_records
-from mmr1.parallel import cores, in_order
+from mmr1.parallel import cores, in_order, one_pool
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from tests.vision.media import encoded, noise
 
@@ -55,6 +55,23 @@ def test_processes_give_the_results_in_order() -> None:
     assert [value for value, _ in here] == [value for value, _ in there]
     assert {pid for _, pid in here} == {os.getpid()}
     assert os.getpid() not in {pid for _, pid in there}
+
+
+def test_one_pool_serves_a_whole_block() -> None:
+    def processes() -> set[int]:
+        jobs = ((n,) for n in range(40))
+        return {pid for _, pid in in_order(square, jobs, workers=2, alone_s=0)}
+
+    with one_pool():
+        assert len(processes() | processes() | processes()) <= 2
+    assert len(processes() | processes() | processes()) > 2
+
+
+def test_an_error_leaves_the_pool_usable() -> None:
+    with one_pool():
+        with pytest.raises(TypeError):
+            list(in_order(square, ((n,) for n in (1, None, 2)), workers=2, alone_s=0))
+        assert [v for v, _ in in_order(square, ((n,) for n in (1, 2)), workers=2)] == [1, 4]
 
 
 def test_jobs_are_taken_as_they_are_needed() -> None:
