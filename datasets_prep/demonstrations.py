@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets_prep.carry import carried
+from datasets_prep.carry import Carrier
 from datasets_prep.outputs import check_new, refuse_repeated_ids
 from datasets_prep.record_files import record_files, rows_of
 from mmr1.data.ids import hash64
@@ -68,6 +68,7 @@ def write_demonstrations(
     ids: list[array[int]] = [array("Q")]
     with atomic_binary(output) as (file,), Progress("writing", "records") as progress:
         for piece in pieces(files):
+            carrier, root = Carrier(output.parent), piece.path.parent
             for _, row, sample in rows_of(piece):
                 total += 1
                 progress.advance(1)
@@ -75,7 +76,7 @@ def write_demonstrations(
                 answered += bool(texts)
                 for number, text in enumerate(texts):
                     new = _with_answer(row, text, number if standard.per_record > 1 else None)
-                    file.write(carried(new, piece.path.parent, output.parent))
+                    file.write(carrier.line(new, root))
                     ids[0].append(hash64(new["id"]))
                     written += 1
         if not written:
