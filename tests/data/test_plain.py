@@ -57,7 +57,7 @@ def rows(draw: st.DrawFn) -> Any:
     row = copy.deepcopy(ROW)
     for _ in range(draw(st.integers(0, 3))):
         holder = draw(st.sampled_from(holders(row)))
-        value = draw(st.sampled_from(VALUES))
+        value = copy.deepcopy(draw(st.sampled_from(VALUES)))
         if isinstance(holder, list):
             holder[draw(st.integers(0, len(holder) - 1))] = value
         elif draw(st.booleans()):
