@@ -196,7 +196,11 @@ def migrate(
         list[str] | None, typer.Argument(help="key=value on top, with their keys")
     ] = None,
     project: Annotated[
-        str | None, typer.Option("--from", help="easyr1, verl; default: what the content shows")
+        str | None,
+        typer.Option(
+            "--from",
+            help="easyr1, verl, trl, or trl-dpo and the like; default: what the content shows",
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File to write; default: print")] = None,
     check: Annotated[

@@ -60,8 +60,11 @@ def _of_yaml(text: str, overrides: Sequence[str], sources: Sequence[Source]) -> 
     tree = _yaml(text)
     for source in sources:
         keys = with_arguments(tree, overrides, source)
-        if source.is_theirs(keys):
+        if source.is_theirs(keys) or (source.kind and len(sources) == 1):
             return Given(source, keys)
+    kinds = [source.kind for source in sources if source.kind]
+    if kinds and keys.keys() & set(sources[-1].renamed):
+        raise ValueError(f"several trainers have these keys; add --from {', or '.join(kinds)}")
     raise ValueError(
         f"these are no keys of {_titles(sources)}; docs/migration.md has the tables of their keys"
     )
@@ -72,9 +75,11 @@ def _of_script(path: Path, text: str, overrides: Sequence[str], sources: Sequenc
     found: list[Given] = []
     for at, command in enumerate(script.commands):
         for source in sources:
-            arguments = _after_program(command, source.program)
-            if arguments is None:
+            named = ("*.py",) if source.kind and len(sources) == 1 else ()
+            split = _at_program(command, (*source.program, *named))
+            if split is None:
                 continue
+            launcher, arguments = split
             words = [*arguments, *_torn_off(script.commands[at + 1 :])]
             notes = script.notes_on(words)
             if len(words) > len(arguments):
@@ -83,10 +88,10 @@ def _of_script(path: Path, text: str, overrides: Sequence[str], sources: Sequenc
                     f"{words[len(arguments)]}: the shell does not pass on what follows; it is read "
                     "as if it did"
                 )
+            words = [*_processes(path, launcher, source), *words]
             given = Given(source, _of_command(path, words, overrides, source), notes)
-            if source.is_theirs(given.keys):
-                found.append(given)
-                break
+            found.append(given)
+            break
     if not found:
         programs = sorted({program for source in sources for program in source.program})
         raise ValueError(
@@ -104,15 +109,35 @@ def _titles(sources: Sequence[Source]) -> str:
     return ", ".join(source.title for source in sources)
 
 
-def _after_program(command: Sequence[str], programs: Iterable[str]) -> list[str] | None:
-    """The arguments of the program, if the command starts it."""
+def _at_program(
+    command: Sequence[str], programs: Iterable[str]
+) -> tuple[list[str], list[str]] | None:
+    """The words before the program and its arguments, if the command starts it."""
     for at in range(len(command)):
         for program in programs:
             patterns = program.split()
             words = command[at : at + len(patterns)]
             if len(words) == len(patterns) and all(map(fnmatchcase, words, patterns)):
-                return list(command[at + len(patterns) :])
+                return list(command[:at]), list(command[at + len(patterns) :])
     return None
+
+
+def _processes(path: Path, launcher: Sequence[str], source: Source) -> list[str]:
+    """The number of processes that accelerate, torchrun or deepspeed start, as an argument."""
+    if "num_processes" not in source.known:
+        return []
+    start = next((at for at, word in enumerate(launcher) if word.startswith("-")), len(launcher))
+    options = dict(_options(launcher[start:]))
+    for name in ("num_processes", "nproc_per_node", "num_gpus"):
+        if isinstance(options.get(name), int):
+            return [f"--num_processes={options[name]}"]
+    if isinstance(file := options.get("config_file"), str):
+        try:
+            text = _beside(path, file).read_text(encoding="utf-8")
+        except ValueError:  # it only says where the processes run
+            return []
+        return [f"--num_processes={_yaml(text).get('num_processes', 1)}"]
+    return []
 
 
 def _torn_off(commands: Sequence[Sequence[str]]) -> list[str]:
@@ -154,8 +179,11 @@ def with_arguments(theirs: Mapping[str, Any], arguments: Sequence[str], source: 
     """
     keys = flattened(_with_numbers(theirs), source.whole)
     changes = _overrides(arguments) if source.arguments == "hydra" else _options(arguments)
+    known = set(source.known)
     for key, value in changes:
-        if key.startswith("~"):
+        if key.startswith("no_") and value is True and key not in known and key[3:] in known:
+            keys[key[3:]] = False
+        elif key.startswith("~"):
             keys.pop(key[1:], None)
         elif isinstance(value, dict) and key in source.whole:
             keys[key] = {**(keys.get(key) or {}), **value}
@@ -231,7 +259,10 @@ def _yaml(text: str) -> Mapping[str, Any]:
         raise ValueError(f"it is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
         raise ValueError("the configuration must be a mapping of keys to values")
-    looked_up: Mapping[str, Any] = _looked_up(OmegaConf.create(tree), tree, "")
+    try:
+        looked_up: Mapping[str, Any] = _looked_up(OmegaConf.create(tree), tree, "")
+    except OmegaConfBaseException:  # not all that looks like an interpolation is one
+        return tree
     return looked_up
 
 

@@ -29,6 +29,7 @@ class Source:
 
     Attributes:
         project: The project, as ``--from`` names it.
+        kind: The configuration, as ``--from`` names it; empty where a project has only one.
         title: Project and configuration, as the documentation names them.
         program: What a script starts, as patterns of one or several words of its command.
         arguments: How a command line gives the keys: ``a.b=value`` (hydra) or ``--a value``.
@@ -65,6 +66,7 @@ class Source:
     whole: frozenset[str] = frozenset()
     config_argument: str = ""
     command: str = "mmr1 train"
+    kind: str = ""
 
     @property
     def known(self) -> list[str]:

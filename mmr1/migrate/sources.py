@@ -6,18 +6,23 @@ from collections.abc import Sequence
 
 from mmr1.migrate.easyr1 import EASYR1
 from mmr1.migrate.source import Source
+from mmr1.migrate.trl import GRPO, RLOO
+from mmr1.migrate.trl_offline import DPO, KTO, REWARD, SFT
 from mmr1.migrate.verl import VERL
 
-SOURCES: tuple[Source, ...] = (EASYR1, VERL)
+SOURCES: tuple[Source, ...] = (EASYR1, VERL, RLOO, GRPO, KTO, DPO, REWARD, SFT)
 PROJECTS = tuple(dict.fromkeys(source.project for source in SOURCES))
 
 
-def sources_of(project: str | None) -> Sequence[Source]:
-    """Those of a project; all of them for None.
+KINDS = tuple(source.kind for source in SOURCES if source.kind)
+
+
+def sources_of(name: str | None) -> Sequence[Source]:
+    """Those of a project, or the one of that kind; all of them for None.
 
     Raises:
         ValueError: No such project.
     """
-    if project is not None and project not in PROJECTS:
-        raise ValueError(f"--from {project}: it can be one of {', '.join(PROJECTS)}")
-    return [source for source in SOURCES if project in (None, source.project)]
+    if name is not None and name not in (*PROJECTS, *KINDS):
+        raise ValueError(f"--from {name}: it can be one of {', '.join([*PROJECTS, *KINDS])}")
+    return [s for s in SOURCES if name in (None, s.project, s.kind)]

@@ -12,9 +12,27 @@ from pathlib import Path
 from page_table import write_or_check
 
 from mmr1.migrate.source import Source
-from mmr1.migrate.sources import SOURCES
+from mmr1.migrate.sources import PROJECTS, SOURCES
 
 PAGE = Path(__file__).parents[2] / "docs/migration.md"
+
+
+def _tables() -> Iterator[tuple[str, list[str]]]:
+    """Title and rows. Where a project has several kinds, no row stands twice.
+
+    What all of them have comes first, then the kinds, those with the most rows before the others.
+    """
+    for project in PROJECTS:
+        kinds = {s.title: list(_rows(s)) for s in SOURCES if s.project == project}
+        shown: set[str] = set()
+        if len(kinds) > 1:
+            first, *others = kinds.values()
+            rows = [row for row in first if all(row in other for other in others)]
+            shown |= set(rows)
+            yield f"all of {next(iter(kinds)).split()[0]}", rows
+        for title, rows in sorted(kinds.items(), key=lambda kind: -len(kind[1])):
+            yield title, [row for row in rows if row not in shown]
+            shown |= set(rows)
 
 
 def _rows(source: Source) -> Iterator[str]:
@@ -35,5 +53,5 @@ def _meanings(source: Source) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for source in SOURCES:
-        write_or_check(PAGE, f"| {source.title} | its default | here |", _rows(source))
+    for title, rows in _tables():
+        write_or_check(PAGE, f"| {title} | its default | here |", rows)

@@ -1,0 +1,293 @@
+"""TRL's GRPO and RLOO as ours: the keys that are carried over together with others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mmr1.migrate import trl_keys as keys
+from mmr1.migrate import trl_shared as shared
+from mmr1.migrate.migration import Migration, Tree
+from mmr1.migrate.source import Source
+from mmr1.migrate.trl_shared import Batches
+
+
+def _common(flat: Tree, migration: Migration) -> None:
+    migration.set("data.format", "trl")
+    shared.processes(flat, migration)
+    shared.data(flat, migration)
+    shared.model(flat, migration)
+    shared.optimizer(flat, migration)
+    batches = _batches(flat, migration)
+    _reference(flat, migration, batches, flat.pop("beta"))
+    shared.validation(flat, migration, batches)
+    shared.trainer(flat, migration, batches)
+    _rollout(flat, migration)
+    _rewards(flat, migration)
+
+
+def _batches(flat: Tree, migration: Migration) -> Batches:
+    """Their batches count completions."""
+    n, accumulated = flat["num_generations"], int(flat["gradient_accumulation_steps"])
+    update = shared.rows_per_update(flat)
+    size, parts = flat.pop("generation_batch_size", None), flat.pop("steps_per_generation", None)
+    flat.pop("gradient_accumulation_steps")
+    if size is None:
+        size = update * parts // accumulated if parts is not None else update
+    if size % n:
+        raise ValueError(
+            f"a rollout has {size} completions, which num_generations={n} does not divide; with "
+            "several processes, add num_processes=N"
+        )
+    migration.set("rollout.batch_size", size // n)
+    if update < size and update % n == 0 and size % update == 0:
+        migration.set("algorithm.ppo_mini_batch_size", update // n)
+    elif update < size:
+        migration.note(
+            "steps_per_generation", parts, f"an optimizer step has {update} completions, which is "
+            f"no whole number of groups of {n}; here it has all {size}",
+        )  # fmt: skip
+        update = size
+    return Batches(update, flat["num_iterations"] * max(1, size // update))
+
+
+def _reference(flat: Tree, migration: Migration, batches: Batches, beta: float) -> None:
+    moves, share = flat.pop("sync_ref_model"), flat.pop("ref_model_mixup_alpha")
+    every = flat.pop("ref_model_sync_steps")
+    if moves and beta:
+        migration.set("algorithm.ref_model_sync_steps", batches.steps(every))
+        migration.set("algorithm.ref_model_mixup_alpha", share)
+    elif moves:
+        migration.note("sync_ref_model", True, "there is no reference: beta is 0")
+
+
+def _rollout(flat: Tree, migration: Migration) -> None:
+    by_vllm, share = flat.pop("use_vllm"), flat.pop("vllm_gpu_memory_utilization")
+    migration.set("rollout.engine", "vllm" if by_vllm else "hf")
+    if by_vllm:
+        migration.set("rollout.gpu_memory_utilization", share)
+    longest = flat.pop("vllm_max_model_length", None)
+    room = max(4096, flat["max_completion_length"] + 2048)
+    if longest is None and "max_prompt_length" in flat:
+        longest = flat.pop("max_prompt_length") + flat["max_completion_length"]
+    if longest is None:
+        migration.note(
+            "vllm_max_model_length", None, f"TRL does not bound prompts; rollout.max_model_len is "
+            f"{room} here, and longer ones are left out",
+        )  # fmt: skip
+    migration.set("rollout.max_model_len", longest or room)
+    if (penalty := flat.pop("repetition_penalty")) != 1:
+        migration.note("repetition_penalty", penalty, "tokens are sampled as the policy has them")
+    if not flat.pop("shuffle_dataset"):
+        migration.note("shuffle_dataset", False, "the data are always shuffled, by seed")
+    for key in [
+        key for key in flat if key.startswith(("generation_kwargs", "chat_template_kwargs"))
+    ]:
+        value = flat.pop(key)
+        if key == "chat_template_kwargs.enable_thinking":
+            migration.set("data.enable_thinking", value)
+        else:
+            migration.note(key, value, "set it in rollout.sampling, if it is there")
+    samples = flat.pop("num_generations_eval", None)
+    if samples is not None:
+        migration.set("eval.n", samples)
+
+
+def _rewards(flat: Tree, migration: Migration) -> None:
+    given, weights = flat.pop("reward_funcs", None), flat.pop("reward_weights", None)
+    model = flat.pop("reward_model_name_or_path", None)
+    if model is not None:
+        migration.note(
+            "reward_model_name_or_path", model, "a reward function that asks that model, by URL or "
+            "from a file, in rewards.functions",
+        )  # fmt: skip
+    if given is None:
+        migration.notes.append(
+            "reward_funcs: not given: TRL's functions are in the Python of the script; name them "
+            "in rewards.functions as file.py:function (docs/rewards.md)"
+        )
+        if weights is not None:
+            migration.note("reward_weights", weights, "the weights in rewards.functions")
+        return
+    names = [given] if isinstance(given, str) else list(given)
+    weights = [weights] if isinstance(weights, int | float) else weights
+    functions: Tree = {}
+    for name, weight in zip(names, weights or [1.0] * len(names), strict=True):
+        if name == "accuracy_reward":
+            functions["math"] = {"weight": weight}
+            migration.note("reward_funcs", name, "math, which also reads answers without LaTeX")
+            continue
+        path = name if "." in name else f"trl.rewards.{name}"
+        functions[name.rpartition(".")[2]] = {"use": path, "weight": weight}
+        if "." not in name:
+            migration.note("reward_funcs", name, f"{path}, where TRL is installed")
+    migration.set("rewards.functions", functions)
+
+
+def _grpo(flat: Tree, migration: Migration) -> None:
+    loss, level = flat.pop("loss_type"), flat.pop("importance_sampling_level")
+    taus = [flat.pop(f"sapo_temperature_{sign}") for sign in ("pos", "neg")]
+    low, high = flat.pop("epsilon"), flat.pop("epsilon_high", None)
+    delta = flat.pop("delta", None)
+    name = loss if loss in ("cispo", "sapo") else "grpo"
+    if loss not in keys.AGGREGATIONS:
+        migration.note("loss_type", loss, "no such loss here; it is dapo's")
+        loss = "dapo"
+    migration.set("algorithm.name", name)
+    migration.set("algorithm.loss_agg_mode", keys.AGGREGATIONS[loss])
+    if loss in ("dapo", "cispo"):
+        migration.set("algorithm.loss_agg_scope", "rollout")
+    if loss == "bnpo":
+        migration.note("loss_type", loss, "the mean over a mini-batch, in TRL over a micro-batch")
+    _advantage(flat, migration)
+    if name == "cispo":
+        largest = low if high is None else high
+        if largest < 1:
+            raise ValueError(
+                f"epsilon_high={largest}: for loss_type=cispo it is the largest weight itself, "
+                "e.g. 5; give epsilon_high=5"
+            )
+        migration.set("algorithm.clip_ratio_low", 1.0)
+        migration.set("algorithm.clip_ratio_high", largest - 1.0)
+    elif name == "sapo":
+        migration.set("algorithm.sapo_tau", taus)
+    else:
+        migration.set("algorithm.clip_ratio_low", low)
+        migration.set("algorithm.clip_ratio_high", low if high is None else high)
+        migration.set("algorithm.importance_sampling_level", level)
+    if name == "grpo" and delta is not None:
+        migration.set("algorithm.clip_ratio_dual", delta)
+    elif delta is not None:
+        migration.note("delta", delta, f"TRL does not read it with loss_type={loss}")
+    if name != "grpo" and level != "token":
+        migration.note("importance_sampling_level", level, f"{name} has the ratio of each token")
+    _grpo_kl(flat, migration)
+    _grpo_tokens(flat, migration, loss)
+    _correction(flat, migration)
+
+
+def _advantage(flat: Tree, migration: Migration) -> None:
+    scale = flat.pop("scale_rewards")
+    scale = {True: "group", False: "none"}.get(scale, scale)
+    if scale not in keys.ADVANTAGES:
+        raise ValueError(f"scale_rewards={scale}: it can be group, batch or none")
+    if keys.ADVANTAGES[scale] is not None:
+        migration.set("algorithm.adv_estimator", keys.ADVANTAGES[scale])
+    if scale != "none":
+        migration.note(
+            "scale_rewards", scale, "advantages are divided by the deviation + 1e-6, in TRL + 1e-4"
+        )
+    if (several := flat.pop("multi_objective_aggregation")) != "sum_then_normalize":
+        migration.note(
+            "multi_objective_aggregation", several, "rewards are summed, and then normalised"
+        )
+
+
+def _grpo_kl(flat: Tree, migration: Migration) -> None:
+    beta, corrected = flat["beta"], flat.pop("use_bias_correction_kl")
+    migration.set("algorithm.kl_coef", beta)
+    if beta:
+        migration.set("algorithm.kl_estimator", "k3")
+        migration.set("algorithm.use_kl_loss", True)
+        migration.set("algorithm.use_bias_correction_kl", corrected)
+
+
+def _grpo_tokens(flat: Tree, migration: Migration, loss: str) -> None:
+    """The entropy bonus, and the tokens and completions that the loss leaves out."""
+    bonus = flat.pop("entropy_coef")
+    migration.set("algorithm.entropy_coef", bonus)
+    if bonus and keys.AGGREGATIONS[loss] != "token-mean":
+        migration.note("entropy_coef", bonus, "its mean is that of the loss, in TRL over tokens")
+    if flat.pop("use_adaptive_entropy"):
+        migration.note("use_adaptive_entropy", True, "algorithm.entropy_target has another rule")
+    if (share := flat.pop("top_entropy_quantile")) < 1:
+        migration.note("top_entropy_quantile", share, "the loss learns from all tokens")
+    if (most := flat.pop("off_policy_mask_threshold", None)) is not None:
+        migration.note(
+            "off_policy_mask_threshold", most, "algorithm.rollout_rs masks by the ratio, whatever "
+            "the sign of the advantage",
+        )  # fmt: skip
+
+
+def _correction(flat: Tree, migration: Migration) -> None:
+    """The engine's probabilities, with vLLM only."""
+    names = ("correction", "mode", "clip_max", "clip_min")
+    on, mode, most, least = (flat.pop(f"vllm_importance_sampling_{n}", None) for n in names)
+    if not on or not flat["use_vllm"]:
+        migration.set("algorithm.rollout_is", "none")
+        return
+    migration.set("algorithm.rollout_is", mode.partition("_")[0])
+    if most is not None:
+        migration.set("algorithm.rollout_is_threshold", most)
+    if mode.endswith("mask"):
+        migration.note(
+            "vllm_importance_sampling_mode", mode, "weights above the bound are lowered to it, in "
+            "TRL set to 0",
+        )  # fmt: skip
+    if least is not None:
+        migration.note("vllm_importance_sampling_clip_min", least, "weights have no lower bound")
+
+
+def _rloo(flat: Tree, migration: Migration) -> None:
+    """One action is a whole completion; the KL of its tokens is taken off its reward."""
+    low, high = flat.pop("epsilon"), flat.pop("epsilon_high", None)
+    migration.set("algorithm.name", "rloo")
+    migration.set("algorithm.importance_sampling_level", "sequence_product")
+    migration.set("algorithm.loss_agg_mode", "seq-mean-token-mean")
+    migration.set("algorithm.clip_ratio_low", low)
+    migration.set("algorithm.clip_ratio_high", low if high is None else high)
+    migration.set("algorithm.kl_coef", flat["beta"])
+    if flat["beta"]:
+        migration.set("algorithm.kl_estimator", "k1")
+        migration.set("algorithm.use_kl_loss", False)
+    if flat.pop("normalize_advantages"):
+        migration.note(
+            "normalize_advantages", True, "advantages are not divided by their deviation"
+        )
+    migration.set("algorithm.rollout_is", "none")
+
+
+def _has(*names: str) -> Any:
+    def is_theirs(given: Mapping[str, Any]) -> bool:
+        return any(name in given for name in names)
+
+    return is_theirs
+
+
+def _programs(name: str) -> tuple[str, ...]:
+    return (f"trl {name}", f"{name}*.py", f"*/{name}*.py", f"trl.scripts.{name}")
+
+
+GRPO = Source(
+    project="trl",
+    kind="trl-grpo",
+    title="TRL GRPOConfig",
+    program=(*_programs("grpo"), *_programs("gspo")),
+    arguments="options",
+    config_argument="config",
+    is_theirs=_has(*keys.GRPO_COMPOSED, "num_generations", "max_completion_length"),
+    carry=(_grpo, _common),
+    defaults={**keys.DEFAULTS, **keys.ONLINE_DEFAULTS, **keys.GRPO_DEFAULTS},
+    older=keys.GRPO_OLDER,
+    renamed={**keys.RENAMED, **keys.ONLINE_RENAMED},
+    composed={**keys.COMPOSED, **keys.ONLINE_COMPOSED, **keys.GRPO_COMPOSED},
+    unneeded={**keys.ONLINE_UNNEEDED, **keys.GRPO_UNNEEDED, **keys.UNNEEDED},
+    loss_settings=keys.GRPO_SETTINGS,
+)
+
+RLOO = Source(
+    project="trl",
+    kind="trl-rloo",
+    title="TRL RLOOConfig",
+    program=_programs("rloo"),
+    arguments="options",
+    config_argument="config",
+    is_theirs=_has(*keys.RLOO_COMPOSED, *keys.RLOO_RENAMED),
+    carry=(_rloo, _common),
+    defaults={**keys.DEFAULTS, **keys.ONLINE_DEFAULTS, **keys.RLOO_DEFAULTS},
+    older=keys.GRPO_OLDER,
+    renamed={**keys.RENAMED, **keys.ONLINE_RENAMED, **keys.RLOO_RENAMED},
+    composed={**keys.COMPOSED, **keys.ONLINE_COMPOSED, **keys.RLOO_COMPOSED},
+    unneeded={**keys.ONLINE_UNNEEDED, **keys.UNNEEDED},
+    loss_settings=keys.RLOO_SETTINGS,
+)

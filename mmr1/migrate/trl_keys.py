@@ -1,0 +1,457 @@
+"""TRL's keys: their defaults, what they are called here, and those that are not needed.
+
+Keys and defaults are those of TRL 1.16.0 (``GRPOConfig``, ``RLOOConfig``, ``DPOConfig``,
+``KTOConfig``, ``SFTConfig``, ``RewardConfig``, ``ModelConfig`` and the arguments of its scripts)
+and of the ``TrainingArguments`` of transformers 5.
+"""
+
+from __future__ import annotations
+
+from mmr1.migrate.migration import Tree
+
+# --- What all trainers share ---------------------------------------------------------------------
+
+DEFAULTS: Tree = {
+    "dataset_train_split": "train",
+    "dataset_test_split": "test",
+    "num_processes": 1,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 1,
+    "num_train_epochs": 3.0,
+    "max_steps": -1,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 0,
+    "weight_decay": 0.0,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "max_grad_norm": 1.0,
+    "gradient_checkpointing": True,
+    "bf16": True,
+    "dtype": "float32",
+    "seed": 42,
+    "logging_steps": 10,
+    "save_strategy": "steps",
+    "save_steps": 500,
+    "eval_strategy": "no",
+    "report_to": "none",
+    "use_peft": False,
+    "lora_r": 16,
+    "lora_alpha": 32,
+    "lora_dropout": 0.05,
+    "model_revision": "main",
+}
+
+RENAMED = {
+    "model_name_or_path": "model.path",
+    "gradient_checkpointing": "model.gradient_checkpointing",
+    "learning_rate": "optimizer.lr",
+    "weight_decay": "optimizer.weight_decay",
+    "max_grad_norm": "optimizer.max_grad_norm",
+    "seed": "seed",
+    "project": "trainer.project_name",
+    "dataloader_num_workers": "data.media_workers",
+}
+
+COMPOSED = {
+    "dataset_name": "`data.train`: NAME@SPLIT",
+    "dataset_train_split": "`data.train`: NAME@SPLIT",
+    "dataset_test_split": "`data.eval`: NAME@SPLIT, with eval_strategy",
+    "dataset_config": "none: name a file, or a dataset without configurations",
+    "num_processes": "the processes of the launcher: per_device_train_batch_size is of each",
+    "per_device_train_batch_size": "the batch size, times num_processes and "
+    "gradient_accumulation_steps",
+    "gradient_accumulation_steps": "the batch size; see per_device_train_batch_size",
+    "num_train_epochs": "`trainer.max_epochs`, unless max_steps is set",
+    "max_steps": "`trainer.max_steps`, divided by the optimizer steps per rollout",
+    "lr_scheduler_type": "`optimizer.lr_scheduler_type`: linear, cosine, constant, "
+    "constant_with_warmup and cosine_with_min_lr",
+    "lr_scheduler_kwargs": "min_lr or min_lr_rate: `optimizer.min_lr`",
+    "warmup_steps": "`optimizer.warmup_steps`; below 1 `optimizer.warmup_ratio`",
+    "warmup_ratio": "`optimizer.warmup_ratio`",
+    "adam_beta1": "`optimizer.betas`",
+    "adam_beta2": "`optimizer.betas`",
+    "adam_epsilon": "none: 1e-8",
+    "optim": "none: AdamW; `optimizer.state_dtype=bfloat16` for 8-bit ones",
+    "bf16": "`model.dtype=bfloat16`, with a float32 copy in the optimizer",
+    "dtype": "`model.dtype`",
+    "model_revision": "none: a folder of that revision as `model.path`",
+    "use_peft": "`model.lora`",
+    "lora_r": "`model.lora.rank`",
+    "lora_alpha": "`model.lora.alpha`",
+    "lora_dropout": "`model.lora.dropout`",
+    "lora_target_modules": "`model.lora.target_modules`; not set: q_proj and v_proj, PEFT's choice",
+    "output_dir": "`trainer.output_dir`",
+    "logging_steps": "`trainer.logging_steps`, divided by the optimizer steps per rollout",
+    "save_strategy": "no: `trainer.save_steps=0`",
+    "save_steps": "`trainer.save_steps`, divided by the optimizer steps per rollout",
+    "save_total_limit": "`trainer.save_total_limit`, 2 or more",
+    "eval_strategy": "`trainer.val_freq`",
+    "eval_steps": "`trainer.val_freq`, divided by the optimizer steps per rollout",
+    "eval_on_start": "`trainer.val_before_train`",
+    "report_to": "`trainer.trackers`",
+    "config": "the YAML file itself; its keys are read",
+}
+
+_SPEED = "a matter of speed and memory alone"
+_PROCESSES = "resources.ranks and resources.engines name the processes"
+_ONE_KIND = "read by another trainer or loss only"
+
+UNNEEDED = {
+    "dataset_streaming": "records are read from a file by their positions",
+    "ignore_bias_buffers": _PROCESSES,
+    "datasets": "data.train takes several files with weights",
+    "trust_remote_code": "code of a model's repository is never run",
+    "attn_implementation": "the fastest one that is installed is used",
+    "model_init_kwargs": "model.dtype and the configuration of model.path",
+    "quantization_config": "weights are not quantised",
+    "load_in_8bit": "weights are not quantised",
+    "load_in_4bit": "weights are not quantised",
+    "bnb_4bit_quant_type": "weights are not quantised",
+    "use_bnb_nested_quant": "weights are not quantised",
+    "bnb_4bit_quant_storage": "weights are not quantised",
+    "lora_task_type": "the task is that of the command",
+    "lora_target_parameters": "layers are adapted by name, in model.lora.target_modules",
+    "lora_modules_to_save": "adapters are trained and no other weight is",
+    "use_rslora": "alpha is divided by the rank; set model.lora.alpha to alpha * sqrt(rank)",
+    "use_dora": "adapters are plain LoRA",
+    "router_aux_loss_coef": "there are no routers of experts",
+    "disable_dropout": "there is no dropout but that of the adapters",
+    "remove_unused_columns": "reward functions get the columns that they name",
+    "pad_to_multiple_of": _SPEED,
+    "pad_token": "the tokenizer is that of model.path",
+    "eos_token": "the tokenizer is that of model.path",
+    "padding_free": "sequences are always packed",
+    "activation_offloading": _SPEED,
+    "use_liger_kernel": _SPEED,
+    "torch_empty_cache_steps": _SPEED,
+    "gradient_checkpointing_kwargs": _SPEED,
+    "torch_compile": _SPEED,
+    "tf32": _SPEED,
+    "bf16_full_eval": _SPEED,
+    "fp16": "model.dtype is bfloat16 or float32",
+    "full_determinism": "trainer.deterministic and rollout.deterministic",
+    "data_seed": "seed is that of everything",
+    "dataset_num_proc": "rows are read without worker processes",
+    "dataset_kwargs": "the format of the rows tells what they are",
+    "dataloader_drop_last": "an epoch ends with the last rows",
+    "dataloader_pin_memory": _SPEED,
+    "dataloader_prefetch_factor": _SPEED,
+    "dataloader_persistent_workers": _SPEED,
+    "ddp_find_unused_parameters": _PROCESSES,
+    "ddp_timeout": "resources.collective_timeout_s",
+    "deepspeed": _PROCESSES,
+    "fsdp": _PROCESSES,
+    "fsdp_config": _PROCESSES,
+    "parallelism_config": _PROCESSES,
+    "local_rank": _PROCESSES,
+    "accelerator_config": _PROCESSES,
+    "include_num_input_tokens_seen": "the number of tokens is always logged",
+    "logging_strategy": "metrics.jsonl has every step",
+    "logging_first_step": "metrics.jsonl has every step",
+    "logging_dir": "trainer.output_dir",
+    "log_level": "a matter of display alone",
+    "disable_tqdm": "a matter of display alone",
+    "run_name": "the name of trainer.output_dir",
+    "trackio_space_id": "trackers read their own variables of the environment",
+    "per_device_eval_batch_size": "eval.batch_size bounds the prompts per call, not the result",
+    "do_eval": "see eval_strategy",
+    "do_train": "mmr1 eval evaluates without training",
+    "save_only_model": "checkpoints always hold the optimizer",
+    "load_best_model_at_end": "trainer.metric_for_best_model keeps the best checkpoint",
+    "metric_for_best_model": "trainer.metric_for_best_model has our names of metrics",
+    "greater_is_better": "see metric_for_best_model",
+    "resume_from_checkpoint": "mmr1 train --resume continues a run",
+    "overwrite_output_dir": "a folder with a run is never overwritten",
+    "push_to_hub": "upload the checkpoint yourself",
+    "hub_model_id": "upload the checkpoint yourself",
+    "hub_strategy": "upload the checkpoint yourself",
+    "hub_token": "upload the checkpoint yourself",
+    "hub_private_repo": "upload the checkpoint yourself",
+    "env": "variables of the environment are the shell's",
+}
+
+# --- GRPO and RLOO -------------------------------------------------------------------------------
+
+ONLINE_DEFAULTS: Tree = {
+    "learning_rate": 1e-6,
+    "max_completion_length": 512,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "repetition_penalty": 1.0,
+    "shuffle_dataset": True,
+    "use_vllm": False,
+    "vllm_gpu_memory_utilization": 0.3,
+    "vllm_tensor_parallel_size": 1,
+    "num_iterations": 1,
+    "epsilon": 0.2,
+    "mask_truncated_completions": False,
+    "sync_ref_model": False,
+    "ref_model_mixup_alpha": 0.6,
+    "ref_model_sync_steps": 512,
+}
+
+ONLINE_RENAMED = {
+    "num_generations": "rollout.n",
+    "max_completion_length": "rollout.sampling.max_tokens",
+    "temperature": "rollout.sampling.temperature",
+    "top_p": "rollout.sampling.top_p",
+    "top_k": "rollout.sampling.top_k",
+    "min_p": "rollout.sampling.min_p",
+    "num_iterations": "algorithm.ppo_epochs",
+    "mask_truncated_completions": "algorithm.mask_truncated_completions",
+    "vllm_tensor_parallel_size": "rollout.tensor_parallel_size",
+}
+
+ONLINE_COMPOSED = {
+    "generation_batch_size": "`rollout.batch_size`, divided by num_generations",
+    "steps_per_generation": "the mini-batches of a rollout: `algorithm.ppo_mini_batch_size` is "
+    "`rollout.batch_size` x gradient_accumulation_steps / steps_per_generation",
+    "num_generations_eval": "`eval.n`",
+    "shuffle_dataset": "none: the data are always shuffled, by seed",
+    "repetition_penalty": "none: tokens are sampled as the policy has them",
+    "generation_kwargs": "`rollout.sampling` has all sampling parameters",
+    "chat_template_kwargs": "enable_thinking: `data.enable_thinking`",
+    "use_vllm": "`rollout.engine`: vllm, else hf",
+    "vllm_gpu_memory_utilization": "`rollout.gpu_memory_utilization`, with use_vllm",
+    "vllm_max_model_length": "`rollout.max_model_len`",
+    "beta": "`algorithm.kl_coef`",
+    "epsilon": "`algorithm.clip_ratio_low`; also the upper bound unless epsilon_high is set",
+    "epsilon_high": "`algorithm.clip_ratio_high`; for cispo the largest weight, 1 above it",
+    "reward_funcs": "`rewards.functions`: accuracy_reward is math; others by their dotted path",
+    "reward_model_name_or_path": "none: a reward function that asks that model, by URL or from a "
+    "file, in `rewards.functions`",
+    "reward_weights": "`rewards.functions`: the weights",
+    "sync_ref_model": "`algorithm.ref_model_sync_steps` above 0",
+    "ref_model_mixup_alpha": "`algorithm.ref_model_mixup_alpha`",
+    "ref_model_sync_steps": "`algorithm.ref_model_sync_steps`, divided by the optimizer steps per "
+    "rollout",
+}
+
+ONLINE_UNNEEDED = {
+    "ds3_gather_for_generation": _SPEED,
+    "cache_implementation": _SPEED,
+    "vllm_mode": _PROCESSES,
+    "vllm_model_impl": _SPEED,
+    "vllm_enable_sleep_mode": _SPEED,
+    "vllm_structured_outputs_regex": "completions are not bound to a grammar",
+    "vllm_server_base_url": _PROCESSES,
+    "vllm_server_host": _PROCESSES,
+    "vllm_server_port": _PROCESSES,
+    "vllm_server_timeout": "rollout.timeout_s",
+    "vllm_group_port": _PROCESSES,
+    "use_transformers_continuous_batching": _SPEED,
+    "transformers_continuous_batching_config": _SPEED,
+    "use_transformers_paged": _SPEED,
+    "log_completions": "rollouts/ holds the completions",
+    "log_multimodal": "rollouts/ holds the completions",
+    "log_unique_prompts": "rollouts/ holds the completions",
+    "num_completions_to_print": "rollouts/ holds the completions",
+    "log_completions_hub_repo": "rollouts/ holds the completions",
+    "max_prompt_length": "rollout.max_model_len: prompt and completion together",
+}
+
+GRPO_DEFAULTS: Tree = {
+    "num_generations": 8,
+    "beta": 0.0,
+    "sapo_temperature_neg": 1.05,
+    "sapo_temperature_pos": 1.0,
+    "importance_sampling_level": "token",
+    "multi_objective_aggregation": "sum_then_normalize",
+    "scale_rewards": "group",
+    "loss_type": "dapo",
+    "top_entropy_quantile": 1.0,
+    "entropy_coef": 0.0,
+    "use_adaptive_entropy": False,
+    "vllm_importance_sampling_correction": True,
+    "vllm_importance_sampling_mode": "sequence_mask",
+    "vllm_importance_sampling_clip_max": 3.0,
+    "use_bias_correction_kl": True,
+}
+
+GRPO_COMPOSED = {
+    "delta": "`algorithm.clip_ratio_dual`",
+    "sapo_temperature_neg": "`algorithm.sapo_tau`",
+    "sapo_temperature_pos": "`algorithm.sapo_tau`",
+    "importance_sampling_level": "`algorithm.importance_sampling_level`",
+    "multi_objective_aggregation": "sum_then_normalize; normalize_then_sum is noted",
+    "scale_rewards": "`algorithm.adv_estimator`: group is grpo, batch is batch_std, none dr_grpo",
+    "loss_type": "`algorithm.name`: cispo, sapo, else grpo. `algorithm.loss_agg_mode`: grpo and "
+    "sapo are seq-mean-token-mean, dapo, cispo and bnpo token-mean, dr_grpo "
+    "seq-mean-token-sum-norm, luspo seq-mean-token-sum; `algorithm.loss_agg_scope=rollout` for "
+    "dapo and cispo",
+    "top_entropy_quantile": "none: the loss learns from all tokens",
+    "entropy_coef": "`algorithm.entropy_coef`",
+    "use_adaptive_entropy": "none: `algorithm.entropy_target` adapts by another rule",
+    "vllm_importance_sampling_correction": "false: `algorithm.rollout_is=none`",
+    "vllm_importance_sampling_mode": "`algorithm.rollout_is`: token or sequence, truncated",
+    "vllm_importance_sampling_clip_max": "`algorithm.rollout_is_threshold`",
+    "vllm_importance_sampling_clip_min": "none: weights have no lower bound",
+    "off_policy_mask_threshold": "none: `algorithm.rollout_rs` masks by the ratio",
+    "use_bias_correction_kl": "`algorithm.use_bias_correction_kl`",
+}
+
+GRPO_UNNEEDED = {
+    "vespo_k_pos": _ONE_KIND,
+    "vespo_k_neg": _ONE_KIND,
+    "vespo_lambda_pos": _ONE_KIND,
+    "vespo_lambda_neg": _ONE_KIND,
+    "entropy_coef_min": _ONE_KIND,
+    "entropy_coef_max": _ONE_KIND,
+    "entropy_coef_delta": _ONE_KIND,
+    "entropy_target": _ONE_KIND,
+    "max_tool_calling_iterations": "tools and environments are not those of TRL",
+}
+
+GRPO_OLDER = {
+    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
+    "epsilon_low": "epsilon",
+}
+
+AGGREGATIONS = {
+    "grpo": "seq-mean-token-mean",
+    "sapo": "seq-mean-token-mean",
+    "dapo": "token-mean",
+    "cispo": "token-mean",
+    "bnpo": "token-mean",
+    "dr_grpo": "seq-mean-token-sum-norm",
+    "luspo": "seq-mean-token-sum",
+}
+ADVANTAGES = {"group": None, "batch": "batch_std", "none": "dr_grpo"}
+
+GRPO_SETTINGS = {
+    "loss_type": ("algorithm.name", "algorithm.loss_agg_mode", "algorithm.loss_agg_scope"),
+    "scale_rewards": ("algorithm.adv_estimator",),
+    "epsilon": ("algorithm.clip_ratio_low",),
+    "epsilon_high": ("algorithm.clip_ratio_high",),
+    "delta": ("algorithm.clip_ratio_dual",),
+    "sapo_temperature_pos": ("algorithm.sapo_tau",),
+    "sapo_temperature_neg": ("algorithm.sapo_tau",),
+    "importance_sampling_level": ("algorithm.importance_sampling_level",),
+    "beta": ("algorithm.kl_coef", "algorithm.kl_estimator"),
+    "use_bias_correction_kl": ("algorithm.use_bias_correction_kl",),
+    "entropy_coef": ("algorithm.entropy_coef",),
+    "vllm_importance_sampling_mode": ("algorithm.rollout_is",),
+    "vllm_importance_sampling_clip_max": ("algorithm.rollout_is_threshold",),
+    "mask_truncated_completions": ("algorithm.mask_truncated_completions",),
+    "num_generations": ("rollout.n",),
+    "generation_batch_size": ("rollout.batch_size",),
+    "steps_per_generation": ("algorithm.ppo_mini_batch_size",),
+    "num_iterations": ("algorithm.ppo_epochs",),
+    "temperature": ("rollout.sampling.temperature",),
+}
+
+RLOO_DEFAULTS: Tree = {
+    "num_generations": 2,
+    "beta": 0.05,
+    "normalize_advantages": False,
+}
+RLOO_RENAMED = {"reward_clip_range": "algorithm.reward_clip_range"}
+RLOO_COMPOSED = {"normalize_advantages": "none: advantages are not divided by their deviation"}
+RLOO_SETTINGS = {
+    "epsilon": ("algorithm.clip_ratio_low",),
+    "epsilon_high": ("algorithm.clip_ratio_high",),
+    "beta": ("algorithm.kl_coef", "algorithm.kl_estimator", "algorithm.use_kl_loss"),
+    "reward_clip_range": ("algorithm.reward_clip_range",),
+    "normalize_advantages": ("algorithm.name", "algorithm.importance_sampling_level"),
+    "mask_truncated_completions": ("algorithm.mask_truncated_completions",),
+    "num_generations": ("rollout.n",),
+    "num_iterations": ("algorithm.ppo_epochs",),
+    "temperature": ("rollout.sampling.temperature",),
+}
+
+# --- DPO, KTO, SFT and reward models -------------------------------------------------------------
+
+OFFLINE_DEFAULTS: Tree = {"max_length": 1024}
+OFFLINE_COMPOSED = {
+    "max_length": "none: rows are not cut; prompts that are too long are left out, and listed",
+    "truncation_mode": "none: rows are not cut",
+}
+OFFLINE_UNNEEDED = {
+    "precompute_ref_log_probs": _SPEED,
+    "precompute_ref_batch_size": _SPEED,
+    "chat_template_path": "data.chat_template, a .jinja file",
+    "dataset_text_field": "the format of the rows tells what they are",
+    "shuffle_dataset": "the data are always shuffled, by seed",
+    "train_sampling_strategy": "the data are always shuffled, by seed",
+    "ref_model_mixup_alpha": "the reference is the model at the start",
+    "ref_model_sync_steps": "the reference is the model at the start",
+    "sync_ref_model": "the reference is the model at the start",
+}
+
+DPO_DEFAULTS: Tree = {
+    "learning_rate": 1e-6,
+    "loss_type": ["sigmoid"],
+    "beta": 0.1,
+    "label_smoothing": 0.0,
+    "f_divergence_type": "reverse_kl",
+    "use_weighting": False,
+}
+DPO_COMPOSED = {
+    "loss_type": "`dpo.loss_type`: sigmoid, sigmoid_norm, ipo, robust; sft beside one of them is "
+    "`dpo.nll_coef`",
+    "loss_weights": "`dpo.nll_coef`: the weight of sft, divided by that of the other",
+    "beta": "`dpo.beta`",
+    "label_smoothing": "`dpo.label_smoothing`, with robust",
+    "f_divergence_type": "reverse_kl; others are noted",
+    "use_weighting": "none: pairs have one weight",
+    "ld_alpha": "none: tokens have one weight",
+}
+DPO_UNNEEDED = {"f_alpha_divergence_coef": _ONE_KIND, "discopop_tau": _ONE_KIND}
+DPO_LOSSES = ("sigmoid", "sigmoid_norm", "ipo", "robust")
+DPO_SETTINGS = {
+    "loss_type": ("dpo.loss_type",),
+    "loss_weights": ("dpo.nll_coef",),
+    "beta": ("dpo.beta",),
+    "label_smoothing": ("dpo.label_smoothing",),
+    "per_device_train_batch_size": ("dpo.batch_size",),
+    "learning_rate": ("optimizer.lr",),
+}
+
+KTO_DEFAULTS: Tree = {
+    "learning_rate": 1e-6,
+    "loss_type": "kto",
+    "beta": 0.1,
+    "desirable_weight": 1.0,
+    "undesirable_weight": 1.0,
+}
+KTO_RENAMED = {
+    "beta": "dpo.beta",
+    "desirable_weight": "dpo.desirable_weight",
+    "undesirable_weight": "dpo.undesirable_weight",
+}
+KTO_COMPOSED = {"loss_type": "`dpo.loss_type=kto`"}
+KTO_SETTINGS = {
+    "loss_type": ("dpo.loss_type",),
+    "beta": ("dpo.beta",),
+    "desirable_weight": ("dpo.desirable_weight",),
+    "undesirable_weight": ("dpo.undesirable_weight",),
+    "per_device_train_batch_size": ("dpo.batch_size",),
+    "learning_rate": ("optimizer.lr",),
+}
+
+SFT_DEFAULTS: Tree = {"learning_rate": 2e-5, "loss_type": "nll"}
+SFT_COMPOSED = {
+    "loss_type": "nll: the mean over the tokens of the answers",
+    "completion_only_loss": "none: the loss is always of the answers only",
+    "assistant_only_loss": "none: the loss is always of the answers only",
+}
+SFT_UNNEEDED = {
+    "packing": "sequences are always packed, and no one sees another",
+    "packing_strategy": "sequences are always packed, and no one sees another",
+    "eval_packing": "sequences are always packed, and no one sees another",
+}
+SFT_SETTINGS = {
+    "loss_type": ("sft.batch_size",),
+    "per_device_train_batch_size": ("sft.batch_size",),
+    "learning_rate": ("optimizer.lr",),
+}
+
+REWARD_DEFAULTS: Tree = {"learning_rate": 1e-4}
+REWARD_COMPOSED = {"center_rewards_coefficient": "none: rewards are not centred"}
+REWARD_SETTINGS = {
+    "center_rewards_coefficient": ("rm.supervision",),
+    "per_device_train_batch_size": ("rm.batch_size",),
+    "learning_rate": ("optimizer.lr",),
+}

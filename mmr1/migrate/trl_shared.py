@@ -1,0 +1,157 @@
+"""What TRL's trainers share: data, batches, the optimizer, LoRA and the trainer's own keys."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mmr1.migrate.migration import Migration, Tree
+from mmr1.migrate.shared import set_checkpoints, set_lora, set_trackers
+
+SCHEDULES = {
+    "linear": "linear", "cosine": "cosine", "constant": "constant",
+    "constant_with_warmup": "constant", "cosine_with_min_lr": "cosine",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """How TRL counts.
+
+    Attributes:
+        per_update: Rows (of GRPO: completions) per optimizer step.
+        updates: Optimizer steps per step of ours.
+    """
+
+    per_update: int
+    updates: int = 1
+
+    def steps(self, theirs: float) -> int:
+        """Their optimizer steps as steps of ours, at least 1."""
+        return max(1, math.ceil(theirs / self.updates))
+
+
+def rows_per_update(flat: Tree) -> int:
+    """Of all processes and accumulation steps together."""
+    rows: int = flat.pop("per_device_train_batch_size") * flat.pop("num_processes")
+    return rows * int(flat["gradient_accumulation_steps"])
+
+
+def data(flat: Tree, migration: Migration) -> None:
+    train, test = flat.pop("dataset_train_split"), flat.pop("dataset_test_split")
+    name = flat.pop("dataset_name", None)
+    if name is not None:
+        migration.set("data.train", _split(name, train))
+    if (subset := flat.pop("dataset_config", None)) is not None:
+        migration.note("dataset_config", subset, "name a file, or a dataset without configurations")
+    if flat["eval_strategy"] not in ("no", False) and name is not None:
+        migration.set("data.eval", _split(name, test))
+
+
+def _split(name: str, split: str) -> str:
+    return name if "." in name.rpartition("/")[2] else f"{name}@{split}"
+
+
+def processes(flat: Tree, migration: Migration) -> None:
+    if flat["num_processes"] == 1:
+        migration.note(
+            "num_processes", 1, "batches are counted for one process; with several, add "
+            "num_processes=N",
+        )  # fmt: skip
+
+
+def optimizer(flat: Tree, migration: Migration) -> None:
+    migration.set("optimizer.betas", [flat.pop("adam_beta1"), flat.pop("adam_beta2")])
+    if (epsilon := flat.pop("adam_epsilon")) != 1e-8:
+        migration.note("adam_epsilon", epsilon, "it is 1e-8")
+    name = str(flat.pop("optim", "adamw_torch"))
+    if "8bit" in name or "bf16" in name:
+        migration.set("optimizer.state_dtype", "bfloat16")
+        migration.note("optim", name, "AdamW with bfloat16 state")
+    elif not name.startswith("adamw"):
+        migration.note("optim", name, "AdamW is the optimizer")
+    steps, ratio = flat.pop("warmup_steps"), flat.pop("warmup_ratio", 0)
+    if 0 < steps < 1:
+        ratio = steps
+    if ratio:
+        migration.set("optimizer.warmup_ratio", ratio)
+    else:
+        migration.set("optimizer.warmup_steps", int(steps))
+    _schedule(flat, migration)
+    if flat["max_grad_norm"] == 0:
+        migration.note("max_grad_norm", flat.pop("max_grad_norm"), "gradients are clipped, at 1e9")
+        migration.set("optimizer.max_grad_norm", 1e9)
+
+
+def _schedule(flat: Tree, migration: Migration) -> None:
+    kind, rate = flat.pop("lr_scheduler_type"), flat["learning_rate"]
+    lowest = flat.pop("lr_scheduler_kwargs.min_lr", None)
+    share = flat.pop("lr_scheduler_kwargs.min_lr_rate", None)
+    if lowest is not None or share is not None:
+        migration.set("optimizer.min_lr", lowest if lowest is not None else share * rate)
+    for key in [key for key in flat if key.startswith("lr_scheduler_kwargs")]:
+        migration.note(key, flat.pop(key), "the schedule has no such choice here")
+    if kind not in SCHEDULES:
+        migration.note("lr_scheduler_type", kind, "no such schedule here; it is linear")
+    migration.set("optimizer.lr_scheduler_type", SCHEDULES.get(kind, "linear"))
+
+
+def model(flat: Tree, migration: Migration) -> None:
+    halves, dtype = flat.pop("bf16"), flat.pop("dtype")
+    is_half = halves or dtype in ("bfloat16", "auto")
+    migration.set("model.dtype", "bfloat16" if is_half else "float32")
+    if dtype in ("bfloat16", "auto"):
+        migration.note("dtype", dtype, "the optimizer keeps a float32 copy of the weights")
+    if (revision := flat.pop("model_revision")) != "main":
+        migration.note("model_revision", revision, "give a folder of that revision as model.path")
+    rank, alpha, dropout = (flat.pop(f"lora_{name}") for name in ("r", "alpha", "dropout"))
+    modules = flat.pop("lora_target_modules", None)
+    if not flat.pop("use_peft"):
+        return
+    if modules is None:
+        modules = ["q_proj", "v_proj"]
+        migration.note("lora_target_modules", None, "PEFT's choice for such models")
+    set_lora(migration, rank, alpha, modules)
+    migration.set("model.lora.dropout", dropout)
+
+
+def trainer(flat: Tree, migration: Migration, batches: Batches) -> None:
+    """Their steps are optimizer steps."""
+    epochs, steps = flat.pop("num_train_epochs"), flat.pop("max_steps")
+    if steps > 0:
+        migration.set("trainer.max_steps", batches.steps(steps))
+    else:
+        migration.set("trainer.max_epochs", epochs)
+    every, strategy = flat.pop("save_steps"), flat.pop("save_strategy")
+    saves = strategy == "steps" and every >= 1
+    migration.set("trainer.save_steps", batches.steps(every) if saves else 0)
+    if strategy not in ("steps", "no", False) or (strategy == "steps" and every < 1):
+        migration.note("save_strategy", f"{strategy} {every}", "saved after the last step")
+    migration.set("trainer.logging_steps", batches.steps(flat.pop("logging_steps")))
+    if (limit := flat.pop("save_total_limit", None)) is not None:
+        set_checkpoints(migration, "save_total_limit", limit)
+    else:
+        migration.note("save_total_limit", None, "TRL keeps all checkpoints; the last 2 are kept")
+    migration.set("trainer.output_dir", flat.pop("output_dir", "trainer_output"))
+    trackers = flat.pop("report_to")
+    if trackers not in ("none", "all", None):
+        set_trackers(migration, "report_to", trackers)
+    elif trackers == "all":
+        migration.note("report_to", "all", "name the trackers in trainer.trackers")
+
+
+def validation(flat: Tree, migration: Migration, batches: Batches) -> None:
+    strategy, every = flat.pop("eval_strategy"), flat.pop("eval_steps", None)
+    before = flat.pop("eval_on_start", False)
+    if strategy in ("no", False):
+        if every is not None:
+            migration.note("eval_steps", every, "TRL does not read it: eval_strategy is no")
+        return
+    if "eval" not in migration.tree.get("data", {}):
+        migration.note("eval_strategy", strategy, "set data.eval and trainer.val_freq")
+        return
+    if strategy == "steps":
+        migration.set("trainer.val_freq", batches.steps(every or flat["logging_steps"]))
+    else:
+        migration.note("eval_strategy", strategy, "set trainer.val_freq to the steps of an epoch")
+    migration.set("trainer.val_before_train", before)
