@@ -182,11 +182,22 @@ def export(
     adapter: Annotated[
         bool, typer.Option("--adapter", help="Export the LoRA adapter only")
     ] = False,
+    push_to_hub: Annotated[
+        str | None, typer.Option(help="Also upload it to this repository, such as me/my-model")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Make the repository private")] = False,
 ) -> None:
     """Export a checkpoint as a Hugging Face model with a model card, adapters merged."""
     from mmr1.trainer.runs.export import export as write
+    from mmr1.trainer.runs.hub import check_repository, push
 
+    if push_to_hub is not None:
+        check_repository(push_to_hub)
+    elif private:
+        raise ValueError("--private is for a repository of the Hub; name it in --push-to-hub")
     typer.echo(f"written: {write(checkpoint, output, adapter=adapter)}")
+    if push_to_hub is not None:
+        typer.echo(f"pushed: {push(output, push_to_hub, private=private)}")
 
 
 @app.command()

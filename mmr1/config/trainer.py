@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -38,6 +38,10 @@ class TrainerConfig(Section):
         description="Also keep the checkpoint with the highest value of this metric, e.g. "
         "reward/mean, or eval/greedy with val_freq",
     )
+    save_only_model: bool = Field(
+        False,
+        description="Checkpoints are the model alone: smaller, and no run can resume from them",
+    )
     async_save: bool = Field(
         False, description="Write checkpoints in the background, from a copy in memory"
     )
@@ -63,6 +67,20 @@ class TrainerConfig(Section):
         description="Experiment trackers, in addition to metrics.jsonl (TRL: report_to)",
     )
     project_name: str = Field("mmr1", description="Project name in the trackers")
+    run_name: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of the run in the trackers; default: that of its folder (EasyR1: "
+        "experiment_name)",
+    )
+    tags: list[Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=list, description="Tags of the run in the trackers"
+    )
+    profile_steps: list[Positive] = Field(
+        default_factory=list,
+        description="Steps that torch.profiler records, each as a trace in the run's folder "
+        "profile, for chrome://tracing or Perfetto",
+    )
     threads: Positive | None = Field(
         None, description="CPU threads of the trainer, and of the engine; default: PyTorch's"
     )

@@ -224,6 +224,11 @@ class Config(Section):
                 "optimizer.state_dtype=float32, "
                 "or leave resources.fsdp_size out"
             )
+        if self.trainer.profile_steps:
+            raise ValueError(
+                f"{resources} and trainer.profile_steps: what the ranks do would not be in the "
+                "trace; profile one process, or leave it out"
+            )
         if self.trainer.async_save:
             raise ValueError(
                 f"{resources} and trainer.async_save: ranks save together, between steps; "

@@ -17,6 +17,7 @@ from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.metrics import step_stats
 from mmr1.trainer.runs.phase_timer import PhaseTimer
+from mmr1.trainer.runs.profiling import profiled
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.sampling.dynamic_sampling import sample_groups
 from mmr1.trainer.sampling.experience import build_experience
@@ -38,17 +39,18 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
     with build_rollouts(config, components.rollout, roll_out_step) as rollouts:
         for number in range(done + 1, config.trainer.max_steps + 1):
             timer = PhaseTimer(f"step {number}")
-            rollout = rollouts.take(number)
-            sampled, version = rollout.sampled, policy.version
-            with timer("experience"):
-                batch = make_batch(config, components, sampled.groups, number)
-            with timer("update"), attach_batch_to_failure(number, batch):
-                stats = learn(components, batch, is_warm_up(number, config.algorithm))
-            components.coefficients.adapt(stats)
-            with timer("sync"):
-                rollouts.load_weights(policy)
-                if reference and is_due(number, config.algorithm.ref_model_sync_steps):
-                    reference.refresh(config.algorithm.ref_model_mixup_alpha)
+            with profiled(config.trainer, number):
+                rollout = rollouts.take(number)
+                sampled, version = rollout.sampled, policy.version
+                with timer("experience"):
+                    batch = make_batch(config, components, sampled.groups, number)
+                with timer("update"), attach_batch_to_failure(number, batch):
+                    stats = learn(components, batch, is_warm_up(number, config.algorithm))
+                components.coefficients.adapt(stats)
+                with timer("sync"):
+                    rollouts.load_weights(policy)
+                    if reference and is_due(number, config.algorithm.ref_model_sync_steps):
+                        reference.refresh(config.algorithm.ref_model_mixup_alpha)
             stats |= {**sampled.stats, "rollout/staleness": staleness(sampled.groups, version)}
             seconds = {**rollout.seconds, **timer.seconds()}
             line = step_stats(number, sampled.all_groups, stats, seconds, components.media)

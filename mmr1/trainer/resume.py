@@ -24,6 +24,8 @@ from mmr1.trainer.models.state import (
 def snapshot(config: Config, components: TrainerComponents, step: int) -> Callable[[Path], None]:
     """A function that writes the state after ``step`` into a checkpoint's folder."""
     in_background = config.trainer.async_save
+    if config.trainer.save_only_model:
+        return components.policy.snapshot(copy=in_background, only_model=True)
     policy = components.policy.snapshot(copy=in_background)
     critic = components.critic and components.critic.snapshot(copy=in_background)
     state = progress(step, _carried(components))
@@ -49,8 +51,14 @@ def restore(checkpoint: Path, components: TrainerComponents) -> int:
     """Restore every component; returns the step after which the checkpoint was written.
 
     Raises:
-        ValueError: The model or the data are others than those of the checkpoint.
+        ValueError: The model or the data are others than those of the checkpoint, or it is a model
+            alone.
     """
+    if not (checkpoint / TRAINING).is_dir():
+        raise ValueError(
+            f"{checkpoint} is a model alone (trainer.save_only_model), from which no run can "
+            "resume; start a new run with it as model.path"
+        )
     components.policy.load_snapshot(checkpoint)
     if components.critic:
         components.critic.load_snapshot(checkpoint)

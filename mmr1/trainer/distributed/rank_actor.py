@@ -101,8 +101,8 @@ class Rank:
         return None
 
     @collective
-    def save(self, folder: Path) -> None:
-        self._models.policy.snapshot()(folder)
+    def save(self, folder: Path, only_model: bool) -> None:
+        self._models.policy.snapshot(only_model=only_model)(folder)
 
     @collective
     def load(self, checkpoint: Path, state: dict[str, Any]) -> None:

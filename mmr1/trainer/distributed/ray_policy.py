@@ -60,11 +60,11 @@ class RayPolicy:
         """In the object store, from where they do not pass this process; always a copy."""
         return get([rank.publish.remote() for rank in self._ranks])[0]
 
-    def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
+    def snapshot(self, copy: bool = False, only_model: bool = False) -> Callable[[Path], None]:
         """A function that makes the ranks write their weights as they are when it is called."""
 
         def write_files(folder: Path) -> None:
-            get([rank.save.remote(folder.resolve()) for rank in self._ranks])
+            get([rank.save.remote(folder.resolve(), only_model) for rank in self._ranks])
 
         return write_files
 

@@ -55,7 +55,7 @@ class Policy(Protocol):
         """
         ...
 
-    def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
+    def snapshot(self, copy: bool = False, only_model: bool = False) -> Callable[[Path], None]:
         """What writes the policy as it is now into a checkpoint's folder; see ``state.py``."""
         ...
 
@@ -109,10 +109,12 @@ class LocalPolicy:
         weights = self._packed_model.weights()
         return copy_to_cpu(weights) if copy else weights
 
-    def snapshot(self, copy: bool = False) -> Callable[[Path], None]:
+    def snapshot(self, copy: bool = False, only_model: bool = False) -> Callable[[Path], None]:
         packed_model = self._packed_model
         processor, rank = packed_model.family.processor, packed_model.process_group.rank
-        return model_snapshot(packed_model.model, processor, self._optimizer, copy, rank)
+        return model_snapshot(
+            packed_model.model, processor, self._optimizer, copy, rank, only_model
+        )
 
     def load_snapshot(self, checkpoint: Path) -> None:
         load_snapshot(checkpoint, self._optimizer, self._packed_model.process_group.rank)

@@ -49,18 +49,24 @@ class HasState(Protocol):
 
 
 def model_snapshot(
-    model: Any, processor: Any, optimizer: Optimizer, copy: bool = False, rank: int = 0
+    model: Any,
+    processor: Any,
+    optimizer: Optimizer,
+    copy: bool = False,
+    rank: int = 0,
+    only_model: bool = False,
 ) -> Callable[[Path], None]:
     """What writes model and optimizer as they are now into a checkpoint's folder.
 
-    Of a sharded model all ranks must call both this and what it returns. With ``copy`` the latter
-    may be called from another thread while training goes on.
+    With ``only_model`` there is no ``training/``, and no run can resume from it. Of a sharded model
+    all ranks must call both this and what it returns. With ``copy`` the latter may be called from
+    another thread while training goes on.
     """
     weights: Mapping[str, torch.Tensor] = model_weights(model)
     adapters: Mapping[str, torch.Tensor] = adapter_state(model)
     if isinstance(weights, WholeWeights):
         weights, adapters = weights.on_first(rank), WholeWeights(adapters).on_first(rank)
-    tensors: Mapping[str, torch.Tensor] = optimizer.tensors()
+    tensors: Mapping[str, torch.Tensor] = {} if only_model else optimizer.tensors()
     if copy:
         weights, adapters, tensors = map(copy_to_cpu, (weights, adapters, tensors))
     rng = _rng_state()
@@ -69,6 +75,8 @@ def model_snapshot(
         if rank == 0:
             save_pretrained(model, folder, weights, adapters)
             processor.save_pretrained(folder)
+        if only_model:
+            return
         save_tensors(folder / TRAINING / "optimizer", tensors)
         _save_rng(folder / TRAINING / "rng", rng, rank)
 

@@ -30,6 +30,7 @@ from mmr1.trainer.models.state import (
     save_progress,
 )
 from mmr1.trainer.offline.rounds import Rounds
+from mmr1.trainer.offline.training import refuse_only_model
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory, finished
@@ -54,6 +55,7 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     config.resources.refuse_several("mmr1 dpo")
+    refuse_only_model(config.trainer)
     check_directory(config, resume=resume)
     if resume and (last := finished(config)):
         print(f"all {config.trainer.max_steps} steps are done; checkpoint: {last}")

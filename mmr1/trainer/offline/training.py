@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from mmr1.config import Config
+from mmr1.config import Config, TrainerConfig
 from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
@@ -97,6 +97,7 @@ def load_training_records(
     """
     config.resources.refuse_several("training on records (mmr1 sft, dpo, rm)")
     check_directory(config, resume=resume)
+    refuse_only_model(config.trainer)
     check_trackers(config.trainer.trackers)
     set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
     warn_of_emulated_bfloat16({"model.dtype": config.model.dtype})
@@ -113,6 +114,15 @@ def load_training_records(
     return Records(
         sources, shares, quarantine, MediaCheck(media, quarantine), family, media, render
     )
+
+
+def refuse_only_model(config: TrainerConfig) -> None:
+    """Raises ValueError for checkpoints of the model alone, which only ``mmr1 train`` writes."""
+    if config.save_only_model:
+        raise ValueError(
+            "trainer.save_only_model: only mmr1 train writes checkpoints of the model alone; leave "
+            "it out"
+        )
 
 
 def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
@@ -17,7 +18,9 @@ from mmr1.trainer.runs.checkpoint import MANIFEST, MANIFEST_DIGEST, verify_check
 CARD = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
     """\
 ---
-base_model: {{ config.model.path }}
+{% if base_model %}
+base_model: {{ base_model }}
+{% endif %}
 pipeline_tag: image-text-to-text
 library_name: {{ "peft" if adapter else "transformers" }}
 tags: [mmr1, {{ command }}]
@@ -76,6 +79,17 @@ def export(checkpoint: Path, output: Path, *, adapter: bool = False) -> Path:
     return output
 
 
+def _hub_name(path: str) -> str | None:
+    """The model's name on the Hub, which refuses a card with any other base; None for a folder."""
+    if Path(path).exists():
+        return None
+    try:
+        validate_repo_id(path)
+    except HFValidationError:
+        return None
+    return path
+
+
 def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) -> str:
     # Only RL logs a reward.
     metrics = {k: v for k, v in manifest["metrics"].items() if not k.startswith(("time/", "step"))}
@@ -98,6 +112,7 @@ def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) ->
         facts.insert(3, ("prompts and completions a step", f"{rollout.batch_size} x {rollout.n}"))
     return CARD.render(
         config=config,
+        base_model=_hub_name(config.model.path),
         name=name,
         adapter=adapter,
         command=config.algorithm.name if is_rl else "sft",

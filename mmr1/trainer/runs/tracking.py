@@ -77,17 +77,16 @@ class Start:
 
     Attributes:
         folder: The run's directory.
+        name: The run's name.
+        tags: Its tags; those of a tracker without tags are in ``config`` only.
         config: The resolved configuration, without credentials.
     """
 
     folder: Path
     project: str
+    name: str
+    tags: tuple[str, ...]
     config: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The run's name, that of its directory."""
-        return self.folder.resolve().name
 
 
 # The package that a tracker needs, and the function that starts it. The extra of mmr1 that
@@ -119,7 +118,9 @@ class Trackers:
     """The trackers of a run: a context that flushes them when it ends."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        start = Start(folder, config.trainer.project_name, published(config))
+        trainer = config.trainer
+        name = trainer.run_name or folder.resolve().name
+        start = Start(folder, trainer.project_name, name, tuple(trainer.tags), published(config))
         self._threads = [
             _Thread(name, partial(_start, name, start))
             for name in dict.fromkeys(config.trainer.trackers)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from peft import PeftModel
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
@@ -42,9 +46,55 @@ def test_merged_and_as_an_adapter_it_is_the_same_model(checkpoint, tiny_model, t
 
 def test_the_card_tells_model_data_and_metrics(checkpoint, tiny_model, tmp_path):
     card = (export(checkpoint, tmp_path / "out") / "README.md").read_text()
-    for fact in (f"base_model: {tiny_model}", "sft.jsonl", "step 2 of 2", "| loss |", "0.01"):
+    for fact in (f"weights of `{tiny_model}`", "sft.jsonl", "step 2 of 2", "| loss |", "0.01"):
         assert fact in card
+    assert "base_model" not in ModelCard(card).data.to_dict()  # a folder is no model of the Hub
     assert (tmp_path / "out/mmr1_config.yaml").is_file()
+
+
+def test_the_card_names_a_base_model_of_the_hub(checkpoint, tiny_model, tmp_path):
+    written = checkpoint.parent.parent / "config.yaml"
+    before = written.read_text()
+    written.write_text(before.replace(str(tiny_model), "Qwen/Qwen2.5-VL-3B-Instruct"))
+    card = ModelCard.load(export(checkpoint, tmp_path / "out", adapter=True) / "README.md")
+    written.write_text(before)
+    assert card.data.base_model == "Qwen/Qwen2.5-VL-3B-Instruct"
+    assert (card.data.library_name, card.data.pipeline_tag) == ("peft", "image-text-to-text")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--push-to-hub", "a name"], "--push-to-hub a name: Repo id must"),
+        (["--push-to-hub", "me/my/model"], "in the form 'repo_name' or 'namespace/repo_name'"),
+        (["--private"], "name it in --push-to-hub"),
+    ],
+)
+def test_a_repository_is_checked_before_anything_is_written(
+    checkpoint, tmp_path, mmr1, options, said
+):
+    code, _, errors = mmr1("export", checkpoint, tmp_path / "out", *options)
+    assert code != 0
+    assert said in " ".join(errors.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_pushed_is_still_written(checkpoint, tmp_path):
+    """Nobody listens on port 9 of this machine."""
+    command = [sys.executable, "-m", "mmr1", "export", str(checkpoint), str(tmp_path / "out")]
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_none"}
+    finished = subprocess.run(
+        [*command, "--push-to-hub", "me/model"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode != 0
+    said = " ".join(finished.stderr.split())
+    assert "was not pushed to me/model" in said
+    assert "hf upload me/model" in said
+    assert (tmp_path / "out/README.md").is_file()
 
 
 def test_what_cannot_be_exported_is_named(checkpoint, tiny_model, tmp_path):

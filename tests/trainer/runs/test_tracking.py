@@ -244,6 +244,33 @@ def test_rollouts_are_shown(name, pattern, tracked):
     assert list(tracked.glob(pattern))
 
 
+def test_a_run_has_the_name_and_the_tags_that_are_set(monkeypatch, tmp_path):
+    starts = []
+    plug(monkeypatch, lambda start: starts.append(start) or Recorder())
+    for keys in ({}, {"run_name": "dapo 3b", "tags": ["dapo", "geometry"]}):
+        run = Config(model={"path": "x"}, trainer={"trackers": ["tensorboard"], **keys})
+        with Trackers(run, tmp_path / "folder"):
+            pass
+    assert [(s.name, s.tags) for s in starts] == [
+        ("folder", ()),
+        ("dapo 3b", ("dapo", "geometry")),
+    ]
+    with pytest.raises(ValueError, match="tags"):
+        Config(model={"path": "x"}, trainer={"tags": [""]})
+
+
+def test_tensorboard_has_name_and_tags_as_a_text(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    keys = {"trackers": ["tensorboard"], "run_name": "dapo 3b", "tags": ["geometry"]}
+    with Trackers(Config(model={"path": "x"}, trainer=keys), tmp_path):
+        pass
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (event,) = events.Tensors("run/text_summary")
+    assert event.tensor_proto.string_val == [b"`dapo 3b` `geometry`"]
+
+
 def test_a_tracker_is_given_no_credentials(monkeypatch, tmp_path):
     starts = []
     plug(monkeypatch, lambda start: starts.append(start) or Recorder())

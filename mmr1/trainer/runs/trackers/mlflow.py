@@ -53,7 +53,8 @@ def start(run: Start) -> Mlflow:
         if experiment
         else client.create_experiment(run.project, None if server else (store / "files").as_uri())
     )
-    run_id = client.create_run(identity, run_name=run.name).info.run_id
+    tags = dict.fromkeys(run.tags, "")  # MLflow's have values
+    run_id = client.create_run(identity, run_name=run.name, tags=tags).info.run_id
     for name, value in _flat(run.config).items():
         client.log_param(run_id, name, str(value)[:PARAMETER_LENGTH])
     return Mlflow(mlflow, client, run_id)

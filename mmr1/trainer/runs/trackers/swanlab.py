@@ -45,6 +45,7 @@ def start(run: Start) -> SwanLab:
         swanlab.init(
             project=run.project,
             experiment_name=run.name,
+            tags=list(run.tags) or None,
             config=run.config,
             logdir=str(run.folder / "swanlab"),
             mode=os.environ.get("SWANLAB_MODE", "offline"),

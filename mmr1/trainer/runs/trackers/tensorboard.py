@@ -37,7 +37,9 @@ class TensorBoard:
 def start(run: Start) -> TensorBoard:
     from torch.utils.tensorboard import SummaryWriter
 
-    return TensorBoard(SummaryWriter(run.folder / "tensorboard"))
+    writer = SummaryWriter(run.folder / "tensorboard")
+    writer.add_text("run", " ".join(f"`{text}`" for text in (run.name, *run.tags)))
+    return TensorBoard(writer)
 
 
 def markdown(rows: Sequence[Row]) -> str:

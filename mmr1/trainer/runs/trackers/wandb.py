@@ -40,6 +40,7 @@ def start(run: Start) -> Wandb:
         wandb.init(
             project=run.project,
             name=run.name,
+            tags=run.tags or None,
             dir=run.folder,
             config=run.config,
             mode=None if mode_or_key else "offline",
