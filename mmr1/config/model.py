@@ -11,9 +11,18 @@ from pydantic import Field, field_validator, model_validator
 from mmr1.config.section import AutoDtype, Dtype, Fraction, Positive, Section
 
 
+def _default(section: type[Section], key: str) -> Any:
+    return section.model_fields[key].default
+
+
 class LoraConfig(Section):
     """LoRA adapters. Only they are trained; the weights of the model are frozen."""
 
+    path: str | None = Field(
+        None,
+        description="Adapters to start from, as PEFT saves them, such as a checkpoint's folder "
+        "adapter. Rank, alpha and adapted layers are then theirs; default: new ones",
+    )
     rank: Positive = Field(16, description="Rank of the adapters (PEFT: r)")
     alpha: float = Field(
         32.0, gt=0, description="Adapters are scaled by alpha / rank (PEFT: lora_alpha)"
@@ -26,6 +35,17 @@ class LoraConfig(Section):
         min_length=1,
         description="Names of the adapted layers; a frozen vision tower gets no adapters",
     )
+
+    @model_validator(mode="after")
+    def _own_shape(self) -> LoraConfig:
+        given = self.model_fields_set & {"rank", "alpha", "target_modules"}
+        changed = [key for key in sorted(given) if getattr(self, key) != _default(type(self), key)]
+        if self.path is not None and changed:
+            raise ValueError(
+                f"model.lora.path and {', '.join(changed)}: adapters that exist have a rank, an "
+                "alpha and layers of their own; leave these keys out"
+            )
+        return self
 
     @field_validator("target_modules")
     @classmethod

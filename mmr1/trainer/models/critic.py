@@ -178,7 +178,10 @@ def build_critic(config: Config, inputs: ModelInputs) -> LocalCritic | None:
     critic = config.algorithm.critic
     if critic is None:
         return None
-    model_config = config.model.model_copy(update={"path": critic.path or config.model.path})
+    lora = config.model.lora and config.model.lora.model_copy(update={"path": None})
+    model_config = config.model.model_copy(
+        update={"path": critic.path or config.model.path, "lora": lora}
+    )
     model = load_scalar_model(model_config, "algorithm.critic.path")
     # Its tower may be another than the policy's, so it keeps features of its own.
     features = feature_cache(config)

@@ -14,22 +14,30 @@ from typing import Any
 
 import peft
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 
 from mmr1.adapters import unwrapped
 from mmr1.config import LoraConfig
 from mmr1.vision.families.loading import model_parts
 
 ADAPTER_FOLDER = "adapter"
+WEIGHTS = "adapter_model.safetensors"
 _ADAPTER = "default"
 
 
 def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> Any:
     """A peft model around ``model``: its weights frozen, adapters on its linear layers.
 
+    They are new, or those of ``model.lora.path``; of a model on torch's ``meta`` device the shapes
+    alone.
+
     Raises:
-        ValueError: ``model.lora.target_modules`` names no layer of the model.
+        ValueError: ``model.lora.target_modules`` names no layer of the model, or the adapters of
+            ``model.lora.path`` do not fit it.
     """
+    if config.path is not None:
+        return _with_stored_adapters(model, config.path, config.dropout, freeze_vision_tower)
     targets = config.target_modules
     settings = peft.LoraConfig(
         r=config.rank,
@@ -47,6 +55,54 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
             f"{' outside the frozen vision tower' if freeze_vision_tower else ''}; "
             f"the model's are called {', '.join(sorted(kinds - {'lm_head'}))}"
         ) from error
+
+
+def _with_stored_adapters(model: Any, path: str, dropout: float, freeze_vision_tower: bool) -> Any:
+    settings = _stored_settings(Path(path))
+    settings.lora_dropout, settings.inference_mode = dropout, False
+    if freeze_vision_tower and settings.exclude_modules is None:
+        settings.exclude_modules = _inside_tower(model)
+    on_meta = next(model.parameters()).is_meta
+    try:
+        adapted = peft.get_peft_model(model, settings)
+        expected = {n: t.shape for n, t in peft.get_peft_model_state_dict(adapted).items()}
+        with safe_open(Path(path) / WEIGHTS, "pt") as file:
+            stored = {n: torch.Size(file.get_slice(n).get_shape()) for n in file.keys()}  # noqa: SIM118
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ValueError(f"model.lora.path '{path}' cannot be used: {error}") from error
+    if stored != expected:
+        wrong = sorted(name for name, _ in stored.items() ^ expected.items())
+        raise ValueError(
+            f"model.lora.path '{path}' does not fit the model: {len(wrong)} weights differ in name "
+            f"or shape, such as {wrong[0]}; name adapters of model.path, and set "
+            "model.freeze_vision_tower as they were trained"
+        )
+    if not on_meta:
+        peft.set_peft_model_state_dict(adapted, load_file(Path(path) / WEIGHTS))
+    return adapted
+
+
+def _stored_settings(folder: Path) -> peft.LoraConfig:
+    """Those of adapters that this package can train and merge."""
+    if not (folder / "adapter_config.json").is_file() or not (folder / WEIGHTS).is_file():
+        raise ValueError(
+            f"model.lora.path '{folder}' has no adapters; name a folder with adapter_config.json "
+            f"and {WEIGHTS}, such as RUN/checkpoints/step_000100/{ADAPTER_FOLDER}"
+        )
+    settings = peft.PeftConfig.from_pretrained(str(folder))
+    if not isinstance(settings, peft.LoraConfig):
+        raise ValueError(f"model.lora.path '{folder}' has {settings.peft_type}, and no LoRA")
+    unsupported = {
+        "use_dora": settings.use_dora,
+        "bias": settings.bias != "none",
+        "modules_to_save": settings.modules_to_save,
+    }
+    if used := [name for name, value in unsupported.items() if value]:
+        raise ValueError(
+            f"model.lora.path '{folder}' has {', '.join(used)}, which plain LoRA has not; merge it "
+            "into the model with peft, and name that in model.path"
+        )
+    return settings
 
 
 def _inside_tower(model: Any) -> str | None:
@@ -91,7 +147,7 @@ def save_pretrained(
         return
     (folder / ADAPTER_FOLDER).mkdir()
     model.peft_config[_ADAPTER].save_pretrained(folder / ADAPTER_FOLDER)
-    save_file(dict(adapters), folder / ADAPTER_FOLDER / "adapter_model.safetensors")
+    save_file(dict(adapters), folder / ADAPTER_FOLDER / WEIGHTS)
 
 
 def adapter_weights(model: Any) -> dict[str, torch.Tensor]:

@@ -129,7 +129,10 @@ def _reference(
     if algorithm.reference_is_served:
         return ServedReference(str(algorithm.ref_model_path), policy.inputs)
     if algorithm.ref_model_path is None and has_adapters(policy.model):
-        return AdapterReference(policy)  # which needs no second model
+        reference = AdapterReference(policy)  # which needs no second model
+        if config.model.lora is not None and config.model.lora.path is not None:
+            reference.refresh()  # the policy at the start, not the model below its adapters
+        return reference
     own, key = config.model.model_copy(update={"lora": None}), "model.path"
     if algorithm.ref_model_path is not None:
         key = "algorithm.ref_model_path"

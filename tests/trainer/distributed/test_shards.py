@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 import torch.distributed as dist
@@ -59,8 +60,18 @@ LOADED = [
 ]
 
 
-def _check_what_is_loaded(rank: int, mesh: Any, path: Path) -> None:
-    for sections in LOADED:
+@pytest.fixture
+def adapter(tied, tmp_path) -> Path:
+    """Adapters of the tied model, not zero."""
+    model = AutoModelForImageTextToText.from_pretrained(tied, dtype=torch.float32)
+    settings = peft.LoraConfig(r=2, target_modules=["v_proj"], init_lora_weights=False)
+    peft.get_peft_model(model, settings).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def _check_what_is_loaded(rank: int, mesh: Any, path: Path, adapter: Path) -> None:
+    stored = {"dtype": "float32", "lora": {"path": str(adapter)}}
+    for sections in (*LOADED, stored):
         config = ModelConfig(path=str(path), **sections)
         model, _ = fsdp.load(config, True, mesh)
         whole = load_trainable(config)
@@ -69,7 +80,9 @@ def _check_what_is_loaded(rank: int, mesh: Any, path: Path) -> None:
             wanted = torch.float32 if parameter.requires_grad else getattr(torch, config.dtype)
             assert parameter.dtype == wanted, name
             sharded += isinstance(parameter, DTensor)
-            if ".lora_" not in name:  # they begin at random, in each process
+            if (
+                ".lora_" not in name or sections is stored
+            ):  # else they begin at random, in each process
                 assert torch.equal(_full(parameter), whole.get_parameter(name).to(wanted)), name
         assert sharded > 20
         for name, buffer in model.named_buffers():
@@ -83,8 +96,8 @@ def _full(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def test_ranks_load_their_shards(tied):
-    on_two_ranks(_check_what_is_loaded, tied)
+def test_ranks_load_their_shards(tied, adapter):
+    on_two_ranks(_check_what_is_loaded, tied, adapter)
 
 
 def _check_bfloat16(rank: int, mesh: Any, path: Path, batches: list[Any], out: Path) -> None:
