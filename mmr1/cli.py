@@ -210,7 +210,7 @@ def migrate(
         str | None,
         typer.Option(
             "--from",
-            help="easyr1, verl, trl, or trl-dpo and the like; default: what the content shows",
+            help="easyr1, verl, trl, openrlhf or a kind such as trl-dpo; default: by the content",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File to write; default: print")] = None,

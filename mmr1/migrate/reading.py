@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -74,24 +74,22 @@ def _of_script(path: Path, text: str, overrides: Sequence[str], sources: Sequenc
     script = read_script(text)
     found: list[Given] = []
     for at, command in enumerate(script.commands):
-        for source in sources:
-            named = ("*.py",) if source.kind and len(sources) == 1 else ()
-            split = _at_program(command, (*source.program, *named))
-            if split is None:
-                continue
-            launcher, arguments = split
-            words = [*arguments, *_torn_off(script.commands[at + 1 :])]
-            notes = script.notes_on(words)
-            if len(words) > len(arguments):
-                notes.append(
-                    "a comment or a missing backslash ends the command before "
-                    f"{words[len(arguments)]}: the shell does not pass on what follows; it is read "
-                    "as if it did"
-                )
-            words = [*_processes(path, launcher, source), *words]
-            given = Given(source, _of_command(path, words, overrides, source), notes)
-            found.append(given)
-            break
+        rest = _torn_off(script.commands[at + 1 :])
+        readings = [
+            Given(source, _of_command(path, [*split, *rest], overrides, source))
+            for source in sources
+            if (split := _arguments(path, command, source, len(sources) == 1)) is not None
+        ]
+        if not readings:
+            continue
+        given = next((g for g in readings if g.source.is_theirs(g.keys)), readings[0])
+        given.notes += script.notes_on([*command, *rest])
+        if rest:
+            given.notes.append(
+                f"a comment or a missing backslash ends the command before {rest[0]}: the shell "
+                "does not pass on what follows; it is read as if it did"
+            )
+        found.append(given)
     if not found:
         programs = sorted({program for source in sources for program in source.program})
         raise ValueError(
@@ -109,16 +107,18 @@ def _titles(sources: Sequence[Source]) -> str:
     return ", ".join(source.title for source in sources)
 
 
-def _at_program(
-    command: Sequence[str], programs: Iterable[str]
-) -> tuple[list[str], list[str]] | None:
-    """The words before the program and its arguments, if the command starts it."""
+def _arguments(
+    path: Path, command: Sequence[str], source: Source, is_only: bool
+) -> list[str] | None:
+    """The arguments of the source's program, if the command starts it."""
+    programs = (*source.program, *(["*.py"] if source.kind and is_only else []))
     for at in range(len(command)):
         for program in programs:
             patterns = program.split()
             words = command[at : at + len(patterns)]
             if len(words) == len(patterns) and all(map(fnmatchcase, words, patterns)):
-                return list(command[:at]), list(command[at + len(patterns) :])
+                after = command[at + len(patterns) :]
+                return [*_processes(path, command[:at], source), *after]
     return None
 
 
@@ -238,9 +238,12 @@ def _options(arguments: Sequence[str]) -> list[tuple[str, Any]]:
 def scalar(text: str) -> Any:
     """The value of a text, as YAML has it; ``1e-6`` is a number, and what is no YAML stays text."""
     try:
-        return _with_numbers(yaml.safe_load(text))
+        value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
+    if isinstance(value, dict) and value and not any(v is not None for v in value.values()):
+        return text  # {name}, which stands for something
+    return _with_numbers(value)
 
 
 def _with_numbers(value: Any) -> Any:

@@ -348,7 +348,7 @@ class _Reader:
             return []
         if raw.startswith("$") and not raw.startswith(("$(", "$'")):
             text = "".join(self._inside(raw, quotes=True))
-            return text.split() if "\n" in text or " " in text else [text] * bool(text)
+            return text.split() if "$(" not in text else [text]
         return ["".join(self._inside(raw, quotes=True))]
 
     def _inside(self, text: str, quotes: bool = False) -> Iterator[str]:

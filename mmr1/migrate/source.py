@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from mmr1.config import Config
+from mmr1.config.secrets import publish
 from mmr1.migrate.migration import Migration, Tree
 from mmr1.registry import suggest
 
@@ -82,11 +83,13 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
         ValueError: One of its values is not valid here.
     """
     given: Tree = {}
+    spelled: dict[str, str] = {}
     conflicts: list[tuple[str, Any, str, Any]] = []
     for name, value in flattened(theirs, source.whole).items():
         key = source.older.get(name, name)
         if value is not None or key in source.nullable:
-            typed = _typed(key, value, source.defaults.get(key))
+            typed = _typed(name, value, source.defaults.get(key))
+            spelled.setdefault(key, name)
             if given.setdefault(key, typed) != typed:
                 conflicts.append((name, typed, key, given[key]))
     flat = {k: v for k, v in {**source.defaults, **given}.items() if v is not None}
@@ -101,7 +104,10 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
     for key, (ours, names) in source.translated.items():
         if key in flat:
             _translate(migration, key, flat.pop(key), ours, names)
-    _note_what_is_left(source, {k: v for k, v in flat.items() if k in given}, migration)
+    for at, note in enumerate(migration.notes):  # by the names that the file has
+        key, colon, rest = note.partition(":")
+        migration.notes[at] = f"{spelled.get(key, key)}{colon}{rest}"
+    _note_what_is_left(source, {k: v for k, v in flat.items() if k in given}, spelled, migration)
     if source.command != "mmr1 train":
         migration.notes.append(f"run it with {source.command}")
     _check(source, migration)
@@ -150,25 +156,31 @@ def _translate(
         migration.note(key, value, f"has no counterpart; {ours} keeps its default")
 
 
-def _note_what_is_left(source: Source, left: Tree, migration: Migration) -> None:
+def _note_what_is_left(
+    source: Source, left: Tree, names: Mapping[str, str], migration: Migration
+) -> None:
     """The given keys that no part of the migration has taken; those of one section together."""
+    left = {key: publish(value, path=tuple(key.split("."))) for key, value in left.items()}
     sections: dict[str, list[str]] = {}
     for key in left:
         section = next((n for n in source.unneeded if key == n or key.startswith(f"{n}.")), None)
         if section is not None:
             sections.setdefault(section, []).append(key)
         elif key in source.composed:
-            migration.note(key, left[key], f"not carried over by itself: {source.composed[key]}")
+            why = f"not carried over by itself: {source.composed[key]}"
+            migration.note(names[key], left[key], why)
         else:
-            near = suggest(key, source.known)
+            near = suggest(key, [*source.older, *source.known])
             migration.note(key, left[key], f"no key that is known here, and left out{near}")
     for section, keys in sections.items():
         why = f"not needed; {source.unneeded[section]}"
-        if keys == [section]:
-            migration.note(section, left[section], why)
-        else:
-            values = ", ".join(f"{k.removeprefix(section + '.')}={left[k]!r}" for k in keys)
-            migration.notes.append(f"{section}: {values}: {why}")
+        if len(keys) == 1:
+            migration.note(names[keys[0]], left[keys[0]], why)
+            continue
+        begins = f"{section}."
+        values = ", ".join(f"{names[k].removeprefix(begins)}={left[k]!r}" for k in keys)
+        is_theirs = any(names[k].startswith(begins) for k in keys)
+        migration.notes.append(f"{section}: {values}: {why}" if is_theirs else f"{values}: {why}")
 
 
 def _check(source: Source, migration: Migration) -> None:
@@ -179,6 +191,7 @@ def _check(source: Source, migration: Migration) -> None:
         key = ".".join(map(str, first["loc"]))
         if first["type"] == "missing":
             theirs = next((name for name, ours in source.renamed.items() if ours == key), key)
+            theirs = next((old for old, today in source.older.items() if today == theirs), theirs)
             raise ValueError(f"{theirs} is not given; add {theirs}=... to the command") from error
         problem = first["msg"].removeprefix("Value error, ")
         raise ValueError(

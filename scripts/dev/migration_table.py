@@ -18,10 +18,15 @@ PAGE = Path(__file__).parents[2] / "docs/migration.md"
 
 
 def _tables() -> Iterator[tuple[str, list[str]]]:
-    """Title and rows. Where a project has several kinds, no row stands twice.
+    """Head and rows; of a project with several kinds no row stands twice.
 
-    What all of them have comes first, then the kinds, those with the most rows before the others.
+    The former names of keys come first. Where a project has several kinds, what all of them have
+    comes next, then the kinds, those with the most rows before the others.
     """
+    for source in SOURCES:
+        if source.older:
+            names = [f"| `{old}` | `{today}` |" for old, today in source.older.items()]
+            yield f"{source.title}: former name | today", names
     for project in PROJECTS:
         kinds = {s.title: list(_rows(s)) for s in SOURCES if s.project == project}
         shown: set[str] = set()
@@ -29,9 +34,10 @@ def _tables() -> Iterator[tuple[str, list[str]]]:
             first, *others = kinds.values()
             rows = [row for row in first if all(row in other for other in others)]
             shown |= set(rows)
-            yield f"all of {next(iter(kinds)).split()[0]}", rows
+            yield f"all of {next(iter(kinds)).split()[0]} | its default | here", rows
         for title, rows in sorted(kinds.items(), key=lambda kind: -len(kind[1])):
-            yield title, [row for row in rows if row not in shown]
+            own = [row for row in rows if row not in shown]
+            yield f"{title} | its default | here", own
             shown |= set(rows)
 
 
@@ -53,5 +59,5 @@ def _meanings(source: Source) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    for title, rows in _tables():
-        write_or_check(PAGE, f"| {title} | its default | here |", rows)
+    for head, rows in _tables():
+        write_or_check(PAGE, f"| {head} |", rows)
