@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -60,7 +61,7 @@ def train(
         check_training(resolved, resume=resume, samples=True)
         from mmr1.trainer.train import run_training
 
-        run_training(resolved, resume=resume)
+        _run(run_training, resolved, resume)
 
 
 @app.command()
@@ -76,7 +77,7 @@ def sft(
         check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.sft import run_sft
 
-        run_sft(resolved, resume=resume)
+        _run(run_sft, resolved, resume)
 
 
 @app.command()
@@ -94,11 +95,11 @@ def dpo(
     if resolved.dpo.rounds == 0:
         from mmr1.trainer.offline.dpo import run_dpo
 
-        run_dpo(resolved, resume=resume)
+        _run(run_dpo, resolved, resume)
     else:
         from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 
-        run_iterative_dpo(resolved, resume=resume)
+        _run(run_iterative_dpo, resolved, resume)
 
 
 @app.command()
@@ -115,7 +116,7 @@ def iterate(
     check_training(resolved, resume=resume, samples=True)
     from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
 
-    run_iterative_grpo(resolved, resume=resume)
+    _run(run_iterative_grpo, resolved, resume)
 
 
 @app.command()
@@ -133,11 +134,11 @@ def rm(
     if resolved.rm.supervision == "process":
         from mmr1.trainer.offline.process_reward_model import run_process_reward_model
 
-        run_process_reward_model(resolved, resume=resume)
+        _run(run_process_reward_model, resolved, resume)
     else:
         from mmr1.trainer.offline.reward_model import run_reward_model
 
-        run_reward_model(resolved, resume=resume)
+        _run(run_reward_model, resolved, resume)
 
 
 @app.command("eval")
@@ -279,6 +280,13 @@ def model_new(
 
     parameters = new_model(output, preset, seed, family=family)
     typer.echo(f"{output}: {family} {preset}, {parameters:,} parameters")
+
+
+def _run(run: Callable[..., Path], config: Config, resume: bool) -> None:
+    """Run a training command, on Ray as often as ``resources.max_restarts`` allows."""
+    from mmr1.trainer.distributed.supervise import supervised
+
+    supervised(run, config, resume=resume)
 
 
 def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:

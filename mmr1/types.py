@@ -346,7 +346,7 @@ class Experience:
         learning: ``[B]`` bool, the sequences whose gradient can be other than 0; None for all.
         after_picture: ``[B, R]`` bool, tokens after the first picture that an environment showed;
             None where it showed none.
-        demonstrations: Demonstrations for the PTX term; empty without one.
+        demonstrations: For the PTX term, those of each mini-batch; empty without one.
         kl_coef, ppo_kl_coef, entropy_coef, ptx_coef: Coefficients of these terms in this step.
     """
 
@@ -365,7 +365,7 @@ class Experience:
     chosen: torch.Tensor | None = None
     learning: torch.Tensor | None = None
     after_picture: torch.Tensor | None = None
-    demonstrations: tuple[RolloutGroup, ...] = ()
+    demonstrations: tuple[tuple[RolloutGroup, ...], ...] = ()
     kl_coef: float = 0.0
     ppo_kl_coef: float = 0.0
     entropy_coef: float = 0.0

@@ -131,6 +131,12 @@ class ResourcesConfig(Section):
     start_timeout_s: float = Field(
         300, gt=0, description="Seconds to wait until the cluster has resources for all workers"
     )
+    max_restarts: int = Field(
+        0,
+        ge=0,
+        description="How often a training run on Ray that loses a rank goes on by itself from its "
+        "last checkpoint, on what is left of the cluster",
+    )
     collective_timeout_s: float = Field(
         1800, gt=0, description="Seconds after which a collective operation counts as hung"
     )
@@ -146,18 +152,6 @@ class ResourcesConfig(Section):
     @property
     def distributed(self) -> bool:
         return self.ranks > 1 or self.engines > 1
-
-    def refuse_several(self, command: str) -> None:
-        """For commands that run in one process only.
-
-        Raises:
-            ValueError: There is more than one rank or engine.
-        """
-        if self.distributed:
-            raise ValueError(
-                f"resources.ranks={self.ranks} engines={self.engines}: {command} runs in one "
-                "process only; set both to 1"
-            )
 
 
 class SftConfig(Section):

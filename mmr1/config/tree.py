@@ -199,40 +199,11 @@ class Config(Section):
         return "token" if is_off_policy else "none"
 
     def _refuse_what_ranks_cannot(self) -> None:
-        resources = f"resources.ranks={self.resources.ranks} engines={self.resources.engines}"
-        if self.algorithm.critic is not None:
-            raise ValueError(
-                f"{resources} and algorithm.name={self.algorithm.name}: a critic trains in one "
-                "process only; set both to 1, or choose an algorithm without a critic"
-            )
-        if self.algorithm.ptx_coef or self.algorithm.kl_estimator == "full":
-            raise ValueError(
-                f"{resources}: the PTX term and the KL over the vocabulary are computed in one "
-                "process only; set both to 1, or algorithm.ptx_coef=0 and another kl_estimator"
-            )
-        if self.optimizer.offload or self.algorithm.offload_reference:
-            raise ValueError(
-                f"{resources} and optimizer.offload or algorithm.offload_reference: ranks shard "
-                "what one process would offload; leave them out and set resources.ranks higher"
-            )
-        sharded, whole = self.resources.fsdp_size, self.resources.ranks
-        if self.optimizer.state_dtype == "bfloat16" and sharded not in (None, whole):
-            raise ValueError(
-                f"resources.fsdp_size={sharded} of {whole} ranks and "
-                "optimizer.state_dtype=bfloat16: "
-                "copies of the model would be rounded differently; set "
-                "optimizer.state_dtype=float32, "
-                "or leave resources.fsdp_size out"
-            )
         if self.trainer.profile_steps:
             raise ValueError(
-                f"{resources} and trainer.profile_steps: what the ranks do would not be in the "
-                "trace; profile one process, or leave it out"
-            )
-        if self.trainer.async_save:
-            raise ValueError(
-                f"{resources} and trainer.async_save: ranks save together, between steps; "
-                "leave it out"
+                f"resources.ranks={self.resources.ranks} engines={self.resources.engines} and "
+                "trainer.profile_steps: what the ranks do would not be in the trace; profile one "
+                "process, or leave it out"
             )
 
     def check_steps(self) -> None:

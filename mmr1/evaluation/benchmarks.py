@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import combinations
@@ -21,6 +21,8 @@ from mmr1.evaluation.presets import with_preset
 from mmr1.evaluation.store import Store
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine
+from mmr1.rollout.engine import RolloutEngine
+from mmr1.trainer.distributed.cluster import engines_on_ray
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import load_model
 from mmr1.trainer.sampling.reward_models import reward_models
@@ -117,13 +119,22 @@ def _task(stack: ExitStack, model: str, data: str, config: Config, folder: Path 
     return Task(model, data, config, composite_reward, inputs, store)
 
 
-def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, folder: Path) -> None:
-    """Evaluate one model on all its datasets with one engine."""
-    config, inputs = tasks[0].config, tasks[0].inputs
+@contextmanager
+def _engine(config: Config, inputs: Inputs, log: Path) -> Iterator[RolloutEngine]:
+    """One here, or ``resources.engines`` on Ray."""
+    if config.resources.engines > 1:
+        with engines_on_ray(config) as engines:
+            yield engines
+        return
     model = load_model(config.model) if config.rollout.engine == "hf" else None
-    log = folder / tasks[0].model / "engine.log"
-    engine = build_engine(config, inputs.family, inputs.media, log, model)
-    with closing(engine):
+    with closing(build_engine(config, inputs.family, inputs.media, log, model)) as engine:
+        yield engine
+
+
+def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, folder: Path) -> None:
+    """Evaluate one model on all its datasets with the same engines."""
+    config, inputs = tasks[0].config, tasks[0].inputs
+    with _engine(config, inputs, folder / tasks[0].model / "engine.log") as engine:
         for task in tasks:
             name = " ".join(filter(None, (task.model, task.data))) or "eval"
             total = len(decodings(task.config)) * len(task.inputs.held_out)

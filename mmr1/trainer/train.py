@@ -91,7 +91,9 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
     """In this process, or as many as ``resources`` asks for on Ray."""
     if config.resources.distributed:
         with on_ray(config) as cluster:
-            yield Workers(cluster.policy, cluster.reference, None, lambda log: cluster.engines)
+            yield Workers(
+                cluster.policy, cluster.reference, cluster.critic, lambda log: cluster.engines
+            )
         return
     own = build_training_models(config, inputs.family, inputs.media)
 

@@ -12,6 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_
 from mmr1.config import Config, ModelConfig, OptimizerConfig
 from mmr1.estimate import GIB, Load, estimate
 from mmr1.trainer.distributed import fsdp
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.optimizer import Optimizer
 from tests.gpu_paths.memory import Memory
 from tests.gpu_paths.stand_in import DEVICE, SHAPES, group
@@ -40,13 +41,14 @@ def mesh_of(size: int) -> DeviceMesh:
 def peak_of_a_step(config: ModelConfig, mesh: DeviceMesh) -> int:
     """Bytes in the second micro-batch, after which all gradients are there."""
     with Memory() as memory:
-        model, scores = fsdp.spread(config, True, mesh)
+        model, run = fsdp.spread(config, True, mesh)
         model.train()
         optimizer = Optimizer(model, OptimizerConfig(), 10)
         optimizer.tensors()  # AdamW's moments are made
         for _ in range(2):
             memory.restart()
-            of_batch = scores(model, [group([COMPLETION] * N, GRID, PROMPT - VISION)], 1.0)
+            groups = [group([COMPLETION] * N, GRID, PROMPT - VISION)]
+            of_batch = run(completion_scores, model, groups, 1.0)
             of_batch.logprobs.sum().backward()
             del of_batch
         return memory.peak

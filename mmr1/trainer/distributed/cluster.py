@@ -1,42 +1,87 @@
 """The Ray cluster of a run: connect to it, place ranks and engines on it, and end them.
 
 The driver process runs the loop and holds the sampler, the rewards and the metrics. A rank holds a
-shard of the policy and, with a KL term, of the reference.
+shard of each model.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmr1.config import Config, ResourcesConfig
+from mmr1.config import Config
+from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
-from mmr1.trainer.distributed.rank_actor import Rank
+from mmr1.trainer.distributed.rank_actor import SAVING, Build, Rank
 from mmr1.trainer.distributed.ray_calls import get, outcomes
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
-from mmr1.trainer.distributed.ray_policy import PromptCost, RayPolicy, RayReference
-from mmr1.types import Prompt
+from mmr1.trainer.distributed.ray_learner import RayLearner
+from mmr1.trainer.distributed.ray_policy import RayCritic, RayPolicy, RayReference
+from mmr1.trainer.models.training_models import build_training_models
+from mmr1.types import Prompt, RolloutGroup
 from mmr1.vision.build import family_of
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The policy, the reference and the engines of a run, as actors on Ray."""
+    """The models and the engines of a run, as actors on Ray."""
 
     policy: RayPolicy
     reference: RayReference | None
+    critic: RayCritic | None
     engines: RayEngines
 
 
 @contextmanager
 def on_ray(config: Config) -> Iterator[Cluster]:
+    """Start ranks and engines on the cluster that ``resources`` names; see :func:`workers`."""
+    ranks, engines = config.resources.ranks, config.resources.engines
+    with workers(config, ranks, engines, build_training_models) as (all_ranks, all_engines):
+        yield Cluster(
+            RayPolicy(all_ranks),
+            RayReference(all_ranks) if config.algorithm.kl_coef else None,
+            RayCritic(all_ranks, config.critic_mini_batch_size)
+            if config.algorithm.critic
+            else None,
+            all_engines,
+        )
+
+
+@contextmanager
+def learner_on_ray(
+    config: Config, build: Build, group_of: Callable[[Any], RolloutGroup], engines: int = 0
+) -> Iterator[tuple[RayLearner[Any], RayEngines]]:
+    """Start ``resources.ranks`` ranks with a learner, and engines; see :func:`workers`.
+
+    Args:
+        build: Builds a rank's part of the learner.
+        group_of: The prompt and completions of an example.
+    """
+    with workers(config, config.resources.ranks, engines, build) as (all_ranks, all_engines):
+        yield RayLearner(all_ranks, group_of), all_engines
+
+
+@contextmanager
+def engines_on_ray(config: Config) -> Iterator[RayEngines]:
+    """Start ``resources.engines`` engines with the weights of ``model.path``."""
+    with workers(config, 0, config.resources.engines) as (_, engines):
+        yield engines
+
+
+@contextmanager
+def workers(
+    config: Config, ranks: int, engines: int, build: Build | None = None
+) -> Iterator[tuple[AllRanks, RayEngines]]:
     """Start ranks and engines on the cluster that ``resources`` names; end them afterwards.
+
+    Args:
+        build: Builds what the ranks hold; None where there are none.
 
     Raises:
         ValueError: Ray is not installed, the cluster does not let us in, or a worker refused its
@@ -55,13 +100,14 @@ def on_ray(config: Config) -> Iterator[Cluster]:
     joined = ray.is_initialized()
     if not joined:
         if resources.address is None:
-            start_local_cluster(resources.ranks + resources.engines)
+            start_local_cluster(ranks + engines)
         else:
             join_cluster(resources.address)
     actors: list[Any] = []
     begin = time.time()
     try:
-        place = _placement(resources, config.rollout.tensor_parallel_size)
+        gpus_of = [1] * ranks + [config.rollout.tensor_parallel_size] * engines
+        place = _placement(gpus_of, resources.start_timeout_s)
 
         def start(cls: type, index: int, *args: Any) -> Any:
             actors.append(place(cls, index, *args))
@@ -69,21 +115,19 @@ def on_ray(config: Config) -> Iterator[Cluster]:
 
         def replace(i: int, engine: Any) -> Any:
             ray.kill(engine)
-            new = start(Engine, resources.ranks + i, config)
+            new = start(Engine, ranks + i, config)
             _wait_for_room(new, resources.start_timeout_s)
             get([new.build.remote()])
             return new
 
-        ranks = [start(Rank, i, config, i) for i in range(resources.ranks)]
-        engines = [start(Engine, resources.ranks + i, config) for i in range(resources.engines)]
-        address = get([ranks[0].open_rendezvous.remote()])[0]
-        get([rank.build.remote(address) for rank in ranks] + [e.build.remote() for e in engines])
-        cost = _prompt_cost(config)
-        reference = RayReference(ranks, cost) if config.algorithm.kl_coef else None
+        trainers = [start(Rank, i, config, i, build) for i in range(ranks)]
+        samplers = [start(Engine, ranks + i, config) for i in range(engines)]
+        address = get([rank.open_rendezvous.remote() for rank in trainers[:1]])
+        get([r.build.remote(*address) for r in trainers] + [e.build.remote() for e in samplers])
         rollout = config.rollout
-        rollouts = RayEngines(engines, replace, rollout.timeout_s, rollout.max_restarts)
+        all_engines = RayEngines(samplers, replace, rollout.timeout_s, rollout.max_restarts)
         try:
-            yield Cluster(RayPolicy(ranks, cost), reference, rollouts)
+            yield AllRanks(trainers, _prompt_cost(config)), all_engines
         except WorkerLostError as error:
             raise hung_or_lost(error, Path(config.trainer.output_dir), begin) from error
     finally:
@@ -142,8 +186,11 @@ def _wait_for_room(actor: Any, timeout_s: float) -> None:
         )
 
 
-def _placement(resources: ResourcesConfig, engine_gpus: int) -> Callable[..., Any]:
+def _placement(gpus_of: Sequence[int], timeout_s: float) -> Callable[..., Any]:
     """Reserve resources for every worker; returns a function that starts an actor on the i-th.
+
+    Args:
+        gpus_of: How many GPUs each worker takes, where the cluster has GPUs.
 
     Raises:
         ValueError: An engine asks for several GPUs, and the cluster has none.
@@ -154,24 +201,26 @@ def _placement(resources: ResourcesConfig, engine_gpus: int) -> Callable[..., An
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     gpus = ray.cluster_resources().get("GPU", 0) > 0
-    if engine_gpus > 1 and not gpus:
+    if max(gpus_of) > 1 and not gpus:
         raise ValueError(
-            f"rollout.tensor_parallel_size={engine_gpus}, and the Ray cluster has no GPU; set "
+            f"rollout.tensor_parallel_size={max(gpus_of)}, and the Ray cluster has no GPU; set "
             "rollout.tensor_parallel_size=1"
         )
-    needs = [1] * resources.ranks + [engine_gpus] * resources.engines
-    bundles = [{"CPU": 1, "GPU": n} if gpus else {"CPU": 1} for n in needs]
+    bundles = [{"CPU": 1, "GPU": n} if gpus else {"CPU": 1} for n in gpus_of]
     group = placement_group(bundles, strategy="PACK")
-    if not group.wait(resources.start_timeout_s):
+    if not group.wait(timeout_s):
         raise WorkerLostError(
-            f"the Ray cluster has no room for {resources.ranks} ranks and {resources.engines} "
-            f"engines ({bundles}) within {resources.start_timeout_s:.0f} s; it has "
+            f"the Ray cluster has no room for {len(bundles)} ranks and engines ({bundles}) within "
+            f"{timeout_s:.0f} s; it has "
             f"{ray.cluster_resources()}. Lower resources.ranks or resources.engines, or add nodes"
         )
 
     def place(cls: type, index: int, *args: Any) -> Any:
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
         reserved = {"num_cpus": 1, "num_gpus": bundles[index].get("GPU", 0)}
-        return ray.remote(cls).options(scheduling_strategy=strategy, **reserved).remote(*args)
+        options = {"scheduling_strategy": strategy, **reserved}
+        if cls is Rank:
+            options["concurrency_groups"] = {SAVING: 1}
+        return ray.remote(**options)(cls).remote(*args)
 
     return place

@@ -6,10 +6,11 @@ import faulthandler
 import ipaddress
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,21 @@ import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.forward.micro_batches import MicroBatch
-from mmr1.trainer.forward.scores import completion_scores
-from mmr1.trainer.forward.sequences import TokenScores
+from mmr1.trainer.forward.process_group import Run
 from mmr1.trainer.models.loading import load_trainable_in_main_memory, trainable_on_meta
-from mmr1.trainer.models.training_models import Forward
+from mmr1.trainer.models.scalar_model import ScalarModel, load_scalar_model
 from mmr1.vision.families.loading import model_parts
 
 
@@ -139,6 +144,8 @@ class DistributedProcessGroup:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+        # Its calls may run beside those of a step, with which they must not be mixed up.
+        self.saving = dist.new_group(backend="gloo")
 
     def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         most = torch.tensor(len(batches))
@@ -166,34 +173,54 @@ class DistributedProcessGroup:
 
 
 def load(
-    config: ModelConfig, trains: bool, mesh: DeviceMesh, key: str = "model.path"
-) -> tuple[Any, Forward]:
+    config: ModelConfig,
+    trains: bool,
+    key: str = "model.path",
+    head: bool = False,
+    offload: bool = False,
+    *,
+    mesh: DeviceMesh,
+) -> tuple[Any, Run]:
     """Load a model sharded over the ranks, which all must call it; no device ever holds the whole.
 
     Rank 0 reads it into main memory and hands it out, one tensor at a time. What is trained is
     float32, in which gradients are added up and AdamW steps; the forward and the backward pass
     gather it in ``config.dtype``. What is not trained is kept in that.
+
+    Args:
+        head: With a scalar head: a ``ScalarModel``.
+        offload: Shards stay in main memory, and come to the device when their layer is gathered.
     """
-    model, forward = spread(config, trains, mesh, key)
-    whole = load_trainable_in_main_memory(config, key) if dist.get_rank() == 0 else None
-    _hand_out(whole, model)
-    return model, forward
+    model, run = spread(config, trains, mesh, key, head, offload)
+    in_main_memory = load_trainable_in_main_memory
+    if head:
+        in_main_memory = partial(load_scalar_model, load=load_trainable_in_main_memory)
+    _hand_out(in_main_memory(config, key) if dist.get_rank() == 0 else None, model)
+    return model, run
 
 
 def spread(
-    config: ModelConfig, trains: bool, mesh: DeviceMesh, key: str = "model.path"
-) -> tuple[Any, Forward]:
+    config: ModelConfig,
+    trains: bool,
+    mesh: DeviceMesh,
+    key: str = "model.path",
+    head: bool = False,
+    offload: bool = False,
+) -> tuple[Any, Run]:
     """A sharded model whose weights are yet to be filled in."""
-    model = trainable_on_meta(config, key)
+    backbone = trainable_on_meta(config, key)
+    model = ScalarModel(backbone) if head else backbone
     if not trains:
         model.requires_grad_(False).eval()
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    forward = shard(model, mesh, getattr(torch, config.dtype))
-    model.to_empty(device=mesh.device_type)
-    unwrapped(model).tie_weights()
-    return model, forward
+    run = shard(model, mesh, getattr(torch, config.dtype), offload)
+    model.to_empty(device="cpu" if offload else mesh.device_type)
+    if offload:
+        _whole_ones_to(model, mesh.device_type)
+    unwrapped(backbone).tie_weights()
+    return model, run
 
 
 @torch.no_grad()
@@ -215,14 +242,24 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
     return dict(chain(model.named_parameters(), model.named_buffers()))
 
 
-def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype) -> Forward:
-    """Shard a model in place; returns the function to call instead of ``completion_scores``.
+def _whole_ones_to(model: Any, device: str) -> None:
+    """Buffers and parameters that are not sharded are used where they are."""
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if not isinstance(parameter, DTensor):
+                parameter.data = parameter.data.to(device)
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = buffer.to(device)
+
+
+def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: bool = False) -> Run:
+    """Shard a model in place; returns what calls the functions of ``scores.py``.
 
     Every layer is gathered before it runs and freed after. The embeddings, norms and the head stay
     gathered during a forward and its backward. A frozen vision tower is not sharded: its features
     are cached, so ranks run it at different times.
     """
-    parts = model_parts(model)
+    parts = model_parts(model.backbone if isinstance(model, ScalarModel) else model)
     tower_parameters = [] if parts.tower is None else list(parts.tower.parameters())
     frozen_tower = not any(p.requires_grad for p in tower_parameters)
     precision = MixedPrecisionPolicy(
@@ -233,28 +270,34 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype) -> Forward:
     # The merger is a unit too: as part of the rest it would lose gradients where adapters on it are
     # all that is trained there, in micro-batches in which no rank sees anything.
     tower = [] if frozen_tower else [*parts.tower_blocks, *parts.tower_mergers]
+    where = OffloadPolicy()
+    if offload:
+        where = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
+    options: dict[str, Any] = {"mesh": mesh, "offload_policy": where}
     for layer in [*parts.layers, *tower]:
-        fully_shard(layer, mesh=mesh, mp_policy=precision)
-    whole = _PackedForward(model)
+        fully_shard(layer, mp_policy=precision, **options)
+    if isinstance(model, ScalarModel):
+        fully_shard(model.head, **options)  # computes in float32
+    whole = _Whole(model)
     ignored = set(tower_parameters) if frozen_tower else None
-    fully_shard(whole, mesh=mesh, mp_policy=precision, ignored_params=ignored)
+    fully_shard(whole, mp_policy=precision, ignored_params=ignored, **options)
 
-    def scores(model: Any, *args: Any, **kwargs: Any) -> TokenScores:
-        return TokenScores(*whole(*args, **kwargs))
+    def run(compute: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        assert model is whole.model
+        return whole(compute, *args, **kwargs)
 
-    return scores
+    return run
 
 
-class _PackedForward(torch.nn.Module):
+class _Whole(torch.nn.Module):
     """The root module of FSDP: its ``forward`` gathers the parameters that belong to no layer.
 
-    Its outputs are plain tensors, because FSDP's backward hooks look only for tensors.
+    Its outputs are tensors or tuples of them, because FSDP's backward hooks look for tensors.
     """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = completion_scores(self.model, *args, **kwargs)
-        return scores.logprobs, scores.entropy
+    def forward(self, compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return compute(self.model, *args, **kwargs)

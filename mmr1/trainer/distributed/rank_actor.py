@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 
@@ -15,13 +16,29 @@ from mmr1.config import Config
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.published_weights import PublishedWeights, publish
-from mmr1.trainer.forward.sequences import TokenScores
-from mmr1.trainer.models.reference import Reference
-from mmr1.trainer.models.training_models import build_training_models
-from mmr1.types import Experience, RolloutGroup, StepStats
+from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.models.load_model import LoadModel
+from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.vision.build import family_of, media_cache
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.prepare import MediaCache
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+
+SAVING = "saving"  # Ray's concurrency group of ``Rank.write``
+
+
+class Build(Protocol):
+    """Builds what learns, the same in one process and on each rank; a function of a module."""
+
+    def __call__(
+        self,
+        config: Config,
+        family: ModelFamily,
+        media: MediaCache,
+        process_group: ProcessGroup | None = None,
+        load: LoadModel = ...,
+    ) -> Any: ...
 
 
 def collective(method: Method) -> Method:
@@ -38,13 +55,16 @@ def collective(method: Method) -> Method:
 class Rank:
     """One rank of the trainer.
 
+    Methods of what was built are named by their way there, such as ``policy.update``.
+
     Attributes:
         stacks: File for the stack traces of a collective call that hangs.
     """
 
-    def __init__(self, config: Config, rank: int) -> None:
-        self.config, self._rank = config, rank
+    def __init__(self, config: Config, rank: int, build: Build) -> None:
+        self.config, self._rank, self._build = config, rank, build
         self._listener: socket.socket | None = None
+        self._taken: dict[str, WriteCheckpoint] = {}
         self.stacks = Path(config.trainer.output_dir).resolve() / f"rank_{rank}.stacks"
 
     def open_rendezvous(self) -> str:
@@ -55,7 +75,7 @@ class Rank:
         return f"{host}:{self._listener.getsockname()[1]}"
 
     def build(self, address: str) -> None:
-        """Load the model and shard it; all ranks must call it together."""
+        """Load the models and shard them; all ranks must call it together."""
         config, resources = self.config, self.config.resources
         size = resources.ranks
         set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
@@ -69,71 +89,56 @@ class Rank:
             self._listener,
         )
         family = family_of(config)
-        self._models = build_training_models(
+        self._built = self._build(
             config,
             family,
             media_cache(family, config),
             process_group=fsdp.DistributedProcessGroup(self._rank, size),
-            load=lambda model, trains, key: fsdp.load(model, trains, mesh, key),
+            load=partial(fsdp.load, mesh=mesh),
         )
 
     @collective
-    def logprobs(self, groups: Sequence[RolloutGroup], of_reference: bool) -> torch.Tensor:
-        model = self._models.reference if of_reference else self._models.policy
-        assert model is not None
-        return model.logprobs(groups)
+    def call(self, method: str, *args: Any) -> Any:
+        """What a method of what was built returns."""
+        return attrgetter(method)(self._built)(*args)
+
+    def ask(self, method: str) -> Any:
+        """The same of a method that one rank answers without the others."""
+        return attrgetter(method)(self._built)()
 
     @collective
-    def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
-        return self._models.policy.scores(groups)
-
-    @collective
-    def update(self, experience: Experience) -> StepStats:
-        return self._models.policy.update(experience)
-
-    @collective
-    def publish(self) -> PublishedWeights | None:
-        """Rank 0 puts the weights into the object store; all ranks gather them, one by one."""
-        weights = self._models.policy.weights()
+    def publish(self, method: str) -> PublishedWeights | None:
+        """Rank 0 puts the weights that the method gives into the object store; all ranks gather
+        them, one by one.
+        """
+        weights = attrgetter(method)(self._built)()
         if self._rank == 0:
             return publish(weights)
         deque(weights.values(), maxlen=0)
         return None
 
     @collective
-    def save(self, folder: Path, only_model: bool) -> None:
-        self._models.policy.snapshot(only_model=only_model)(folder)
-
-    @collective
-    def load(self, checkpoint: Path, state: dict[str, Any]) -> None:
-        self._models.policy.load_snapshot(checkpoint)
-        self._models.policy.load_state_dict(state)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._models.policy.state_dict()
-
-    @collective
-    def refresh_reference(self, share: float) -> None:
-        self._reference.refresh(share)
-
-    @collective
-    def reference_weights(self) -> dict[str, torch.Tensor] | None:
-        return self._from_first(self._reference.weights())
-
-    @collective
-    def load_reference(self, weights: Mapping[str, torch.Tensor]) -> None:
-        self._reference.load_weights(weights)
-
-    @property
-    def _reference(self) -> Reference:
-        assert self._models.reference is not None
-        return self._models.reference
-
-    def _from_first(self, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
+    def gather(self, method: str) -> dict[str, torch.Tensor] | None:
+        """The weights that the method gives, in main memory; None but on rank 0."""
+        weights: Mapping[str, torch.Tensor] = attrgetter(method)(self._built)()
         if self._rank:
             deque(weights.values(), maxlen=0)  # all ranks gather them
             return None
         return {name: tensor.detach().cpu() for name, tensor in weights.items()}
+
+    @collective
+    def save(self, method: str, folder: Path, *args: Any) -> None:
+        """Write the snapshot that the method takes."""
+        attrgetter(method)(self._built)(False, *args)(folder)
+
+    @collective
+    def take(self, method: str, *args: Any) -> None:
+        """Take a snapshot, a copy, that ``write`` writes while training goes on."""
+        self._taken[method] = attrgetter(method)(self._built)(True, *args)
+
+    def write(self, method: str, folder: Path) -> None:
+        """Write the last snapshot that the method took; called in a thread of its own."""
+        self._taken.pop(method)(folder)
 
 
 def _node_address() -> str:

@@ -1,11 +1,11 @@
-"""Policy and reference on all ranks, behind the protocols of a single process.
+"""Policy, reference and critic on all ranks, behind the protocols of a single process.
 
 Each rank gets whole groups; the shares cost about the same, counted without what does not learn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,93 +13,134 @@ from typing import Any
 import numpy as np
 import torch
 
+from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost
 from mmr1.trainer.distributed.published_weights import PublishedWeights
-from mmr1.trainer.distributed.ray_calls import get
 from mmr1.trainer.forward.micro_batches import balanced
-from mmr1.trainer.forward.sequences import TokenScores, completion_mask
-from mmr1.types import Experience, Prompt, RolloutGroup, StepStats
-
-PromptCost = Callable[[Prompt], float]
-"""Cost of a prompt in tokens of the language model, its media included."""
+from mmr1.trainer.forward.sequences import TokenScores
+from mmr1.trainer.models.critic import critic_stats, first_fit, of_critic
+from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.types import Experience, RolloutGroup, StepStats
 
 
 class RayPolicy:
     """The policy on all ranks; a ``Policy``."""
 
-    def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost) -> None:
+    def __init__(self, ranks: AllRanks) -> None:
         self._ranks = ranks
-        self._prompt_cost = prompt_cost
         self.version = 0
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return _logprobs(self._ranks, self._prompt_cost, groups, of_reference=False)
+        return self._ranks.by_token("policy.logprobs", groups)
 
     def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
-        shares = _shares(groups, self._prompt_cost, len(self._ranks))
-        results: list[TokenScores] = get(
-            [
-                rank.scores.remote([groups[i] for i in share])
-                for rank, share in zip(self._ranks, shares, strict=True)
-            ]
-        )
-        logprobs = _in_order(groups, shares, [result.logprobs for result in results])
-        return TokenScores(
-            logprobs, _in_order(groups, shares, [result.entropy for result in results])
-        )
+        results = self._ranks.call_by_group("policy.scores", groups)
+        logprobs, entropy = (self._ranks.in_order(groups, [r[i] for r in results]) for i in (0, 1))
+        return TokenScores(logprobs, entropy)
 
     def update(self, experience: Experience) -> StepStats:
-        shares = shares_of_update(experience, self._prompt_cost, len(self._ranks))
-        per_rank = [select_groups(experience, share) for share in shares]
-        stats = get(
-            [rank.update.remote(share) for rank, share in zip(self._ranks, per_rank, strict=True)]
-        )
+        parts = parts_of_update(experience, self._ranks.prompt_cost, len(self._ranks))
+        stats = self._ranks.call_each("policy.update", [(part,) for part in parts])[0]
         self.version = self.state_dict()["version"]
-        return stats[0]
+        return stats
 
     def weights(self, copy: bool = False) -> PublishedWeights:
         """In the object store, from where they do not pass this process; always a copy."""
-        return get([rank.publish.remote() for rank in self._ranks])[0]
+        return self._ranks.publish("policy.weights")
 
-    def snapshot(self, copy: bool = False, only_model: bool = False) -> Callable[[Path], None]:
-        """A function that makes the ranks write their weights as they are when it is called."""
-
-        def write_files(folder: Path) -> None:
-            get([rank.save.remote(folder.resolve(), only_model) for rank in self._ranks])
-
-        return write_files
+    def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:
+        return self._ranks.snapshot("policy.snapshot", copy, only_model)
 
     def load_snapshot(self, checkpoint: Path) -> None:
-        self._checkpoint = checkpoint.resolve()
+        self._ranks.call("policy.load_snapshot", checkpoint.resolve())
 
     def state_dict(self) -> dict[str, Any]:
-        return get([self._ranks[0].state_dict.remote()])[0]
+        return self._ranks.ask("policy.state_dict")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        get([rank.load.remote(self._checkpoint, state) for rank in self._ranks])
+        self._ranks.call("policy.load_state_dict", state)
         self.version = state["version"]
 
 
 class RayReference:
     """The reference policy on all ranks; a ``Reference``."""
 
-    def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost) -> None:
+    def __init__(self, ranks: AllRanks) -> None:
         self._ranks = ranks
-        self._prompt_cost = prompt_cost
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return _logprobs(self._ranks, self._prompt_cost, groups, of_reference=True)
+        return self._ranks.by_token("reference.logprobs", groups)
 
     def refresh(self, share: float = 1.0) -> None:
-        get([rank.refresh_reference.remote(share) for rank in self._ranks])
+        self._ranks.call("reference.refresh", share)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        return get([rank.reference_weights.remote() for rank in self._ranks])[0]
+        return self._ranks.gather("reference.weights")
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        import ray
+        self._ranks.load_weights("reference.load_weights", weights)
 
-        shared = ray.put(dict(weights))
-        get([rank.load_reference.remote(shared) for rank in self._ranks])
+
+class RayCritic:
+    """The critic on all ranks; a ``Critic``.
+
+    Args:
+        mini_batch_size: Prompts of an optimizer step; None for all.
+    """
+
+    def __init__(self, ranks: AllRanks, mini_batch_size: int | None) -> None:
+        self._ranks = ranks
+        self._mini_batch_size = mini_batch_size
+
+    def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return self._ranks.by_token("critic.values", groups)
+
+    def final_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        results = self._ranks.call_by_group("critic.final_values", groups)
+        return self._ranks.in_order(groups, [result[:, None] for result in results])[:, 0]
+
+    def update(self, experience: Experience) -> StepStats:
+        is_new = self._ranks.ask("critic.steps_taken") == 0
+        line = first_fit(experience) if is_new else None
+        own = of_critic(experience, self._mini_batch_size)
+        parts = parts_of_update(own, self._ranks.prompt_cost, len(self._ranks))
+        learnt = self._ranks.call_each("critic.learn", [(part, line) for part in parts])[0]
+        return {**critic_stats(experience), **learnt}
+
+    def snapshot(self, copy: bool = False) -> WriteCheckpoint:
+        return self._ranks.snapshot("critic.snapshot", copy)
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        self._ranks.call("critic.load_snapshot", checkpoint.resolve())
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._ranks.ask("critic.state_dict")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._ranks.call("critic.load_state_dict", state)
+
+
+def parts_of_update(
+    experience: Experience, prompt_cost: PromptCost, ranks: int
+) -> list[Experience]:
+    """What each rank learns from."""
+    shares = shares_of_update(experience, prompt_cost, ranks)
+    return [
+        replace(select_groups(experience, share), demonstrations=demonstrations)
+        for share, demonstrations in zip(
+            shares, _demonstrations(experience, prompt_cost, ranks), strict=True
+        )
+    ]
+
+
+def _demonstrations(
+    experience: Experience, prompt_cost: PromptCost, ranks: int
+) -> list[tuple[tuple[RolloutGroup, ...], ...]]:
+    """Each rank's demonstrations of each mini-batch."""
+    divided = []
+    for own in experience.demonstrations:
+        costs = [prompt_cost(d.prompt) + len(d.completions[0].token_ids) for d in own]
+        divided.append([tuple(own[i] for i in share) for share in balanced(costs, ranks)])
+    return [tuple(of_mini_batch[rank] for of_mini_batch in divided) for rank in range(ranks)]
 
 
 def select_groups(experience: Experience, groups: Sequence[int]) -> Experience:
@@ -147,41 +188,3 @@ def _costs_of_learning(experience: Experience, prompt_cost: PromptCost) -> list[
         kept = lengths if experience.learning is None else lengths[experience.learning[rows]]
         costs.append(prompt_cost(scored.group.prompt) + float(kept.sum()) if len(kept) else 0.0)
     return costs
-
-
-def _logprobs(
-    ranks: Sequence[Any],
-    prompt_cost: PromptCost,
-    groups: Sequence[RolloutGroup],
-    of_reference: bool,
-) -> torch.Tensor:
-    """``[B, R]``: each rank scores its share of the groups."""
-    shares = _shares(groups, prompt_cost, len(ranks))
-    results = get(
-        [
-            rank.logprobs.remote([groups[i] for i in share], of_reference)
-            for rank, share in zip(ranks, shares, strict=True)
-        ]
-    )
-    return _in_order(groups, shares, results)
-
-
-def _shares(groups: Sequence[RolloutGroup], prompt_cost: PromptCost, ranks: int) -> list[list[int]]:
-    """Indices of the groups that each rank scores, about equal in cost."""
-    costs = [prompt_cost(g.prompt) + sum(len(c.token_ids) for c in g.completions) for g in groups]
-    return balanced(costs, ranks)
-
-
-def _in_order(
-    groups: Sequence[RolloutGroup], shares: Sequence[Sequence[int]], results: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """The ranks' ``[b, r]`` numbers as those of all groups: ``[B, R]``."""
-    rows_of = [range(0)] * len(groups)
-    end = 0
-    for i, group in enumerate(groups):
-        rows_of[i] = range(end, end := end + len(group.completions))
-    numbers = torch.zeros(completion_mask(groups).shape)
-    for share, result in zip(shares, results, strict=True):
-        rows = [row for i in share for row in rows_of[i]]
-        numbers[rows, : result.shape[1]] = result
-    return numbers

@@ -6,8 +6,7 @@ As in ``logprob_head.py`` the logits of at most one chunk exist, here of both mo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,8 +14,7 @@ from mmr1.trainer.algorithms.kl import divergence, divergence_gradient
 from mmr1.trainer.forward.logprob_head import add_product, chunk_for, logits_of, row_chunks
 
 
-@dataclass(frozen=True, slots=True)
-class Distributions:
+class Distributions(NamedTuple):
     """The next-token distributions of N places, before they are made: ``softmax(hidden weight^T)``.
 
     Attributes:

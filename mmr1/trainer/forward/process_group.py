@@ -7,17 +7,32 @@ they logged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from mmr1.trainer.forward.micro_batches import MicroBatch
 
+Run = Callable[..., Any]
+"""``run(compute, model, *args)`` gives ``compute(model, *args)``: a tensor, or a tuple of tensors.
+Of a sharded model the parameters that belong to no layer are gathered first."""
+
+
+def run_whole(compute: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """The ``Run`` of a model that is not sharded."""
+    return compute(model, *args, **kwargs)
+
 
 class ProcessGroup(Protocol):
-    """What ranks must agree on."""
+    """What ranks must agree on.
+
+    Attributes:
+        saving: The group of ``torch.distributed`` that writes checkpoints, beside a step too; None
+            for a single process.
+    """
 
     rank: int
     size: int
+    saving: Any
 
     def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         """This rank's micro-batches, as many as those of the rank with most.
@@ -37,7 +52,7 @@ class ProcessGroup(Protocol):
 class SingleProcess:
     """A process without others."""
 
-    rank, size = 0, 1
+    rank, size, saving = 0, 1, None
 
     def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         return list(batches)

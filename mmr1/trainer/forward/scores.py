@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,15 +68,18 @@ def completion_scores(
         return rows
     policy = Distributions(hidden, weight)
     kl = token_kl(policy, reference, temperature, forbidden_ids, chunk_elements, jsd_beta)
-    return replace(rows, kl=to_rows(kl, states.padded))
+    return rows._replace(kl=to_rows(kl, states.padded))
 
 
 @torch.no_grad()
 def completion_distributions(
-    model: Any, groups: Sequence[GroupInput], features: FeatureCache | None = None
+    model: Any,
+    groups: Sequence[GroupInput],
+    features: FeatureCache | None = None,
+    run_tower: bool = False,
 ) -> Distributions:
     """What a model would have drawn each completion token from, without gradient."""
-    states = completion_states(model, groups, "before", features)
+    states = completion_states(model, groups, "before", features, run_tower)
     return Distributions(states.hidden, _output_weight(model))
 
 

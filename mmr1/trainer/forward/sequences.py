@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -78,8 +79,7 @@ class GroupInput:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScores:
+class TokenScores(NamedTuple):
     """Per completion token, ``[B, R]`` float32, sequences in group order.
 
     0 beyond their ends, and at tokens that the policy did not sample.

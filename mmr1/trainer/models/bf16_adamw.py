@@ -9,6 +9,7 @@ random instead, up or down by how near each neighbour is, so that it is right on
 from __future__ import annotations
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -16,11 +17,16 @@ _LOWER_BITS = 16  # of float32, those that bfloat16 has not
 
 
 @torch.no_grad()
-def step(optimizer: torch.optim.AdamW) -> None:
+def step(optimizer: torch.optim.AdamW, number: int) -> None:
     """``optimizer.step()``, a parameter at a time: one pair of float32 moments exists at once.
 
     The state of each parameter must be there (``exp_avg``, ``exp_avg_sq`` bfloat16, ``step``).
+
+    Args:
+        number: That of the step, from which the random numbers come. Where several ranks hold a
+            copy of a shard, all round it alike.
     """
+    generators: dict[tuple[torch.device, int], torch.Generator] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is None:
@@ -44,11 +50,37 @@ def step(optimizer: torch.optim.AdamW) -> None:
                 maximize=False,
             )
             for name, moment in zip(MOMENTS, moments, strict=True):
-                state[name].copy_(stochastic_round(moment))
+                own, shard = _local(moment), _shard_index(moment)
+                generator = generators.setdefault(
+                    (own.device, shard),
+                    torch.Generator(own.device).manual_seed(number << 20 | shard),
+                )
+                _local(state[name]).copy_(stochastic_round(own, generator))
 
 
-def stochastic_round(values: torch.Tensor) -> torch.Tensor:
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _shard_index(tensor: torch.Tensor) -> int:
+    """Which shard this rank has, equal for copies of the same one; 0 of a whole tensor."""
+    if not isinstance(tensor, DTensor):
+        return 0
+    index = 0
+    for dimension, placement in enumerate(tensor.placements):
+        if placement.is_shard():
+            rank = tensor.device_mesh.get_local_rank(dimension)
+            index = index * tensor.device_mesh.size(dimension) + rank
+    return index
+
+
+def stochastic_round(
+    values: torch.Tensor, generator: torch.Generator | None = None
+) -> torch.Tensor:
     """float32 to bfloat16, to either neighbour with the probability that keeps the mean."""
     bits = values.view(torch.int32)
-    noise = torch.randint_like(bits, 1 << _LOWER_BITS)
+    noise = torch.randint(
+        1 << _LOWER_BITS, bits.shape, generator=generator, dtype=torch.int32, device=bits.device
+    )
     return ((bits + noise) >> _LOWER_BITS << _LOWER_BITS).view(torch.float32).to(torch.bfloat16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +12,20 @@ from typing import Any, Protocol
 import torch
 
 from mmr1.config import Config
-from mmr1.trainer.algorithms.losses import token_weights, value_loss
+from mmr1.trainer.algorithms.losses import value_loss
 from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.device_sums import DeviceSums
+from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.loading import build_packed_model, feature_cache
 from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
-from mmr1.trainer.models.scalar_model import (
-    PackedScalarModel,
-    load_scalar_model,
-    rewards_of,
-)
+from mmr1.trainer.models.scalar_model import PackedScalarModel, rewards_of
 from mmr1.trainer.models.state import (
     TRAINING,
     WriteCheckpoint,
-    copy_to_cpu,
+    copies,
     load_tensors,
     save_tensors,
 )
@@ -47,7 +46,11 @@ class Critic(Protocol):
         ...
 
     def update(self, experience: Experience) -> StepStats:
-        """Learn the batch's returns; gives what to log."""
+        """Learn the batch's returns; gives what to log.
+
+        Raises:
+            NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+        """
         ...
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
@@ -64,7 +67,9 @@ class Critic(Protocol):
 
 
 class LocalCritic:
-    """The critic of a single process: a value head on a vision-language model of its own."""
+    """A value head on a vision-language model of its own: the critic of a single process, or a
+    rank's part of it.
+    """
 
     def __init__(
         self,
@@ -87,45 +92,50 @@ class LocalCritic:
         return rewards_of(replace(self._scalar_model, read="at"), groups)
 
     def update(self, experience: Experience) -> StepStats:
+        line = first_fit(experience) if self.steps_taken() == 0 else None
+        learnt = self.learn(of_critic(experience, self._mini_batch_size), line)
+        return {**critic_stats(experience), **learnt}
+
+    def steps_taken(self) -> int:
+        """Optimizer steps so far."""
+        return self._optimizer.steps_taken
+
+    def learn(self, experience: Experience, line: tuple[float, float] | None) -> StepStats:
         """So many passes over the batch, an optimizer step for each of its mini-batches.
 
-        Raises:
-            NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+        Args:
+            experience: From :func:`of_critic`; with several ranks this one's groups.
+            line: What to put the head's values on first; from :func:`first_fit`.
         """
         self._scalar_model.model.train()
-        stats = critic_stats(experience)
-        if self._optimizer.steps_taken == 0:
-            experience = self._fit_head(experience)
+        if line is not None:
+            experience = self._fit_head(experience, *line)
         groups = [scored.group for scored in experience.groups]
-        of_group = mini_batch_of(len(groups), self._mini_batch_size)
         mini_batches = []
-        for index in range(max(of_group) + 1):
-            members = rows_of(experience.groups, of_group, index)
+        for index in range(experience.mini_batches):
+            members = rows_of(experience.groups, experience.mini_batch_of, index)
             learning = members & experience.completion_mask.any(dim=1)
             batches = self._scalar_model.packed_model.batches(groups, learning)
             mini_batches.append((experience.completion_mask & members[:, None], batches))
-        losses, norms = [], []
+        losses, norms, lr = [], [], 0.0
         for _ in range(self._passes):
             for mask, batches in mini_batches:
                 losses.append(self._accumulate(experience, mask, batches))
-                stats["critic/lr"] = self._optimizer.lr
+                lr = self._optimizer.lr
                 norms.append(self._optimizer.step())
-        return {**stats, "critic/loss": fmean(losses), "critic/grad_norm": fmean(norms)}
+        return {
+            "critic/lr": lr,
+            "critic/loss": fmean(losses),
+            "critic/grad_norm": fmean(norms),
+        }
 
     @torch.no_grad()
-    def _fit_head(self, experience: Experience) -> Experience:
-        """Scale and shift the head so that its values fit the first returns by least squares.
-
-        Else the whole network would learn their mean and scale first, by making its states alike:
-        a head of zeros has neither, and a reward model's numbers are of a scale of their own.
-
-        Returns:
-            The batch with the values of the new head, around which the update is clipped.
+    def _fit_head(self, experience: Experience, slope: float, offset: float) -> Experience:
+        """Scale and shift the head; the batch with its new values, around which the update is
+        clipped.
         """
         assert experience.values is not None
-        assert experience.returns is not None
         mask, head = experience.completion_mask, self._scalar_model.model.head
-        slope, offset = fit_line(experience.values[mask], experience.returns[mask])
         head.weight.mul_(slope)
         head.bias.mul_(slope).add_(offset)
         self._optimizer.parameters_changed()
@@ -134,8 +144,9 @@ class LocalCritic:
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
         tensors = self._optimizer.tensors()
         if copy:
-            tensors = copy_to_cpu(tensors)
-        return lambda folder: save_tensors(folder / FOLDER, tensors)
+            tensors = copies(tensors)
+        group = self._scalar_model.packed_model.process_group
+        return lambda folder: save_tensors(folder / FOLDER, tensors, group.saving)
 
     def load_snapshot(self, checkpoint: Path) -> None:
         load_tensors(checkpoint / FOLDER, self._optimizer.tensors())
@@ -150,10 +161,15 @@ class LocalCritic:
     def _accumulate(
         self, experience: Experience, mask: torch.Tensor, batches: Sequence[MicroBatch]
     ) -> float:
-        """Sum up the gradient of the mean loss over tokens of ``mask`` ``[B, R]``; its value."""
+        """Sum up the gradient of the mean loss over tokens of ``mask`` ``[B, R]``; its value.
+
+        Both are those of all ranks together.
+        """
         assert experience.values is not None
         assert experience.returns is not None
-        weights = token_weights(mask, "token-mean")
+        packed_model = self._scalar_model.packed_model
+        total = packed_model.process_group.total
+        weights = mask / max(total({"tokens": float(mask.sum())})["tokens"], 1)
         sums = DeviceSums()
         for batch in batches:
             values = self._scalar_model.values(batch)
@@ -162,14 +178,21 @@ class LocalCritic:
                 for x in (weights, experience.values, experience.returns)
             )
             loss = (own * value_loss(values, old, returns, self._clip)).sum()
-            loss.backward()
+            packed_model.backward(loss)
             sums.add("loss", loss)
-        total = sums.read().get("loss", 0.0)
-        check_finite(total)
-        return total
+        mean = total({"loss": 0.0, **sums.read()})["loss"]
+        if not math.isfinite(mean):
+            self._optimizer.zero_grad()
+        check_finite(mean)
+        return mean
 
 
-def build_critic(config: Config, inputs: ModelInputs) -> LocalCritic | None:
+def build_critic(
+    config: Config,
+    inputs: ModelInputs,
+    process_group: ProcessGroup | None = None,
+    load: LoadModel = load_here,
+) -> LocalCritic | None:
     """The critic that ``algorithm.critic`` describes, or None; adapters where the policy has them.
 
     Raises:
@@ -182,10 +205,10 @@ def build_critic(config: Config, inputs: ModelInputs) -> LocalCritic | None:
     model_config = config.model.model_copy(
         update={"path": critic.path or config.model.path, "lora": lora}
     )
-    model = load_scalar_model(model_config, "algorithm.critic.path")
+    model, run = load(model_config, True, "algorithm.critic.path", head=True)
     # Its tower may be another than the policy's, so it keeps features of its own.
     features = feature_cache(config)
-    backbone = build_packed_model(config, model.backbone, inputs, 1.0, features)
+    backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group, run)
     settings = config.optimizer.model_copy(
         update={"lr": critic.lr, "lr_scheduler_type": "constant", "lr_of_parts": {}}
     )
@@ -200,6 +223,29 @@ def build_critic(config: Config, inputs: ModelInputs) -> LocalCritic | None:
         critic.cliprange_value,
         size,
     )
+
+
+def of_critic(experience: Experience, mini_batch_size: int | None) -> Experience:
+    """A batch in the critic's mini-batches, of which all groups learn that have a token."""
+    steps = mini_batch_of(len(experience.groups), mini_batch_size)
+    return replace(
+        experience,
+        mini_batches=max(steps) + 1,
+        mini_batch_of=steps,
+        learning=experience.completion_mask.any(dim=1),
+    )
+
+
+def first_fit(experience: Experience) -> tuple[float, float]:
+    """Slope and offset that make a new head's values fit the returns by least squares.
+
+    Else the whole network would learn their mean and scale first, by making its states alike: a
+    head of zeros has neither, and a reward model's numbers are of a scale of their own.
+    """
+    assert experience.values is not None
+    assert experience.returns is not None
+    mask = experience.completion_mask
+    return fit_line(experience.values[mask], experience.returns[mask])
 
 
 def critic_stats(experience: Experience) -> StepStats:

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig
 
 from mmr1.config import Config, ModelConfig
+from mmr1.trainer.forward.process_group import ProcessGroup, Run, SingleProcess, run_whole
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
@@ -138,6 +139,8 @@ def build_packed_model(
     inputs: ModelInputs,
     temperature: float,
     features: FeatureCache | None = None,
+    process_group: ProcessGroup | None = None,
+    run: Run = run_whole,
 ) -> PackedModel:
     """``model`` with packed forwards that need no more memory than the configuration allows."""
     return PackedModel(
@@ -147,4 +150,6 @@ def build_packed_model(
         config.trainer.micro_batch_tokens,
         config.trainer.vision_token_cost,
         features,
+        process_group or SingleProcess(),
+        run,
     )

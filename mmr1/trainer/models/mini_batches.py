@@ -6,10 +6,13 @@ They are of whole groups, in the order of the rollout, as in verl and EasyR1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 
 from mmr1.types import ScoredGroup
+
+Item = TypeVar("Item")
 
 
 def mini_batch_of(groups: int, size: int | None) -> tuple[int, ...]:
@@ -20,6 +23,15 @@ def mini_batch_of(groups: int, size: int | None) -> tuple[int, ...]:
     ((0, 0, 1, 1, 2), (0, 0, 0))
     """
     return tuple(group // (size or groups) for group in range(groups))
+
+
+def dealt(items: Sequence[Item], mini_batches: int) -> tuple[tuple[Item, ...], ...]:
+    """Each mini-batch's share of items that belong to none: in turn, as cards are dealt.
+
+    >>> dealt("abc", 2)
+    (('a', 'c'), ('b',))
+    """
+    return tuple(tuple(items[index::mini_batches]) for index in range(mini_batches))
 
 
 def rows_of(groups: Sequence[ScoredGroup], of_group: Sequence[int], index: int) -> torch.Tensor:

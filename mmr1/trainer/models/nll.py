@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 
-from mmr1.trainer.algorithms.losses import token_weights
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.device_sums import DeviceSums
@@ -23,7 +22,8 @@ def add_nll_gradient(
     """Add ``coefficient`` times the gradient of the negative log-likelihood to the model's.
 
     The likelihood is the mean per token, and that of the model itself: at temperature 1, whatever
-    the rollout's.
+    the rollout's. With several ranks the mean is over the tokens of all, and ``groups`` are this
+    rank's.
 
     Returns:
         That mean, in nats.
@@ -65,14 +65,14 @@ def _add_gradient(
     token_loss: Callable[[MicroBatch], torch.Tensor],
 ) -> float:
     """Of the mean of ``token_loss(batch)`` ``[b, R]`` over all tokens; returns the mean."""
-    weights = token_weights(completion_mask(groups), "token-mean")
+    mask, total = completion_mask(groups), model.process_group.total
+    weights = mask / max(total({"tokens": float(mask.sum())})["tokens"], 1)
     sums = DeviceSums()
     for batch in model.batches(groups):
         losses = token_loss(batch)
         loss = (weights[batch.rows, : losses.shape[1]].to(losses) * losses).sum()
-        if loss.requires_grad:  # not of a text where only the projector is trained
-            (coefficient * loss).backward()
+        model.backward(coefficient * loss)
         sums.add("loss", loss)
-    total = sums.read().get("loss", 0.0)
-    check_finite(total)
-    return total
+    mean = total({"loss": 0.0, **sums.read()})["loss"]
+    check_finite(mean)
+    return mean

@@ -83,7 +83,7 @@ class Optimizer:
         if self._config.state_dtype == "bfloat16":
             for master in self._masters:
                 self._state_of(master)
-            bf16_adamw.step(self.adamw)
+            bf16_adamw.step(self.adamw, self.steps_taken)
         else:
             self.adamw.step()
         self.steps_taken += 1

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.profiler import record_function
 
 from mmr1.trainer.forward.kl_head import Distributions
 from mmr1.trainer.forward.micro_batches import MicroBatch, micro_batches
-from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
+from mmr1.trainer.forward.process_group import ProcessGroup, Run, SingleProcess, run_whole
 from mmr1.trainer.forward.scores import completion_distributions, completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores, completion_mask
 from mmr1.trainer.models.state import copy_into, model_weights
@@ -31,7 +32,7 @@ class PackedModel:
         vision_token_cost: Cost of a vision token in the tower, in language-model tokens.
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
         process_group: The ranks that compute together.
-        forward: ``completion_scores``, or that of a sharded model.
+        run: What calls the functions of ``scores.py``.
         jsd_beta: Which divergence from a reference it measures; see :func:`kl.divergence`.
     """
 
@@ -42,7 +43,7 @@ class PackedModel:
     vision_token_cost: float = 1.0
     features: FeatureCache | None = None
     process_group: ProcessGroup = field(default_factory=SingleProcess)
-    forward: Callable[..., TokenScores] = completion_scores
+    run: Run = run_whole
     jsd_beta: float = 1.0
 
     @property
@@ -70,22 +71,37 @@ class PackedModel:
         """Log-probs and entropies ``[b, R]`` of the batch's completions. Differentiable.
 
         With a reference's distributions at the same tokens, the divergence from them too. An empty
-        batch takes part in the collective calls: it gives ``[1, 1]`` numbers that mean nothing.
+        batch takes part in the collective calls: it gives ``[0, 1]`` numbers.
         """
-        return self.forward(
+        scores: TokenScores = self.run(
+            completion_scores,
             self.model,
-            batch.groups or (self._dummy_group(),),
+            self.groups_of(batch),
             self.temperature,
             self.family.forbidden_ids,
             self.features,
             run_tower=batch.run_tower,
             **({} if reference is None else {"reference": reference, "jsd_beta": self.jsd_beta}),
         )
+        if batch.groups:
+            return scores
+        kl = None if scores.kl is None else scores.kl[:0]
+        return TokenScores(scores.logprobs[:0], scores.entropy[:0], kl)
 
     def distributions(self, batch: MicroBatch) -> Distributions:
         """What the model would draw the tokens of the batch's completions from. No gradient."""
         self.model.eval()
-        return completion_distributions(self.model, batch.groups, self.features)
+        groups = self.groups_of(batch)
+        return self.run(
+            completion_distributions, self.model, groups, self.features, batch.run_tower
+        )
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradient of a part of the batch's loss, which the ranks' parts add up to."""
+        if loss.requires_grad:  # not of a text where only the projector is trained
+            with record_function("mmr1/backward"):
+                # Ranks' gradients are averaged, and should be added up.
+                (loss * self.process_group.size).backward()
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]`` without gradient or dropout, micro-batch by micro-batch."""
@@ -106,12 +122,14 @@ class PackedModel:
                 entropy[batch.rows, :width] = of_batch.entropy.cpu()
         return TokenScores(logprobs, entropy)
 
-    def _dummy_group(self) -> GroupInput:
-        """The least that can go through the network."""
+    def groups_of(self, batch: MicroBatch) -> tuple[GroupInput, ...]:
+        """What goes through the network: of an empty batch the least that can."""
+        if batch.groups:
+            return batch.groups
         token = torch.tensor([self.family.tokenizer.eos_token_id])
         rows = architecture_of(self.model).position_rows
         positions = torch.zeros(rows, 1, dtype=torch.int64)
-        return GroupInput(token, positions, 1, (), (token,))
+        return (GroupInput(token, positions, 1, (), (token,)),)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take over the weights of another model of the same architecture, without adapters."""

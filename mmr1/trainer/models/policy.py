@@ -111,9 +111,9 @@ class LocalPolicy:
 
     def snapshot(self, copy: bool = False, only_model: bool = False) -> Callable[[Path], None]:
         packed_model = self._packed_model
-        processor, rank = packed_model.family.processor, packed_model.process_group.rank
+        processor, group = packed_model.family.processor, packed_model.process_group
         return model_snapshot(
-            packed_model.model, processor, self._optimizer, copy, rank, only_model
+            packed_model.model, processor, self._optimizer, copy, group, only_model
         )
 
     def load_snapshot(self, checkpoint: Path) -> None:
@@ -137,8 +137,11 @@ class LocalPolicy:
         mini_batches = self._mini_batches(experience)
         steps: list[StepStats] = []
         for _ in range(self._passes):
-            for part, batches in mini_batches:
-                stats = self._accumulate(part, batches)
+            for index, batches in enumerate(mini_batches):
+                stats = self._accumulate(experience, batches)
+                if experience.demonstrations:
+                    own = experience.demonstrations[index]
+                    stats["ptx_loss"] = self._add_ptx_gradient(own, experience.ptx_coef)
                 stats["lr"] = self._optimizer.lr
                 with record_function("mmr1/optimizer"):
                     stats["grad_norm"] = self._optimizer.step()
@@ -146,18 +149,12 @@ class LocalPolicy:
                 steps.append(stats)
         return averaged(steps)
 
-    def _mini_batches(self, experience: Experience) -> list[tuple[Experience, list[MicroBatch]]]:
-        """For each optimizer step of a pass, the batch with the step's share of demonstrations, and
-        the step's micro-batches.
-        """
+    def _mini_batches(self, experience: Experience) -> list[list[MicroBatch]]:
+        """The micro-batches of each optimizer step of a pass."""
         groups = [scored.group for scored in experience.groups]
-        count = experience.mini_batches
         return [
-            (
-                replace(experience, demonstrations=experience.demonstrations[index::count]),
-                self._packed_model.batches(groups, _learning(experience, index)),
-            )
-            for index in range(count)
+            self._packed_model.batches(groups, _learning(experience, index))
+            for index in range(experience.mini_batches)
         ]
 
     def _accumulate(self, experience: Experience, batches: Sequence[MicroBatch]) -> StepStats:
@@ -167,23 +164,20 @@ class LocalPolicy:
             with record_function("mmr1/forward"):
                 scores = self._token_scores(batch)
             if not batch.groups:
-                (0 * scores.logprobs.sum()).backward()
+                self._packed_model.backward(scores.logprobs.sum())
                 continue
             tokens += self._accumulate_batch(experience, batch, scores, sums)
         read = {"loss": 0.0, WIDEST_GAP: 0.0, **sums.read(), "tokens": float(tokens)}
         if experience.after_picture is not None:
             read = {GAP_AFTER_PICTURE: 0.0, TOKENS_AFTER_PICTURE: 0.0, **read}
-        stats = self._means(self._packed_model.process_group.total(read))
-        if experience.demonstrations:
-            stats["ptx_loss"] = self._add_ptx_gradient(experience)
-        return stats
+        return self._means(self._packed_model.process_group.total(read))
 
-    def _add_ptx_gradient(self, experience: Experience) -> float:
-        model, groups = self._packed_model, experience.demonstrations
+    def _add_ptx_gradient(self, groups: Sequence[RolloutGroup], coefficient: float) -> float:
+        model = self._packed_model
         if not self._distil_demonstrations:
-            return add_nll_gradient(model, groups, experience.ptx_coef)
+            return add_nll_gradient(model, groups, coefficient)
         assert self._reference is not None, "the configuration asks for one"
-        return add_distillation_gradient(model, groups, self._reference, experience.ptx_coef)
+        return add_distillation_gradient(model, groups, self._reference, coefficient)
 
     def _accumulate_batch(
         self, experience: Experience, batch: MicroBatch, scores: TokenScores, sums: DeviceSums
@@ -200,10 +194,7 @@ class LocalPolicy:
         )
         token_loss = self._algorithm.loss(inputs, correction)
         loss = (selected.loss_weights * token_loss).sum()
-        # Ranks' gradients are averaged, and should be added up.
-        if loss.requires_grad:  # not of a text where only the projector is trained
-            with record_function("mmr1/backward"):
-                (loss * self._packed_model.process_group.size).backward()
+        self._packed_model.backward(loss)
         sums.add("loss", loss)
         for name, values in {
             **self._logged(inputs, selected),

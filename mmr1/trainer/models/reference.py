@@ -52,8 +52,8 @@ class FrozenReference:
     """A second model, ``own``: the policy as it was, or a model from elsewhere.
 
     Args:
-        offload: It stays in main memory, and comes to the policy's device to score. Not for
-            ``distributions``, which the update asks for in every micro-batch.
+        offload: It is whole, stays in main memory, and comes to the policy's device to score. Not
+            for ``distributions``, which the update asks for in every micro-batch.
     """
 
     def __init__(self, policy: PackedModel, own: PackedModel, offload: bool = False) -> None:

@@ -19,15 +19,17 @@ from safetensors.torch import load_file, save_file
 from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.forward.micro_batches import MicroBatch
+from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.forward.scores import completion_states
-from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.forward.sequences import GroupInput, completion_mask
 from mmr1.trainer.forward.states import Read, to_rows
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import model_snapshot
+from mmr1.trainer.models.state import model_snapshot, whole
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import model_parts
+from mmr1.vision.features import FeatureCache
 
 HEAD_FILE = "scalar_head.safetensors"
 
@@ -70,13 +72,18 @@ class ScalarModel(torch.nn.Module):
             parts.lm_head.requires_grad_(False)  # or the optimizer would hold a copy of it
 
 
-def load_scalar_model(config: ModelConfig, key: str) -> ScalarModel:
+def load_scalar_model(
+    config: ModelConfig, key: str, load: Callable[[ModelConfig, str], Any] = load_trainable
+) -> ScalarModel:
     """The model at ``config.path``; its head is read where there is one, and is zero otherwise.
+
+    Args:
+        load: Loads the backbone.
 
     Raises:
         ValueError: There is no model at the path; names the configuration's ``key``.
     """
-    model = ScalarModel(load_trainable(config, key))
+    model = ScalarModel(load(config, key))
     if is_scalar_model(config.path):
         model.head.load_state_dict(load_file(Path(config.path) / HEAD_FILE))
     return model
@@ -92,15 +99,17 @@ def scalar_snapshot(
     optimizer: Optimizer,
     copy: bool = False,
     supervision: Supervision = OUTCOME,
+    process_group: ProcessGroup | None = None,
 ) -> Callable[[Path], None]:
     """``state.model_snapshot`` with the head's file."""
-    write = model_snapshot(model.backbone, processor, optimizer, copy)
-    head = {n: t.detach().to("cpu", copy=True) for n, t in model.head.state_dict().items()}
+    write = model_snapshot(model.backbone, processor, optimizer, copy, process_group)
+    head = {n: whole(t).to("cpu", copy=True) for n, t in model.head.state_dict().items()}
 
     def write_files(folder: Path) -> None:
         write(folder)
-        metadata = {"supervision": json.dumps(asdict(supervision))}
-        save_file(head, folder / HEAD_FILE, metadata)
+        if process_group is None or process_group.rank == 0:
+            metadata = {"supervision": json.dumps(asdict(supervision))}
+            save_file(head, folder / HEAD_FILE, metadata)
 
     return write_files
 
@@ -122,10 +131,11 @@ class PackedScalarModel:
 
     def values(self, batch: MicroBatch) -> torch.Tensor:
         """``[b, R]`` float32 of the batch's completions. Differentiable."""
-        states = completion_states(
-            self.model.backbone, batch.groups, self.read, self.packed_model.features
+        own = self.packed_model
+        values: torch.Tensor = own.run(
+            _values, self.model, own.groups_of(batch), self.read, own.features, batch.run_tower
         )
-        return to_rows(self.model.head(states.hidden.float())[:, 0], states.padded)
+        return values if batch.groups else values[:0]
 
     @torch.no_grad()
     def group_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
@@ -138,10 +148,25 @@ class PackedScalarModel:
         return values
 
 
+def _values(
+    model: ScalarModel,
+    groups: Sequence[GroupInput],
+    read: Read,
+    features: FeatureCache | None,
+    run_tower: bool,
+) -> torch.Tensor:
+    states = completion_states(model.backbone, groups, read, features, run_tower)
+    return to_rows(model.head(states.hidden.float())[:, 0], states.padded)
+
+
 def rewards_of(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B]``: the number at the last token of each completion."""
-    last = completion_mask(groups).sum(-1) - 1
-    return at_index(scalar_model.group_values(groups), last)
+    return at_the_end(scalar_model.group_values(groups), groups)
+
+
+def at_the_end(values: torch.Tensor, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+    """``[B, R]`` at the last token of each completion: ``[B]``."""
+    return at_index(values, completion_mask(groups).sum(-1) - 1)
 
 
 def at_index(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -31,6 +31,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mmr1.adapters import unwrapped
+from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
 from mmr1.trainer.models.lora import adapter_state, plain_weights, save_pretrained
 from mmr1.trainer.models.optimizer import Optimizer
 
@@ -53,7 +54,7 @@ def model_snapshot(
     processor: Any,
     optimizer: Optimizer,
     copy: bool = False,
-    rank: int = 0,
+    process_group: ProcessGroup | None = None,
     only_model: bool = False,
 ) -> Callable[[Path], None]:
     """What writes model and optimizer as they are now into a checkpoint's folder.
@@ -62,13 +63,16 @@ def model_snapshot(
     all ranks must call both this and what it returns. With ``copy`` the latter may be called from
     another thread while training goes on.
     """
+    group = process_group or SingleProcess()
+    rank = group.rank
     weights: Mapping[str, torch.Tensor] = model_weights(model)
     adapters: Mapping[str, torch.Tensor] = adapter_state(model)
     if isinstance(weights, WholeWeights):
         weights, adapters = weights.on_first(rank), WholeWeights(adapters).on_first(rank)
     tensors: Mapping[str, torch.Tensor] = {} if only_model else optimizer.tensors()
     if copy:
-        weights, adapters, tensors = map(copy_to_cpu, (weights, adapters, tensors))
+        weights, adapters = map(copy_to_cpu, (weights, adapters))
+        tensors = copies(tensors)
     rng = _rng_state()
 
     def write_files(folder: Path) -> None:
@@ -77,7 +81,7 @@ def model_snapshot(
             processor.save_pretrained(folder)
         if only_model:
             return
-        save_tensors(folder / TRAINING / "optimizer", tensors)
+        save_tensors(folder / TRAINING / "optimizer", tensors, group.saving)
         _save_rng(folder / TRAINING / "rng", rng, rank)
 
     return write_files
@@ -122,8 +126,7 @@ class WholeWeights(Mapping[str, torch.Tensor]):
         tensor = self.shards[name]
         if not isinstance(tensor, DTensor):
             return tensor
-        rounded = cast(DTensor, tensor.detach().to(self.dtype or tensor.dtype))
-        return rounded.full_tensor()
+        return whole(tensor.to(self.dtype or tensor.dtype))
 
     def on_first(self, rank: int) -> dict[str, torch.Tensor]:
         """All of them in main memory of rank 0, none on the others; all ranks must call it.
@@ -149,6 +152,12 @@ class WholeWeights(Mapping[str, torch.Tensor]):
         return len(self.shards)
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as it is, or a sharded one put together, which all ranks must call. No gradient."""
+    tensor = tensor.detach()
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor]) -> None:
     """Take over whole weights, each rank its shards of them."""
     with torch.no_grad():
@@ -162,8 +171,11 @@ def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tenso
                 tensor.copy_(weights[name])
 
 
-def save_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def save_tensors(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any = None) -> None:
     """Write tensors, or this rank's shards of DTensors. A collective call where there are ranks.
+
+    Args:
+        group: The ranks' group to call; None for the one that they train with.
 
     Raises:
         OSError, SafetensorError: The disk is full, or does not let itself be written to.
@@ -173,6 +185,7 @@ def save_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         dcp.save(
             {name: _at_least_1d(tensor) for name, tensor in tensors.items()},
             storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True),
+            process_group=group,
             no_dist=not torch.distributed.is_initialized(),
         )
 
@@ -244,6 +257,11 @@ def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if tensor.data_ptr() not in copies:
             copies[tensor.data_ptr()] = tensor.detach().to("cpu", copy=True)
     return {name: copies[tensor.data_ptr()] for name, tensor in tensors.items()}
+
+
+def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies in main memory, of shards too."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def _rng_state() -> dict[str, torch.Tensor]:

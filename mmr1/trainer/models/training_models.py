@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mmr1.config import Config, ModelConfig
+from mmr1.config import Config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.importance_sampling import (
     Correction,
     rollout_importance_weights,
     unit_weights,
 )
-from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
-from mmr1.trainer.forward.scores import completion_scores
-from mmr1.trainer.forward.sequences import ModelInputs, TokenScores
+from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.critic import Critic, build_critic
+from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.loading import (
     build_packed_model,
     check_same_tokens,
     feature_cache,
-    load_trainable,
 )
 from mmr1.trainer.models.lora import has_adapters
 from mmr1.trainer.models.optimizer import Optimizer
@@ -33,19 +31,6 @@ from mmr1.trainer.models.served_reference import ServedReference
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
-
-Forward = Callable[..., TokenScores]
-"""``completion_scores``, or that of a sharded model."""
-
-LoadModel = Callable[[ModelConfig, bool, str], tuple[Any, Forward]]
-"""``(config, trains, key)``: loads a model, to be trained or as it stays, and gives what to call
-for its log-probs. Errors name the configuration's key."""
-
-
-def load_here(config: ModelConfig, trains: bool, key: str) -> tuple[Any, Forward]:
-    """The whole model in this process."""
-    model = load_trainable(config, key)
-    return (model if trains else model.requires_grad_(False).eval()), completion_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +65,14 @@ def build_training_models(
         process_group: The ranks that compute together, if any.
         load: Where there are any, it spreads a model over them.
     """
-    model, forward = load(config.model, True, "model.path")
+    model, run = load(config.model, True, "model.path")
     inputs = ModelInputs(family, media)
     features = feature_cache(config)
     temperature = config.rollout.sampling.temperature
-    packed_model = replace(
-        build_packed_model(config, model, inputs, temperature, features),
-        process_group=process_group or SingleProcess(),
-        forward=forward,
-        jsd_beta=config.algorithm.jsd_beta,
+    packed_model = build_packed_model(
+        config, model, inputs, temperature, features, process_group, run
     )
+    packed_model = replace(packed_model, jsd_beta=config.algorithm.jsd_beta)
     reference = _reference(config, packed_model, load)
     measured = reference if config.algorithm.kl_estimator == "full" else None
     assert not isinstance(measured, ServedReference), "the configuration refuses it"
@@ -103,7 +86,7 @@ def build_training_models(
         distil_demonstrations=config.algorithm.ptx_loss == "distillation",
         correction=_correction(config),
     )
-    critic = build_critic(config, inputs)
+    critic = build_critic(config, inputs, process_group, load)
     return TrainingModels(model, policy, reference, critic, features)
 
 
@@ -138,8 +121,9 @@ def _reference(
         key = "algorithm.ref_model_path"
         check_same_tokens(config.model.path, algorithm.ref_model_path, key)
         own = own.model_copy(update={"path": algorithm.ref_model_path})
-    model, forward = load(own, False, key)
-    frozen = replace(policy, model=model, forward=forward)
+    model, run = load(own, False, key, offload=algorithm.offload_reference)
+    frozen = replace(policy, model=model, run=run)
     if algorithm.ref_model_path is not None:  # its vision tower is another one
         frozen = replace(frozen, features=FeatureCache())
-    return FrozenReference(policy, frozen, algorithm.offload_reference)
+    moved = algorithm.offload_reference and policy.process_group.size == 1
+    return FrozenReference(policy, frozen, offload=moved)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from mmr1.config import Config, DpoConfig
 from mmr1.config.dpo import load_preference_loss
 from mmr1.data.preferences import labelled_answers, ranking_of
 from mmr1.data.responses import group_of_responses
-from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
+from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.models.load_model import LoadModel, load_here
+from mmr1.trainer.models.loading import feature_cache
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import model_snapshot
+from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.offline.learner import Learner, PolicyLearner, learning, policy_learner
 from mmr1.trainer.offline.preferences import PAIR, Preference, pair_step, preferences_of
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.trainer.offline.unpaired import kto_step, with_unrelated
 from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.types import Sample, StepStats
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.prepare import MediaCache
 
 
 def run_dpo(config: Config, *, resume: bool = False) -> Path:
@@ -33,20 +39,30 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
     check = partial(ranking_of, pairs_only=True) if paired else labelled_answers
     records = load_training_records(config, check, resume=resume)
     config = with_epochs(config, records.count, config.dpo.batch_size)
-    model = load_trainable(config.model)
-    features = feature_cache(config)
-    packed_model = build_packed_model(config, model, records.inputs, 1.0, features)
-    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    preferences = _preferences(config, records, packed_model)
+    group_of = attrgetter("group")
+    with learning(config, records.family, records.media, build_dpo, group_of) as learner:
+        preferences = _preferences(config, records, learner)
 
-    def step(batch: Sequence[Sample]) -> StepStats:
-        own = [preferences[id(sample)] for sample in batch]
-        return preference_step(packed_model, optimizer, own, config.dpo)
+        def step(batch: Sequence[Sample]) -> StepStats:
+            return learner.step([preferences[id(sample)] for sample in batch])
 
-    copy = config.trainer.async_save
-    write = partial(model_snapshot, model, records.family.processor, optimizer, copy)
-    task = OfflineTask(optimizer, config.dpo.batch_size, step, lambda number: write())
-    return run_offline(config, records, task)
+        def snapshot(number: int) -> WriteCheckpoint:
+            return learner.snapshot(config.trainer.async_save)
+
+        task = OfflineTask(learner, config.dpo.batch_size, step, snapshot)
+        return run_offline(config, records, task)
+
+
+def build_dpo(
+    config: Config,
+    family: ModelFamily,
+    media: MediaCache,
+    process_group: ProcessGroup | None = None,
+    load: LoadModel = load_here,
+) -> PolicyLearner[Preference]:
+    """What learns from preferences."""
+    learn, features = partial(preference_step, config=config.dpo), feature_cache(config)
+    return policy_learner(config, family, media, process_group, load, learn, features)
 
 
 def preference_step(
@@ -61,7 +77,7 @@ def preference_step(
 
 
 def _preferences(
-    config: Config, records: Records, packed_model: PackedModel
+    config: Config, records: Records, learner: Learner[Preference]
 ) -> dict[int, Preference]:
     """The preferences that the run will use, by the identity of their samples."""
     samples = records.distinct_samples(
@@ -80,5 +96,5 @@ def _preferences(
     if not config.dpo.loss_spec.paired:
         groups = with_unrelated(groups)
     desirable = [tuple(wanted for _, wanted in labelled) for labelled in answers]
-    preferences = preferences_of(groups, desirable, packed_model, config.dpo)
+    preferences = preferences_of(groups, desirable, learner.by_token, config.dpo)
     return dict(zip(map(id, samples), preferences, strict=True))

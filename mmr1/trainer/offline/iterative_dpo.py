@@ -7,28 +7,29 @@ the new weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.dpo import load_preference_loss
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import build_engine
-from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.rollout.engine import RolloutEngine
+from mmr1.trainer.distributed.cluster import learner_on_ray
+from mmr1.trainer.distributed.ray_learner import RayLearner
 from mmr1.trainer.inputs import Inputs, check_inputs
-from mmr1.trainer.models.loading import build_packed_model, feature_cache, load_trainable
-from mmr1.trainer.models.lora import plain_weights
-from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import (
     WriteCheckpoint,
     load_progress,
-    load_snapshot,
-    model_snapshot,
     progress,
     save_progress,
 )
+from mmr1.trainer.offline.dpo import build_dpo
+from mmr1.trainer.offline.learner import PolicyLearner
+from mmr1.trainer.offline.preferences import Preference
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import refuse_only_model
 from mmr1.trainer.runs.display import Display
@@ -54,7 +55,6 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
         NoPreferencesError: The completions of a round gave nothing to learn from.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    config.resources.refuse_several("mmr1 dpo")
     refuse_only_model(config.trainer)
     check_directory(config, resume=resume)
     if resume and (last := finished(config)):
@@ -65,33 +65,52 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
     with ExitStack() as stack:
         rewards = stack.enter_context(build_composite_reward(config.rewards, reward_models(config)))
         inputs = check_inputs(config, rewards, train=True)
-        model = load_trainable(config.model)
+        workers = stack.enter_context(_workers(config, inputs))
         reward_manager = RewardManager(rewards, inputs.media, config.rewards.max_invalid_fraction)
         directory = stack.enter_context(RunDirectory(config))
-        return _train(config, inputs, reward_manager, model, directory)
+        return _train(config, inputs, reward_manager, workers, directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What learns and samples, here or on a cluster; ``engine(log)`` starts the sampling."""
+
+    learner: PolicyLearner[Preference] | RayLearner[Preference]
+    engine: Callable[[Path], RolloutEngine]
+
+
+@contextmanager
+def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
+    if config.resources.distributed:
+        group_of, engines = attrgetter("group"), config.resources.engines
+        with learner_on_ray(config, build_dpo, group_of, engines) as (on_ranks, on_ray):
+            yield Workers(on_ranks, lambda log: on_ray)
+        return
+    learner = build_dpo(config, inputs.family, inputs.media)
+    own = learner.packed_model
+
+    def engine(log: Path) -> RolloutEngine:
+        return build_engine(config, inputs.family, inputs.media, log, own.model, own.features)
+
+    yield Workers(learner, engine)
 
 
 def _train(
     config: Config,
     inputs: Inputs,
     reward_manager: RewardManager,
-    model: Any,
+    workers: Workers,
     directory: RunDirectory,
 ) -> Path:
-    temperature, features = config.rollout.sampling.temperature, feature_cache(config)
-    model_inputs = ModelInputs(inputs.family, inputs.media)
-    packed_model = build_packed_model(config, model, model_inputs, temperature, features)
-    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
     display = Display(config.trainer, directory)
     display.say("starting the rollout engine")
-    log = directory.path / "engine.log"
     with (
-        closing(build_engine(config, inputs.family, inputs.media, log, model, features)) as engine,
+        closing(workers.engine(directory.path / "engine.log")) as engine,
         Trackers(config, directory.path) as trackers,
     ):
-        rounds = Rounds(config, inputs, engine, reward_manager, packed_model, optimizer)
+        rounds = Rounds(config, inputs, engine, reward_manager, workers.learner)
         done = _restore(rounds, directory, display.say)
-        display.say(parity_summary(config, inputs, engine, packed_model))
+        display.say(parity_summary(config, inputs, engine, workers.learner))
         directory.begin()
         directory.log_dropped(inputs.dropped)
 
@@ -129,9 +148,8 @@ def _train(
 
 def _snapshot(rounds: Rounds, number: int) -> WriteCheckpoint:
     """A function that writes the run as it is now."""
-    model, processor = rounds.packed_model.model, rounds.inputs.family.processor
-    write = model_snapshot(model, processor, rounds.optimizer, rounds.config.trainer.async_save)
-    state = progress(number, {"optimizer": rounds.optimizer, "rounds": rounds})
+    write = rounds.learner.snapshot(rounds.config.trainer.async_save)
+    state = progress(number, {"optimizer": rounds.learner, "rounds": rounds})
 
     def write_files(folder: Path) -> None:
         write(folder)
@@ -144,8 +162,8 @@ def _restore(rounds: Rounds, directory: RunDirectory, say: Callable[[str], None]
     """Put the run back to its latest checkpoint; the step after which that was, or 0."""
     if not (before := directory.last_checkpoint(warn=say)):
         return 0
-    load_snapshot(before, rounds.optimizer)
-    done = load_progress(before, {"optimizer": rounds.optimizer, "rounds": rounds})
-    rounds.engine.load_weights(plain_weights(rounds.packed_model.model), 0)
+    rounds.learner.load_snapshot(before)
+    done = load_progress(before, {"optimizer": rounds.learner, "rounds": rounds})
+    rounds.engine.load_weights(rounds.learner.weights(), 0)
     say(f"continuing after step {done}")
     return done

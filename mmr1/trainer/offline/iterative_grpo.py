@@ -30,7 +30,6 @@ def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
         ValueError: The configuration or the data cannot be used, or a round gave no ranking.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    config.resources.refuse_several("mmr1 iterate")
     root, rounds = Path(config.trainer.output_dir), config.iterate.rounds
     if not resume and (root / "round_1").exists():
         raise ValueError(

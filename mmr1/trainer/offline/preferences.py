@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -41,13 +41,17 @@ PAIR = (True, False)
 def preferences_of(
     groups: Sequence[RolloutGroup],
     desirable: Sequence[tuple[bool, ...]],
-    packed_model: PackedModel,
+    logprobs: Callable[[Sequence[RolloutGroup]], torch.Tensor],
     config: DpoConfig,
 ) -> list[Preference]:
-    """Take the model as it is now as the reference: no second one is ever needed."""
+    """Take the model as it is now as the reference: no second one is ever needed.
+
+    Args:
+        logprobs: Gives its log-probs ``[B, R]`` of completion tokens, at temperature 1.
+    """
     sums = torch.zeros(sum(len(group.completions) for group in groups))
     if config.loss_spec.needs_reference:
-        sums = packed_model.logprobs(groups).sum(-1)
+        sums = logprobs(groups).sum(-1)
     ends = torch.tensor([0] + [len(group.completions) for group in groups]).cumsum(0).tolist()
     return [
         Preference(group, wanted, tuple(sums[start:end].tolist()))
@@ -61,7 +65,7 @@ def pair_step(
     pairs: Sequence[Preference],
     config: DpoConfig,
 ) -> StepStats:
-    """One optimizer step on the mean loss of the pairs.
+    """One optimizer step on the mean loss of the pairs; of all ranks' pairs, where there are any.
 
     With ``dpo.nll_coef`` the chosen completion's mean negative log-likelihood per token is added
     (arXiv 2404.19733, equation 1), so that training does not lower its probability too.
@@ -71,19 +75,24 @@ def pair_step(
     """
     loss_on_pairs: LossOnPairs = load_preference_loss(config.loss_type)
     packed_model.model.train()
+    total = packed_model.process_group.total
     groups = [pair.group for pair in pairs]
     lengths = completion_mask(groups).sum(-1).view(-1, 2)  # [P, 2]
+    counts = total({"pairs": len(pairs), "tokens": float(lengths.sum())})
     reference = torch.tensor([pair.reference for pair in pairs])
-    totals: dict[str, float] = defaultdict(float)
+    sums_of: dict[str, float] = defaultdict(float)
     for batch in packed_model.batches(groups, whole=True):
         sums = packed_model.token_scores(batch).logprobs.sum(-1).view(-1, 2)
+        if not batch.groups:
+            packed_model.backward(sums.sum())
+            continue
         indices = batch.rows[::2] // 2  # of this micro-batch's pairs
         scores = PairScores(sums, reference[indices].to(sums), lengths[indices].to(sums))
         preference, rewards = loss_on_pairs(scores, config)
         nll = -sums[:, 0] / scores.lengths[:, 0]
-        loss = (preference + config.nll_coef * nll).sum() / len(pairs)
-        loss.backward()
-        totals["loss"] += float(loss.detach())
+        loss = (preference + config.nll_coef * nll).sum() / counts["pairs"]
+        packed_model.backward(loss)
+        sums_of["loss"] += float(loss.detach())
         for name, values in {
             "dpo/loss": preference,
             "dpo/nll": nll,
@@ -91,12 +100,13 @@ def pair_step(
             "dpo/rejected": rewards[:, 1],
             "dpo/accuracy": rewards[:, 0] > rewards[:, 1],
         }.items():
-            totals[name] += float(values.detach().float().sum()) / len(pairs)
-    check_finite(totals["loss"])
+            sums_of[name] += float(values.detach().float().sum()) / counts["pairs"]
+    stats = total(sums_of)
+    check_finite(stats["loss"])
     lr = optimizer.lr
     return {
-        **totals,
+        **stats,
         "grad_norm": optimizer.step(),
         "lr": lr,
-        "tokens/completion": float(lengths.sum()),
+        "tokens/completion": counts["tokens"],
     }

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,20 @@ from mmr1.config import Config
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
 from mmr1.data.steps import labelled_steps
-from mmr1.trainer.models.loading import build_packed_model, feature_cache
+from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
     PackedScalarModel,
     Supervision,
-    load_scalar_model,
-    scalar_snapshot,
 )
 from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.offline.learner import Learner, ScalarLearner, learning, scalar_learner
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.trainer.sampling.step_ends import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.prepare import MediaCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +62,21 @@ def run_process_reward_model(config: Config, *, resume: bool = False) -> Path:
     held_out = load_held_out(config) if config.data.eval is not None else []
     for sample in held_out:
         labelled_steps(sample)
-    model = load_scalar_model(config.model, "model.path")
-    backbone = build_packed_model(
-        config, model.backbone, records.inputs, 1.0, feature_cache(config)
-    )
-    scalar_model = PackedScalarModel(model, backbone, read="at")
-    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
-    separator = config.rm.step_separator
-    example = partial(_example, records, separator)
+    example, group_of = partial(_example, records, config.rm.step_separator), attrgetter("group")
+    build = build_process_reward_model
+    with learning(config, records.family, records.media, build, group_of) as learner:
 
-    def step(batch: Sequence[Sample]) -> StepStats:
-        return process_step(scalar_model, optimizer, [example(sample) for sample in batch])
+        def step(batch: Sequence[Sample]) -> StepStats:
+            return learner.step([example(sample) for sample in batch])
 
-    def snapshot(number: int) -> WriteCheckpoint:
-        supervision = Supervision("process", separator)
-        copy = config.trainer.async_save
-        return scalar_snapshot(model, records.family.processor, optimizer, copy, supervision)
+        def snapshot(number: int) -> WriteCheckpoint:
+            return learner.snapshot(config.trainer.async_save)
 
-    checkpoint = run_offline(
-        config, records, OfflineTask(optimizer, config.rm.batch_size, step, snapshot)
-    )
+        task = OfflineTask(learner, config.rm.batch_size, step, snapshot)
+        checkpoint = run_offline(config, records, task)
+        if held_out:
+            result = step_accuracy(learner, [example(sample) for sample in held_out])
     if held_out:
-        result = step_accuracy(scalar_model, [example(sample) for sample in held_out])
         folder = Path(config.trainer.output_dir) / "eval"
         folder.mkdir(exist_ok=True)
         (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
@@ -89,6 +85,18 @@ def run_process_reward_model(config: Config, *, resume: bool = False) -> Path:
             f"wrong step found in {result['first_error']:.3f} of {len(held_out)} answers"
         )
     return checkpoint
+
+
+def build_process_reward_model(
+    config: Config,
+    family: ModelFamily,
+    media: MediaCache,
+    process_group: ProcessGroup | None = None,
+    load: LoadModel = load_here,
+) -> ScalarLearner[LabelledSteps]:
+    """What learns from labelled steps."""
+    supervision = Supervision("process", config.rm.step_separator)
+    return scalar_learner(config, family, media, process_group, load, process_step, supervision)
 
 
 def _example(records: Records, separator: str, sample: Sample) -> LabelledSteps:
@@ -109,24 +117,32 @@ def _example(records: Records, separator: str, sample: Sample) -> LabelledSteps:
 def process_step(
     scalar_model: PackedScalarModel, optimizer: Optimizer, examples: Sequence[LabelledSteps]
 ) -> StepStats:
-    """One optimizer step on the mean cross-entropy of all steps' labels, hard or soft.
+    """One optimizer step on the mean cross-entropy of all steps' labels, of all ranks.
 
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
     scalar_model.model.train()
-    count = sum(len(example.labels) for example in examples)
-    total, right = 0.0, 0
-    for batch in scalar_model.packed_model.batches([e.group for e in examples]):
+    packed_model = scalar_model.packed_model
+    total = packed_model.process_group.total
+    count = total({"steps": sum(len(example.labels) for example in examples)})["steps"]
+    sums = {"loss": 0.0, "right": 0.0}
+    for batch in packed_model.batches([e.group for e in examples]):
         of_batch = [examples[row] for row in batch.rows.tolist()]
         logits, labels = _of_steps(scalar_model.values(batch), of_batch)
         loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / count
-        loss.backward()
-        total += float(loss.detach())
-        right += int(((logits > 0) == (labels > 0.5)).sum())
-    check_finite(total)
+        packed_model.backward(loss)
+        sums["loss"] += float(loss.detach())
+        sums["right"] += int(((logits > 0) == (labels > 0.5)).sum())
+    sums = total(sums)
+    check_finite(sums["loss"])
     lr = optimizer.lr
-    return {"loss": total, "rm/accuracy": right / count, "grad_norm": optimizer.step(), "lr": lr}
+    return {
+        "loss": sums["loss"],
+        "rm/accuracy": sums["right"] / count,
+        "grad_norm": optimizer.step(),
+        "lr": lr,
+    }
 
 
 def _of_steps(
@@ -136,14 +152,14 @@ def _of_steps(
     rows = [row for row, example in enumerate(examples) for _ in example.tokens]
     tokens = [token for example in examples for token in example.tokens]
     labels = [label for example in examples for label in example.labels]
-    return values[rows, tokens], torch.tensor(labels, device=values.device)
+    return values[rows, tokens], torch.tensor(labels, dtype=torch.float32, device=values.device)
 
 
 def step_accuracy(
-    scalar_model: PackedScalarModel, examples: Sequence[LabelledSteps]
+    learner: Learner[LabelledSteps], examples: Sequence[LabelledSteps]
 ) -> dict[str, Any]:
     """Steps judged right at 0.5, and answers whose first wrong step, or none, was found."""
-    values = scalar_model.group_values([example.group for example in examples])
+    values = learner.by_token([example.group for example in examples])
     verdicts = [
         (values[row, list(example.tokens)] > 0).tolist() for row, example in enumerate(examples)
     ]

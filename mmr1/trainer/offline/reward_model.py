@@ -15,20 +15,29 @@ from mmr1.data.preferences import ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
-from mmr1.trainer.models.loading import build_packed_model, feature_cache
+from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
+    OUTCOME,
     PackedScalarModel,
     at_index,
-    load_scalar_model,
-    rewards_of,
-    scalar_snapshot,
+    at_the_end,
 )
 from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.offline.learner import (
+    Learner,
+    ScalarLearner,
+    itself,
+    learning,
+    scalar_learner,
+)
 from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.prepare import MediaCache
 
 
 def run_reward_model(config: Config, *, resume: bool = False) -> Path:
@@ -48,33 +57,43 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
     held_out = load_held_out(config, eval_rows) if config.data.eval is not None else []
     for sample in held_out:
         ranking_of(sample)
-    family = records.family
-    model = load_scalar_model(config.model, "model.path")
-    features = feature_cache(config)
-    backbone = build_packed_model(config, model.backbone, records.inputs, 1.0, features)
-    scalar_model = PackedScalarModel(model, backbone, read="at")
-    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
+    with learning(config, records.family, records.media, build_reward_model, itself) as learner:
 
-    def step(batch: Sequence[Sample]) -> StepStats:
-        return reward_model_step(scalar_model, optimizer, [_group(records, s) for s in batch])
+        def step(batch: Sequence[Sample]) -> StepStats:
+            return learner.step([_group(records, sample) for sample in batch])
 
-    def snapshot(number: int) -> WriteCheckpoint:
-        learnt_from = records.distinct_samples(config.seed, number * config.rm.batch_size)
-        shift_to_zero_mean(scalar_model, [_group(records, sample) for sample in learnt_from])
-        return scalar_snapshot(model, family.processor, optimizer, config.trainer.async_save)
+        def snapshot(number: int) -> WriteCheckpoint:
+            learnt_from = records.distinct_samples(config.seed, number * config.rm.batch_size)
+            rewards = rewards_by(learner, [_group(records, sample) for sample in learnt_from])
+            # The loss depends on differences only, so it leaves the mean arbitrary; RL would read
+            # that as a reward.
+            learner.shift(-float(rewards.mean()))
+            return learner.snapshot(config.trainer.async_save)
 
-    task = OfflineTask(optimizer, config.rm.batch_size, step, snapshot)
-    checkpoint = run_offline(config, records, task)
+        task = OfflineTask(learner, config.rm.batch_size, step, snapshot)
+        checkpoint = run_offline(config, records, task)
+        if held_out:
+            check, dataset = MediaCheck(records.media, eval_rows), str(config.data.eval)
+            usable = [_group(records, s) for s in held_out if check.usable(dataset, s)]
+            accuracy, pairs = ranking_accuracy(rewards_by(learner, usable), usable)
     if held_out:
-        check, dataset = MediaCheck(records.media, eval_rows), str(config.data.eval)
-        usable = [sample for sample in held_out if check.usable(dataset, sample)]
-        accuracy, pairs = ranking_accuracy(scalar_model, [_group(records, s) for s in usable])
         folder = Path(config.trainer.output_dir) / "eval"
         folder.mkdir(exist_ok=True)
         result = {"pairs": pairs, "accuracy": accuracy}
         (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
         print(f"held out: {accuracy:.3f} of {pairs} pairs ranked right")
     return checkpoint
+
+
+def build_reward_model(
+    config: Config,
+    family: ModelFamily,
+    media: MediaCache,
+    process_group: ProcessGroup | None = None,
+    load: LoadModel = load_here,
+) -> ScalarLearner[RolloutGroup]:
+    """What learns from rankings."""
+    return scalar_learner(config, family, media, process_group, load, reward_model_step, OUTCOME)
 
 
 def _group(records: Records, sample: Sample) -> RolloutGroup:
@@ -84,43 +103,47 @@ def _group(records: Records, sample: Sample) -> RolloutGroup:
 def reward_model_step(
     scalar_model: PackedScalarModel, optimizer: Optimizer, groups: Sequence[RolloutGroup]
 ) -> StepStats:
-    """One optimizer step on the mean loss of rankings; each group's completions come best first.
+    """One optimizer step on the mean loss of rankings, of all ranks; best completions come first.
 
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
     scalar_model.model.train()
-    totals: dict[str, float] = defaultdict(float)
-    for batch in scalar_model.packed_model.batches(groups, whole=True):
+    packed_model = scalar_model.packed_model
+    total = packed_model.process_group.total
+    count = total({"groups": len(groups)})["groups"]
+    sums: dict[str, float] = defaultdict(float)
+    for batch in packed_model.batches(groups, whole=True):
+        values = scalar_model.values(batch)
+        if not batch.groups:
+            packed_model.backward(values.sum())
+            continue
         last = torch.tensor([len(row) - 1 for g in batch.groups for row in g.completions])
-        rewards = at_index(scalar_model.values(batch), last)
+        rewards = at_index(values, last)
         rankings = rewards.split([len(g.completions) for g in batch.groups])
-        loss = torch.stack([bradley_terry(r) for r in rankings]).sum() / len(groups)
-        loss.backward()
-        totals["loss"] += float(loss.detach())
+        loss = torch.stack([bradley_terry(r) for r in rankings]).sum() / count
+        packed_model.backward(loss)
+        sums["loss"] += float(loss.detach())
         right = sum(float(pairs_right(r.detach()).float().mean()) for r in rankings)
-        totals["rm/accuracy"] += right / len(groups)
-    check_finite(totals["loss"])
+        sums["rm/accuracy"] += right / count
+    stats = total(sums)
+    check_finite(stats["loss"])
     lr = optimizer.lr
-    return {**totals, "grad_norm": optimizer.step(), "lr": lr}
+    return {**stats, "grad_norm": optimizer.step(), "lr": lr}
 
 
-@torch.no_grad()
-def shift_to_zero_mean(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) -> None:
-    """Shift the head so that these completions have a mean reward of 0.
+def rewards_by(learner: Learner[RolloutGroup], groups: Sequence[RolloutGroup]) -> torch.Tensor:
+    """``[B]``: the rewards of the completions."""
+    return at_the_end(learner.by_token(groups), groups)
 
-    The loss depends on differences only, so it leaves the mean arbitrary; RL would read that as a
-    reward.
+
+def ranking_accuracy(rewards: torch.Tensor, groups: Sequence[RolloutGroup]) -> tuple[float, int]:
+    """The share of pairs whose better completion has the higher reward, and their number.
+
+    Args:
+        rewards: ``[B]``, of the groups' completions, which come best first.
     """
-    bias = scalar_model.model.head.bias
-    bias.sub_(rewards_of(scalar_model, groups).mean().to(bias))
-
-
-def ranking_accuracy(
-    scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]
-) -> tuple[float, int]:
-    """The share of pairs whose better completion has the higher reward, and their number."""
-    rankings = rewards_of(scalar_model, groups).split([len(group.completions) for group in groups])
+    rankings = rewards.split([len(group.completions) for group in groups])
     verdicts = torch.cat([pairs_right(ranking) for ranking in rankings])
     return float(verdicts.float().mean()), len(verdicts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -14,12 +14,10 @@ from mmr1.config import Config
 from mmr1.data.loader import SampleLoader
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
+from mmr1.trainer.distributed.ray_learner import RayLearner
 from mmr1.trainer.inputs import Inputs
-from mmr1.trainer.models.lora import plain_weights
-from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline.dpo import preference_step
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
+from mmr1.trainer.offline.learner import PolicyLearner
 from mmr1.trainer.offline.preferences import Preference, preferences_of
 from mmr1.trainer.offline.unpaired import with_unrelated
 from mmr1.trainer.runs.phase_timer import PhaseTimer
@@ -42,15 +40,13 @@ class Rounds:
     inputs: Inputs
     engine: RolloutEngine
     reward_manager: RewardManager
-    packed_model: PackedModel
-    optimizer: Optimizer
+    learner: PolicyLearner[Preference] | RayLearner[Preference]
     _loader: SampleLoader = field(init=False)
     _loader_before: dict[str, Any] = field(init=False)
     _prompts: list[Prompt] = field(default_factory=list, init=False)
     _preferences: list[Preference] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.packed_model = replace(self.packed_model, temperature=1.0)
         self._loader = self.inputs.loader(self.config.seed)
         self._loader_before = self._loader.state_dict()
 
@@ -85,7 +81,7 @@ class Rounds:
         batches = _batches(self._preferences, self.config.dpo.batch_size, rng)
         for step, batch in enumerate(islice(batches, done - begin, end - begin), done + 1):
             with timer("update"):
-                stats |= preference_step(self.packed_model, self.optimizer, batch, self.config.dpo)
+                stats |= self.learner.step(batch)
             times = {f"time/{name}": spent for name, spent in timer.seconds().items()}
             yield Step(step, {"step": step, "dpo/round": number, **stats, **times}, scored)
             timer, stats, scored = PhaseTimer(f"step {step + 1}"), {}, ()
@@ -94,7 +90,7 @@ class Rounds:
         """Sample, score and judge; keeps what the round learns from."""
         config = self.config
         if number > 1:
-            self.engine.load_weights(plain_weights(self.packed_model.model), number - 1)
+            self.engine.load_weights(self.learner.weights(), number - 1)
         self._draw()
         with timer("rollout"):
             requests = requests_for(self._prompts, config.rollout.n, config.seed, number)
@@ -115,7 +111,7 @@ class Rounds:
             own = with_unrelated(own)
         with timer("reference"):
             desirable = [wanted for _, wanted in labelled]
-            self._preferences = preferences_of(own, desirable, self.packed_model, config.dpo)
+            self._preferences = preferences_of(own, desirable, self.learner.by_token, config.dpo)
         return scored
 
     def _draw(self) -> None:

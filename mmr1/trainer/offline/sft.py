@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from mmr1.config import Config
 from mmr1.data.responses import assistant_text, demonstration
+from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
-from mmr1.trainer.models.loading import build_packed_model, load_trainable
+from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import model_snapshot
+from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.offline.learner import PolicyLearner, itself, learning, policy_learner
 from mmr1.trainer.offline.training import OfflineTask, load_training_records, run_offline
 from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.prepare import MediaCache
 
 
 def run_sft(config: Config, *, resume: bool = False) -> Path:
@@ -29,18 +32,27 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
     records = load_training_records(config, assistant_text, resume=resume)
     config = with_epochs(config, records.count, config.sft.batch_size)
     family = records.family
-    model = load_trainable(config.model)
-    packed_model = build_packed_model(config, model, records.inputs, temperature=1.0)
-    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
+    with learning(config, family, records.media, build_sft, itself) as learner:
 
-    def step(batch: Sequence[Sample]) -> StepStats:
-        groups = [demonstration(family, records.render(sample)) for sample in batch]
-        return sft_step(packed_model, optimizer, groups)
+        def step(batch: Sequence[Sample]) -> StepStats:
+            return learner.step([demonstration(family, records.render(s)) for s in batch])
 
-    copy = config.trainer.async_save
-    write = partial(model_snapshot, model, family.processor, optimizer, copy)
-    task = OfflineTask(optimizer, config.sft.batch_size, step, lambda number: write())
-    return run_offline(config, records, task)
+        def snapshot(number: int) -> WriteCheckpoint:
+            return learner.snapshot(config.trainer.async_save)
+
+        task = OfflineTask(learner, config.sft.batch_size, step, snapshot)
+        return run_offline(config, records, task)
+
+
+def build_sft(
+    config: Config,
+    family: ModelFamily,
+    media: MediaCache,
+    process_group: ProcessGroup | None = None,
+    load: LoadModel = load_here,
+) -> PolicyLearner[RolloutGroup]:
+    """What learns from demonstrations."""
+    return policy_learner(config, family, media, process_group, load, sft_step)
 
 
 def sft_step(
@@ -48,15 +60,18 @@ def sft_step(
 ) -> StepStats:
     """One optimizer step on the mean negative log-likelihood of the batch's tokens, in nats.
 
+    With several ranks ``groups`` are this one's share of the batch, as in all such steps.
+
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
     packed_model.model.train()
     loss = add_nll_gradient(packed_model, groups)
+    own = {"tokens": float(completion_mask(groups).sum())}
     lr = optimizer.lr
     return {
         "loss": loss,
         "grad_norm": optimizer.step(),
         "lr": lr,
-        "tokens/completion": int(completion_mask(groups).sum()),
+        "tokens/completion": int(packed_model.process_group.total(own)["tokens"]),
     }

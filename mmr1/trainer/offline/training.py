@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from mmr1.config import Config, TrainerConfig
 from mmr1.data.loader import MediaCheck, SampleLoader
@@ -14,16 +15,14 @@ from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
-from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import (
     HasState,
     WriteCheckpoint,
     load_progress,
-    load_snapshot,
     progress,
     save_progress,
 )
+from mmr1.trainer.offline.learner import Learner
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory
@@ -54,11 +53,6 @@ class Records:
         """How many there are, of all datasets together."""
         return sum(map(len, self.sources.values()))
 
-    @property
-    def inputs(self) -> ModelInputs:
-        """What builds the model inputs of groups of these records."""
-        return ModelInputs(self.family, self.media)
-
     def loader(self, seed: int) -> SampleLoader:
         """A new loader at its start; equal seeds give equal orders."""
         return SampleLoader(Sampler(self.sources, seed, self.shares), self.check)
@@ -74,14 +68,13 @@ class OfflineTask:
     """One kind of offline training.
 
     Attributes:
-        optimizer: The optimizer of the trained model.
+        learner: The trained model and its optimizer.
         batch_size: Samples per step.
         step: Learns from one batch; returns the metrics.
-        snapshot: Maps the step's number to a function that writes model and optimizer as they
-            are now.
+        snapshot: Maps the step's number to a function that writes the learner as it is now.
     """
 
-    optimizer: Optimizer
+    learner: Learner[Any]
     batch_size: int
     step: Callable[[Sequence[Sample]], StepStats]
     snapshot: Callable[[int], WriteCheckpoint]
@@ -95,7 +88,6 @@ def load_training_records(
     Raises:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
     """
-    config.resources.refuse_several("training on records (mmr1 sft, dpo, rm)")
     check_directory(config, resume=resume)
     refuse_only_model(config.trainer)
     check_trackers(config.trainer.trackers)
@@ -140,10 +132,10 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
     ):
         display = Display(config.trainer, directory)
         loader = records.loader(config.seed)
-        stateful: dict[str, HasState] = {"optimizer": task.optimizer, "sampler": loader}
+        stateful: dict[str, HasState] = {"optimizer": task.learner, "sampler": loader}
         steps_done = 0
         if checkpoint_before := directory.last_checkpoint(warn=display.say):
-            load_snapshot(checkpoint_before, task.optimizer)
+            task.learner.load_snapshot(checkpoint_before)
             steps_done = load_progress(checkpoint_before, stateful)
             display.say(f"continuing after step {steps_done}")
         directory.begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -50,44 +50,66 @@ def kto_step(
     examples: Sequence[Preference],
     config: DpoConfig,
 ) -> StepStats:
-    """One optimizer step on the mean KTO loss of all completions of the examples.
+    """One optimizer step on the mean KTO loss of all completions of the examples, of all ranks.
 
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
     groups = [example.group for example in examples]
     reference = torch.tensor([value for e in examples for value in e.reference])
-    unrelated = torch.tensor([flag for e in examples for flag in _is_last(e)])
-    desirable = torch.tensor([flag for e in examples for flag in (*e.desirable, False)])
-    kl = reference_point(_log_ratios(packed_model, groups, reference, unrelated))
+    unrelated = _flags(flag for e in examples for flag in _is_last(e))
+    desirable = _flags(flag for e in examples for flag in (*e.desirable, False))
+    of_others, own = _log_ratios(packed_model, groups, reference, unrelated), ~unrelated
+    total = packed_model.process_group.total
+    counts = total(
+        {
+            "ratios": float(of_others.sum()),
+            "prompts": len(of_others),
+            "own": float(own.sum()),
+            "tokens": float(completion_mask(groups)[own].sum()),
+        }
+    )
+    kl = reference_point(torch.tensor(counts["ratios"] / counts["prompts"]))
     packed_model.model.train()
-    own, count = ~unrelated, int((~unrelated).sum())
-    total, rewards = 0.0, torch.zeros(len(own))
+    summed, rewards = 0.0, torch.zeros(len(own))
     for batch in packed_model.batches(groups, keep=own):
         sums = packed_model.token_scores(batch).logprobs.sum(-1)
         log_ratios, wanted = sums - reference[batch.rows].to(sums), desirable[batch.rows]
         losses = kto(log_ratios, wanted.to(sums.device), kl.to(sums), config)
-        loss = losses.sum() / count
-        loss.backward()
-        total += float(loss.detach())
+        loss = losses.sum() / counts["own"]
+        packed_model.backward(loss)
+        summed += float(loss.detach())
         rewards[batch.rows] = config.beta * log_ratios.detach().float().cpu()
-    check_finite(total)
+    chosen, rejected = rewards[own & desirable], rewards[own & ~desirable]
+    stats = total(
+        {
+            "loss": summed,
+            "chosen": float(chosen.sum()),
+            "rejected": float(rejected.sum()),
+            "desirable": len(chosen),
+        }
+    )
+    check_finite(stats["loss"])
     lr = optimizer.lr
     return {
-        "loss": total,
+        "loss": stats["loss"],
         "dpo/kl": float(kl),
-        "dpo/desirable": float(desirable[own].float().mean()),
-        **_mean("dpo/chosen", rewards[own & desirable]),
-        **_mean("dpo/rejected", rewards[own & ~desirable]),
+        "dpo/desirable": stats["desirable"] / counts["own"],
+        **_mean("dpo/chosen", stats["chosen"], stats["desirable"]),
+        **_mean("dpo/rejected", stats["rejected"], counts["own"] - stats["desirable"]),
         "grad_norm": optimizer.step(),
         "lr": lr,
-        "tokens/completion": float(completion_mask(groups)[own].sum()),
+        "tokens/completion": counts["tokens"],
     }
 
 
-def _mean(name: str, values: torch.Tensor) -> StepStats:
+def _mean(name: str, summed: float, count: float) -> StepStats:
     """No metric where a batch has no such completion."""
-    return {name: float(values.mean())} if len(values) else {}
+    return {name: summed / count} if count else {}
+
+
+def _flags(values: Iterable[bool]) -> torch.Tensor:
+    return torch.tensor(list(values), dtype=torch.bool)
 
 
 def _is_last(example: Preference) -> list[bool]:

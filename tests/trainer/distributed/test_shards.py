@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing.spawn import spawn
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 
 from mmr1.config import ModelConfig, OptimizerConfig
@@ -21,23 +19,8 @@ from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import model_snapshot, model_weights
+from tests.trainer.distributed.gloo import on_two_ranks
 from tests.trainer.tiny_groups import group, image
-
-
-def on_two_ranks(work: Any, *args: Any) -> None:
-    """``work(rank, mesh, *args)`` in two processes of a group."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    listener.close()
-    spawn(_rank, (work, port, args), nprocs=2)
-
-
-def _rank(rank: int, work: Any, port: int, args: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
-    listener = socket.create_server(("127.0.0.1", port)) if rank == 0 else None
-    mesh = fsdp.join(rank, 2, f"127.0.0.1:{port}", "127.0.0.1", 60, None, listener)
-    work(rank, mesh, *args)
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +56,7 @@ def _check_what_is_loaded(rank: int, mesh: Any, path: Path, adapter: Path) -> No
     stored = {"dtype": "float32", "lora": {"path": str(adapter)}}
     for sections in (*LOADED, stored):
         config = ModelConfig(path=str(path), **sections)
-        model, _ = fsdp.load(config, True, mesh)
+        model, _ = fsdp.load(config, True, mesh=mesh)
         whole = load_trainable(config)
         sharded = 0
         for name, parameter in model.named_parameters():
@@ -102,12 +85,12 @@ def test_ranks_load_their_shards(tied, adapter):
 
 def _check_bfloat16(rank: int, mesh: Any, path: Path, batches: list[Any], out: Path) -> None:
     config = ModelConfig(path=str(path), dtype="bfloat16")
-    model, scores = fsdp.load(config, True, mesh)
+    model, run = fsdp.load(config, True, mesh=mesh)
     optimizer = Optimizer(model, OptimizerConfig(lr=1e-4, warmup_steps=0), 10)
 
     def gradients(of: list[Any]) -> dict[str, torch.Tensor]:
         for batch in of:
-            scores(model, batch, 1.0).logprobs.sum().backward()
+            run(completion_scores, model, batch, 1.0).logprobs.sum().backward()
         caught = {n: _full(p.grad) for n, p in model.named_parameters()}
         optimizer.zero_grad()
         return caught
@@ -125,11 +108,12 @@ def _check_bfloat16(rank: int, mesh: Any, path: Path, batches: list[Any], out: P
         assert (ours - parameter.grad).norm() <= 0.02 * norm, name
 
     before = {n: _full(p).clone() for n, p in model.named_parameters()}
-    scores(model, batches[0], 1.0).logprobs.sum().backward()
+    run(completion_scores, model, batches[0], 1.0).logprobs.sum().backward()
     optimizer.step()
     moved = [n for n, p in model.named_parameters() if not torch.equal(_full(p), before[n])]
     assert len(moved) == len(before)
-    model_snapshot(model, AutoProcessor.from_pretrained(path), optimizer, rank=rank)(out)
+    processor, ranks = AutoProcessor.from_pretrained(path), fsdp.DistributedProcessGroup(rank, 2)
+    model_snapshot(model, processor, optimizer, process_group=ranks)(out)
     dist.barrier()
     assert AutoConfig.from_pretrained(out).dtype == torch.bfloat16
     stored = load_file(out / "model.safetensors")

@@ -11,8 +11,6 @@ import torch
 
 from mmr1.config import AlgorithmConfig
 from mmr1.config.file import load_config
-from mmr1.data.record import read_records
-from mmr1.data.responses import demonstration
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
@@ -119,18 +117,6 @@ def test_a_mini_batch_without_signal_still_has_something_to_log(parts):
     stats = own.update(experience(parts, config, own))
     assert stats["entropy"] > 0
     assert [max(g.abs().max() for g in of.values()) > 0 for of in gradients] == [True, False, True]
-
-
-def test_demonstrations_are_shared_out_among_the_steps(parts, digits):
-    family = parts[0]
-    samples = read_records(digits / "sft.jsonl")
-    shown = tuple(demonstration(family, family.render_prompt(s)) for s in samples[:3])
-    config = AlgorithmConfig(**TWO_AND_ONE)
-    own, _ = policy(parts, config)
-    batch = replace(experience(parts, config, own), demonstrations=shown, ptx_coef=1.0)
-    first, second = (part.demonstrations for part, _ in own._mini_batches(batch))
-    assert first == (shown[0], shown[2])
-    assert second == (shown[1],)
 
 
 def test_the_critic_has_mini_batches_of_its_own(parts):

@@ -147,7 +147,7 @@ def test_rounding_at_random_takes_a_neighbour_and_keeps_the_mean(value):
     every_draw = torch.arange(draws, dtype=torch.int32)
     exact = torch.full((draws,), value, dtype=torch.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "randint_like", lambda like, high: every_draw)
+        patch.setattr(torch, "randint", lambda high, shape, **options: every_draw)
         rounded = stochastic_round(exact)
     assert rounded.dtype == torch.bfloat16
     assert rounded.double().mean().item() == exact[0].double().item()

@@ -134,12 +134,12 @@ def test_losses_are_those_of_trl(loss_type):
 def test_kto_by_hand():
     config = DpoConfig(loss_type="kto", beta=0.5, desirable_weight=2, undesirable_weight=3)
     ratios, desirable = torch.tensor([2.0, -1.0]), torch.tensor([True, False])
-    kl = reference_point(torch.tensor([3.0, -1.0]))
+    kl = reference_point(torch.tensor([3.0, -1.0]).mean())
     assert kl == 1
     sigmoid = 1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(-1.0))
     expected = [2 * (1 - sigmoid[0]), 3 * (1 - sigmoid[1])]
     assert kto(ratios, desirable, kl, config).tolist() == pytest.approx(expected)
-    assert reference_point(torch.tensor([-3.0, -1.0])) == 0
+    assert reference_point(torch.tensor([-3.0, -1.0]).mean()) == 0
 
 
 def test_no_gradient_flows_through_the_reference_point():

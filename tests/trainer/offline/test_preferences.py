@@ -22,14 +22,13 @@ from mmr1.data.responses import group_of_responses
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.inputs import check_inputs
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline.dpo import preference_step, run_dpo
+from mmr1.trainer.offline.dpo import build_dpo, preference_step, run_dpo
 from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
 from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
@@ -209,7 +208,7 @@ def test_the_reference_is_the_model_before_the_first_step(parts, loss_type):
     groups = pair_groups(parts)
     if loss_type == "kto":
         groups = with_unrelated(groups)
-    pairs = preferences_of(groups, [PAIR] * len(groups), packed_model, config)
+    pairs = preferences_of(groups, [PAIR] * len(groups), packed_model.logprobs, config)
     optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, warmup_steps=0), 10)
     first = preference_step(packed_model, optimizer, pairs, config)
     at_rest = math.log(2) if loss_type == "sigmoid" else 0.5
@@ -512,20 +511,17 @@ def assert_loss_is_untempered(config: Config) -> None:
     config = config.model_copy(update={"rollout": rollout})
     temperatures: list[float] = []
 
-    def forward(model, groups, temperature, *rest, **options):
+    def run(compute, model, groups, temperature, *rest, **options):
         temperatures.append(temperature)
-        return completion_scores(model, groups, temperature, *rest, **options)
+        return compute(model, groups, temperature, *rest, **options)
 
     with build_composite_reward(config.rewards) as rewards:
         inputs = check_inputs(config, rewards, train=True)
         model = load_trainable(config.model)
-        packed = PackedModel(
-            model, ModelInputs(inputs.family, inputs.media), 0.7, 10_000, forward=forward
-        )
+        learner = build_dpo(config, inputs.family, inputs.media, None, lambda *_: (model, run))
         engine = HfEngine(model, inputs.family, inputs.media)
         manager = RewardManager(rewards, inputs.media, 0.2)
-        optimizer = Optimizer(model, config.optimizer, 4)
-        next(Rounds(config, inputs, engine, manager, packed, optimizer).steps(0))
+        next(Rounds(config, inputs, engine, manager, learner).steps(0))
     assert len(temperatures) >= 2  # the reference's log-probs and the policy's
     assert set(temperatures) == {1.0}
 

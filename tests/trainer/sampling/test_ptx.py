@@ -43,7 +43,7 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
     family, _, media, _ = parts
     config = AlgorithmConfig(name="rloo")
     own, model = policy(parts, config, budget)
-    batch = replace(experience(parts, config, own), demonstrations=demonstrations, ptx_coef=0.5)
+    batch = replace(experience(parts, config, own), demonstrations=(demonstrations,), ptx_coef=0.5)
     caught: dict[str, torch.Tensor] = {}
 
     def step() -> float:

@@ -26,10 +26,10 @@ def kto(
     return weights.to(gains) * torch.sigmoid(-signs * gains)
 
 
-def reference_point(unrelated_log_ratios: torch.Tensor) -> torch.Tensor:
+def reference_point(mean_log_ratio: torch.Tensor) -> torch.Tensor:
     """z of KTO: how far the policy is from the reference, in nats, at least 0.
 
     Args:
-        unrelated_log_ratios: log p / p_ref of completions of other prompts, one per prompt.
+        mean_log_ratio: The mean log p / p_ref of completions of other prompts, one per prompt.
     """
-    return unrelated_log_ratios.mean().clamp(min=0)
+    return mean_log_ratio.clamp(min=0)

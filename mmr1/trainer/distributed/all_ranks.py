@@ -1,0 +1,114 @@
+"""What the ranks have built, called on all of them at once, from the process that runs the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mmr1.trainer.distributed.published_weights import PublishedWeights
+from mmr1.trainer.distributed.rank_actor import SAVING
+from mmr1.trainer.distributed.ray_calls import get
+from mmr1.trainer.forward.micro_batches import balanced
+from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.types import Prompt, RolloutGroup
+
+PromptCost = Callable[[Prompt], float]
+"""Cost of a prompt in tokens of the language model, its media included."""
+
+
+class AllRanks:
+    """The ranks of a run, as actors of ``Rank``; methods are named as there.
+
+    Args:
+        prompt_cost: By which work is divided into equal shares.
+    """
+
+    def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost) -> None:
+        self._ranks = ranks
+        self.prompt_cost = prompt_cost
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method on all with the same arguments; what rank 0 returns."""
+        return get([rank.call.remote(method, *args) for rank in self._ranks])[0]
+
+    def call_each(self, method: str, own: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method on each with arguments of its own; what they return."""
+        calls = zip(self._ranks, own, strict=True)
+        return get([rank.call.remote(method, *args) for rank, args in calls])
+
+    def ask(self, method: str) -> Any:
+        """What rank 0 answers without the others."""
+        return get([self._ranks[0].ask.remote(method)])[0]
+
+    def publish(self, method: str) -> PublishedWeights:
+        """The weights that a method gives, in the object store."""
+        return get([rank.publish.remote(method) for rank in self._ranks])[0]
+
+    def gather(self, method: str) -> Mapping[str, torch.Tensor]:
+        """The weights that a method gives, in this process."""
+        return get([rank.gather.remote(method) for rank in self._ranks])[0]
+
+    def load_weights(self, method: str, weights: Mapping[str, torch.Tensor]) -> None:
+        """Give a method whole weights, of which each rank takes its shards."""
+        import ray
+
+        shared = ray.put(dict(weights))
+        get([rank.call.remote(method, shared) for rank in self._ranks])
+
+    def snapshot(self, method: str, copy: bool, *args: Any) -> WriteCheckpoint:
+        """What makes the ranks write the snapshot that a method takes.
+
+        Args:
+            copy: Of what is now, and while training goes on; else of what is when it is called.
+            args: Further ones of the method.
+        """
+        if copy:
+            get([rank.take.remote(method, *args) for rank in self._ranks])
+
+        def write_files(folder: Path) -> None:
+            place = folder.resolve()
+            if not copy:
+                get([rank.save.remote(method, place, *args) for rank in self._ranks])
+                return
+            calls = [rank.write.options(concurrency_group=SAVING) for rank in self._ranks]
+            get([call.remote(method, place) for call in calls])
+
+        return write_files
+
+    def cost(self, group: RolloutGroup) -> float:
+        """Of the prompt and its completions, in tokens."""
+        return self.prompt_cost(group.prompt) + sum(len(c.token_ids) for c in group.completions)
+
+    def by_token(self, method: str, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]``: each rank computes the numbers of its share of the groups."""
+        return self.in_order(groups, self.call_by_group(method, groups))
+
+    def call_by_group(self, method: str, groups: Sequence[RolloutGroup]) -> list[Any]:
+        """Call a method on each rank with its share of the groups; what they return."""
+        shares = self._shares(groups)
+        return self.call_each(method, [([groups[i] for i in share],) for share in shares])
+
+    def in_order(
+        self, groups: Sequence[RolloutGroup], results: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """The ``[b, r]`` numbers that ``call_by_group`` gave as those of all groups: ``[B, R]``."""
+        rows_of = [range(0)] * len(groups)
+        end = 0
+        for i, group in enumerate(groups):
+            rows_of[i] = range(end, end := end + len(group.completions))
+        numbers = torch.zeros(completion_mask(groups).shape)
+        for share, result in zip(self._shares(groups), results, strict=True):
+            rows = [row for i in share for row in rows_of[i]]
+            numbers[rows, : result.shape[1]] = result
+        return numbers
+
+    def _shares(self, groups: Sequence[RolloutGroup]) -> list[list[int]]:
+        """Indices of each rank's groups, about equal in cost."""
+        return balanced([self.cost(group) for group in groups], len(self))

@@ -1,0 +1,39 @@
+"""How the models of a run are loaded: whole in this process, or, on ranks, a shard in each."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from mmr1.config import ModelConfig
+from mmr1.trainer.forward.process_group import Run, run_whole
+from mmr1.trainer.models.loading import load_trainable
+from mmr1.trainer.models.scalar_model import load_scalar_model
+
+
+class LoadModel(Protocol):
+    """Loads a model and gives what runs it."""
+
+    def __call__(
+        self,
+        config: ModelConfig,
+        trains: bool,
+        key: str,
+        head: bool = False,
+        offload: bool = False,
+    ) -> tuple[Any, Run]:
+        """
+        Args:
+            trains: It is to be trained; else it stays as it is.
+            key: The configuration's, for errors.
+            head: With a scalar head: a ``ScalarModel``.
+            offload: Shards stay in main memory. A whole model is moved by who uses it.
+        """
+        ...
+
+
+def load_here(
+    config: ModelConfig, trains: bool, key: str, head: bool = False, offload: bool = False
+) -> tuple[Any, Run]:
+    """The whole model in this process."""
+    model = load_scalar_model(config, key) if head else load_trainable(config, key)
+    return (model if trains else model.requires_grad_(False).eval()), run_whole

@@ -1,0 +1,28 @@
+"""Two ranks of a process group, without Ray."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+from mmr1.trainer.distributed import fsdp
+
+
+def on_two_ranks(work: Any, *args: Any, shard: int | None = None) -> None:
+    """``work(rank, mesh, *args)`` in two processes of a group; with ``shard=1`` each has a copy."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    listener.close()
+    spawn(_rank, (work, port, args, shard), nprocs=2)
+
+
+def _rank(rank: int, work: Any, port: int, args: tuple[Any, ...], shard: int | None) -> None:
+    torch.set_num_threads(1)
+    listener = socket.create_server(("127.0.0.1", port)) if rank == 0 else None
+    mesh = fsdp.join(rank, 2, f"127.0.0.1:{port}", "127.0.0.1", 60, shard, listener)
+    work(rank, mesh, *args)
+    dist.destroy_process_group()

@@ -1,0 +1,166 @@
+"""The models of RL on two ranks, without Ray, against one process: what they log and become."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from mmr1.config import Config, ModelConfig, OptimizerConfig
+from mmr1.data.record import read_records
+from mmr1.data.responses import group_of_responses
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.distributed import fsdp
+from mmr1.trainer.distributed.ray_policy import parts_of_update
+from mmr1.trainer.forward.scores import completion_scores
+from mmr1.trainer.models.critic import first_fit, of_critic
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.state import whole
+from mmr1.trainer.models.training_models import TrainingModels, build_training_models
+from mmr1.trainer.sampling.experience import build_experience
+from mmr1.types import Experience, Prompt, Reward, ScoredGroup, StepStats
+from mmr1.vision.build import family_of, media_cache
+from tests.trainer.distributed.gloo import on_two_ranks
+from tests.trainer.tiny_groups import group
+
+CASES: dict[str, dict[str, Any]] = {
+    "critic": {"algorithm": {"name": "ppo", "critic": {"lr": 1e-3}}},
+    "demonstrations": {"algorithm": {"kl_coef": 0.0, "ppo_mini_batch_size": 2}},
+    "KL over the vocabulary": {"algorithm": {"kl_coef": 0.1, "kl_estimator": "full"}},
+    "KL to adapters off": {
+        "algorithm": {"kl_coef": 0.1, "kl_estimator": "full"},
+        "model": {"lora": {"rank": 4}, "freeze_vision_tower": True},
+    },
+    "offloaded": {
+        "algorithm": {"kl_coef": 0.1, "offload_reference": True},
+        "optimizer": {"offload": True},
+    },
+}
+
+
+def config_of(case: str, tiny_model: Path, out: Path) -> Config:
+    tree: dict[str, dict[str, Any]] = {
+        "model": {"path": str(tiny_model), "dtype": "float32"},
+        "data": {"media_workers": 0},
+        "rollout": {"engine": "hf", "batch_size": 4, "n": 2},
+        "optimizer": {"lr": 1e-3, "warmup_steps": 0, "lr_scheduler_type": "constant"},
+        "trainer": {"max_steps": 3, "output_dir": str(out), "micro_batch_tokens": 60},
+    }
+    for name, keys in CASES[case].items():
+        tree[name] = {**tree.get(name, {}), **keys}
+    return Config.model_validate(tree)
+
+
+def batch_of(case: str, config: Config, models: TrainingModels, mixed: Path) -> Experience:
+    """Four prompts, of text, one image, two images and a video, with two completions each."""
+    family = family_of(config)
+    groups = [
+        group_of_responses(family, family.render_prompt(sample), ["it is one digit", "no"])
+        for sample in read_records(mixed)[:4]
+    ]
+    scored = [
+        ScoredGroup(g, (Reward(0.25 * i), Reward(1.0 - 0.5 * i))) for i, g in enumerate(groups)
+    ]
+    batch = build_experience(
+        scored,
+        build_algorithm(config.algorithm),
+        config.algorithm,
+        models.policy,
+        models.reference,
+        critic=models.critic,
+    )
+    if case != "demonstrations":
+        return batch
+    # One for the first mini-batch, so that a rank has none, and two for the second.
+    shown = [replace(g, completions=g.completions[:1]) for g in groups[:3]]
+    return replace(batch, demonstrations=((shown[0],), tuple(shown[1:])), ptx_coef=0.5)
+
+
+def cost(prompt: Prompt) -> float:
+    return len(prompt.token_ids)
+
+
+def learnt(
+    case: str, config: Config, models: TrainingModels, mixed: Path, ranks: int = 1, rank: int = 0
+) -> dict[str, Any]:
+    """What two updates log, and the weights after them."""
+    stats: list[StepStats] = []
+    for number in range(2):
+        batch = batch_of(case, config, models, mixed)
+        if models.critic is not None:
+            line = first_fit(batch) if number == 0 else None
+            own = parts_of_update(of_critic(batch, None), cost, ranks)[rank]
+            stats.append(models.critic.learn(own, line))
+        stats.append(models.policy.update(parts_of_update(batch, cost, ranks)[rank]))
+    trained = [models.model]
+    if models.critic is not None:
+        trained.append(models.critic._scalar_model.model)
+    weights = [whole(p).clone() for m in trained for p in m.parameters() if p.requires_grad]
+    return {"stats": stats, "weights": weights}
+
+
+def _learn(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path) -> None:
+    for case in CASES:
+        config = config_of(case, tiny_model, out)
+        family = family_of(config)
+        torch.manual_seed(0)  # adapters begin at random
+        models = build_training_models(
+            config,
+            family,
+            media_cache(family, config),
+            fsdp.DistributedProcessGroup(rank, 2),
+            partial(fsdp.load, mesh=mesh),
+        )
+        if case == "offloaded":
+            shards = [p for p in models.reference._own.model.parameters() if isinstance(p, DTensor)]
+            assert {p.to_local().device.type for p in shards} == {"cpu"}
+        found = learnt(case, config, models, mixed, 2, rank)
+        if rank == 0:
+            torch.save(found, out / f"{case}.pt")
+
+
+@pytest.fixture(scope="module")
+def on_ranks(tiny_model, mixed, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("models")
+    on_two_ranks(_learn, tiny_model, mixed, out)
+    return out
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_learn_what_one_process_learns(case, on_ranks, tiny_model, mixed, tmp_path):
+    config = config_of(case, tiny_model, tmp_path)
+    family = family_of(config)
+    torch.manual_seed(0)
+    models = build_training_models(config, family, media_cache(family, config))
+    alone = learnt(case, config, models, mixed)
+    ranks = torch.load(on_ranks / f"{case}.pt")
+    for ours, theirs in zip(ranks["stats"], alone["stats"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-5)
+    pairs = zip(ranks["weights"], alone["weights"], strict=True)
+    apart = torch.cat([(ours - theirs).abs().flatten() for ours, theirs in pairs])
+    assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is no more than rounding
+
+
+def _step_in_copies(rank: int, mesh: Any, path: Path, batch: Any) -> None:
+    torch.manual_seed(rank)  # what dropout and sampling leave behind is not alike
+    model, run = fsdp.load(ModelConfig(path=str(path), dtype="float32"), True, mesh=mesh)
+    settings = OptimizerConfig(lr=1e-3, warmup_steps=0, state_dtype="bfloat16")
+    optimizer = Optimizer(model, settings, 10)
+    for _ in range(3):
+        run(completion_scores, model, batch, 1.0).logprobs.sum().backward()
+        optimizer.step()
+    for name, tensor in optimizer.tensors().items():
+        own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        every = [torch.empty_like(own) for _ in range(2)]
+        dist.all_gather(every, own.contiguous())
+        assert torch.equal(*every), name
+
+
+def test_copies_of_a_model_round_their_moments_alike(tiny_model):
+    on_two_ranks(_step_in_copies, tiny_model, [group([], 6, [3, 4], 0)], shard=1)

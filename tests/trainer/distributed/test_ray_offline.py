@@ -1,0 +1,155 @@
+"""Training on records on Ray, from start to end, against one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mmr1.config import Config
+from mmr1.evaluation.benchmarks import run_evaluations
+from mmr1.trainer.offline.dpo import run_dpo
+from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
+from mmr1.trainer.offline.process_reward_model import run_process_reward_model
+from mmr1.trainer.offline.reward_model import run_reward_model
+from mmr1.trainer.offline.sft import run_sft
+from tests.jsonl import read_jsonl
+from tests.trainer.test_resume import LENGTH_REWARD
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_ray() -> Iterator[None]:
+    """One cluster for all runs."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def records(mixed) -> Path:
+    """Prompts of text, images and videos, with a demonstration, a pair and labelled steps each."""
+    rows = [json.loads(line) for line in mixed.read_text().splitlines()]
+    for i, row in enumerate(rows):
+        words = " and ".join(["seven"] * (1 + i % 3))
+        row["meta"] = {
+            "chosen": f"it is {words}",
+            "rejected": "no",
+            "steps": [{"text": words, "label": 1}, {"text": "no", "label": 0}],
+        }
+        row["messages"].append({"role": "assistant", "content": f"it is {words}"})
+    path = mixed.parent / "answered.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def config_of(
+    tiny_model: Path, records: Path, out: Path, steps: int, ranks: int, **sections: dict[str, Any]
+) -> Config:
+    tree: dict[str, dict[str, Any]] = {
+        "model": {"path": str(tiny_model), "dtype": "float32"},
+        "data": {"train": str(records), "media_workers": 0},
+        "sft": {"batch_size": 5},
+        "dpo": {"batch_size": 3},
+        "rm": {"batch_size": 3},
+        "rollout": {"engine": "hf", "max_model_len": 96, "sampling": {"max_tokens": 8}, "n": 3},
+        "optimizer": {"lr": 1e-3, "warmup_steps": 0, "lr_scheduler_type": "constant"},
+        "trainer": {
+            "max_steps": steps,
+            "output_dir": str(out),
+            "threads": 1,
+            "logging_steps": 100,
+            "micro_batch_tokens": 60,
+        },
+        "resources": {"ranks": ranks},
+    }
+    for name, keys in sections.items():
+        tree[name] = {**tree.get(name, {}), **keys}
+    return Config.model_validate(tree)
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    rows = read_jsonl(run / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def assert_same(first: Path, second: Path) -> None:
+    for left, right in zip(metrics(first), metrics(second), strict=True):
+        assert left == pytest.approx(right, abs=1e-5, rel=1e-5)
+    ours, theirs = (
+        load_file(max((run / "checkpoints").glob("step_??????")) / "model.safetensors")
+        for run in (first, second)
+    )
+    apart = torch.cat([(ours[name] - theirs[name]).abs().flatten() for name in theirs])
+    assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is no more than rounding
+
+
+def test_fine_tuning_goes_on_with_another_number_of_ranks(tiny_model, records, tmp_path):
+    saved = {"async_save": True, "save_steps": 1}
+    for steps, ranks in ((2, 2), (4, 1)):
+        many = config_of(tiny_model, records, tmp_path / "run", steps, ranks, trainer=saved)
+        run_sft(many, resume=True)
+    run_sft(config_of(tiny_model, records, tmp_path / "whole", 4, 1))
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_an_evaluation_uses_all_engines(tiny_model, records, tmp_path):
+    for engines in (1, 2):
+        run_evaluations(
+            config_of(
+                tiny_model,
+                records,
+                tmp_path,
+                1,
+                1,
+                data={"eval": str(records)},
+                eval={"n": 2, "output_dir": str(tmp_path / str(engines))},
+                resources={"engines": engines},
+            )
+        )
+    one, two = (sorted((tmp_path / n / "completions.jsonl").read_text().splitlines()) for n in "12")
+    assert len(one) == 16 * 3
+    assert one == two
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("run", "sections"),
+    [
+        (run_dpo, {}),
+        (run_dpo, {"dpo": {"loss_type": "kto"}, "model": {"lora": {"rank": 4}}}),
+        (run_reward_model, {}),
+        (run_process_reward_model, {"rm": {"supervision": "process"}}),
+        (
+            run_iterative_dpo,
+            {"dpo": {"rounds": 2, "prompts_per_round": 4, "preferred_by": "reward"}},
+        ),
+    ],
+    ids=["dpo", "kto", "rankings", "steps", "rounds"],
+)
+def test_ranks_learn_what_one_process_learns_and_go_on(
+    run: Callable[..., Path], sections, tiny_model, records, tmp_path
+):
+    reward = tmp_path / "length.py"
+    reward.write_text(LENGTH_REWARD)
+    (tmp_path / "accident").write_text("")
+    length = {"use": f"{reward}:reward", "isolated": False}
+    sections = {"rewards": {"functions": {"length": length}}, **sections}
+    for steps in (3, 5):
+        run(config_of(tiny_model, records, tmp_path / "run", steps, 2, **sections), resume=True)
+    run(config_of(tiny_model, records, tmp_path / "whole", 5, 1, **sections))
+    assert_same(tmp_path / "run", tmp_path / "whole")
