@@ -112,7 +112,10 @@ class ModelInputs:
         self._last: dict[int, tuple[RolloutGroup, GroupInput]] = {}
 
     def of(self, groups: Sequence[RolloutGroup]) -> list[GroupInput]:
-        """Their inputs, in order."""
+        """Their inputs, in order. Their media are prepared at once, where processes do that."""
+        new = [group for group in groups if id(group) not in self._last]
+        self._media.prefetch(m for group in new for m in group.prompt.media)
+        self._media.prefetch(m for group in new for c in group.completions for m in c.media)
         # A group is kept beside its inputs, so that no other object can take over its id.
         self._last = {
             id(g): self._last.get(id(g)) or (g, group_input(self.family, self._media, g))
