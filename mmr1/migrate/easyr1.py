@@ -246,11 +246,11 @@ def _template(flat: Tree, migration: Migration) -> None:
 def _logging(flat: Tree, migration: Migration) -> None:
     set_trackers(migration, "trainer.logger", flat.pop("trainer.logger"))
     name = flat.pop("trainer.experiment_name")
+    migration.set("trainer.run_name", name)
     migration.set("trainer.output_dir", flat.pop("trainer.save_checkpoint_path", f"runs/{name}"))
     migration.set("trainer.save_steps", max(0, flat.pop("trainer.save_freq")))
     set_checkpoints(migration, "trainer.save_limit", flat.pop("trainer.save_limit"))
-    if flat.pop("trainer.save_model_only"):
-        migration.note("trainer.save_model_only", True, "checkpoints always hold the optimizer too")
+    migration.set("trainer.save_only_model", flat.pop("trainer.save_model_only"))
 
 
 def _steps(flat: Tree, migration: Migration) -> None:

@@ -190,10 +190,10 @@ COMPOSED = {
     "trainer.val_before_train": "`trainer.val_before_train`",
     "trainer.save_freq": "`trainer.save_steps`",
     "trainer.save_limit": "`trainer.save_total_limit`, 2 or more",
-    "trainer.save_model_only": "none: checkpoints always hold the optimizer",
+    "trainer.save_model_only": "`trainer.save_only_model`",
     "trainer.save_checkpoint_path": "`trainer.output_dir`",
     "trainer.load_checkpoint_path": "none: mmr1 train --resume continues a run",
-    "trainer.experiment_name": "`trainer.output_dir`: runs/NAME",
+    "trainer.experiment_name": "`trainer.run_name`, and `trainer.output_dir`: runs/NAME",
     "trainer.logger": "`trainer.trackers`",
 }
 

@@ -244,6 +244,7 @@ RENAMED = {
     "vllm.gpu_memory_utilization": "rollout.gpu_memory_utilization",
     "logger.logging_steps": "trainer.logging_steps",
     "logger.wandb.project": "trainer.project_name",
+    "logger.wandb.run_name": "trainer.run_name",
     "data.processor_kwargs.min_pixels": "data.image_min_pixels",
     "data.processor_kwargs.max_pixels": "data.image_max_pixels",
 }

@@ -177,10 +177,13 @@ def _advantage(flat: Tree, migration: Migration) -> None:
         migration.note(
             "scale_rewards", scale, "advantages are divided by the deviation + 1e-6, in TRL + 1e-4"
         )
-    if (several := flat.pop("multi_objective_aggregation")) != "sum_then_normalize":
-        migration.note(
-            "multi_objective_aggregation", several, "rewards are summed, and then normalised"
-        )
+    if flat.pop("multi_objective_aggregation") == "normalize_then_sum":
+        migration.set("algorithm.adv_estimator", "gdpo")
+        if scale != "group":
+            migration.note(
+                "scale_rewards", scale, "gdpo divides by the deviation of each group, and then of "
+                "the batch",
+            )  # fmt: skip
 
 
 def _grpo_kl(flat: Tree, migration: Migration) -> None:
@@ -201,12 +204,9 @@ def _grpo_tokens(flat: Tree, migration: Migration, loss: str) -> None:
     if flat.pop("use_adaptive_entropy"):
         migration.note("use_adaptive_entropy", True, "algorithm.entropy_target has another rule")
     if (share := flat.pop("top_entropy_quantile")) < 1:
-        migration.note("top_entropy_quantile", share, "the loss learns from all tokens")
+        migration.set("algorithm.top_entropy_quantile", share)
     if (most := flat.pop("off_policy_mask_threshold", None)) is not None:
-        migration.note(
-            "off_policy_mask_threshold", most, "algorithm.rollout_rs masks by the ratio, whatever "
-            "the sign of the advantage",
-        )  # fmt: skip
+        migration.set("algorithm.off_policy_mask_threshold", most)
 
 
 def _correction(flat: Tree, migration: Migration) -> None:

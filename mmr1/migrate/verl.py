@@ -99,6 +99,11 @@ def _advantage(estimator: str, by_deviation: bool, migration: Migration) -> str 
             "algorithm.adv_estimator", estimator, "advantages of N tokens are divided by the "
             "population's deviation, in verl by the sample's, which is larger by sqrt(N / (N - 1))",
         )  # fmt: skip
+    if estimator == "gdpo":
+        migration.note(
+            "algorithm.adv_estimator", estimator, "advantages are divided by their deviation over "
+            "completions, in verl they are normalised over tokens",
+        )  # fmt: skip
     if estimator == "gpg":
         migration.note(
             "algorithm.adv_estimator", estimator, "advantages are scaled by groups / groups with a "
@@ -157,13 +162,34 @@ def _clip(flat: Tree, migration: Migration, name: str) -> None:
             f"{ACTOR}.clip_ratio", both, f"verl does not read it: clip_ratio_low={low} and "
             f"clip_ratio_high={high} are set",
         )  # fmt: skip
+    _covariance(flat, migration, name)
     if name == "sapo":
         migration.set("algorithm.sapo_tau", taus)
         return
+    if name == "kl_cov":
+        return
     migration.set("algorithm.clip_ratio_low", low)
     migration.set("algorithm.clip_ratio_high", high)
-    if name not in ("cispo", "gspo"):  # whose loss does not read it
+    if name not in ("cispo", "gspo", "clip_cov"):  # whose loss does not read it
         migration.set("algorithm.clip_ratio_dual", dual)
+
+
+def _covariance(flat: Tree, migration: Migration, name: str) -> None:
+    """Of Clip-Cov and KL-Cov."""
+    own = {
+        "clip_cov": {n: n for n in ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub")},
+        "kl_cov": {"kl_cov_ratio": "kl_cov_ratio", "ppo_kl_coef": "kl_cov_coef"},
+    }
+    for loss, keys in own.items():
+        for theirs, ours in keys.items():
+            value = flat.pop(f"{ACTOR}.policy_loss.{theirs}")
+            if name == loss:
+                migration.set(f"algorithm.{ours}", value)
+    if name in own:
+        migration.note(
+            f"{ACTOR}.policy_loss.loss_mode", name, "tokens are chosen by the log-probs before the "
+            "rollout's first update, in verl by those of each update",
+        )  # fmt: skip
 
 
 def _distillation(flat: Tree, migration: Migration) -> None:
@@ -362,11 +388,18 @@ def _lora(flat: Tree, migration: Migration) -> None:
         flat.pop(f"{MODEL}.target_modules"),
         flat.pop(f"{MODEL}.exclude_modules", None),
     )
-    if not rank:
+    adapters = flat.pop(f"{MODEL}.lora_adapter_path", None)
+    if not rank and adapters is None:
         return
     if "linear_qkv" in str(modules):  # Megatron's names of all layers
         modules = "all-linear"
-    set_lora(migration, rank, alpha, modules)
+    set_lora(migration, rank or 16, alpha, modules)
+    if adapters is not None:
+        migration.tree["model"]["lora"] = {"path": adapters}
+        migration.note(
+            f"{MODEL}.lora_adapter_path", adapters, "rank, alpha and layers are those of the "
+            "adapters",
+        )  # fmt: skip
     if excluded is not None and "visual" in str(excluded):
         flat[f"{ACTOR}.freeze_vision_tower"] = True  # and has no adapters then
     elif excluded:
@@ -440,6 +473,12 @@ def _reward(flat: Tree, migration: Migration) -> None:
             "reward.custom_reward_function.path: null: verl scores each row by the rule of its "
             "data_source; choose reward functions in rewards.functions (docs/rewards.md)"
         )
+    for key in ("gdpo_reward_keys", "gdpo_reward_weights"):
+        if (value := flat.pop(f"algorithm.{key}", None)) is not None:
+            migration.note(
+                f"algorithm.{key}", value, "give each a function of its own in rewards.functions, "
+                "with its weight",
+            )  # fmt: skip
     functions |= _overlong(flat, migration)
     distilled = migration.tree.get("rewards", {}).get("functions")
     manager = flat.pop("reward.reward_manager.name")
@@ -474,7 +513,17 @@ def _overlong(flat: Tree, migration: Migration) -> Tree:
 
 def _trainer(flat: Tree, migration: Migration) -> None:
     set_trackers(migration, "trainer.logger", flat.pop("trainer.logger"))
-    folder = f"checkpoints/{flat['trainer.project_name']}/{flat.pop('trainer.experiment_name')}"
+    run = str(flat.pop("trainer.experiment_name"))
+    migration.set("trainer.run_name", run)
+    folder = f"checkpoints/{flat['trainer.project_name']}/{run}"
+    tool, profiled = flat.pop("global_profiler.tool", None), flat.pop("global_profiler.steps", None)
+    if tool is not None and profiled:
+        migration.set(
+            "trainer.profile_steps", [profiled] if isinstance(profiled, int) else profiled
+        )
+    if tool is not None:
+        why = "the traces of torch.profiler, of one process" if profiled else "there are no steps"
+        migration.note("global_profiler.tool", tool, why)
     folder = flat.pop("trainer.default_local_dir", folder)
     migration.set("trainer.output_dir", folder)
     migration.set("trainer.save_steps", max(0, flat.pop("trainer.save_freq")))

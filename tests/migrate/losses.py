@@ -11,7 +11,7 @@ import torch
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.algorithms.algorithm import LossInputs, UpdateTokens
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
 
@@ -78,9 +78,13 @@ def our_loss(
         groups, algorithm, config, Given(x.old), Given(x.ref) if config.kl_coef else None,
         max_tokens=LONGEST,
     )  # fmt: skip
+    chosen = None
+    if algorithm.choose is not None:
+        before = UpdateTokens(x.old, batch.advantages.double(), batch.completion_mask)
+        chosen = algorithm.choose(before)
     inputs = LossInputs(
         x.new, x.old, batch.advantages.double(), x.entropy, batch.completion_mask,
-        batch.ref_logprobs, batch.kl_coef, batch.entropy_coef,
+        batch.ref_logprobs, batch.kl_coef, batch.entropy_coef, chosen=chosen,
     )  # fmt: skip
     return (batch.loss_weights * algorithm.loss(inputs)).sum()
 

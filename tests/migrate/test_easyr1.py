@@ -185,6 +185,8 @@ def test_the_example(tmp_path: Path, mmr1):
     assert (ours.eval.n, ours.eval.temperature) == (1, 0.6)
     assert ours.trainer.trackers == ["wandb"]
     assert ours.trainer.output_dir == "runs/qwen2_5_7b_math_grpo"
+    assert ours.trainer.run_name == "qwen2_5_7b_math_grpo"
+    assert config_of("trainer.save_model_only=true").trainer.save_only_model
     assert (
         ours.rewards.functions["easyr1"].use == "./examples/reward_function/math.py:compute_score"
     )

@@ -138,8 +138,14 @@ def test_what_the_keys_mean():
         migrated("grpo", "per_device_train_batch_size=1")
     moving = config_of("grpo", "beta=0.1", "sync_ref_model=True", "num_iterations=2").algorithm
     assert (moving.ref_model_sync_steps, moving.ref_model_mixup_alpha) == (256, 0.6)
-    tool = migrated("grpo", "loss_type=vespo", "top_entropy_quantile=0.2").notes
-    assert any("'vespo': no such loss here" in note for note in tool)
+    other = migrated("grpo", "loss_type=vespo").notes
+    assert any("'vespo': no such loss here" in note for note in other)
+    tokens = config_of(
+        "grpo", "top_entropy_quantile=0.2", "off_policy_mask_threshold=0.5"
+    ).algorithm
+    assert (tokens.top_entropy_quantile, tokens.off_policy_mask_threshold) == (0.2, 0.5)
+    gdpo = config_of("grpo", "multi_objective_aggregation=normalize_then_sum", "run_name=r")
+    assert (gdpo.algorithm.adv_estimator, gdpo.trainer.run_name) == ("gdpo", "r")
     assert config_of("grpo").model.dtype == "bfloat16"  # bf16 is on by default
     assert config_of("grpo", "bf16=False").model.dtype == "float32"
     warm = config_of("sft", "warmup_steps=0.1", "lr_scheduler_type=cosine_with_min_lr",

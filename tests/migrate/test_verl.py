@@ -155,6 +155,17 @@ def test_what_the_scripts_set():
     filtered = section("algorithm.filter_groups.enable=True", "data.gen_batch_size=3072")
     assert (filtered.algorithm.dynamic_sampling, filtered.algorithm.oversample) == (True, 3.0)
     assert section(f"{ROLLOUT}.val_kwargs.do_sample=True").eval.n == 0  # at temperature 0
+    named = section(example="grpo_trainer/run_qwen2_5_vl_7b_fsdp.sh").trainer
+    assert named.run_name == "qwen2_5_vl_7b_vllm_fsdp"
+    adapters = section("actor_rollout_ref.model.lora_adapter_path=a/b").model.lora
+    assert (adapters.path, adapters.rank) == ("a/b", 16)
+    profiled = section("global_profiler.tool=torch", "global_profiler.steps=[2, 4]").trainer
+    assert profiled.profile_steps == [2, 4]
+    gdpo = migrated("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[a, b]")
+    assert gdpo.tree["algorithm"]["adv_estimator"] == "gdpo"
+    assert any("gdpo_reward_keys" in note for note in gdpo.notes)
+    clip_cov = section(f"{ACTOR}.policy_loss.loss_mode=clip_cov").algorithm
+    assert (clip_cov.name, clip_cov.clip_cov_ub, clip_cov.clip_ratio_high) == ("clip_cov", 5, 0.2)
     both = migrated(f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True").notes
     assert any("not in both" in note for note in both)
     unread = migrated(f"{ACTOR}.clip_ratio=0.3").notes  # as in verl: the other two have values
@@ -225,10 +236,28 @@ def their_token(flat: dict[str, Any], x: Tensors, row: int, t: int, a: float) ->
             return -a * torch.sigmoid(tau * (ratio - 1)) * 4 / tau
         case "gpg":
             return -a * new
+        case "kl_cov":
+            return -a * ratio
     loss = torch.maximum(-a * ratio, -a * clipped)
     if kind == "vanilla" and a < 0:
         loss = torch.minimum(loss, torch.full_like(loss, -a * flat[f"{ACTOR}.clip_ratio_c"]))
     return loss
+
+
+def their_covariant(
+    flat: dict[str, Any], x: Tensors, advantages: list[float]
+) -> list[tuple[int, int]]:
+    """The tokens of the highest covariance of advantage and log-prob."""
+    places = list(tokens())
+    mean_a = statistics.mean(advantages[row] for row, _ in places)
+    mean_p = statistics.mean(float(x.old[row, t]) for row, t in places)
+
+    def covariance(place: tuple[int, int]) -> float:
+        row, t = place
+        return (advantages[row] - mean_a) * (float(x.old[row, t]) - mean_p)
+
+    count = max(1, int(len(places) * flat[f"{ACTOR}.policy_loss.kl_cov_ratio"]))
+    return sorted(places, key=covariance)[-count:]
 
 
 def their_loss(flat: dict[str, Any], x: Tensors) -> torch.Tensor:
@@ -245,6 +274,12 @@ def their_loss(flat: dict[str, Any], x: Tensors) -> torch.Tensor:
         if flat[f"{ACTOR}.use_kl_loss"]:
             kl = their_kl(flat[f"{ACTOR}.kl_loss_type"], x.new[row, t], x.ref[row, t])
             penalties[row, t] = penalties[row, t] + flat[f"{ACTOR}.kl_loss_coef"] * kl
+    if flat[f"{ACTOR}.policy_loss.loss_mode"] == "kl_cov":
+        for row, t in their_covariant(flat, x, advantages):  # by the old log-probs, as noted
+            log_ratio = x.new[row, t] - x.old[row, t]
+            losses[row, t] = losses[row, t] + (
+                flat[f"{ACTOR}.policy_loss.ppo_kl_coef"] * log_ratio.abs()
+            )
     mode = flat[f"{ACTOR}.loss_agg_mode"]
     of_policy = "seq-mean-token-mean" if flat[f"{ACTOR}.policy_loss.loss_mode"] == "sapo" else mode
     return aggregated(losses, of_policy) + aggregated(penalties, mode)
@@ -300,6 +335,14 @@ LOSSES: dict[str, tuple[str | None, list[str]]] = {
     "absolute": (
         None,
         [f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.kl_loss_type=abs", f"{ACTOR}.kl_loss_coef=0.3"],
+    ),
+    "KL-Cov": (
+        None,
+        [
+            f"{ACTOR}.policy_loss.loss_mode=kl_cov",
+            f"{ACTOR}.policy_loss.kl_cov_ratio=0.2",
+            f"{ACTOR}.policy_loss.ppo_kl_coef=0.7",
+        ],
     ),
     "null": (None, [f"{ACTOR}.clip_ratio=0.1", f"{ACTOR}.clip_ratio_low=null"]),
 }
