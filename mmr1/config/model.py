@@ -23,6 +23,11 @@ class LoraConfig(Section):
         description="Adapters to start from, as PEFT saves them, such as a checkpoint's folder "
         "adapter. Rank, alpha and adapted layers are then theirs; default: new ones",
     )
+    load_in_4bit: bool = Field(
+        False,
+        description="QLoRA: keep the weights below the adapters in 4 bits (NF4, double "
+        "quantization), by bitsandbytes",
+    )
     rank: Positive = Field(16, description="Rank of the adapters (PEFT: r)")
     alpha: float = Field(
         32.0, gt=0, description="Adapters are scaled by alpha / rank (PEFT: lora_alpha)"

@@ -199,6 +199,12 @@ class Config(Section):
         return "token" if is_off_policy else "none"
 
     def _refuse_what_ranks_cannot(self) -> None:
+        if self.model.lora is not None and self.model.lora.load_in_4bit:
+            raise ValueError(
+                f"resources.ranks={self.resources.ranks} engines={self.resources.engines} and "
+                "model.lora.load_in_4bit: quantized weights cannot be sharded; set both to 1, or "
+                "leave it out"
+            )
         if self.trainer.profile_steps:
             raise ValueError(
                 f"resources.ranks={self.resources.ranks} engines={self.resources.engines} and "

@@ -15,6 +15,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import parameters_of
+from mmr1.trainer.models.quantization import is_quantized, keep_layout, quantization
 from mmr1.vision.families.loading import find_architecture, load_family, model_parts
 from mmr1.vision.features import FeatureCache
 
@@ -26,8 +27,11 @@ def load_model(config: ModelConfig, key: str = "model.path") -> Any:
         ValueError: There is no model at ``config.path``, or no family for it, or its weights are
             missing, damaged, pickled or those of another model.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return _load_weights(config, key).to(device)
+    model = _load_weights(config, key)
+    if is_quantized(model):
+        keep_layout(model)
+        return model
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_same_tokens(path: str, other: str, key: str) -> None:
@@ -99,12 +103,14 @@ def _load_weights(config: ModelConfig, key: str) -> Any:
             f"{key} '{config.path}' has only pickled weights (pytorch_model.bin), which could run "
             "code; save them as safetensors: model.save_pretrained(...) of transformers does"
         )
+    quantized = quantization(config)
     try:
         model, report = auto_class.from_pretrained(
             config.path,
             dtype=getattr(torch, config.dtype),
             use_safetensors=True,
             output_loading_info=True,
+            **quantized,
         )
     except (OSError, ValueError, SafetensorError) as error:
         first_line = str(error).strip().partition("\n")[0]

@@ -19,6 +19,12 @@ from safetensors.torch import load_file, save_file
 
 from mmr1.adapters import unwrapped
 from mmr1.config import LoraConfig
+from mmr1.trainer.models.quantization import (
+    dequantized,
+    is_constant,
+    quantized_weights,
+    saved_as_plain,
+)
 from mmr1.vision.families.loading import model_parts
 
 ADAPTER_FOLDER = "adapter"
@@ -138,10 +144,13 @@ def save_pretrained(
     """
     base = unwrapped(model)
     dtype = base.config.dtype
-    base.save_pretrained(folder, state_dict=dict(weights))
-    if getattr(torch, base.config.dtype) != dtype:  # it wrote that of the parameters in training
-        base.config.dtype = dtype
-        base.config.save_pretrained(folder)
+    with saved_as_plain(base):
+        base.save_pretrained(folder, state_dict=dict(weights))
+        if (
+            getattr(torch, base.config.dtype) != dtype
+        ):  # it wrote that of the parameters in training
+            base.config.dtype = dtype
+            base.config.save_pretrained(folder)
     base.config.dtype = dtype
     if not has_adapters(model):
         return
@@ -169,10 +178,12 @@ class _MergedWeights(Mapping[str, torch.Tensor]):
     Attributes:
         plain: Weights by plain name, without adapters.
         adapted: The peft layers whose weight has adapters, by that weight's plain name.
+        quantized: The weights that are in 4 bits, likewise.
     """
 
     plain: dict[str, torch.Tensor]
     adapted: dict[str, Any]
+    quantized: Mapping[str, torch.Tensor]
 
     @staticmethod
     def of(model: Any) -> _MergedWeights:
@@ -180,13 +191,19 @@ class _MergedWeights(Mapping[str, torch.Tensor]):
         plain = {
             name.replace(".base_layer.", "."): tensor
             for name, tensor in base.state_dict().items()
-            if ".lora_" not in name
+            if ".lora_" not in name and not is_constant(name)
+        }
+        quantized = {
+            name.replace(".base_layer.", "."): weight
+            for name, weight in quantized_weights(base).items()
         }
         layers = {f"{n}.weight": m for n, m in base.named_modules() if hasattr(m, "lora_A")}
-        return _MergedWeights(plain, layers)
+        return _MergedWeights(plain, layers, quantized)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         weight = self.plain[name]
+        if name in self.quantized:
+            weight = dequantized(self.quantized[name])
         if name not in self.adapted:
             return weight
         delta = self.adapted[name].get_delta_weight(_ADAPTER).detach()

@@ -1,0 +1,94 @@
+"""QLoRA (arXiv 2305.14314): the weights below the adapters in 4 bits, by bitsandbytes.
+
+Quantized are the linear layers but the output head. Outside the trainer nobody sees that: engines
+and checkpoints get the weights as the trainer computes with them, dequantized, adapters merged.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import BitsAndBytesConfig
+
+from mmr1.config import ModelConfig
+
+
+def quantization(config: ModelConfig) -> dict[str, Any]:
+    """What ``from_pretrained`` is told beside the path, with ``model.lora.load_in_4bit``.
+
+    The weights are NF4 with quantized constants (double quantization), sections 3 and 2 of the
+    paper; matrix products are in ``model.dtype``.
+
+    Raises:
+        ValueError: bitsandbytes is not installed.
+    """
+    if config.lora is None or not config.lora.load_in_4bit:
+        return {}
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ValueError(
+            "model.lora.load_in_4bit needs bitsandbytes, which is not installed; "
+            "pip install 'mmr1[qlora]', or leave it out"
+        )
+    settings = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, config.dtype),
+    )
+    # Quantized where they will stay: such weights are not to be moved.
+    return {
+        "quantization_config": settings,
+        "device_map": {"": "cuda" if torch.cuda.is_available() else "cpu"},
+    }
+
+
+def keep_layout(model: Any) -> None:
+    """Leave the weights as they are when the model samples or scores.
+
+    On a CPU with bfloat16 instructions bitsandbytes would lay them out for inference alone, and an
+    update after that would fail.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def is_quantized(model: Any) -> bool:
+    return getattr(model, "hf_quantizer", None) is not None
+
+
+def quantized_weights(model: Any) -> Mapping[str, torch.nn.Parameter]:
+    """The weights in 4 bits, by their names in the model."""
+    return {name: p for name, p in model.named_parameters() if hasattr(p, "quant_state")}
+
+
+def dequantized(weight: Any) -> torch.Tensor:
+    """A weight in 4 bits as the forward pass has it."""
+    from bitsandbytes.functional import dequantize_4bit
+
+    tensor: torch.Tensor = dequantize_4bit(weight.data, weight.quant_state)
+    return tensor
+
+
+def is_constant(name: str) -> bool:
+    """Is this entry of a state dict a constant of the quantization, beside its weight?"""
+    return ".weight." in name
+
+
+@contextmanager
+def saved_as_plain(model: Any) -> Iterator[None]:
+    """The model is saved with the weights that it is given, and not as a quantized one."""
+    if not is_quantized(model):
+        yield
+        return
+    quantizer, settings = model.hf_quantizer, model.config.quantization_config
+    model.hf_quantizer = None
+    del model.config.quantization_config
+    try:
+        yield
+    finally:
+        model.hf_quantizer, model.config.quantization_config = quantizer, settings
