@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mmr1.config.section import Fraction, Positive, Section
 
@@ -32,6 +32,22 @@ class CurriculumConfig(Section):
 class DataConfig(Section):
     """Which samples are read, and how they become prompts."""
 
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that have other names than in EasyR1's rows: its name to theirs."""
+        keys = (self.prompt_key, self.answer_key, self.image_key, self.video_key)
+        named = zip(("problem", "answer", "images", "videos"), keys, strict=True)
+        return {ours: theirs for ours, theirs in named if theirs is not None}
+
+    @model_validator(mode="after")
+    def _one_format(self) -> DataConfig:
+        if self.columns and self.format not in (None, "easyr1"):
+            raise ValueError(
+                f"data.format={self.format} and column names: {', '.join(self.columns.values())} "
+                "are columns of EasyR1's format; leave one of them out"
+            )
+        return self
+
     train: str | dict[str, float] | None = Field(
         None,
         description="Training data: a file, a folder or dataset@split; or a mapping of several to "
@@ -49,6 +65,14 @@ class DataConfig(Section):
         description="Format of the rows (easyr1, verl, trl, ...); detected from their keys if not "
         "set",
     )
+    prompt_key: str | None = Field(
+        None,
+        description="Column of the question; with it or one of the next keys, rows are read "
+        "as EasyR1's. Default: problem",
+    )
+    answer_key: str | None = Field(None, description="Column of the answer. Default: answer")
+    image_key: str | None = Field(None, description="Column of the images. Default: images")
+    video_key: str | None = Field(None, description="Column of the videos. Default: videos")
     prompt_template: str | None = Field(
         None, description="Name of a prompt template (think_answer, boxed, ...), or a .jinja file"
     )

@@ -12,6 +12,7 @@ from jinja2 import Template
 
 from mmr1.config import Config, DataConfig
 from mmr1.data.forms import read_row
+from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
@@ -68,12 +69,13 @@ def _open_large(
     root = Path(config.media_root) if config.media_root else media_folder(path)
 
     def read(row: Any, number: int) -> Sample:
-        sample = _sample(row, Place(root, source_name(path), number), config.format)
+        sample = _sample(row, Place(root, source_name(path), number), config)
         return apply_template(sample, template) if template else sample
 
     name = config.prompt_template
     facts = {
         "format": config.format,
+        "columns": config.columns,
         "media_root": str(root.resolve()),
         "template": Path(name).read_text() if name and Path(name).is_file() else name,
     }
@@ -93,16 +95,18 @@ def read_samples(spec: str | Path, config: DataConfig) -> Iterator[tuple[str, Sa
             yield where, row
             continue
         try:
-            yield where, _sample(row, Place(root, source, index), config.format)
+            yield where, _sample(row, Place(root, source, index), config)
         except ValueError as error:
             yield where, error
 
 
-def _sample(row: Any, place: Place, form: str | None) -> Sample:
+def _sample(row: Any, place: Place, config: DataConfig) -> Sample:
     if not isinstance(row, dict):
         raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
     refuse_lone_surrogates(row)
-    return read_row(row, place, form)
+    if config.columns:
+        return read_row(renamed(row, config.columns), place, "easyr1")
+    return read_row(row, place, config.format)
 
 
 def source_name(spec: str | Path) -> str:

@@ -42,6 +42,24 @@ def first_of(row: Row, names: tuple[str, ...]) -> Any:
     return None
 
 
+def renamed(row: Row, columns: Mapping[str, str]) -> Row:
+    """A row whose ``columns`` have the names of EasyR1's rows, which they are mapped from.
+
+    A row needs not have both images and videos.
+
+    Raises:
+        ValueError: A column is missing.
+    """
+    media = [theirs for ours, theirs in columns.items() if ours in ("images", "videos")]
+    has_media = any(name in row for name in media)
+    for theirs in columns.values():
+        if theirs not in row and not (theirs in media and has_media):
+            shown = ", ".join(sorted(map(str, row)))
+            raise ValueError(f"there is no column '{theirs}'; the row has {shown}")
+    others = {n: v for n, v in row.items() if n not in columns.values() and n not in columns}
+    return {**others, **{ours: row[theirs] for ours, theirs in columns.items() if theirs in row}}
+
+
 def is_media_column(name: str) -> bool:
     """Whether a column holds media, and so stays out of ``meta``."""
     return name in IMAGES or name in VIDEOS or _NUMBERED.fullmatch(name) is not None

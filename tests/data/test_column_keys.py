@@ -1,0 +1,74 @@
+"""Columns by keys: rows that name question, answer and media in their own way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mmr1.config import DataConfig
+from mmr1.data import sources
+from mmr1.data.sources import load_samples
+from tests.data.form_rows import write_media
+
+KEYS = {"prompt_key": "q", "answer_key": "gt", "image_key": "pic", "video_key": "film"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_media(tmp_path)
+    return tmp_path
+
+
+def rows(root: Path, *rows: dict[str, Any]) -> Path:
+    path = root / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_rows_with_columns_of_other_names(root, monkeypatch, large):
+    if large:  # read from the disk, by an index
+        monkeypatch.setattr(sources, "FROM_BYTES", 0)
+    path = rows(
+        root,
+        {"q": "<image>Who?", "gt": "A", "pic": ["a.png"], "film": None, "problem": "9", "level": 3},
+        {"q": "<video>What?", "gt": "B", "film": ["clip.mp4"]},
+        {"q": "1 + 1?", "gt": 2, "pic": []},
+    )
+    first, second, third = load_samples(path, DataConfig(**KEYS))
+    assert (first.question, first.answer) == ("Who?", "A")
+    assert [(m.kind, m.path.name) for m in first.media] == [("image", "a.png")]
+    assert dict(first.meta) == {"level": 3}  # a column in the way is left out
+    assert [(m.kind, m.path.name) for m in second.media] == [("video", "clip.mp4")]
+    assert (third.question, third.media) == ("1 + 1?", ())
+    # The kept index of a large file is that of these keys.
+    (one,) = load_samples(rows(root, {"q": "1?", "problem": "2?", "answer": "3"}))
+    assert one.question == "2?"
+
+
+def test_a_single_key_leaves_the_others_as_they_are(root):
+    path = rows(root, {"question": "<image>Who?", "answer": "A", "images": ["a.png"]})
+    (sample,) = load_samples(path, DataConfig(prompt_key="question"))
+    assert (sample.question, sample.answer, len(sample.media)) == ("Who?", "A", 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "a", "gt": "b", "pic": []}, r"no column 'q'; the row has gt, pic, question"),
+        ({"q": "a", "gold": "b", "pic": []}, r"no column 'gt'"),
+        ({"q": "a", "gt": "b"}, r"no column 'pic'"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named(root, row, said):
+    with pytest.raises(ValueError, match=said):
+        load_samples(rows(root, row), DataConfig(**KEYS))
+
+
+def test_keys_are_of_one_format():
+    with pytest.raises(ValueError, match=r"format=verl and column names: q .* leave one of them"):
+        DataConfig(format="verl", prompt_key="q")
+    assert DataConfig(format="easyr1", prompt_key="q").columns == {"problem": "q"}
