@@ -106,6 +106,11 @@ def _kept(completions: Path, standard: Standard) -> dict[str, list[str]]:
     """The good completions of each record, by its id."""
     kept: dict[str, list[str]] = {}
     for place, name, row in _completions(completions):
+        if len(row.get("turns") or ()) > 1:
+            raise ValueError(
+                f"{place}: a conversation with an environment; its turns cannot be made a "
+                "demonstration of one turn"
+            )
         texts = kept.setdefault(name, [])
         if len(texts) < standard.per_record and _is_good(row, standard, place):
             text = row["text"] if "text" in row else row["completion"]

@@ -178,7 +178,7 @@ class ToolCall:
     """A tool that the policy called.
 
     Attributes:
-        name: As the policy wrote it; empty where what it wrote is no call.
+        name: Of the tool; empty where there is none of the name, or what was written is no call.
         arguments: As the policy wrote them.
         error: Why it failed, as the policy was told; None if it did not.
     """

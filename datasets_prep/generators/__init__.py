@@ -38,5 +38,6 @@ GENERATORS = Registry(
         "digits": "datasets_prep.generators.digits:DIGITS",
         "grounding": "datasets_prep.generators.grounding:GROUNDING",
         "video": "datasets_prep.generators.video:VIDEO",
+        "zoom": "datasets_prep.generators.zoom:ZOOM",
     },
 )

@@ -6,6 +6,7 @@
 from mmr1.config.algorithm import AlgorithmConfig, CriticConfig, ReplayConfig
 from mmr1.config.data import CurriculumConfig, DataConfig
 from mmr1.config.dpo import DpoConfig
+from mmr1.config.environment import EnvironmentConfig
 from mmr1.config.model import LoraConfig, ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardFunctionConfig, RewardsConfig
 from mmr1.config.rollout import EvalConfig, RolloutConfig, SamplingConfig
@@ -28,6 +29,7 @@ __all__ = [
     "DataConfig",
     "DpoConfig",
     "Dtype",
+    "EnvironmentConfig",
     "EvalConfig",
     "IterateConfig",
     "LoraConfig",

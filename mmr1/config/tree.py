@@ -11,6 +11,7 @@ from mmr1.config.algorithm import AlgorithmConfig
 from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.config.data import DataConfig
 from mmr1.config.dpo import DpoConfig
+from mmr1.config.environment import EnvironmentConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
 from mmr1.config.rollout import EvalConfig, RolloutConfig
@@ -35,6 +36,9 @@ class Config(Section):
     model: ModelConfig
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
+    environment: EnvironmentConfig | None = Field(
+        None, description="Tools or an environment between the policy's turns; default: none"
+    )
     rewards: RewardsConfig = RewardsConfig()
     # Made when a configuration is, not on import: the algorithms' files import this package.
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
@@ -146,6 +150,8 @@ class Config(Section):
             )
         if self.resources.distributed:
             self._refuse_what_ranks_cannot()
+        if self.environment is not None:
+            self._refuse_what_an_environment_cannot()
         return self
 
     @property
@@ -211,6 +217,31 @@ class Config(Section):
                 "trainer.profile_steps: what the ranks do would not be in the trace; profile one "
                 "process, or leave it out"
             )
+
+    def _refuse_what_an_environment_cannot(self) -> None:
+        """What reads a completion as one text, or hands it on without its pictures."""
+        functions = {f.use or name: name for name, f in self.rewards.functions.items()}
+        refused = {
+            "resources.ranks or resources.engines": self.resources.distributed,
+            f"rollout.max_off_policy_steps={self.rollout.max_off_policy_steps}": bool(
+                self.rollout.max_off_policy_steps
+            ),
+            f"algorithm.name={self.algorithm.name}": self.algorithm.name
+            in ("t_grpo", "process_grpo"),
+            "algorithm.step_rewards": self.algorithm.step_rewards is not None,
+            "algorithm.replay": self.algorithm.replay is not None,
+            f"rewards.functions.{functions.get('reward_model')}": "reward_model" in functions,
+            f"dpo.rounds={self.dpo.rounds}": bool(self.dpo.rounds),
+            f"rollout.sampling.stop={list(self.rollout.sampling.stop)}": bool(
+                self.rollout.sampling.stop
+            ),
+        }
+        for key, is_set in refused.items():
+            if is_set:
+                raise ValueError(
+                    f"environment and {key}: conversations of several turns are not made for it; "
+                    "leave one of them out"
+                )
 
     def check_steps(self) -> None:
         """Raises ValueError where ``trainer.max_steps`` is too low for other keys."""

@@ -6,7 +6,8 @@ import base64
 import binascii
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def decode(row: Any, root: Path, find: Find = resolve_media) -> Sample:
 def checked_sample(row: Any, root: Path) -> Sample:
     """As :func:`decode`, always by the schema."""
     record = parse(row)
+    check_roles([turn.role for turn in record.messages])
     listed = {
         "image": [media_ref("image", name, root) for name in record.images or ()],
         "video": [media_ref("video", name, root) for name in record.videos or ()],
@@ -85,6 +87,13 @@ def checked_sample(row: Any, root: Path) -> Sample:
     refs = iter(assign([tag for turn in record.messages for tag in _tags(turn)], listed))
     messages = tuple(Message(t.role, tuple(_parts(t, refs, root))) for t in record.messages)
     return Sample(record.id, messages, record.answer, record.task, record.source, record.meta)
+
+
+def check_roles(roles: Sequence[str]) -> None:
+    """Raises ValueError where a tool answers what the assistant has not said."""
+    for before, role in pairwise(("", *roles)):
+        if role == "tool" and before not in ("assistant", "tool"):
+            raise ValueError("a message of the role 'tool' answers no turn of the assistant")
 
 
 def _tags(turn: Turn) -> list[Tag]:

@@ -43,9 +43,12 @@ class MediaItem(_Strict):
 
 
 class Turn(_Strict):
-    """One message. In a string, ``<image>`` and ``<video>`` stand for the record's media."""
+    """One message. In a string, ``<image>`` and ``<video>`` stand for the record's media.
 
-    role: Literal["system", "user", "assistant"]
+    ``tool``: what a tool answered to the assistant's turn before it.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str | list[Annotated[TextItem | MediaItem, Field(discriminator="type")]]
 
 

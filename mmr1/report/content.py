@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mmr1.report.box_overlay import BoxReader, box_reader
@@ -40,8 +40,15 @@ def _short(value: Any) -> Any:
 
 
 def media_of(run: Run, rows: Iterable[Mapping[str, Any]]) -> dict[str, Medium]:
-    """The media of rollouts by digest, each once."""
-    return {m["digest"]: _medium(run, m) for row in rows for m in row["media"]}
+    """The media of rollouts by digest, each once, those that tools showed included."""
+    return {m["digest"]: _medium(run, m) for row in rows for m in _media_of_row(row)}
+
+
+def _media_of_row(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield from row["media"]
+    for completion in row["completions"]:
+        for turn in completion.get("turns", ()):
+            yield from turn["media"]
 
 
 def _medium(run: Run, medium: Mapping[str, Any]) -> Medium:
@@ -72,7 +79,7 @@ def _group(
     group = {
         **{key: row[key] for key in ("id", "prompt", "answer", "task")},
         "media": [medium["digest"] for medium in row["media"]],
-        "completions": [{k: _short(v) for k, v in c.items()} for c in row["completions"]],
+        "completions": [_completion(c) for c in row["completions"]],
     }
     if reader.applies(row) and reader.image < len(row["media"]):
         medium = row["media"][reader.image]
@@ -83,6 +90,16 @@ def _group(
         for completion in group["completions"]:
             completion["boxes"] = reader.predicted(completion["text"], original, seen_size)
     return group
+
+
+def _completion(completion: Mapping[str, Any]) -> dict[str, Any]:
+    """A completion for the page; of a conversation also its turns, with the digests of pictures."""
+    shown = {k: _short(v) for k, v in completion.items()}
+    if "turns" in completion:
+        shown["turns"] = [
+            {**turn, "media": [m["digest"] for m in turn["media"]]} for turn in completion["turns"]
+        ]
+    return shown
 
 
 def _original_size(picture: Picture) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ REWARDS = Registry(
         "auto": "mmr1.rewards.functions:AutoReward",
         "choice": "mmr1.rewards.answers.choice:choice",
         "count": "mmr1.rewards.math.numeric:count",
+        "environment": "mmr1.rewards.shaping.tools:environment",
         "exact": "mmr1.rewards.answers.text:exact",
         "format": "mmr1.rewards.shaping.format:format",
         "iou": "mmr1.rewards.grounding.iou:iou",
@@ -30,6 +31,7 @@ REWARDS = Registry(
         "steps": "mmr1.rewards.shaping.key_steps:steps",
         "temporal_contrast": "mmr1.rewards.grounding.temporal:temporal_contrast",
         "tiou": "mmr1.rewards.grounding.temporal:tiou",
+        "tool_use": "mmr1.rewards.shaping.tools:tool_use",
     },
     group="mmr1.rewards",
 )

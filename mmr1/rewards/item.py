@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ class RewardItem:
     """One completion to be scored, with everything a reward function may ask for.
 
     Attributes:
-        completion: The decoded text, special tokens left out.
+        completion: The decoded text, special tokens left out; of a conversation with an environment
+            the last turn.
         sample: The record it answers; ``sample.answer`` is the gold answer.
         prompt: The rendered prompt text.
         token_ids: The completion's tokens; length and repetition rewards count these.
@@ -24,6 +26,11 @@ class RewardItem:
         grid_thw: ``(frames, rows, columns)`` of vision patches, one per medium.
         shuffled: Completions of the same prompt with its frames shuffled, for
             ``temporal_contrast``. None where nothing was shuffled; the bonus is then 0.
+        messages: The turns of a conversation with an environment: ``{"role", "content"}``, and for
+            answers of tools ``"images"``, the digests of their pictures. One without an
+            environment.
+        tool_calls: ``{"name", "arguments", "error"}`` of each call, in order.
+        environment_reward: What the environment gave; None if it gives nothing.
     """
 
     completion: str
@@ -35,6 +42,9 @@ class RewardItem:
     media_sizes: tuple[tuple[int, int], ...] = ()
     grid_thw: tuple[tuple[int, int, int], ...] = ()
     shuffled: tuple[str, ...] | None = None
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    environment_reward: float | None = None
 
 
 class BadGoldError(ValueError):

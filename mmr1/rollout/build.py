@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from mmr1.config import Config
-from mmr1.rollout.engine import RolloutEngine
+from mmr1.environments.build import build_environment
+from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.engine import RolloutEngine, TurnEngine
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.prefetching import PrefetchingEngine
@@ -48,7 +50,8 @@ def build_engine(
     ``hf`` samples from ``model`` itself, and shares the ``features`` of its frozen vision tower.
     """
     if config.rollout.engine == "hf":
-        return HfEngine(model, family, media, shares_weights=True, features=features)
+        own = HfEngine(model, family, media, shares_weights=True, features=features)
+        return own if config.environment is None else _conversing(config, own, own, family, media)
     engine = EngineProcess(
         build_vllm_engine,
         (config,),
@@ -57,7 +60,26 @@ def build_engine(
         timeout_s=config.rollout.timeout_s,
         restarts=config.rollout.max_restarts,
     )
-    return PrefetchingEngine(engine, media, config.rollout.deterministic)
+    prefetching = PrefetchingEngine(engine, media, config.rollout.deterministic)
+    if config.environment is None:
+        return prefetching
+    return _conversing(config, prefetching, engine, family, media)
+
+
+def _conversing(
+    config: Config, engine: RolloutEngine, turns: TurnEngine, family: ModelFamily, media: MediaCache
+) -> ConversationEngine:
+    """The engine with the environment of the configuration between the policy's turns."""
+    assert config.environment is not None
+    at_once = config.rollout.engine == "hf" or config.rollout.deterministic
+    try:
+        environment = build_environment(config.environment)
+    except BaseException:
+        engine.close()
+        raise
+    return ConversationEngine(
+        engine, turns, environment, config.environment, family, media, at_once
+    )
 
 
 def build_vllm_engine(config: Config) -> VllmEngine:

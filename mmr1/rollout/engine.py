@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mmr1.config import SamplingConfig
-from mmr1.types import Prompt, RolloutGroup
+from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.prepare import PreparedMedia
 
 if TYPE_CHECKING:
@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Sample ``n`` completions of one prompt; completion i draws from ``seed + i``."""
+    """Sample ``n`` completions of one prompt; completion i draws from ``seed + i``.
+
+    Attributes:
+        max_tokens: Of these completions, where that is less than ``sampling.max_tokens``.
+    """
 
     prompt: Prompt
     n: int
     seed: int
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,26 @@ class StreamingEngine(Protocol):
 
     def close(self) -> None:
         """Free the engine; safe to call twice."""
+        ...
+
+
+class TurnEngine(Protocol):
+    """An engine that samples on while new requests come: the turns of conversations."""
+
+    def advance(
+        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+    ) -> dict[int, Completion]:
+        """Take requests of one completion in, sample on, and hand over what has ended.
+
+        Returns before all have ended, so that what follows on one that has can come in meanwhile.
+
+        Args:
+            requests: By numbers that none under way has.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Drop what is under way."""
         ...
 
 

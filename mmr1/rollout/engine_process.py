@@ -37,7 +37,7 @@ from mmr1.faults import tell_fault
 from mmr1.lifetime import die_with, start_lasting
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
 from mmr1.rollout.shared_weights import SharedWeights, share_weights
-from mmr1.types import RolloutGroup
+from mmr1.types import Completion, RolloutGroup
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,7 @@ class EngineProcess:
         self._restarts = restarts
         self._shared: SharedWeights | None = None
         self._version = 0
+        self._open: dict[int, PreparedRequest] = {}
         self._closed = False
         self._start()
 
@@ -108,6 +109,26 @@ class EngineProcess:
                 yield chunk
 
         return self._retry_if_lost(lambda: self._stream(all_chunks(), sampling))
+
+    def advance(
+        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+    ) -> dict[int, Completion]:
+        """See ``TurnEngine``. A replacement is given what the lost engine had not finished."""
+        given = iter([requests])
+
+        def ask() -> dict[int, Completion]:
+            return self._ask("advance", next(given, self._open), sampling)
+
+        self._open.update(requests)
+        finished = self._retry_if_lost(ask)
+        for number in finished:
+            del self._open[number]
+        return finished
+
+    def abandon(self) -> None:
+        self._open = {}
+        if not self._closed:
+            self._call("abandon")
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         self._version = version

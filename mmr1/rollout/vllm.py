@@ -69,6 +69,7 @@ class VllmEngine:
         self._vision_frozen = vision_frozen
         self._vision_tokens = config.max_vision_tokens
         self._workers = config.tensor_parallel_size
+        self._turns: _Turns | None = None
         self._llm = LLM(
             model=model_path,
             dtype=dtype,
@@ -106,6 +107,31 @@ class VllmEngine:
             RolloutGroup(prompt, tuple(map(self._completion, outputs[str(place)].outputs)))
             for place, prompt in enumerate(queue.prompts)
         ]
+
+    def advance(
+        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+    ) -> dict[int, Completion]:
+        """One step of the engine, or none if it has nothing to do."""
+        if self._turns is None:
+            self._turns = _Turns(self._vision_tokens)
+        turns, engine = self._turns, self._llm.llm_engine
+        turns.add(requests)
+        for place, prepared in turns.queue.admit():
+            params = self._params(prepared.request, sampling)
+            engine.add_request(str(place), self._input(prepared), params)
+        finished = {}
+        for output in engine.step() if engine.has_unfinished_requests() else ():
+            if output.finished:
+                turns.queue.finished(place := int(output.request_id))
+                finished[turns.numbers.pop(place)] = self._completion(output.outputs[0])
+        if not turns.numbers:
+            self._turns = None
+        return finished
+
+    def abandon(self) -> None:
+        if self._turns is not None:
+            self._llm.llm_engine.abort_request([str(p) for p in self._turns.queue.under_way])
+            self._turns = None
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         if self._workers > 1:  # each in a process of its own: bytes would be copied through a queue
@@ -202,7 +228,7 @@ class VllmEngine:
             min_p=sampling.min_p,
             stop=list(sampling.stop),
             include_stop_str_in_output=True,
-            max_tokens=sampling.max_tokens,
+            max_tokens=min(request.max_tokens or sampling.max_tokens, sampling.max_tokens),
             stop_token_ids=list(self._family.stop_ids),
             logit_bias=dict.fromkeys(self._family.forbidden_ids, FORBID),
             logprobs=0,  # that of the sampled token alone
@@ -222,6 +248,32 @@ class VllmEngine:
             truncated=output.finish_reason == "length",
             policy_version=self._version,
         )
+
+
+class _Turns:
+    """Requests that come while others are under way.
+
+    Attributes:
+        queue: Admits them.
+        numbers: Of those that have not ended, by their place in the queue.
+    """
+
+    def __init__(self, vision_tokens: int) -> None:
+        self._inbox: list[PreparedRequest] = []
+        self.queue = AdmissionQueue(self._chunks(), vision_tokens)
+        self.numbers: dict[int, int] = {}
+        self._came = 0
+
+    def add(self, requests: Mapping[int, PreparedRequest]) -> None:
+        for number, prepared in requests.items():
+            self.numbers[self._came] = number
+            self._came += 1
+            self._inbox.append(prepared)
+
+    def _chunks(self) -> Iterator[list[PreparedRequest]]:
+        while True:
+            chunk, self._inbox = self._inbox, []
+            yield chunk
 
 
 def _prepare_environment(config: RolloutConfig) -> bool:

@@ -12,6 +12,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
+from mmr1.environments.schemas import tool_schemas
 from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.installed import check_engine
@@ -82,7 +83,7 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     sources, weights = load_mixture(config.data, rows["train"]) if train else ({}, {})
     with_eval = config.data.eval is not None or not train
     held_out = load_held_out(config, rows["eval"]) if with_eval else []
-    family = family_of(config)
+    family = family_of(config, tool_schemas(config.environment))
     render = renderer(family, config)
     for samples in (*sources.values(), held_out):
         check_gold(composite_reward, samples, gold_facts(config))

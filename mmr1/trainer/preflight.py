@@ -12,6 +12,7 @@ from mmr1.config import Config, RewardFunctionConfig
 from mmr1.data.forms import check_form
 from mmr1.data.readers import check_dataset
 from mmr1.data.templates import load_template
+from mmr1.environments.toolbox import TOOLS
 from mmr1.registry import check_file
 from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.http.addresses import is_url
@@ -53,6 +54,7 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
         _check_dataset_if_set(config.data.ptx, "data.ptx")
         _check_rewards(config)
         check_engine(config)
+    _check_environment(config)
     _check_data_keys(config)
 
 
@@ -71,6 +73,7 @@ def check_evaluation(config: Config) -> None:
         _check_dataset_if_set(config.data.eval, "data.eval")
     _check_rewards(config)
     check_engine(config)
+    _check_environment(config)
     _check_data_keys(config)
 
 
@@ -100,6 +103,18 @@ def _check_rewards(config: Config) -> None:
         elif use not in REWARDS.builtin and not is_url(use):
             REWARDS.check(use)
             check_file(use)
+
+
+def _check_environment(config: Config) -> None:
+    """Its names and files; what they hold is checked in the sandbox, before anything is written."""
+    environment = config.environment
+    if environment is None:
+        return
+    own = [environment.parser] if environment.parser else []
+    for name in environment.tools:
+        TOOLS.check(name)
+    for spec in (*environment.tools, *own, *([] if environment.tools else [environment.use])):
+        check_file(spec)
 
 
 def _check_reward_model(name: str, function: RewardFunctionConfig) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from mmr1.config import Config
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine
+from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import RolloutEngine
+from mmr1.rollout.rehearsal import RehearsalEngine
 from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
@@ -34,7 +36,7 @@ from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
-from mmr1.trainer.sampling.parity import check_parity, first_of_each_kind
+from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
 from mmr1.trainer.sampling.replay import Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -217,10 +219,12 @@ def _failed_batch_kept(directory: RunDirectory, media: MediaCache) -> Iterator[N
 
 
 def parity_summary(
-    config: Config, inputs: Inputs, engine: RolloutEngine, policy: SupportsLogprobs
+    config: Config, inputs: Inputs, engine: ProbedEngine, policy: SupportsLogprobs
 ) -> str:
     """Check that engine and trainer agree on a prompt of each kind; says how well they do."""
     kinds = first_of_each_kind(inputs.sources, inputs.check.usable)
+    if isinstance(engine, ConversationEngine):
+        engine = RehearsalEngine(engine, config.rollout.sampling.max_tokens)
     parity = check_parity(
         engine,
         policy,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from mmr1.config import Config, DataConfig
 from mmr1.vision.families.chat import ChatOptions, read_template
@@ -16,13 +18,25 @@ CORES_PER_MEDIA_WORKER = 4
 """The others train, verify and feed the engine."""
 
 
-def family_of(config: Config) -> ModelFamily:
-    """The processor of ``model.path``, with the chat template and the media sizes of ``data``."""
-    return _family(config.model.path, config.data)
+def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelFamily:
+    """The processor of ``model.path``, with the chat template and the media sizes of ``data``.
+
+    Args:
+        tools: JSON schemas of the tools that prompts speak of.
+    """
+    environment = config.environment
+    instructions = None if environment is None else environment.instructions
+    return _family(config.model.path, config.data, tuple(tools), instructions)
 
 
-def _family(path: str, data: DataConfig) -> ModelFamily:
-    chat = ChatOptions(read_template(data.chat_template), data.enable_thinking)
+def _family(
+    path: str,
+    data: DataConfig,
+    tools: tuple[Mapping[str, Any], ...] = (),
+    instructions: str | None = None,
+) -> ModelFamily:
+    template = read_template(data.chat_template)
+    chat = ChatOptions(template, data.enable_thinking, tools, instructions)
     options = {
         "fps": data.video_fps,
         "max_frames": data.video_max_frames,

@@ -269,3 +269,24 @@ def test_ten_thousand_completions(page, tmp_path):
     print(f"{size / 1e6:.1f} MB, first paint after {painted:.0f} ms")
     assert painted <= 2000
     assert note(page) == "1250 prompts, 10000 completions"
+
+
+def test_a_conversation_shows_its_turns_and_the_pictures_of_tools(page, tmp_path):
+    part = image(tmp_path / "part.png", (56, 56))
+    said = [("assistant", "<tool_call>zoom</tool_call>"), ("tool", HOSTILE), ("assistant", "7")]
+    turns = [{"role": role, "text": text, "media": [], "calls": []} for role, text in said]
+    turns[1]["media"] = [part]
+    rows = [completion("<answer>7</answer>", turns=turns), completion("<answer>1</answer>")]
+    run = write_run(tmp_path / "run", {1: [prompt("a", rows)]})
+    page.goto(write(tmp_path, run).as_uri())
+    shown = page.locator(".turn")
+    shown.first.wait_for()
+    assert shown.count() == 3
+    assert [shown.nth(i).locator("b").inner_text().strip() for i in range(3)] == [
+        "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    picture = page.locator(".turn.tool img")
+    picture.wait_for()
+    assert picture.evaluate("image => image.naturalWidth") == 56
+    assert "document.title='owned'" in shown.nth(1).inner_text()
+    assert page.title() != "owned"

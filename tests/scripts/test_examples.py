@@ -43,3 +43,28 @@ def test_a_dataset_and_a_loop(tmp_path):
     steps = run("training_loop.py", tmp_path / "own/train.jsonl").splitlines()
     assert [line.split()[0] for line in steps] == ["1", "2", "3"]
     assert all("'grad_norm'" in line for line in steps)
+
+
+def test_a_tool_and_an_environment():
+    """They are the ones that docs/tools.md shows, in under 20 lines each."""
+    from mmr1.config import EnvironmentConfig
+    from mmr1.environments.build import build_environment
+    from mmr1.environments.environment import Action
+    from mmr1.types import Sample
+
+    def answers(config: EnvironmentConfig, *turns: str) -> list[tuple[str, float | None]]:
+        environment = build_environment(config)
+        episode = environment.episode(Sample("1", (), "7"))
+        assert episode.begin().failure is None
+        given = [episode.step(Action(turn, (), last=False)) for turn in turns]
+        environment.close()
+        return [("".join(m.text for m in a.messages), a.reward) for a in given]
+
+    call = '<tool_call>{"name": "lookup", "arguments": {"side": "BC"}}</tool_call>'
+    tool = EnvironmentConfig(tools=(f"{EXAMPLES}/tool.py:lookup",), workers=1)
+    assert answers(tool, call) == [("4 cm", None)]
+    guess = EnvironmentConfig(use=f"{EXAMPLES}/environment.py:Guess", workers=1)
+    said = [("larger", 0.0), ("smaller", 0.0), ("", 1.0)]
+    assert answers(guess, "5", " 9", "7") == said
+    for name in ("tool.py", "environment.py"):
+        assert len((EXAMPLES / name).read_text().splitlines()) < 20

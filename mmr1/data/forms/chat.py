@@ -14,11 +14,17 @@ _ROLES = {
     "system": "system",
     "user": "user",
     "human": "user",
-    "observation": "user",
     "assistant": "assistant",
     "gpt": "assistant",
     "model": "assistant",
+    "function_call": "assistant",  # LLaMA-Factory
+    "tool_call": "assistant",  # ms-swift
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
+    "tool_response": "tool",
 }
+_CALLS = ("function_call", "tool_call")
 _KINDS = {"image": "image", "image_url": "image", "video": "video", "video_url": "video"}
 
 
@@ -68,19 +74,56 @@ def read_chat(messages: Any) -> Chat:
     write them: ``{"type": "text", "text": …}``, ``{"type": "image"}``, ``{"type": "image", "image":
     …}``, ``{"type": "image_url", "image_url": {"url": …}}`` and the same for videos.
 
+    Calls of tools become ``<tool_call>`` JSON in the text of the assistant: messages of the role
+    ``function_call`` (LLaMA-Factory) or ``tool_call`` (ms-swift), and ``tool_calls`` (OpenAI).
+
     Raises:
-        ValueError: A message has another role, or content that is no text, image or video.
+        ValueError: A message has another role, or content that is no text, image or video; or a
+            call is none.
     """
     chat = Chat()
     for message in _messages(messages):
         role = message.get("role", message.get("from"))
         content = message.get("content", message.get("value"))
+        calls = [_called(call) for call in message.get("tool_calls") or ()]
+        if calls and content is None:
+            content = ""
         if not isinstance(role, str) or content is None:
             raise ValueError("a message has no role or no content")
         if role not in _ROLES:
             raise ValueError(f"a message of the role '{role}'; known are {', '.join(_ROLES)}")
-        chat.turns.append((_ROLES[role], "".join(_texts(content, chat.media))))
+        text = "".join(_texts(content, chat.media))
+        if role in _CALLS:
+            text = _tagged(text)
+        chat.turns.append((_ROLES[role], "\n".join(filter(None, [text, *calls]))))
     return chat
+
+
+def _called(call: Any) -> str:
+    """A call as OpenAI writes it: a name and its arguments, as JSON text or as an object."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ValueError("an entry of 'tool_calls' has no function with a name")
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        arguments = _json(arguments)
+    return _tagged(json.dumps({"name": function["name"], "arguments": arguments}))
+
+
+def _tagged(call: str) -> str:
+    """A call's JSON as Qwen's chat templates write it; one that is tagged already stays."""
+    if call.lstrip().startswith("<tool_call>"):
+        return call
+    if not isinstance(_json(call), Mapping | list):
+        raise ValueError("a call of a tool that is no JSON object")
+    return f"<tool_call>\n{call.strip()}\n</tool_call>"
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"a call of a tool that is no JSON: {error}") from None
 
 
 def turns_of(messages: Any) -> Turns:

@@ -16,6 +16,11 @@ function completionText(text) {
   });
 }
 
+// The turns of a conversation with an environment: who spoke, what was said, and the pictures that a tool showed.
+function conversation(turns, source) {
+  return turns.map((turn) => h('div', { class: `turn ${turn.role}` }, h('b', {}, `${turn.role} `), completionText(turn.text), media(turn, source)));
+}
+
 function promptText(prompt) {
   return prompt.replace(/<\|im_start\|>assistant\s*$/, '').replace(/<\|im_(?:start|end)\|>/g, '').replace(/<\|vision_start\|>.*?<\|vision_end\|>/g, '▣ ').trim();
 }
@@ -66,7 +71,7 @@ function rollouts(section, state) {
     if (low !== '' && !(completion.reward >= +low && completion.reward != null)) return false;
     if (high !== '' && !(completion.reward <= +high && completion.reward != null)) return false;
     const words = filters.words.toLowerCase();
-    return !words || [completion.text, group.prompt, group.id, describe(group.answer)].some((t) => t.toLowerCase().includes(words));
+    return !words || [completion.text, ...(completion.turns || []).map((turn) => turn.text), group.prompt, group.id, describe(group.answer)].some((t) => t.toLowerCase().includes(words));
   }
 
   function matchingPrompts() {
@@ -136,7 +141,7 @@ function rollouts(section, state) {
     const components = Object.entries(completion.components).map(([name, value]) => h('div', {}, `${name} ${short(value)}`));
     const flags = [completion.status !== 'ok' ? completion.status : null, completion.truncated ? 'truncated' : null].filter(Boolean);
     return h('tr', { 'data-completion': index, class: valid ? null : 'invalid' },
-      h('td', { class: 'text' }, completionText(completion.text),
+      h('td', { class: 'text' }, completion.turns ? conversation(completion.turns, state.source) : completionText(completion.text),
         flags.map((flag) => h('span', { class: 'flag' }, flag)), completion.error ? h('p', { class: 'error' }, completion.error) : null),
       h('td', {}, valid ? short(completion.reward) : 'none'), h('td', { class: 'components' }, components),
       h('td', { class: completion.advantage > 0 ? 'up' : completion.advantage < 0 ? 'down' : null }, short(completion.advantage)),

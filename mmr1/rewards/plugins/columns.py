@@ -25,6 +25,9 @@ COLUMNS: dict[str, Callable[[RewardItem], Any]] = {
     "original_sizes": lambda i: tuple(m.size for m in i.sample.media),
     "image_path": lambda i: [str(m.path) for m in i.sample.media if m.path is not None],
     "image_grid_thw": lambda i: i.grid_thw,
+    "messages": lambda i: list(i.messages) or [{"role": "assistant", "content": i.completion}],
+    "tool_calls": lambda i: list(i.tool_calls),
+    "environment_reward": lambda i: i.environment_reward,
 }
 # Other frameworks' names for the same columns; a column of the record wins over these.
 ALIASES = {

@@ -121,6 +121,9 @@ def to_row(item: RewardItem) -> dict[str, Any]:
         "truncated": item.truncated,
         "group": item.group,
         "media_sizes": [list(size) for size in item.media_sizes],
+        "messages": [dict(message) for message in item.messages],
+        "tool_calls": [dict(call) for call in item.tool_calls],
+        "environment_reward": item.environment_reward,
     }
     return {name: value for name, value in row.items() if value not in (None, [], "")}
 

@@ -12,7 +12,8 @@ from mmr1.types import MediaRef, Message, Reward, Sample, TextPart
 
 _ITEM_COLUMNS = {
     "completion", "answer", "id", "task", "source", "question", "prompt", "token_ids", "truncated",
-    "group", "media_sizes", "image_grid_thw", "shuffled", "images", "original_sizes",
+    "group", "media_sizes", "image_grid_thw", "shuffled", "images", "original_sizes", "messages",
+    "tool_calls", "environment_reward",
 }  # fmt: skip
 
 
@@ -21,8 +22,8 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
 
     ``id``, ``task``, ``source``, ``question``, ``prompt``, ``token_ids``, ``truncated``,
     ``group``, ``images`` (paths), ``original_sizes`` and ``media_sizes`` (``[width, height]``
-    each), ``image_grid_thw`` and ``shuffled`` are read by these names. Every other column goes to
-    ``sample.meta``.
+    each), ``image_grid_thw``, ``shuffled``, ``messages``, ``tool_calls`` and
+    ``environment_reward`` are read by these names. Every other column goes to ``sample.meta``.
 
     Args:
         row: A parsed row.
@@ -55,6 +56,9 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
             media_sizes=_tuples(row.get("media_sizes")),
             grid_thw=_tuples(row.get("image_grid_thw")),
             shuffled=tuple(row.get("shuffled") or ()),
+            messages=tuple(row.get("messages") or ()),
+            tool_calls=tuple(row.get("tool_calls") or ()),
+            environment_reward=row.get("environment_reward"),
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error

@@ -50,8 +50,22 @@ def _completions(row: Mapping[str, Any], run: Path) -> list[dict[str, Any]]:
         ],
     }
     return [
-        {**shared, "completion": c["text"], "truncated": c["truncated"]} for c in row["completions"]
+        {**shared, "completion": c["text"], "truncated": c["truncated"], **_conversation(c)}
+        for c in row["completions"]
     ]
+
+
+def _conversation(completion: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reward function is told of a conversation with an environment; nothing without one."""
+    if "turns" not in completion:
+        return {}
+    messages = []
+    for turn in completion["turns"]:
+        message = {"role": turn["role"], "content": turn["text"]}
+        shown = [medium["digest"] for medium in turn["media"]]
+        messages.append({**message, "images": shown} if shown else message)
+    calls = [call for turn in completion["turns"] for call in turn["calls"]]
+    return {"messages": messages, "tool_calls": calls}
 
 
 def batches_of_groups(items: Sequence[RewardItem], size: int) -> Iterator[list[RewardItem]]:

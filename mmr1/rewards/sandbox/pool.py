@@ -12,8 +12,9 @@ import select
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from mmr1.faults import tell_fault
 from mmr1.rewards.item import Job, invalid
@@ -32,6 +33,33 @@ VERIFIER = Job("mmr1.rewards.math.symbolic:warm", ())
 START_S = 120.0
 _MAX_PROBLEM = 2000  # characters
 _MAX_WAIT_S = 60.0
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a job returned that is asked for a value.
+
+    Attributes:
+        value: A JSON value; None if it failed.
+        status: ``ERROR`` where the job raised, ``TIMEOUT`` or ``KILLED`` where its process ended.
+        error: Why it failed.
+    """
+
+    value: Any
+    status: Status = Status.OK
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[T]):
+    """What jobs are asked for: how an answer is read, and what stands for one that failed."""
+
+    name: str
+    read: Callable[[Any, Job], T]
+    failed: Callable[[Status, str], T]
 
 
 class Pool:
@@ -119,12 +147,17 @@ class Pool:
                 elif job not in results:
                     results[job] = []
                     distinct.append(job)
-            done = self._run([*distinct, *(job for _, job in uncached)])
+            done = self._run([*distinct, *(job for _, job in uncached)], _REWARDS)
             for job, rewards in zip(distinct, done, strict=False):
                 results[job] = rewards
                 self._remember(job, rewards)
             by_index = {i: r for (i, _), r in zip(uncached, done[len(distinct) :], strict=True)}
             return [by_index[i] if i in by_index else results[job] for i, job in enumerate(jobs)]
+
+    def values(self, jobs: Sequence[Job]) -> list[Answer]:
+        """What each job returns, in order; nothing is cached. Never raises for a job."""
+        with self._lock:
+            return self._run(jobs, _VALUES)
 
     def close(self) -> None:
         """End the workers; safe to call twice."""
@@ -188,26 +221,26 @@ class Pool:
             fresh = self._fork()
         self._state.workers[place] = fresh
 
-    def _run(self, jobs: Sequence[Job]) -> list[list[Reward]]:
-        results: list[list[Reward]] = [[] for _ in jobs]
+    def _run(self, jobs: Sequence[Job], kind: _Kind[T]) -> list[T]:
+        results: dict[int, T] = {}
         waiting = deque(range(len(jobs)))
         if jobs:
             self.start()
         while waiting or any(worker.index is not None for worker in self._state.workers):
-            self._hand_out(jobs, waiting)
+            self._hand_out(jobs, waiting, kind)
             for worker in self._wait():
                 if worker.prepared:
                     assert worker.index is not None
-                    index, size = worker.index, jobs[worker.index].size
-                    rewards = self._finish_job(worker, size)
-                    if rewards is not None:
-                        results[index] = rewards
+                    index = worker.index
+                    done = self._finish_job(worker, jobs[index], kind)
+                    if done is not None:
+                        results[index] = done
                 # A worker that cannot be prepared costs a job, or this would never end.
                 elif (problem := self._finish_preparation(worker)) and waiting:
-                    results[waiting.popleft()] = [invalid(Status.KILLED, problem)]
-        return results
+                    results[waiting.popleft()] = kind.failed(Status.KILLED, problem)
+        return [results[index] for index in range(len(jobs))]
 
-    def _hand_out(self, jobs: Sequence[Job], waiting: deque[int]) -> None:
+    def _hand_out(self, jobs: Sequence[Job], waiting: deque[int], kind: _Kind[T]) -> None:
         for worker in list(self._state.workers):
             if waiting and worker.number is None and worker.disturbed:
                 self._replace(worker, "it ended, or sent something, while nothing was asked of it")
@@ -215,7 +248,7 @@ class Pool:
             if waiting and worker.number is None:
                 worker.index = waiting.popleft()
                 worker.watch = Stopwatch(self._deadline, worker.pid)
-                worker.send(REWARDS, jobs[worker.index])
+                worker.send(kind.name, jobs[worker.index])
 
     def _wait(self) -> list[Worker]:
         """The workers of which something came or whose time is up, after a while if none."""
@@ -248,21 +281,21 @@ class Pool:
         worker.rest()
         return None
 
-    def _finish_job(self, worker: Worker, size: int) -> list[Reward] | None:
-        """A job's rewards, or None while they are on their way; a failed worker is replaced."""
+    def _finish_job(self, worker: Worker, job: Job, kind: _Kind[T]) -> T | None:
+        """What a job gave, or None while it is on its way; a failed worker is replaced."""
         try:
             answer = self._take(worker)
             if answer is not None:
-                rewards = _rewards(answer, size)
+                done = kind.read(answer, job)
                 worker.rest()
-                return rewards
+                return done
             if worker.watch is None or not (limit := worker.watch.passed):
                 return None
             failure = _WorkerError(Status.TIMEOUT, f"no verdict in {limit}")
         except _WorkerError as raised:
             failure = raised
         self._replace(worker, failure.error)
-        return [invalid(failure.status, failure.error)]
+        return kind.failed(failure.status, failure.error)
 
     def _take(self, worker: Worker) -> Any:
         """The answer to what is in flight, or None while it is on its way.
@@ -295,17 +328,33 @@ class _WorkerError(Exception):
         self.status, self.error = status, error
 
 
-def _rewards(answer: Any, size: int) -> list[Reward]:
+def _rewards(answer: Any, job: Job) -> list[Reward]:
     try:
-        return read_rewards(answer, size)
+        return read_rewards(answer, job.size)
     except ValueError as error:
         raise _WorkerError(Status.ERROR, f"the verifier process sent {error}") from error
 
 
 def _value(answer: Any) -> Any:
-    """What a preparation returned, in ``{"value": ...}`` or ``{"error": ...}``."""
+    """What a preparation returned.
+
+    Raises:
+        _WorkerError: It failed.
+    """
+    read = _answer(answer, None)
+    if read.error is not None:
+        raise _WorkerError(Status.ERROR, read.error)
+    return read.value
+
+
+def _answer(answer: Any, job: Job | None) -> Answer:
+    """A value, in ``{"value": ...}`` or ``{"error": ...}``."""
     if not isinstance(answer, dict) or set(answer) not in ({"value"}, {"error"}):
-        raise _WorkerError(Status.ERROR, "the verifier process sent no greeting")
+        raise _WorkerError(Status.ERROR, "the verifier process sent no value")
     if "error" in answer:
-        raise _WorkerError(Status.ERROR, str(answer["error"])[:_MAX_PROBLEM])
-    return answer["value"]
+        return Answer(None, Status.ERROR, str(answer["error"])[:_MAX_PROBLEM])
+    return Answer(answer["value"])
+
+
+_REWARDS = _Kind(REWARDS, _rewards, lambda status, error: [invalid(status, error)])
+_VALUES = _Kind(VALUE, _answer, lambda status, error: Answer(None, status, error))

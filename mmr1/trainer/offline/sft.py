@@ -35,7 +35,8 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
     with learning(config, family, records.media, build_sft, itself) as learner:
 
         def step(batch: Sequence[Sample]) -> StepStats:
-            return learner.step([demonstration(family, records.render(s)) for s in batch])
+            media = records.media
+            return learner.step([demonstration(family, records.render(s), media) for s in batch])
 
         def snapshot(number: int) -> WriteCheckpoint:
             return learner.snapshot(config.trainer.async_save)

@@ -14,6 +14,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
+from mmr1.environments.schemas import tool_schemas
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.models.state import (
     HasState,
@@ -100,7 +101,7 @@ def load_training_records(
             check(sample)
         except ValueError as error:
             raise ValueError(f"data.train: {error}") from None
-    family = family_of(config)
+    family = family_of(config, tool_schemas(config.environment))
     render = renderer(family, config)
     media = media_cache(family, config)
     return Records(

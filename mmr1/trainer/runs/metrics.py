@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from mmr1.rewards.accounting import reward_stats
-from mmr1.types import Prompt, ScoredGroup, StepStats
+from mmr1.types import Completion, Prompt, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache
 
 
@@ -44,7 +44,30 @@ def step_stats(
         "tokens/prompt": sum(text) + sum(vision),
         "tokens/vision": sum(vision),
         "tokens/completion": sum(lengths),
+        **environment_stats(completions),
         **{f"time/{name}": value for name, value in seconds.items()},
+    }
+
+
+def environment_stats(completions: Sequence[Completion]) -> StepStats:
+    """What the policy made of its environment; empty without one.
+
+    ``environment/calls/NAME`` counts the calls of a tool, those that failed included, per
+    completion. ``tokens/observed`` are those that the policy did not sample.
+    """
+    if not any(c.spans for c in completions):
+        return {}
+    calls = [call for c in completions for call in c.calls]
+    names = sorted({call.name for call in calls if call.name})
+    count = len(completions)
+    return {
+        "environment/turns": fmean(c.turns for c in completions),
+        "environment/with_call": fmean(bool(c.calls) for c in completions),
+        "environment/pictures": fmean(len(c.media) for c in completions),
+        "environment/failed_calls": sum(c.error is not None for c in calls) / max(1, len(calls)),
+        **{f"environment/calls/{n}": sum(c.name == n for c in calls) / count for n in names},
+        "environment/broken": fmean(c.failure is not None for c in completions),
+        "tokens/observed": sum(len(c.token_ids) - c.sampled_tokens for c in completions),
     }
 
 

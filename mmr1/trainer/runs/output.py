@@ -42,7 +42,7 @@ from mmr1.trainer.runs.checkpoint import (
 from mmr1.trainer.runs.full_disk import Journal, append
 from mmr1.trainer.runs.summary import RunSummary
 from mmr1.trainer.runs.take_steps import RecordError
-from mmr1.types import MediaRef, Reward, ScoredGroup, StepStats
+from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, StepStats
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
 logger = logging.getLogger(__name__)
@@ -221,7 +221,7 @@ class RunDirectory:
         decoded = {} if mode is None else {"mode": mode}
         rows = [
             {
-                **_rollout_row(step, group, in_order),
+                **self._rollout_row(step, group, in_order, media),
                 **decoded,
                 "media": [self._medium(m, media[m]) for m in group.group.prompt.media],
             }
@@ -231,6 +231,51 @@ class RunDirectory:
         file = self.path / folder / f"step_{step:06d}.jsonl"
         self._append(file, rows)
         return file
+
+    def _rollout_row(
+        self, step: int, scored: ScoredGroup, advantages: Iterator[float | None], media: MediaCache
+    ) -> dict[str, Any]:
+        sample = scored.group.prompt.sample
+        return {
+            "step": step,
+            "id": sample.id,
+            "prompt": scored.group.prompt.text,
+            "question": sample.question,
+            "answer": sample.answer,
+            "task": sample.task,
+            "completions": [
+                {
+                    "text": completion.text,
+                    "tokens": completion.sampled_tokens,
+                    "truncated": completion.truncated,
+                    "policy_version": completion.policy_version,
+                    **self._turns(completion, media),
+                    **_reward(reward),
+                    "advantage": next(advantages),
+                }
+                for completion, reward in zip(scored.group.completions, scored.rewards, strict=True)
+            ],
+        }
+
+    def _turns(self, completion: Completion, media: MediaCache) -> dict[str, Any]:
+        """Whose words are whose in a conversation with an environment; nothing without one."""
+        if not completion.spans:
+            return {}
+        return {
+            "turns": [
+                {
+                    "role": span.role,
+                    "text": span.text,
+                    "tokens": span.tokens,
+                    "media": [self._medium(m, media[m]) for m in span.media],
+                    "calls": [
+                        {"name": c.name, "arguments": dict(c.arguments), "error": c.error}
+                        for c in span.calls
+                    ],
+                }
+                for span in completion.spans
+            ]
+        }
 
     def _append(self, file: Path, rows: Iterable[Any]) -> None:
         data = json_lines(rows)
@@ -311,29 +356,6 @@ def replace_jsonl(path: Path, rows: Sequence[Any]) -> None:
         _write_file(path, json_lines(rows))
     else:
         path.unlink(missing_ok=True)
-
-
-def _rollout_row(step: int, scored: ScoredGroup, advantages: Any) -> dict[str, Any]:
-    sample = scored.group.prompt.sample
-    return {
-        "step": step,
-        "id": sample.id,
-        "prompt": scored.group.prompt.text,
-        "question": sample.question,
-        "answer": sample.answer,
-        "task": sample.task,
-        "completions": [
-            {
-                "text": completion.text,
-                "tokens": completion.sampled_tokens,
-                "truncated": completion.truncated,
-                "policy_version": completion.policy_version,
-                **_reward(reward),
-                "advantage": next(advantages),
-            }
-            for completion, reward in zip(scored.group.completions, scored.rewards, strict=True)
-        ],
-    }
 
 
 def _reward(reward: Reward) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self
 from mmr1.config import Config
 from mmr1.config.file import published
 from mmr1.faults import tell_fault
-from mmr1.types import MediaRef, ScoredGroup, StepStats
+from mmr1.types import Completion, MediaRef, ScoredGroup, StepStats
 
 logger = logging.getLogger(__name__)
 
@@ -214,6 +214,15 @@ class _Thread:
             self._dropped.set()  # told by then: nobody waits for a tracker that is dropped
 
 
+def _text(completion: Completion) -> str:
+    """The completion; of a conversation all turns, and a mark for each picture of a tool."""
+    if not completion.spans:
+        return completion.text
+    return "\n".join(
+        f"[{span.role}] {span.text}{' [picture]' * len(span.media)}" for span in completion.spans
+    )
+
+
 def rollout_rows(scored: Sequence[ScoredGroup], advantages: Iterable[float | None]) -> list[Row]:
     """The first :data:`TABLE_ROWS` completions as rows; ``advantages`` are in group order."""
     rows: list[Row] = []
@@ -227,7 +236,7 @@ def rollout_rows(scored: Sequence[ScoredGroup], advantages: Iterable[float | Non
                     sample.id,
                     sample.question,
                     str(sample.answer),
-                    completion.text,
+                    _text(completion),
                     reward.value,
                     str(reward.status),
                     next(values),

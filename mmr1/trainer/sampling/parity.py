@@ -10,18 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.config import SamplingConfig
 from mmr1.data.rows import kinds_of
-from mmr1.rollout.engine import Request, RolloutEngine
+from mmr1.rollout.engine import Probe, Request
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.types import Prompt, RolloutGroup, Sample
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
+
+
+class ProbedEngine(Protocol):
+    """What the check asks of a rollout engine."""
+
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingConfig
+    ) -> list[RolloutGroup]: ...
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]: ...
 
 
 class ParityError(RuntimeError):
@@ -61,7 +72,7 @@ def first_of_each_kind(
 
 
 def check_parity(
-    engine: RolloutEngine,
+    engine: ProbedEngine,
     policy: SupportsLogprobs,
     family: ModelFamily,
     media: MediaCache,

@@ -57,5 +57,5 @@ def build_demonstrations(
     return Demonstrations(
         SampleLoader(Sampler({config.data.ptx: samples}, config.seed), check),
         config.algorithm.ptx_batch_size,
-        lambda sample: demonstration(family, render(sample)),
+        lambda sample: demonstration(family, render(sample), check.media),
     )

@@ -11,8 +11,9 @@ import numpy as np
 from mmr1.data.rows import measured
 from mmr1.rewards import CompositeReward, RewardItem
 from mmr1.rewards.accounting import refuse_too_many_invalid, tell_invalid
+from mmr1.rewards.item import invalid
 from mmr1.trainer.forward.sequences import sampled_mask
-from mmr1.types import RolloutGroup, Sample, ScoredGroup
+from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Span, Status
 from mmr1.vision.prepare import MediaCache
 
 
@@ -73,11 +74,22 @@ class RewardManager:
             for number, group in enumerate(groups)
             for item in self._items(group, number, shuffled.get(number))
         ]
-        rewards = self._composite_reward.score(items)
+        rewards = self._scored(items, [c.failure for g in groups for c in g.completions])
         tell_invalid(rewards)
         refuse_too_many_invalid(rewards, items, self._max_invalid_fraction)
         in_order = iter(rewards)
         return [ScoredGroup(g, tuple(next(in_order) for _ in g.completions)) for g in groups]
+
+    def _scored(
+        self, items: Sequence[RewardItem], failures: Sequence[tuple[Status, str] | None]
+    ) -> list[Reward]:
+        """No reward function is asked about a conversation whose environment broke."""
+        whole = [item for item, failure in zip(items, failures, strict=True) if failure is None]
+        scored = iter(self._composite_reward.score(whole))
+        return [
+            next(scored) if failure is None else invalid(failure[0], f"environment: {failure[1]}")
+            for failure in failures
+        ]
 
     def _items(
         self, group: RolloutGroup, number: int, shuffled: tuple[str, ...] | None
@@ -94,6 +106,17 @@ class RewardManager:
                 media_sizes=tuple(m.pixels for m in prepared),
                 grid_thw=tuple(m.grid for m in prepared),
                 shuffled=shuffled,
+                messages=tuple(map(_message, completion.spans)),
+                tool_calls=tuple(
+                    {"name": c.name, "arguments": dict(c.arguments), "error": c.error}
+                    for c in completion.calls
+                ),
+                environment_reward=completion.reward,
             )
             for completion in group.completions
         ]
+
+
+def _message(span: Span) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": span.role, "content": span.text}
+    return {**message, "images": [m.digest() for m in span.media]} if span.media else message

@@ -17,7 +17,7 @@ from mmr1.rollout.engine import RolloutEngine, requests_for
 from mmr1.trainer.runs.output import append_json
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.validation.statistics import interval, majority, pass_at
-from mmr1.types import Prompt, Reward, Sample, ScoredGroup
+from mmr1.types import Completion, Prompt, Reward, Sample, ScoredGroup
 
 Row = dict[str, Any]
 """One completion, as a line of ``completions.jsonl``."""
@@ -284,7 +284,20 @@ def _rows(mode: str, scored: ScoredGroup, accuracy_name: str, config: EvalConfig
             "reward": reward.value,
             "components": dict(reward.components),
             "status": str(reward.status),
+            **_turns(completion),
         }
+
+
+def _turns(completion: Completion) -> dict[str, Any]:
+    """Whose words are whose in a conversation with an environment; nothing without one."""
+    if not completion.spans:
+        return {}
+    return {
+        "turns": [
+            {"role": span.role, "text": span.text, "calls": [asdict(call) for call in span.calls]}
+            for span in completion.spans
+        ]
+    }
 
 
 def is_right(reward: Reward, accuracy_name: str) -> bool:

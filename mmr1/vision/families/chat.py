@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mmr1.types import Message, Prompt, Sample
+from mmr1.types import Message, Prompt, Sample, TextPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,15 @@ class ChatOptions:
     Attributes:
         template: Jinja source in place of the model's own template; None keeps that.
         enable_thinking: The template's variable of this name; None leaves it undefined.
+        tools: JSON schemas of the functions that the policy may call.
+        tool_instructions: What the system prompt says of them, in place of what the template makes
+            of their schemas; nothing for an empty text.
     """
 
     template: str | None = None
     enable_thinking: bool | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_instructions: str | None = None
 
 
 def read_template(file: str | None) -> str | None:
@@ -45,27 +51,107 @@ class Chat:
         tokenizer: For the text.
         content: A message's ``content`` as the template reads it: text, or a list of parts.
         variables: Further variables of the template.
+        tool_instructions: What is added to the system prompt.
+        knows_tools: The template writes messages of the role ``tool`` itself.
     """
 
     processor: Any
     tokenizer: Any
     content: Callable[[Message], Any]
     variables: dict[str, Any]
+    tool_instructions: str = ""
+    knows_tools: bool = False
 
     def render(self, sample: Sample, system_prompt: str | None) -> Prompt:
         """See ``ModelFamily.render_prompt``."""
-        conversation: list[dict[str, Any]] = []
-        if system_prompt is not None and all(m.role != "system" for m in sample.messages):
-            conversation.append({"role": "system", "content": system_prompt})
-        for message in sample.messages:
-            if message.role == "assistant" and message is sample.messages[-1]:
-                break  # a demonstration's answer is not part of its prompt
-            conversation.append({"role": message.role, "content": self.content(message)})
-        text = self.processor.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=True, **self.variables
+        # A demonstration's answer is not part of its prompt.
+        messages = sample.messages[: sample.demonstrated_from]
+        if system_prompt is not None and all(m.role != "system" for m in messages):
+            messages = (Message("system", (TextPart(system_prompt),)), *messages)
+        text = self._rendered(self._with_instructions(messages), add_generation_prompt=True)
+        return Prompt(sample=sample, text=text, token_ids=self._ids(text))
+
+    def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
+        """See ``ModelFamily.observation_ids``."""
+        said = (Message("user", (TextPart("u"),)), Message("assistant", (TextPart("a"),)))
+        before = self._rendered(said)
+        whole = self._rendered((*said, *map(self._plain, messages)), add_generation_prompt=True)
+        # Templates end a turn with the end token and, most of them, a line break.
+        _, end, after = before.rpartition(self.tokenizer.eos_token)
+        if not end or after.strip() or not whole.startswith(before):
+            raise ValueError(
+                "the chat template does not end an assistant's turn with "
+                f"{self.tokenizer.eos_token!r}, or changes it once an answer of a tool follows; "
+                "name another template in data.chat_template"
+            )
+        return self._ids(("" if ended else end) + after + whole[len(before) :])
+
+    def _ids(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _rendered(self, messages: Sequence[Message], **options: Any) -> str:
+        if not self.knows_tools:
+            messages = _as_user(messages)
+        conversation = [{"role": m.role, "content": self.content(m)} for m in messages]
+        return self.processor.apply_chat_template(
+            conversation, tokenize=False, **self.variables, **options
         )
-        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return Prompt(sample=sample, text=text, token_ids=tuple(ids))
+
+    def _with_instructions(self, messages: Sequence[Message]) -> Sequence[Message]:
+        if not self.tool_instructions:
+            return messages
+        if messages and messages[0].role == "system":
+            own, *rest = messages
+            added = TextPart(f"\n\n{self.tool_instructions}")
+            return (replace(own, parts=(*own.parts, added)), *rest)
+        return (Message("system", (TextPart(self.tool_instructions),)), *messages)
+
+    def _plain(self, message: Message) -> Message:
+        """Special tokens in a tool's text would end its turn, or stand for a picture."""
+        special = [t for t in self.tokenizer.get_added_vocab() if len(t) > 1]
+
+        def without(text: str) -> str:
+            for token in special:
+                text = text.replace(token, f"{token[0]} {token[1:]}")
+            return text
+
+        parts = (TextPart(without(p.text)) if isinstance(p, TextPart) else p for p in message.parts)
+        return replace(message, parts=tuple(parts))
+
+
+def _as_user(messages: Sequence[Message]) -> list[Message]:
+    """The answers of tools in the form that Qwen's templates give them, for one that has none.
+
+    Those that follow each other are one message of the user.
+    """
+    plain: list[Message] = []
+    answered = False
+    for message in messages:
+        if message.role != "tool":
+            plain.append(message)
+            answered = False
+            continue
+        begin, end = TextPart("<tool_response>\n"), TextPart("\n</tool_response>")
+        parts = (begin, *message.parts, end)
+        if answered:
+            parts = (*plain.pop().parts, TextPart("\n"), *parts)
+        plain.append(Message("user", parts))
+        answered = True
+    return plain
+
+
+def tool_instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+    """What the system prompt says of tools where the chat template does not say it itself."""
+    if not tools:
+        return ""
+    listed = "\n".join(json.dumps(tool) for tool in tools)
+    return (
+        f"You can call these functions:\n<tools>\n{listed}\n</tools>\n"
+        "To call one, write its name and its arguments as JSON:\n"
+        '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>\n'
+        "Its answer comes in the next message. Pictures are numbered from 0, in their order in the "
+        "conversation."
+    )
 
 
 def load_chat(
@@ -98,4 +184,11 @@ def load_chat(
                 "out, or name a template that does in data.chat_template"
             )
         variables["enable_thinking"] = options.enable_thinking
-    return Chat(processor, tokenizer, content, variables)
+    instructions = options.tool_instructions
+    speaks_of_tools = "tools" in str(template)
+    if instructions is None and speaks_of_tools and options.tools:
+        variables["tools"] = [dict(tool) for tool in options.tools]
+    if instructions is None:
+        instructions = "" if speaks_of_tools else tool_instructions(options.tools)
+    knows_tools = any(f"{quote}tool{quote}" in str(template) for quote in "'\"")
+    return Chat(processor, tokenizer, content, variables, instructions, knows_tools)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from mmr1.types import MediaRef, Prompt, Sample
+from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import ChatOptions
 from mmr1.vision.prepare import PreparedMedia
 
@@ -73,6 +73,18 @@ class ModelFamily(Protocol):
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
         """Apply the chat template up to the assistant's turn; a medium stays one placeholder."""
+        ...
+
+    def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
+        """What stands between a turn of the policy and its next one: answers of tools.
+
+        Args:
+            messages: Of the role ``tool``; each medium becomes one placeholder.
+            ended: The turn before has the token that ends it.
+
+        Raises:
+            ValueError: The chat template cannot write them.
+        """
         ...
 
     def decode_media(self, media: MediaRef) -> Any:

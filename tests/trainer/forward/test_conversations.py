@@ -20,6 +20,7 @@ from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import conversations, picture
 from tests.trainer.forward.test_packed import assert_gradients, assert_same, gradients
 from tests.trainer.tiny_groups import family, new_model
+from tests.vision.families.tiny_family import FAMILIES
 
 TOLERANCE = 1e-5
 ZOOMED, OTHER = picture(1), picture(2, 84, 56)
@@ -200,3 +201,14 @@ def test_padded_scores_are_zero_where_the_environment_speaks():
     inputs = inputs_of(*mixed(cache), cache=cache)
     _, mask = completion_batch(inputs)
     assert not padded_scores(new_model(), inputs, 1.0).logprobs[~mask].any()
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen2_vl", "qwen3_vl"])
+def test_every_family_goes_on_after_an_answer(name):
+    """One row of positions or three, features in one layer or in several."""
+    tiny = FAMILIES[name]
+    cache = MediaCache(tiny.family.prepare_media)
+    turns = TURNS["text of a tool"] if name == "qwen2" else TURNS["several turns"]
+    group = conversations(tiny.family, cache, turns, [] if name == "qwen2" else [picture(7)])
+    inputs = [group_input(tiny.family, cache, group)]
+    assert_same(tiny.model(), inputs)

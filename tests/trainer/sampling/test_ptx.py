@@ -33,9 +33,9 @@ from tests.trainer.test_train import lines, rl
 
 @pytest.fixture(scope="module")
 def demonstrations(parts, digits):
-    family = parts[0]
+    family, _, media, _ = parts
     samples = read_records(digits / "sft.jsonl")
-    return tuple(demonstration(family, family.render_prompt(s)) for s in samples[:3])
+    return tuple(demonstration(family, family.render_prompt(s), media) for s in samples[:3])
 
 
 @pytest.mark.parametrize("budget", [1, 10_000])

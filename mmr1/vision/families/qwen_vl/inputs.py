@@ -71,6 +71,9 @@ class QwenVLFamily:
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
         return self.chat.render(sample, system_prompt)
 
+    def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
+        return self.chat.observation_ids(messages, ended)
+
     def decode_media(self, media: MediaRef) -> Any:
         if media.kind == "image":
             return load_image(media, self.images)

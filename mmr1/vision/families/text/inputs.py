@@ -36,12 +36,15 @@ class TextFamily:
         return {}
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
-        if sample.media:
+        if sample.shown:
             raise ValueError(
-                f"sample '{sample.id}' shows {sample.media[0]}, and model.path '{self.path}' is a "
+                f"sample '{sample.id}' shows {sample.shown[0]}, and model.path '{self.path}' is a "
                 "text model; take a vision-language model, or records without media"
             )
         return self.chat.render(sample, system_prompt)
+
+    def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
+        return self.chat.observation_ids(messages, ended)
 
     def decode_media(self, media: MediaRef) -> NoReturn:
         raise ValueError(f"{media}: model.path '{self.path}' is a text model")

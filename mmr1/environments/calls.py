@@ -1,0 +1,61 @@
+"""Reads the calls of tools in a turn of the policy, in the form of Qwen's chat templates.
+
+``<tool_call>{"name": "zoom", "arguments": {"box": [0, 0, 28, 28]}}</tool_call>``, any number of
+them. What cannot be read is a call with an error: the policy is told, as of any other failure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mmr1.types import ToolCall
+
+_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+
+
+def read_calls(text: str) -> list[ToolCall]:
+    """The calls in a turn, in order.
+
+    >>> read_calls('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+    [ToolCall(name='add', arguments={'a': 1}, error=None)]
+    >>> read_calls("<answer>7</answer>")
+    []
+    """
+    return [_call(found[1], found[2]) for found in _CALL.finditer(text)]
+
+
+def call_of(value: Any) -> ToolCall:
+    """A call given as ``{"name": ..., "arguments": {...}}``; arguments may be JSON text."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        return ToolCall("", error='a call is {"name": "...", "arguments": {...}}')
+    name, arguments = value["name"], value.get("arguments", {})
+    if isinstance(arguments, str):
+        try:
+            arguments = _json(arguments)
+        except (ValueError, RecursionError) as error:
+            return ToolCall(name, error=f"the arguments are no valid JSON: {error}")
+    if not isinstance(arguments, Mapping):
+        return ToolCall(name, error="the arguments are no JSON object")
+    return ToolCall(name, dict(arguments))
+
+
+def _call(body: str, end: str) -> ToolCall:
+    if not end:
+        return ToolCall("", error="a <tool_call> without </tool_call>")
+    try:
+        value = _json(body)
+    except (ValueError, RecursionError) as error:
+        return ToolCall("", error=f"a call that is no valid JSON: {error}")
+    return call_of(value)
+
+
+def _json(text: str) -> Any:
+    """Strict: what a call holds is written into the records of the run."""
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no number")

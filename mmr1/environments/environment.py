@@ -1,0 +1,84 @@
+"""What a conversation asks of an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mmr1.types import MediaRef, Message, Sample, Status, ToolCall
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A medium of the conversation, and the pixels ``(width, height)`` that the model saw."""
+
+    media: MediaRef
+    seen: Size
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A turn of the policy.
+
+    Attributes:
+        text: Without special tokens.
+        shown: What the conversation has shown before it, in order.
+        last: No further turn may follow, so nothing needs to be answered.
+    """
+
+    text: str
+    shown: Sequence[Shown]
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an environment makes of an action.
+
+    Attributes:
+        messages: Of the role ``tool``, for the policy to read. None where the conversation ends.
+        calls: The tools that the action called.
+        cut: It ends because no turn may follow.
+        reward: For this action; None from an environment that gives none.
+        failure: How the environment broke, and why.
+    """
+
+    messages: tuple[Message, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    cut: bool = False
+    reward: float | None = None
+    failure: tuple[Status, str] | None = None
+
+
+class Episode(Protocol):
+    """One conversation. Its calls wait for processes; they come from threads, one at a time."""
+
+    def begin(self) -> Answer:
+        """Before the first turn; only its ``failure`` counts."""
+        ...
+
+    def step(self, action: Action) -> Answer: ...
+
+    def end(self) -> None:
+        """The conversation is over."""
+        ...
+
+
+class Environment(Protocol):
+    """Answers many conversations at a time."""
+
+    @property
+    def tools(self) -> Sequence[str]:
+        """The names of the tools that may be called, for the metrics."""
+        ...
+
+    def episode(self, sample: Sample) -> Episode:
+        """A new conversation about a sample."""
+        ...
+
+    def close(self) -> None:
+        """End its processes; safe to call twice."""
+        ...

@@ -1,0 +1,151 @@
+"""Pictures and videos as tools take them, and what tools return as JSON.
+
+Imports no torch: tools run in small processes.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from mmr1.boxes import Box, SpaceName, check_inside, pixels, to_original
+from mmr1.types import MediaRef
+from mmr1.vision.images import load_image, to_rgb
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of the conversation.
+
+    Attributes:
+        image: With its own pixels, however small the model saw it.
+        seen: ``(width, height)`` that the model saw.
+        space: What the numbers of a box mean (``environment.boxes``).
+    """
+
+    image: Image.Image
+    seen: tuple[int, int]
+    space: SpaceName
+
+    def box(self, numbers: Sequence[float]) -> Box:
+        """A box of the policy as ``xyxy`` in the picture's own pixels, inside it.
+
+        Raises:
+            ValueError: It is no box, or leaves the picture.
+        """
+        if not isinstance(numbers, list | tuple) or len(numbers) != 4:
+            raise ValueError(f"{numbers!r} is not a box [x1, y1, x2, y2]")
+        if not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+            raise ValueError(f"{numbers!r} is not a box of four numbers")
+        size = self.image.size
+        x1, y1, x2, y2 = to_original(tuple(numbers), self.space, size, self.seen)
+        return check_inside((x1, y1, x2, y2), pixels(*size), tolerance=max(size))
+
+
+class Video(bytes):
+    """An encoded video file."""
+
+    def frames(self, seconds: Sequence[float]) -> list[Image.Image]:
+        """The frames shown at these times, in ascending order of time.
+
+        Raises:
+            ValueError: The video cannot be read, or a time is outside of it.
+        """
+        import av
+
+        try:
+            with av.open(io.BytesIO(self)) as container:
+                return list(_frames(container, sorted(seconds)))
+        except av.FFmpegError as error:
+            raise ValueError(f"the video cannot be read: {error}") from error
+
+
+def _frames(container: Any, seconds: Sequence[float]) -> Iterator[Image.Image]:
+    """Each time's frame: the last one that began by then."""
+    last, remaining = None, list(seconds)
+    if remaining and not (math.isfinite(remaining[0]) and remaining[0] >= 0):
+        raise ValueError(f"{remaining[0]!r} is no time in the video")
+    stream = container.streams.video[0]
+    start, end = None, 0.0
+    for frame in container.decode(stream):
+        start = frame.time if start is None else start
+        now = frame.time - start
+        while last is not None and remaining and now > remaining[0]:
+            yield last.to_image()
+            remaining.pop(0)
+        if not remaining:
+            return
+        last, end = frame, now + float(1 / (stream.average_rate or 25))
+    for time in remaining:
+        if last is None or time > end:
+            raise ValueError(f"the video ends after {end:.1f} s, before {time:g} s")
+        yield last.to_image()
+
+
+def picture(data: bytes, seen: Sequence[int], space: SpaceName) -> Picture:
+    """A picture from its encoded bytes. Raises ValueError if it cannot be decoded."""
+    width, height = seen
+    return Picture(load_image(MediaRef("image", data=data)), (width, height), space)
+
+
+def to_parts(value: Any, max_pixels: int, max_characters: int) -> list[dict[str, str]]:
+    """What a tool returned as JSON: ``{"text": ...}`` and ``{"image": base64 of a PNG}``.
+
+    Text is returned as it is, numbers and dictionaries as JSON, pictures (also :class:`Picture`) as
+    pictures, and lists of any of these in their order.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    parts = [_part(v, max_pixels) for v in _flat(value)]
+    left = max_characters
+    for part in parts:
+        if (text := part.get("text")) is not None and len(text) > left:
+            part["text"] = f"{text[:left]}... (cut: {len(text):,} characters)"
+        left = max(0, left - len(part.get("text", "")))
+    return parts
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    mixed = isinstance(value, list | tuple)
+    if mixed and any(isinstance(v, str | Image.Image | Picture) for v in value):
+        for inner in value:
+            yield from _flat(inner)
+    elif value is not None:
+        yield value
+
+
+def _part(value: Any, max_pixels: int) -> dict[str, str]:
+    if isinstance(value, str):
+        return {"text": value}
+    if isinstance(value, Image.Image | Picture):
+        image = value if isinstance(value, Image.Image) else value.image
+        return {"image": base64.b64encode(_png(_within(to_rgb(image), max_pixels))).decode()}
+    try:
+        return {"text": json.dumps(value)}
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(
+            f"it returned a {type(value).__name__}, which is no text, picture or JSON value"
+        ) from None
+
+
+def _within(image: Image.Image, max_pixels: int) -> Image.Image:
+    """The picture, made smaller if it has more pixels."""
+    ratio = math.sqrt(max_pixels / (image.width * image.height))
+    if ratio >= 1:
+        return image
+    size = (max(1, int(image.width * ratio)), max(1, int(image.height * ratio)))
+    return image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _png(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()

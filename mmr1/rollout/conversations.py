@@ -1,0 +1,288 @@
+"""Conversations of the policy with an environment, turn by turn.
+
+Each goes on by itself: when its turn ends, the environment answers it in a thread while the engine
+samples the turns of the others, and what it answered joins the next request. Tokens are never read
+again from text: the next turn's prompt is the token ids before it, those that were sampled, and
+those of the answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+
+from mmr1.config import EnvironmentConfig, SamplingConfig
+from mmr1.environments.environment import Action, Answer, Environment, Episode, Shown
+from mmr1.rollout.engine import PreparedRequest, Request, RolloutEngine, TurnEngine
+from mmr1.types import (
+    Completion,
+    MediaRef,
+    Message,
+    Prompt,
+    RolloutGroup,
+    Span,
+    Status,
+    TextPart,
+    media_of,
+)
+from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.prepare import MediaCache, PreparedMedia
+
+
+@dataclass
+class _Conversation:
+    """One completion, while it grows.
+
+    Attributes:
+        ids: Of the completion so far, placeholders not expanded: for the engine.
+        tokens: The same, placeholders expanded: for the trainer.
+    """
+
+    request: Request
+    seed: int
+    episode: Episode
+    ids: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    observed: list[MediaRef] = field(default_factory=list)
+    text: str = ""
+    truncated: bool = False
+    version: int | None = None
+    reward: float | None = None
+    failure: tuple[Status, str] | None = None
+
+    @property
+    def turns(self) -> int:
+        return sum(span.role == "assistant" for span in self.spans)
+
+    def prompt(self) -> Prompt:
+        """What the next turn goes on from."""
+        own = self.request.prompt
+        if not self.ids:
+            return own
+        return replace(own, token_ids=(*own.token_ids, *self.ids), observed=tuple(self.observed))
+
+    def take_turn(self, turn: Completion) -> None:
+        ids = turn.token_ids.tolist()
+        self.ids += ids
+        self.tokens += ids
+        self.logprobs += turn.logprobs.tolist()
+        self.spans.append(Span("assistant", len(ids), turn.text))
+        self.text, self.truncated = turn.text, turn.truncated
+        version = turn.policy_version
+        self.version = version if self.version is None else min(version, self.version)
+
+    def take_answer(self, answer: Answer) -> None:
+        """What an environment made of the last turn, but for what the policy is to read of it."""
+        self.spans[-1] = replace(self.spans[-1], calls=answer.calls)
+        if answer.reward is not None:
+            self.reward = answer.reward + (self.reward or 0.0)
+        self.failure = answer.failure
+
+    def observe(self, messages: Sequence[Message], ids: Sequence[int], tokens: list[int]) -> None:
+        shown = media_of(messages)
+        self.ids += ids
+        self.tokens += tokens
+        self.logprobs += [0.0] * len(tokens)
+        text = "\n".join(message.text for message in messages)
+        self.spans.append(Span("tool", len(tokens), text, shown))
+        self.observed += shown
+
+    def completion(self) -> Completion:
+        return Completion(
+            token_ids=np.array(self.tokens, dtype=np.int64),
+            logprobs=np.array(self.logprobs, dtype=np.float32),
+            text=self.text,
+            truncated=self.truncated,
+            policy_version=self.version or 0,
+            spans=tuple(self.spans),
+            reward=self.reward,
+            failure=self.failure,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """An answer whose pictures are prepared."""
+
+    answer: Answer
+    media: tuple[PreparedMedia, ...] = ()
+
+
+class ConversationEngine:
+    """A ``RolloutEngine`` whose completions are conversations with an environment.
+
+    Args:
+        engine: The engine, for all but sampling.
+        turns: The same engine, or the process that it lives in: samples the turns.
+        environment: Answers them; closed with the engine.
+        at_once: All answers are waited for before the next turns are sampled, together. An engine
+            that samples a batch to its end is used so, and one that is to repeat itself exactly.
+        ends_when_cut: A turn that has as many tokens as it may have is the last one.
+    """
+
+    def __init__(
+        self,
+        engine: RolloutEngine,
+        turns: TurnEngine,
+        environment: Environment,
+        config: EnvironmentConfig,
+        family: ModelFamily,
+        media: MediaCache,
+        at_once: bool,
+        ends_when_cut: bool = True,
+    ) -> None:
+        self.engine, self.environment, self._turns = engine, environment, turns
+        self.family = family
+        self._config, self._media = config, media
+        self._at_once, self._ends_when_cut = at_once, ends_when_cut
+        self._threads = ThreadPoolExecutor(config.workers, "environment")
+        self.load_weights = engine.load_weights
+        self.probe = engine.probe
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        conversations = [
+            _Conversation(r, r.seed + index, self.environment.episode(r.prompt.sample))
+            for r in requests
+            for index in range(r.n)
+        ]
+        self._media.prefetch(m for request in requests for m in request.prompt.media)
+        try:
+            self._converse(conversations, sampling)
+        except BaseException:
+            with suppress(Exception):  # the engine may be what failed
+                self._turns.abandon()
+            raise
+        completions = iter([c.completion() for c in conversations])
+        return [
+            RolloutGroup(r.prompt, tuple(next(completions) for _ in range(r.n))) for r in requests
+        ]
+
+    def with_environment(self, environment: Environment, max_tokens_per_turn: int) -> Self:
+        """The same engine with another environment, whose turns may be cut and go on."""
+        config = self._config.model_copy(update={"max_tokens_per_turn": max_tokens_per_turn})
+        return type(self)(
+            self.engine,
+            self._turns,
+            environment,
+            config,
+            self.family,
+            self._media,
+            self._at_once,
+            ends_when_cut=False,
+        )
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.environment.close()
+        self.engine.close()
+
+    def _converse(self, conversations: Sequence[_Conversation], sampling: SamplingConfig) -> None:
+        """Bring all conversations to their ends."""
+        per_turn = min(self._config.max_tokens_per_turn, sampling.max_tokens)
+        of_turn = sampling.model_copy(update={"max_tokens": per_turn})
+        answering = {
+            number: self._threads.submit(self._begin, conversation)
+            for number, conversation in enumerate(conversations)
+        }
+        requests: dict[int, PreparedRequest] = {}
+        in_engine = 0
+        while answering or requests or in_engine:
+            for number in self._answered(answering, idle=not requests and not in_engine):
+                conversation = conversations[number]
+                if self._goes_on(conversation, answering.pop(number).result(), sampling):
+                    requests[number] = self._next_request(conversation, sampling)
+                else:
+                    self._threads.submit(conversation.episode.end)
+            if requests or in_engine:
+                in_order = {number: requests[number] for number in sorted(requests)}
+                in_engine += len(requests)
+                requests = {}
+                for number, turn in self._turns.advance(in_order, of_turn).items():
+                    in_engine -= 1
+                    conversations[number].take_turn(turn)
+                    answering[number] = self._threads.submit(self._answer, conversations[number])
+
+    def _answered(self, answering: Mapping[int, Future[_Answered]], idle: bool) -> list[int]:
+        """The conversations that were answered, in order; waits where nothing else can go on."""
+        if self._at_once:
+            wait(answering.values())
+        elif idle:
+            wait(answering.values(), return_when=FIRST_COMPLETED)
+        return sorted(number for number, future in answering.items() if future.done())
+
+    def _begin(self, conversation: _Conversation) -> _Answered:
+        return _Answered(conversation.episode.begin())
+
+    def _answer(self, conversation: _Conversation) -> _Answered:
+        """Ask the environment about the last turn, and prepare what it shows. In a thread."""
+        if conversation.failure is not None:  # it could not begin
+            return _Answered(Answer(failure=conversation.failure))
+        prompt = conversation.prompt()
+        shown = [Shown(m, self._media[m].pixels) for m in prompt.media]
+        last = conversation.truncated or conversation.turns >= self._config.max_turns
+        answer = conversation.episode.step(Action(conversation.text, shown, last))
+        answer = replace(answer, messages=tuple(map(self._presentable, answer.messages)))
+        return _Answered(answer, tuple(self._media[m] for m in media_of(answer.messages)))
+
+    def _presentable(self, message: Message) -> Message:
+        """The message, or why the model cannot be shown its pictures."""
+        try:
+            for medium in media_of([message]):
+                self._media[medium]
+        except ValueError as error:
+            return Message(message.role, (TextPart(f"Error: it cannot be shown: {error}"),))
+        return message
+
+    def _goes_on(
+        self, conversation: _Conversation, answered: _Answered, sampling: SamplingConfig
+    ) -> bool:
+        """Take the answer in. Is there another turn?"""
+        answer = answered.answer
+        if not conversation.spans:
+            conversation.failure = answer.failure
+            return True  # its first turn; a completion has tokens
+        conversation.take_answer(answer)
+        if answer.failure is not None or (conversation.truncated and self._ends_when_cut):
+            return False
+        if not answer.messages:
+            conversation.truncated |= answer.cut
+            return False
+        ended = conversation.tokens[-1] in self.family.stop_ids
+        ids = self.family.observation_ids(answer.messages, ended)
+        tokens = self.family.expand_placeholders(ids, answered.media)
+        pictures = len(conversation.observed) + len(answered.media)
+        left = sampling.max_tokens - len(conversation.tokens) - len(tokens)
+        if left < 1 or pictures > self._config.max_images:
+            conversation.truncated = True
+            return False
+        conversation.observe(answer.messages, ids, tokens)
+        return True
+
+    def _next_request(
+        self, conversation: _Conversation, sampling: SamplingConfig
+    ) -> PreparedRequest:
+        prompt = conversation.prompt()
+        left = sampling.max_tokens - len(conversation.tokens)
+        seed = turn_seed(conversation.seed, conversation.turns)
+        request = Request(prompt, 1, seed, max_tokens=left)
+        return PreparedRequest(request, tuple(self._media[m] for m in prompt.media))
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """The seed of a turn, from 0: of the first it is the completion's own.
+
+    >>> turn_seed(7, 0), turn_seed(7, 1) == turn_seed(7, 1) != turn_seed(8, 1)
+    (7, True)
+    """
+    if turn == 0:
+        return seed
+    digest = hashlib.sha256(f"{seed}:{turn}".encode()).digest()
+    return int.from_bytes(digest[:6], "big")

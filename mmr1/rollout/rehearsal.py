@@ -1,0 +1,82 @@
+"""Conversations whose answers do not depend on what the policy says, for the parity check.
+
+A policy that knows nothing calls no tool. So between its two turns each of these has a text and, if
+the model sees pictures, a picture.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from PIL import Image
+
+from mmr1.config import SamplingConfig
+from mmr1.environments.environment import Action, Answer
+from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.engine import Request
+from mmr1.types import MediaRef, Message, RolloutGroup, Sample, TextPart
+
+_SIDE = 84  # pixels
+
+
+class RehearsalEngine:
+    """What the parity check asks of an engine, by conversations of two turns.
+
+    Args:
+        engine: Samples their turns.
+        max_tokens: Of a conversation; one that has no room for a second turn ends after the first.
+    """
+
+    def __init__(self, engine: ConversationEngine, max_tokens: int) -> None:
+        self._engine, self._max_tokens = engine, max_tokens
+        self.probe = engine.probe
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        """``sampling.max_tokens`` are those of a turn."""
+        shows = "image" in self._engine.family.placeholder_kinds.values()
+        parts = (TextPart("Look again."), *((_picture(),) if shows else ()))
+        conversing = self._engine.with_environment(
+            Rehearsal(Message("tool", parts)), sampling.max_tokens
+        )
+        total = sampling.model_copy(update={"max_tokens": self._max_tokens})
+        return conversing.generate(requests, total)
+
+
+class Rehearsal:
+    """An ``Environment`` that answers every first turn alike."""
+
+    tools: Sequence[str] = ()
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def episode(self, sample: Sample) -> _Episode:
+        return _Episode(self._message)
+
+    def close(self) -> None:
+        """It has no processes."""
+
+
+class _Episode:
+    def __init__(self, message: Message) -> None:
+        self._messages: tuple[Message, ...] = (message,)
+
+    def begin(self) -> Answer:
+        return Answer()
+
+    def step(self, action: Action) -> Answer:
+        messages, self._messages = self._messages, ()
+        return Answer(messages)
+
+    def end(self) -> None:
+        """Nothing to forget."""
+
+
+def _picture() -> MediaRef:
+    """Colours that are nowhere the same."""
+    image = Image.new("RGB", (_SIDE, _SIDE))
+    image.putdata([(3 * x, 3 * y, (x * y) % 256) for y in range(_SIDE) for x in range(_SIDE)])
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return MediaRef("image", data=file.getvalue())

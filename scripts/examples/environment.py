@@ -1,0 +1,16 @@
+"""An environment of one's own: ``environment: {use: scripts/examples/environment.py:Guess}``."""
+
+from __future__ import annotations
+
+
+class Guess:
+    """Says whether the number is larger or smaller, and gives 1 for the right one."""
+
+    def reset(self, sample) -> None:
+        self.number = int(sample.answer)
+
+    def step(self, action: str) -> tuple[str, bool, float]:
+        guess = int(action.strip())
+        if guess == self.number:
+            return "", True, 1.0
+        return ("larger" if guess < self.number else "smaller"), False, 0.0

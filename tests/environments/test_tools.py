@@ -1,0 +1,269 @@
+"""Tools: what the policy is told of them, and what comes back when it calls them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmr1.config import EnvironmentConfig
+from mmr1.environments.calls import read_calls
+from mmr1.environments.environment import Action, Shown
+from mmr1.environments.schemas import described
+from mmr1.environments.tools import ToolEnvironment
+from mmr1.types import MediaRef, Sample, TextPart
+from tests.vision.media import noise, write_video
+
+OWN = str(Path(__file__).with_name("tools.py"))
+BUILT_IN = ("zoom", "rotate", "mark", "frame", "clip", "calculate")
+NAMES = ("lookup", "halves", "sleep", "die", "connect", "write", "chatter", "huge", "odd")
+
+
+def png(image: Image.Image) -> MediaRef:
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return MediaRef("image", data=file.getvalue())
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory):
+    path = tmp_path_factory.mktemp("videos") / "video.mp4"
+    return MediaRef("video", Path(write_video(path, 20, 64, 48, fps=10) or path))
+
+
+@pytest.fixture(scope="module")
+def environment():
+    config = EnvironmentConfig(
+        tools=(
+            "zoom",
+            "rotate",
+            "mark",
+            "frame",
+            "clip",
+            "calculate",
+            *(f"{OWN}:{n}" for n in NAMES),
+        ),
+        timeout_s=2,
+        workers=1,
+        max_characters=100,
+        max_pixels=10_000,
+    )
+    built = ToolEnvironment(config)
+    yield built
+    built.close()
+
+
+PICTURE = Image.fromarray(noise(120, 80, 1))
+SHOWN = [Shown(png(PICTURE), (60, 40)), Shown(png(Image.fromarray(noise(30, 30, 2))), (30, 30))]
+
+
+def answer(environment, *calls, shown=SHOWN, last=False):
+    turn = "I look." + "".join(f"<tool_call>{json.dumps(c)}</tool_call>" for c in calls)
+    return environment.episode(Sample("1", ())).step(Action(turn, shown, last))
+
+
+def one(environment, name, /, shown=SHOWN, **arguments):
+    """The parts of the answer to one call, and its error."""
+    got = answer(environment, {"name": name, "arguments": arguments}, shown=shown)
+    (message,), (call,) = got.messages, got.calls
+    assert message.role == "tool"
+    return message.parts, call.error
+
+
+def pixels(part: MediaRef) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(part.read())))
+
+
+def test_zoom_cuts_from_the_pictures_own_pixels(environment):
+    (part,), error = one(environment, "zoom", box=[10, 5, 30, 20])
+    assert error is None
+    assert np.array_equal(pixels(part), noise(120, 80, 1)[10:40, 20:60])
+    (part,), _ = one(environment, "zoom", image=1, box=[0, 0, 10, 10])
+    assert np.array_equal(pixels(part), noise(30, 30, 2)[:10, :10])
+
+
+def test_equal_calls_bring_equal_pictures(environment):
+    first, second = (one(environment, "zoom", box=[1, 2, 30, 20])[0][0] for _ in range(2))
+    assert first.digest() == second.digest()
+    other = one(environment, "zoom", box=[1, 2, 30, 21])[0][0]
+    assert other.digest() != first.digest()
+
+
+def test_rotate_and_mark(environment):
+    (turned,), _ = one(environment, "rotate", degrees=90)
+    assert np.array_equal(pixels(turned), np.rot90(noise(120, 80, 1), -1))
+    (marked,), _ = one(environment, "mark", boxes=[[0, 0, 30, 20], [30, 20, 59, 39]])
+    changed = (pixels(marked) != noise(120, 80, 1)).any(-1)
+    assert changed[0, :61].mean() > 0.9
+    assert changed[40, 60:118].mean() > 0.9
+    assert not changed[60:78, 2:58].any()
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [("2 + 3 * 4", "14"), ("(1+2)**3 / 9", "3"), ("sqrt(2)", "1.4142135623731"), ("-7 // 2", "-4")],
+)
+def test_calculate(environment, expression, value):
+    (part,), error = one(environment, "calculate", expression=expression)
+    assert error is None
+    assert part.text.startswith(value)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["9**9**9", "__import__('os')", "a.b", "lambda: 1", "'x' * 9", "True", "10 ** 400 * 2 ** 4000"],
+)
+def test_calculate_refuses_what_is_no_arithmetic(environment, expression):
+    (part,), error = one(environment, "calculate", expression=expression)
+    assert error
+    assert part.text == f"Error: {error}"
+
+
+def test_frames_of_a_video(environment, video):
+    shown = [Shown(video, (64, 48)), *SHOWN]
+    (first,), error = one(environment, "frame", shown=shown, seconds=0.0)
+    assert error is None
+    (later,), _ = one(environment, "frame", shown=shown, seconds=1.55)
+    assert pixels(first).shape == pixels(later).shape == (48, 64, 3)
+    assert not np.array_equal(pixels(first), pixels(later))
+    parts, _ = one(environment, "clip", shown=shown, start=0.0, end=2.0, frames=3)
+    assert len({part.digest() for part in parts}) == 3
+    assert "ends after 2.0 s" in one(environment, "frame", shown=shown, seconds=9.0)[1]
+    assert "has 0 videos" in one(environment, "frame", seconds=1.0)[1]
+
+
+def test_a_tool_of_ones_own(environment):
+    assert one(environment, "lookup", name="b") == ((TextPart("b is 12 cm long"),), None)
+    parts, _ = one(environment, "halves")
+    assert [p.text if isinstance(p, TextPart) else pixels(p).shape for p in parts] == [
+        "left:", (80, 60, 3), "right:", (80, 60, 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("lookup", {"name": "z"}, "KeyError: 'z'"),
+        ("lookup", {}, "missing a required argument: 'name'"),
+        ("lookup", {"name": "a", "colour": 1}, "unexpected keyword argument 'colour'"),
+        ("look_up", {"name": "a"}, "there is no tool 'look_up' (did you mean 'lookup'?)"),
+        ("zoom", {"box": [1, 2, 3]}, "is not a box"),
+        ("zoom", {"box": [30, 2, 10, 20]}, "the second corner lies before the first"),
+        ("zoom", {"box": ["a", 2, 10, 20]}, "is not a box"),
+        ("zoom", {"box": [0, 0, 9, 9], "image": 2}, "has 2 pictures, numbered from 0"),
+        ("zoom", {"box": [0, 0, 9, 9], "image": "first"}, "has 2 pictures, numbered from 0"),
+        ("sleep", {"seconds": 60}, "no answer in 2 s"),
+        ("die", {}, "its process ended"),
+        ("connect", {"port": 22}, "[Errno"),
+        ("write", {"path": "/tmp/x"}, "PermissionError"),
+        ("odd", {"kind": "object"}, "which is no text, picture or JSON value"),
+    ],
+)
+def test_a_failure_is_what_the_policy_reads(environment, name, arguments, message):
+    (part,), error = one(environment, name, **arguments)
+    assert message in error
+    assert part.text == f"Error: {error}"
+    assert one(environment, "lookup", name="a")[1] is None  # the others go on
+
+
+def test_what_comes_back_is_limited(environment):
+    (part,), _ = one(environment, "chatter", length=5000)
+    assert part.text == "x" * 100 + "... (cut: 5,000 characters)"
+    (part,), _ = one(environment, "huge", width=400, height=100)
+    assert pixels(part).shape == (50, 200, 3)
+
+
+def test_values_that_are_no_text_are_json(environment):
+    assert one(environment, "odd", kind="number")[0] == (TextPart("7"),)
+    assert one(environment, "odd", kind="list")[0] == (TextPart("[1, 2]"),)
+    assert one(environment, "odd", kind="nothing")[0] == ()
+
+
+def test_several_calls_of_a_turn_are_answered_in_their_order(environment):
+    calls = [{"name": "lookup", "arguments": {"name": n}} for n in ("b", "z", "a")]
+    got = answer(environment, *calls)
+    assert [m.text[:8] for m in got.messages] == ["b is 12 ", "Error: K", "a is 3.5"]
+    assert [bool(call.error) for call in got.calls] == [False, True, False]
+
+
+def test_a_turn_without_a_call_ends_the_conversation(environment):
+    got = answer(environment)
+    assert (got.messages, got.calls, got.cut) == ((), (), False)
+
+
+def test_the_last_turn_is_not_answered(environment):
+    got = answer(environment, {"name": "lookup", "arguments": {"name": "a"}}, last=True)
+    assert (got.messages, got.cut) == ((), True)
+    assert [call.name for call in got.calls] == ["lookup"]
+
+
+@pytest.mark.parametrize(
+    ("turn", "errors"),
+    [
+        ("<answer>7</answer>", []),
+        ('<tool_call>{"name": "a"}</tool_call>', [None]),
+        ('<tool_call>{"name": "a", "arguments": "{\\"b\\": 1}"}</tool_call>', [None]),
+        ('<tool_call>{"name": "a"', ["without </tool_call>"]),
+        ("<tool_call>zoom(1)</tool_call>", ["no valid JSON"]),
+        ("<tool_call>[1]</tool_call>", ['a call is {"name"']),
+        ('<tool_call>{"name": "a", "arguments": [1]}</tool_call>', ["no JSON object"]),
+        ("<tool_call>" + "[" * 100_000 + "</tool_call>", ["no valid JSON"]),
+        ('<tool_call>{"name": "a", "arguments": {"b": NaN}}</tool_call>', ["NaN is no number"]),
+    ],
+    ids=range(9),
+)
+def test_calls_are_read_or_are_an_error(turn, errors):
+    calls = read_calls(turn)
+    assert len(calls) == len(errors)
+    for call, wanted in zip(calls, errors, strict=True):
+        assert wanted in call.error if wanted else call.error is None
+
+
+def test_schemas_come_from_type_hints_and_docstrings():
+    zoom, halves, lookup = described(
+        EnvironmentConfig(tools=("zoom", f"{OWN}:halves", f"{OWN}:lookup"))
+    )
+    function = zoom.schema["function"]
+    assert function["description"] == "Show a part of a picture at its full resolution."
+    assert function["parameters"]["required"] == ["box"]
+    box = {"type": "array", "items": {"type": "number"}}
+    assert function["parameters"]["properties"]["box"].items() >= box.items()
+    assert function["parameters"]["properties"]["image"]["type"] == "integer"
+    assert (zoom.media, halves.media, lookup.media) == (
+        {"image": "picture"},
+        {"image": "image"},
+        {},
+    )
+    json.dumps([zoom.schema, halves.schema, lookup.schema])
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("zom", "unknown tool 'zom' (did you mean 'zoom'?)"),
+        (f"{OWN}:look", "has no 'look' (did you mean 'lookup'?)"),
+        (f"{OWN}:LENGTHS", "is a dict, not a function"),
+        (f"{OWN}:untyped", "untyped"),
+        (f"{OWN}:undocumented", "undocumented"),
+    ],
+)
+def test_a_tool_that_cannot_be_used_is_named_before_the_run(spec, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        described(EnvironmentConfig(tools=(spec,)))
+
+
+def test_a_parser_of_ones_own():
+    config = EnvironmentConfig(tools=(f"{OWN}:lookup",), parser=f"{OWN}:square_calls", workers=1)
+    environment = ToolEnvironment(config)
+    try:
+        got = environment.episode(Sample("1", ())).step(
+            Action("Let me see. [lookup|name=a][lookup|name=b]", (), last=False)
+        )
+    finally:
+        environment.close()
+    assert [m.text for m in got.messages] == ["a is 3.5 cm long", "b is 12 cm long"]

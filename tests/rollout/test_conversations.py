@@ -1,0 +1,191 @@
+"""Conversations through an engine: tokens, masks, limits, and the trainer's log-probs.
+
+The policies know nothing, so what they say is no call: a parser calls a tool in every turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from mmr1.config import EnvironmentConfig, SamplingConfig
+from mmr1.environments.build import build_environment
+from mmr1.rollout.conversations import ConversationEngine
+from mmr1.rollout.engine import Request
+from mmr1.rollout.hf import HfEngine
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import completion_mask, group_input
+from mmr1.types import Message, Sample, Status, TextPart
+from mmr1.vision.families.loading import load_family
+from mmr1.vision.prepare import MediaCache
+
+PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
+ZOOM = {"tools": ("zoom",), "parser": f"{PLUGINS}:always_zoom"}
+SAMPLING = SamplingConfig(max_tokens=400)
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_model):
+    family = load_family(str(tiny_model))
+    # A turn ends after about six tokens.
+    family = replace(family, stop_ids=tuple(range(100, 200)))
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
+    return family, model, MediaCache(family.prepare_media)
+
+
+@pytest.fixture(scope="module")
+def requests(parts, digit_samples):
+    samples = [*digit_samples[:2], Sample("text", (Message("user", (TextPart("Think."),)),))]
+    prompts = [parts[0].render_prompt(sample) for sample in samples]
+    return [Request(prompt, 2, 100 * number) for number, prompt in enumerate(prompts)]
+
+
+def conversing(parts, **options):
+    family, model, media = parts
+    config = EnvironmentConfig(**{"workers": 1, "max_tokens_per_turn": 40, **options})
+    engine = HfEngine(model, family, media)
+    return ConversationEngine(
+        engine, engine, build_environment(config), config, family, media, at_once=True
+    )
+
+
+@pytest.fixture(scope="module")
+def groups(parts, requests):
+    engine = conversing(parts, **ZOOM, max_turns=3)
+    yield engine.generate(requests, SAMPLING)
+    engine.close()
+
+
+def completions(groups):
+    return [c for group in groups for c in group.completions]
+
+
+def test_turns_and_answers_follow_each_other(parts, groups):
+    family, _, media = parts
+    assert len(completions(groups)) == 6
+    for group in groups:
+        for c in group.completions:
+            roles = [span.role for span in c.spans]
+            assert roles[::2] == ["assistant"] * c.turns
+            assert roles[1::2] == ["tool"] * (c.turns - 1)
+            assert sum(span.tokens for span in c.spans) == len(c.token_ids) == len(c.logprobs)
+            shown = sum(media[m].tokens for m in c.media)
+            assert c.token_ids.tolist().count(family.image_id) == shown
+            pictures = len(c.media)
+            assert pictures == (c.turns - 1 if group.prompt.media else 0)
+    assert max(c.turns for c in completions(groups)) == 3
+
+
+def test_sampled_tokens_are_the_engines_own(parts, groups):
+    """Masked tokens have no log-prob; the others have the one they were sampled with."""
+    family, model, media = parts
+    mask = completion_mask(groups)
+    inputs = [group_input(family, media, group) for group in groups]
+    expected = padded_scores(model, inputs, 1.0, family.forbidden_ids).logprobs.detach()
+    for row, sampled, wanted in zip(completions(groups), mask, expected, strict=True):
+        own = row.logprobs[sampled[: len(row.logprobs)]]
+        assert (own < 0).all()
+        assert not row.logprobs[~sampled[: len(row.logprobs)]].any()
+        np.testing.assert_allclose(row.logprobs, wanted[: len(row.logprobs)], atol=1e-5)
+
+
+def test_an_answer_is_written_as_the_chat_template_writes_it(parts, groups):
+    family, _, _ = parts
+    c = next(c for g in groups for c in g.completions if not g.prompt.media and c.turns == 3)
+    first, answer, second = (span.tokens for span in c.spans[:3])
+    ended = c.token_ids[first - 1] in family.stop_ids
+    text = family.tokenizer.decode(c.token_ids[first : first + answer])
+    error = "Error: image=0: the conversation has 0 pictures, numbered from 0"
+    assert ended
+    assert text == (
+        f"\n<|im_start|>user\n<tool_response>\n{error}\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    assert c.spans[1].text == error
+    said = family.tokenizer.decode(c.token_ids[first + answer :][:second], skip_special_tokens=True)
+    assert c.spans[2].text == said
+    assert c.spans[0].calls[0].error == error.removeprefix("Error: ")
+
+
+def test_the_last_turn_that_calls_is_cut(groups):
+    for c in completions(groups):
+        assert c.truncated
+        assert c.text == c.spans[-1].text
+        assert len(c.spans[-1].calls) == (c.turns == 3)
+
+
+def test_a_conversation_repeats_itself_and_does_not_depend_on_others(parts, requests, groups):
+    engine = conversing(parts, **ZOOM, max_turns=3)
+    for request, group in zip(requests, groups, strict=True):
+        (alone,) = engine.generate([request], SAMPLING)
+        for a, b in zip(alone.completions, group.completions, strict=True):
+            assert a.token_ids.tolist() == b.token_ids.tolist()
+            assert [m.digest() for m in a.media] == [m.digest() for m in b.media]
+    engine.close()
+    assert len({tuple(c.token_ids) for c in completions(groups)}) == 6
+
+
+def test_a_turn_without_a_call_is_an_answer(parts, requests):
+    engine = conversing(parts, tools=("zoom",))
+    for c in completions(engine.generate(requests, SAMPLING)):
+        assert [span.role for span in c.spans] == ["assistant"]
+        assert not c.truncated
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [({"max_images": 1}, 400), ({}, 45), ({"max_tokens_per_turn": 2}, 400)],
+    ids=["pictures", "tokens", "tokens of a turn"],
+)
+def test_limits_end_a_conversation_and_are_told(parts, requests, options, tokens):
+    engine = conversing(parts, **ZOOM, max_turns=9, **options)
+    groups = engine.generate(requests[:1], SAMPLING.model_copy(update={"max_tokens": tokens}))
+    engine.close()
+    for c in completions(groups):
+        assert c.truncated
+        assert len(c.token_ids) <= tokens
+        assert len(c.media) <= options.get("max_images", 9)
+        assert c.spans[-1].role == "assistant"
+        for span in c.spans:
+            assert span.role == "tool" or span.tokens <= options.get("max_tokens_per_turn", 40)
+
+
+def test_an_environment_of_ones_own(parts, requests):
+    """It counts the turns of each conversation by itself, and gives a reward for each."""
+    engine = conversing(parts, use=f"{PLUGINS}:Counter", options={"until": 3}, workers=2)
+    groups = engine.generate(requests, SAMPLING)
+    engine.close()
+    for c in completions(groups):
+        if not c.truncated:
+            assert c.turns == 3
+            assert [s.text for s in c.spans if s.role == "tool"] == ["turn 1", "turn 2"]
+            assert c.reward == pytest.approx(1.5)
+    assert sum(not c.truncated for c in completions(groups)) >= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "message"),
+    [
+        ("BreaksAtReset", Status.ERROR, "reset: ZeroDivisionError"),
+        ("BreaksAtStep", Status.ERROR, "step: ZeroDivisionError"),
+        ("DiesAtStep", Status.KILLED, "step: its process"),
+        ("HangsAtStep", Status.TIMEOUT, "step: no answer in 1 s"),
+        ("OddReward", Status.ERROR, "step: step returned a str as reward"),
+    ],
+)
+def test_a_broken_environment_is_a_status(parts, requests, name, status, message):
+    engine = conversing(parts, use=f"{PLUGINS}:{name}", timeout_s=1)
+    groups = engine.generate([replace(requests[0], n=1)], SAMPLING)
+    engine.close()
+    for c in completions(groups):
+        assert c.failure is not None
+        assert c.failure[0] == status
+        assert message in c.failure[1]
+        assert c.turns == 1
+        assert c.reward is None

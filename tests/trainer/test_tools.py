@@ -1,0 +1,238 @@
+"""Whole runs with tools: what is learned from, what is written, and that it repeats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mmr1.config import Config
+from mmr1.data.record import write_records
+from mmr1.evaluation.benchmarks import run_evaluations
+from mmr1.report.page import write_report
+from mmr1.report.run_reader import open_run
+from mmr1.rewards.plugins.rollout_rows import read_items
+from mmr1.trainer.train import run_training
+from mmr1.types import Message, Sample, TextPart
+from tests.environments import plugins
+from tests.jsonl import read_jsonl
+from tests.report.test_page import element, unpacked
+from tests.trainer.conversations import picture
+
+PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model, tmp_path_factory) -> Path:
+    """One whose turns end after about six tokens, so that conversations have several."""
+    import shutil
+
+    path = tmp_path_factory.mktemp("models") / "brief"
+    shutil.copytree(tiny_model, path)
+    file = path / "generation_config.json"
+    options = json.loads(file.read_text())
+    file.write_text(json.dumps({**options, "eos_token_id": list(range(100, 200))}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    samples = []
+    for number in range(8):
+        (folder / f"{number}.png").write_bytes(picture(number).read())
+        medium = picture(number)
+        asked = Message("user", (medium, TextPart("Which digit is this?")))
+        samples.append(Sample(str(number), (asked,), "7", "math"))
+    write_records(folder / "rl.jsonl", samples)
+    return folder / "rl.jsonl"
+
+
+def config(model: Path, data: Path, out: Path, **trainer: object) -> Config:
+    return Config(
+        model={"path": str(model), "dtype": "float32"},
+        data={"train": str(data), "eval": str(data)},
+        rollout={
+            "engine": "hf",
+            "batch_size": 2,
+            "n": 3,
+            "max_model_len": 256,
+            "sampling": {"max_tokens": 160},
+        },
+        environment={
+            "tools": ["zoom"],
+            "parser": f"{PLUGINS}:always_zoom",
+            "instructions": "",
+            "max_turns": 3,
+            "max_tokens_per_turn": 30,
+            "workers": 1,
+        },
+        rewards={
+            "functions": {
+                "said": {"use": f"{PLUGINS}:reward", "isolated": False},
+                "tool_use": {"weight": 0.1},
+            }
+        },
+        algorithm={"kl_coef": 0.01},
+        optimizer={"lr": 1e-3, "warmup_steps": 0},
+        trainer={
+            "max_steps": 2,
+            "output_dir": str(out),
+            "log_completions_steps": 1,
+            "save_steps": 1,
+            "threads": 1,
+            **trainer,
+        },
+        eval={"limit": 2, "accuracy_function": "tool_use"},
+    )
+
+
+@pytest.fixture(scope="module")
+def run(model, data, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("tools") / "run"
+    run_training(config(model, data, out))
+    return out
+
+
+def test_metrics_tell_of_turns_calls_and_pictures(run):
+    logged = read_jsonl(run / "metrics.jsonl")
+    rollouts = read_jsonl(run / "rollouts/step_000001.jsonl")
+    turns = [c["turns"] for row in rollouts for c in row["completions"]]
+    assert len(turns) == 6
+    calls = [call for of in turns for t in of for call in t["calls"]]
+    first = logged[0]
+    policys = [t for of in turns for t in of if t["role"] == "assistant"]
+    assert first["environment/turns"] == pytest.approx(len(policys) / 6)
+    assert first["environment/calls/zoom"] == pytest.approx(len(calls) / 6)
+    assert first["environment/with_call"] == 1
+    assert first["environment/failed_calls"] == 0
+    assert first["environment/broken"] == 0
+    assert first["tokens/completion"] == sum(t["tokens"] for t in policys)
+    assert first["tokens/observed"] == sum(t["tokens"] for of in turns for t in of) - sum(
+        t["tokens"] for t in policys
+    )
+    assert first["rollout/logprob_gap_after_picture"] < 1e-4
+    assert first["rollout/logprob_gap"] < 1e-4
+    assert first["grad_norm"] > 0
+
+
+def test_rewards_see_the_conversation(run):
+    """The plugin's reward is made of messages, calls and pictures; see plugins.py."""
+    for row in read_jsonl(run / "rollouts/step_000002.jsonl"):
+        for c in row["completions"]:
+            pictures = sum(len(t["media"]) for t in c["turns"])
+            assert c["components"]["said"] == pytest.approx(
+                pictures + 0.1 * len(c["turns"]) + 0.01 * len(c["text"])
+            )
+            assert c["components"]["tool_use"] == 1
+
+
+def test_pictures_of_tools_are_in_the_run_and_in_its_report(run, tmp_path):
+    rollouts = read_jsonl(run / "rollouts/step_000002.jsonl")
+    shown = [
+        m for row in rollouts for c in row["completions"] for t in c["turns"] for m in t["media"]
+    ]
+    assert shown
+    assert all((run / medium["path"]).is_file() for medium in shown)
+    write_report([open_run(run)], tmp_path / "report.html", 10**6)
+    html = (tmp_path / "report.html").read_text()
+    groups = unpacked(html, "rollouts-0-2")
+    in_page = [d for g in groups for c in g["completions"] for t in c["turns"] for d in t["media"]]
+    assert in_page == [medium["digest"] for medium in shown]
+    blocks = json.loads(element(html, "summary"))["blocks"]
+    assert set(in_page) <= set(blocks)
+
+
+def test_a_resumed_run_has_the_numbers_of_one_that_was_not_interrupted(run, model, data, tmp_path):
+    out = tmp_path / "run"
+    run_training(config(model, data, out, max_steps=1))
+    longer = config(model, data, out)
+    run_training(longer, resume=True)
+    for name in ("metrics.jsonl", "rollouts/step_000002.jsonl"):
+        rows = [
+            {k: v for k, v in row.items() if not k.startswith("time/")}
+            for row in read_jsonl(out / name)
+        ]
+        wanted = read_jsonl(run / name)
+        assert [
+            {k: v for k, v in row.items() if not k.startswith("time/") and k != "lr"}
+            for row in wanted
+        ] == [{k: v for k, v in row.items() if k != "lr"} for row in rows]
+
+
+def test_an_evaluation_has_tools_too(run, data, tmp_path):
+    trained = config(run / "checkpoints/step_000002", data, tmp_path / "unused")
+    options = trained.eval.model_copy(update={"output_dir": str(tmp_path / "eval")})
+    run_evaluations(trained.model_copy(update={"eval": options}))
+    (file,) = tmp_path.rglob("completions.jsonl")
+    rows = read_jsonl(file)
+    assert {row["mode"] for row in rows} == {"greedy", "sampled"}
+    for row in rows:
+        assert [t["role"] for t in row["turns"]][::2] == ["assistant"] * len(row["turns"][::2])
+        assert row["score"] == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"resources": {"ranks": 2}}, "resources.ranks"),
+        ({"rollout": {"max_off_policy_steps": 1}}, "max_off_policy_steps=1"),
+        ({"rollout": {"sampling": {"stop": ["x"]}}}, "sampling.stop"),
+        (
+            {"algorithm": {"name": "process_grpo", "step_rewards": "x.py:f"}},
+            "algorithm.name=process_grpo",
+        ),
+        ({"algorithm": {"replay": {}}}, "algorithm.replay"),
+        ({"dpo": {"rounds": 1}}, "dpo.rounds=1"),
+        ({"rewards": {"functions": {"rm": {"use": "reward_model"}}}}, "rewards.functions.rm"),
+        (
+            {"algorithm": {"name": "t_grpo"}, "rewards": {"functions": {"temporal_contrast": {}}}},
+            "algorithm.name=t_grpo",
+        ),
+    ],
+)
+def test_what_conversations_are_not_made_for_is_refused(changes, key):
+    with pytest.raises(ValueError, match=f"environment and .*{key}"):
+        Config(model={"path": "m"}, environment={"tools": ["zoom"]}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, r"environment\.tools is empty"),
+        ({"use": "a.py:B", "tools": ["zoom"]}, "leave environment.tools"),
+        ({"tools": ["zoom", "zoom"]}, "names a tool twice"),
+        ({"tools": ["zoom"], "options": {"a": 1}}, "are of an environment's class"),
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_refused(environment, message):
+    with pytest.raises(ValueError, match=message):
+        Config(model={"path": "m"}, environment=environment)
+
+
+def test_completions_of_a_run_are_read_as_their_last_turns(run):
+    items = list(read_items(run))
+    rows = [r for f in sorted(run.glob("rollouts/*.jsonl")) for r in read_jsonl(f)]
+    completions = [c for row in rows for c in row["completions"]]
+    assert [item.completion for item in items] == [c["text"] for c in completions]
+    for item, completion in zip(items, completions, strict=True):
+        again = plugins.reward(item.completion, list(item.messages), item.tool_calls)
+        assert again == pytest.approx(completion["components"]["said"])
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ("environment.tools=[zom]", "unknown tool 'zom' (did you mean 'zoom'?)"),
+        ("environment.tools=[nowhere.py:f]", "nowhere.py: no such Python file"),
+        ("environment={use: nowhere.py:C}", "nowhere.py: no such Python file"),
+    ],
+)
+def test_a_wrong_name_is_told_first(environment, message, mmr1, model, data, tmp_path):
+    file = tmp_path / "rl.yaml"
+    file.write_text(f"model: {{path: {model}}}\ndata: {{train: {data}}}\nrollout: {{engine: hf}}\n")
+    code, _, errors = mmr1("train", file, environment, f"trainer.output_dir={tmp_path / 'out'}")
+    assert code
+    assert message in " ".join(errors.split())
+    assert not (tmp_path / "out").exists()
