@@ -134,13 +134,17 @@ class Shapes:
     model: ModelShape
 
 
-def read_shapes(config: Config) -> Shapes:
-    """Build the model on torch's ``meta`` device, which takes no memory, and count."""
+def read_shapes(config: Config, key: str = "model.path") -> Shapes:
+    """Build the model on torch's ``meta`` device, which takes no memory, and count.
+
+    Raises:
+        ValueError: Its configuration cannot be read; names the key.
+    """
     try:
         hf = AutoConfig.from_pretrained(config.model.path)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"model.path '{config.model.path}' has no configuration to read ({error})"
+            f"{key} '{config.model.path}' has no configuration to read ({error})"
         ) from error
     architecture = find_architecture(config.model.path)
     with torch.device("meta"):
@@ -218,13 +222,25 @@ def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     ]
     if ranks > 1:
         items.append(Item("trainer", "gathered weights", width * shapes.outside_layers))
-    algorithm = config.algorithm
-    if algorithm.kl_coef and config.model.lora is None and not algorithm.offload_reference:
-        items.append(Item("trainer", "reference policy", _weights(config, shapes, trains=False)))
-    if algorithm.critic is not None:
+    if (reference := _reference(config, shapes)) is not None:
+        items.append(Item("trainer", "reference policy", reference))
+    if config.algorithm.critic is not None:
         each = width + 4 + moments + master
         items.append(Item("trainer", "critic", each * shapes.weights))
     return items
+
+
+def _reference(config: Config, shapes: Shapes) -> float | None:
+    """A second model; None where there is none on the device."""
+    algorithm = config.algorithm
+    if not algorithm.kl_coef or algorithm.offload_reference or algorithm.reference_is_served:
+        return None
+    if algorithm.ref_model_path is not None:
+        update = {"path": algorithm.ref_model_path, "lora": None}
+        own = config.model_copy(update={"model": config.model.model_copy(update=update)})
+        return _weights(own, read_shapes(own, "algorithm.ref_model_path"), trains=False)
+    # Adapters are switched off instead.
+    return _weights(config, shapes, trains=False) if config.model.lora is None else None
 
 
 def _kept_features(config: Config, shapes: Shapes) -> float:

@@ -222,3 +222,22 @@ def test_the_command_prints_a_table(digits, tiny_model, tmp_path, mmr1):
     code, out, _ = mmr1("doctor", "--estimate", path, "--memory", "0.01")
     assert code == 1
     assert "it will not fit ->" in out
+
+
+def test_a_reference_of_its_own_is_counted_by_its_own_size(twenty_m, tiny_model):
+    def reference(**algorithm: object) -> float | None:
+        update = {"name": "grpo", "kl_coef": 0.1, **algorithm}
+        config = Config(model={"path": str(tiny_model), "dtype": "bfloat16"}, algorithm=update)
+        items = {i.name: i.bytes for i in estimate(config, Load(64, 16, 8)).items}
+        return items.get("reference policy")
+
+    def bfloat16(path: object) -> int:
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(path))
+        return 2 * sum(p.numel() for p in model.parameters())
+
+    assert reference() == bfloat16(tiny_model)
+    assert reference(ref_model_path=str(twenty_m)) == bfloat16(twenty_m) > 2 * bfloat16(tiny_model)
+    assert reference(ref_model_path="http://teacher:8000") is None
+    with pytest.raises(ValueError, match=r"algorithm.ref_model_path 'nowhere' has no"):
+        reference(ref_model_path="nowhere")
