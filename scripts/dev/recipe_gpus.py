@@ -91,7 +91,16 @@ def _commands(script: Path, model: str) -> Iterator[list[str]]:
         lines |= dict.fromkeys(shown.stdout.splitlines())
     for words in map(str.split, lines):
         if words[:2] == ["-m", "mmr1.cli"] and words[2] in ("train", "sft"):
-            yield [word for word in words[2:] if not word.startswith("model.path=")]
+            yield [_published(word) for word in words[2:] if not word.startswith("model.path=")]
+
+
+def _published(word: str) -> str:
+    """An override with the folder of a model's shapes in the place of its name."""
+    key, _, value = word.partition("=")
+    if key != "algorithm.ref_model_path":
+        return word
+    (shapes,) = (shapes for size, shapes in SHAPES.items() if f"-{size}-" in value)
+    return f"{key}={SCRIPTS / 'gpu' / 'shapes' / shapes}"
 
 
 def main() -> None:
