@@ -83,8 +83,15 @@ class DpoConfig(Section):
         "sigmoid, robust DPO with robust",
     )
     simpo_gamma: float = Field(0.5, ge=0, description="SimPO's target reward margin γ")
-    desirable_weight: float = Field(1.0, ge=0, description="KTO's λ_D, of wanted answers")
-    undesirable_weight: float = Field(1.0, ge=0, description="KTO's λ_U, of unwanted answers")
+    desirable_weight: float | None = Field(
+        None,
+        ge=0,
+        description="KTO's λ_D, of wanted answers. Default: 1; in rounds, where neither weight is "
+        "set, the more frequent kind weighs as much as the other",
+    )
+    undesirable_weight: float | None = Field(
+        None, ge=0, description="KTO's λ_U, of unwanted answers. Default: as desirable_weight"
+    )
     nll_coef: float = Field(
         0.0, ge=0, description="Coefficient of the chosen answer's mean negative log-likelihood"
     )
@@ -108,6 +115,12 @@ class DpoConfig(Section):
     pairs_per_prompt: Positive = Field(
         4, description="Maximum number of pairs per prompt in a round; KTO uses all completions"
     )
+
+    @property
+    def balances_labels(self) -> bool:
+        """Does KTO in rounds weigh wanted and unwanted completions by their numbers?"""
+        own = self.desirable_weight is not None or self.undesirable_weight is not None
+        return not self.loss_spec.paired and not own
 
     @property
     def loss_spec(self) -> PreferenceLossSpec:

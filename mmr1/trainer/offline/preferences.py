@@ -27,11 +27,13 @@ class Preference:
         desirable: Is each completion wanted? KTO's last completion answers another prompt and has
             no entry.
         reference: Log-probs of the completions under the reference, each summed over its tokens.
+        weights: Of each completion in KTO's loss; empty: 1 each.
     """
 
     group: RolloutGroup
     desirable: tuple[bool, ...]
     reference: tuple[float, ...]
+    weights: tuple[float, ...] = ()
 
 
 PAIR = (True, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from mmr1.trainer.distributed.ray_learner import RayLearner
 from mmr1.trainer.inputs import Inputs
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
 from mmr1.trainer.offline.learner import PolicyLearner
+from mmr1.trainer.offline.losses.kto import balanced
 from mmr1.trainer.offline.preferences import Preference, preferences_of
 from mmr1.trainer.offline.unpaired import with_unrelated
 from mmr1.trainer.runs.phase_timer import PhaseTimer
@@ -112,6 +113,11 @@ class Rounds:
         with timer("reference"):
             desirable = [wanted for _, wanted in labelled]
             self._preferences = preferences_of(own, desirable, self.learner.by_token, config.dpo)
+        if config.dpo.balances_labels:
+            weights = balanced(desirable)
+            self._preferences = [
+                replace(p, weights=w) for p, w in zip(self._preferences, weights, strict=True)
+            ]
         return scored
 
     def _draw(self) -> None:
@@ -145,6 +151,7 @@ def _encode(preference: Preference, prompts: Sequence[Prompt]) -> dict[str, Any]
         "completions": [c.token_ids.tolist() for c in preference.group.completions],
         "desirable": preference.desirable,
         "reference": preference.reference,
+        "weights": preference.weights,
     }
 
 
@@ -155,7 +162,8 @@ def _decode(row: Mapping[str, Any], prompts: Sequence[Prompt]) -> Preference:
         for ids in row["completions"]
     )
     group = RolloutGroup(prompts[row["prompt"]], completions)
-    return Preference(group, tuple(row["desirable"]), tuple(row["reference"]))
+    numbers = (tuple(row[name]) for name in ("desirable", "reference", "weights"))
+    return Preference(group, *numbers)
 
 
 def _batches(

@@ -59,6 +59,7 @@ def kto_step(
     reference = torch.tensor([value for e in examples for value in e.reference])
     unrelated = _flags(flag for e in examples for flag in _is_last(e))
     desirable = _flags(flag for e in examples for flag in (*e.desirable, False))
+    weights = torch.tensor([w for e in examples for w in (*_weights(e), 0.0)])
     of_others, own = _log_ratios(packed_model, groups, reference, unrelated), ~unrelated
     total = packed_model.process_group.total
     counts = total(
@@ -76,7 +77,7 @@ def kto_step(
         sums = packed_model.token_scores(batch).logprobs.sum(-1)
         log_ratios, wanted = sums - reference[batch.rows].to(sums), desirable[batch.rows]
         losses = kto(log_ratios, wanted.to(sums.device), kl.to(sums), config)
-        loss = losses.sum() / counts["own"]
+        loss = (weights[batch.rows].to(losses) * losses).sum() / counts["own"]
         packed_model.backward(loss)
         summed += float(loss.detach())
         rewards[batch.rows] = config.beta * log_ratios.detach().float().cpu()
@@ -101,6 +102,10 @@ def kto_step(
         "lr": lr,
         "tokens/completion": counts["tokens"],
     }
+
+
+def _weights(example: Preference) -> tuple[float, ...]:
+    return example.weights or (1.0,) * len(example.desirable)
 
 
 def _mean(name: str, summed: float, count: float) -> StepStats:

@@ -11,7 +11,7 @@ import torch
 
 from mmr1.config import DpoConfig
 from mmr1.config.dpo import PREFERENCE_LOSSES, load_preference_loss
-from mmr1.trainer.offline.losses.kto import kto, reference_point
+from mmr1.trainer.offline.losses.kto import balanced, kto, reference_point
 from mmr1.trainer.offline.losses.pair_scores import PairScores
 
 # Chosen gained 2 nats over the reference in 4 tokens, rejected lost 1 in 2.
@@ -140,6 +140,21 @@ def test_kto_by_hand():
     expected = [2 * (1 - sigmoid[0]), 3 * (1 - sigmoid[1])]
     assert kto(ratios, desirable, kl, config).tolist() == pytest.approx(expected)
     assert reference_point(torch.tensor([-3.0, -1.0]).mean()) == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights"),
+    [
+        ([(True, False), (False, False)], [(1, 1 / 3), (1 / 3, 1 / 3)]),
+        ([(True, True), (False,)], [(0.5, 0.5), (1,)]),
+        ([(True, True)], [(1, 1)]),  # one kind has nothing to be weighed against
+    ],
+)
+def test_both_kinds_of_a_rounds_labels_weigh_the_same(labels, weights):
+    assert balanced(labels) == [pytest.approx(row) for row in weights]
+    assert DpoConfig(loss_type="kto").balances_labels
+    assert not DpoConfig(loss_type="kto", undesirable_weight=0.3).balances_labels
+    assert not DpoConfig(loss_type="ipo").balances_labels
 
 
 def test_no_gradient_flows_through_the_reference_point():

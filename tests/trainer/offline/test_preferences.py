@@ -164,7 +164,8 @@ def test_ktos_gradient_is_that_of_the_paper(parts, budget):
     own = copy.deepcopy(model)
     optimizer = Optimizer(own, OptimizerConfig(), 10)
     caught = caught_gradient(own, optimizer)
-    batch = [Preference(*row) for row in zip(examples, desirable, reference, strict=True)]
+    weights = [(), (0.5, 0.25), (1.0, 0.125)]
+    batch = [Preference(*row) for row in zip(examples, desirable, reference, weights, strict=True)]
     config = DpoConfig(loss_type="kto", beta=0.05, desirable_weight=1.5, undesirable_weight=0.75)
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
     stats = preference_step(packed_model, optimizer, batch, config)
@@ -178,10 +179,10 @@ def test_ktos_gradient_is_that_of_the_paper(parts, budget):
     assert z > 0  # so that the test sees it
     wanted = [flag for flags in desirable for flag in flags]
     loss = sum(
-        1.5 * (1 - torch.sigmoid(0.05 * (r - z)))
+        w * 1.5 * (1 - torch.sigmoid(0.05 * (r - z)))
         if flag
-        else 0.75 * (1 - torch.sigmoid(0.05 * (z - r)))
-        for r, flag in zip(own_ratios, wanted, strict=True)
+        else w * 0.75 * (1 - torch.sigmoid(0.05 * (z - r)))
+        for r, flag, w in zip(own_ratios, wanted, (1, 0.5, 0.25, 1, 0.125), strict=True)
     )
     loss = loss / 5
     loss.backward()

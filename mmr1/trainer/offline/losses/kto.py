@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import torch
 
 from mmr1.config import DpoConfig
@@ -18,12 +21,28 @@ def kto(
         log_ratios: ``[C]``: r, log p / p_ref of whole completions.
         desirable: ``[C]`` bool.
         kl: The reference point z; see :func:`reference_point`. No gradient flows through it.
-        config: For β, λ_D and λ_U.
+        config: For β, λ_D and λ_U; one that is not set is 1.
     """
     gains = config.beta * (log_ratios - kl.detach())
     signs = torch.where(desirable, 1.0, -1.0).to(gains)
-    weights = torch.where(desirable, config.desirable_weight, config.undesirable_weight)
+    wanted, unwanted = (
+        1.0 if weight is None else weight
+        for weight in (config.desirable_weight, config.undesirable_weight)
+    )
+    weights = torch.where(desirable, wanted, unwanted)
     return weights.to(gains) * torch.sigmoid(-signs * gains)
+
+
+def balanced(desirable: Sequence[Sequence[bool]]) -> list[tuple[float, ...]]:
+    """For each label a weight at most 1 that gives both kinds of labels the same sum.
+
+    The paper and TRL ask for sums that are about equal. A policy's own completions are rarely so:
+    where most are wrong and all weigh alike, it learns to say nothing that it said before.
+    """
+    counts = Counter(label for labels in desirable for label in labels)
+    rarer = min(counts.values()) if len(counts) == 2 else 0
+    weights = {label: rarer / count if rarer else 1.0 for label, count in counts.items()}
+    return [tuple(weights[label] for label in labels) for labels in desirable]
 
 
 def reference_point(mean_log_ratio: torch.Tensor) -> torch.Tensor:
