@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from mmr1.migrate.easyr1 import EASYR1
 from mmr1.migrate.openrlhf import LMM_R1, OPENRLHF
+from mmr1.migrate.openrlhf_offline import OFFLINE
 from mmr1.migrate.source import Source
 from mmr1.migrate.trl import GRPO, RLOO
 from mmr1.migrate.trl_offline import DPO, KTO, REWARD, SFT
 from mmr1.migrate.verl import VERL
 
 SOURCES: tuple[Source, ...] = (
-    EASYR1, VERL, RLOO, GRPO, KTO, DPO, REWARD, SFT, OPENRLHF, LMM_R1,
+    EASYR1, VERL, RLOO, GRPO, KTO, DPO, REWARD, SFT, OPENRLHF, LMM_R1, *OFFLINE,
 )  # fmt: skip
 PROJECTS = tuple(dict.fromkeys(source.project for source in SOURCES))
 

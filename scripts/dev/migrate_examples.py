@@ -43,7 +43,7 @@ def main() -> None:
         if given is not None:
             migrated += 1
             if any(wanted in name for wanted in options.names):
-                kept[name] = _nested(given.keys)
+                kept[f"{name} {given.source.kind}".strip()] = _nested(given.keys)
         elif re.match("no command|these are no keys|several trainers", problem):
             others += 1
         else:

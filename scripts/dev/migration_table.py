@@ -23,8 +23,8 @@ def _tables() -> Iterator[tuple[str, list[str]]]:
     The former names of keys come first. Where a project has several kinds, what all of them have
     comes next, then the kinds, those with the most rows before the others.
     """
-    for source in SOURCES:
-        if source.older:
+    for at, source in enumerate(SOURCES):
+        if source.older and all(source.older != other.older for other in SOURCES[:at]):
             names = [f"| `{old}` | `{today}` |" for old, today in source.older.items()]
             yield f"{source.title}: former name | today", names
     for project in PROJECTS:

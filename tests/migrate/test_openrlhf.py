@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch.nn.functional import logsigmoid
 
-from mmr1.config import Config
+from mmr1.config import Config, DpoConfig
+from mmr1.config.dpo import load_preference_loss
 from mmr1.config.file import load_config
 from mmr1.migrate.openrlhf import LMM_R1, OPENRLHF
+from mmr1.migrate.openrlhf_offline import OFFLINE
 from mmr1.migrate.reading import with_arguments
 from mmr1.migrate.source import Source, flattened, migrate
+from mmr1.trainer.offline.losses.pair_scores import PairScores
 from tests.migrate.checks import silent_keys, unlisted_keys
 from tests.migrate.losses import (
     EACH,
@@ -35,6 +39,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 def source_of(example: str) -> Source:
+    _, _, kind = example.partition(" ")
+    if kind:
+        return next(source for source in OFFLINE if source.kind == kind)
     return OPENRLHF if example.startswith("openrlhf/") else LMM_R1
 
 
@@ -104,10 +111,10 @@ def test_names_with_dots(tmp_path: Path, mmr1):
     assert ours.algorithm.reward_clip_range == (-10, 10)
 
 
-@pytest.mark.parametrize("source", [OPENRLHF, LMM_R1], ids=lambda source: source.title)
+@pytest.mark.parametrize("source", [OPENRLHF, LMM_R1, *OFFLINE], ids=lambda source: source.title)
 def test_nothing_of_the_examples_is_silent(source):
     examples = [keys for name, keys in EXAMPLES.items() if source_of(name) is source]
-    assert len(examples) > 6
+    assert len(examples) > (6 if source in (OPENRLHF, LMM_R1) else 0)
     # max_steps is in one script of LMM-R1, and no option of OpenRLHF: its parser refuses it.
     assert unlisted_keys(source, examples) <= {"max_steps"}
     today = {"actor.model_name_or_path": "m", "rollout.n_samples_per_prompt": 3}
@@ -119,7 +126,8 @@ def test_nothing_of_the_examples_is_silent(source):
     }
     spelled = {name: old for old, name in source.older.items()}
     in_use = {spelled.get(key, key): value for key, value in in_use.items()}
-    assert silent_keys(source, [*examples, in_use]) == set()
+    in_use = {key: value for key, value in in_use.items() if source in (OPENRLHF, LMM_R1)}
+    assert silent_keys(source, [*examples, *([in_use] if in_use else [])]) == set()
 
 
 def test_what_the_keys_mean():
@@ -208,7 +216,8 @@ LOSSES = {
 COMPARED = [
     name
     for name, keys in EXAMPLES.items()
-    if keys.get("algo.advantage.estimator", keys.get("advantage_estimator", "gae")) != "gae"
+    if " " not in name
+    and keys.get("algo.advantage.estimator", keys.get("advantage_estimator", "gae")) != "gae"
     and (keys.get("algo.kl.use_loss") or keys.get("use_kl_loss") or keys.get("init_kl_coef") == 0)
     and keys.get("advantage_estimator") != "rloo"
 ]
@@ -225,6 +234,38 @@ def test_the_loss_and_its_gradient_are_theirs(name):
     flat = {**source.defaults, **{source.older.get(key, key): v for key, v in given.items()}}
     x = tensors(2)
     check_equal(our_loss(migration.tree["algorithm"], x), their_loss(flat, x), x.new)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_loss_of_dpo_and_its_gradient_are_theirs(smoothing):
+    (source,) = [source for source in OFFLINE if source.kind == "openrlhf-dpo-0.11"]
+    given = {"model.model_name_or_path": "m", "model.beta": 0.3, "model.label_smoothing": smoothing}
+    config = DpoConfig(**migrate(source, given).tree["dpo"])
+    generator = torch.Generator().manual_seed(4)
+    new, ref = (torch.randn(3, 2, generator=generator, dtype=torch.float64) for _ in range(2))
+    new.requires_grad_()
+    pairs = PairScores(new, ref, torch.ones(3, 2))
+    theirs = 0.0
+    for chosen, rejected in new - ref:
+        margin = 0.3 * (chosen - rejected)
+        theirs = theirs - (1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
+    ours = load_preference_loss(config.loss_type)(pairs, config).loss.mean()
+    check_equal(ours, theirs / 3, new)
+
+
+def test_other_trainers(tmp_path: Path, mmr1):
+    (tmp_path / "run.sh").write_text(
+        "deepspeed --module openrlhf.cli.train_sft --pretrain m --dataset d --input_key question "
+        "--train_batch_size 256 --learning_rate 1e-5 --bf16 --max_epochs 1\n"
+    )
+    code, output, message = mmr1("migrate", tmp_path / "run.sh")
+    assert code == 0, message
+    assert "read as OpenRLHF train_sft 0.7" in output
+    assert "run it with mmr1 sft" in output
+    assert "input_key: rename the column 'question' of the data to 'prompt'" in output
+    ours = Config.model_validate(yaml.safe_load(output))
+    assert (ours.sft.batch_size, ours.optimizer.lr, ours.trainer.max_epochs) == (256, 1e-5, 1)
+    assert (ours.optimizer.warmup_ratio, ours.data.train) == (0.03, "d@train")
 
 
 def test_some_examples_are_compared():
