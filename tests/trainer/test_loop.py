@@ -131,6 +131,10 @@ WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
         ("median.py:build", {}),
         *((name, MORE) for name in ("rloo", "gspo", "cispo", "reinforce_pp")),
         ("rloo", {"ppo_epochs": 2, "importance_sampling": "per_decision"}),
+        ("process_grpo", {"ppo_epochs": 2, "importance_sampling": "per_decision"}),
+        ("cispo", {"adv_estimator": "gdpo", "off_policy_mask_threshold": 0.5}),
+        ("gspo", {"top_entropy_quantile": 0.5}),
+        ("ppo", {"ppo_epochs": 2, "ppo_kl_coef": 0.1, "critic": {"bootstrap_truncated": True}}),
         # Ratios of whole responses leave the usual clip after one such step: wide ones here.
         (
             "grpo",

@@ -29,7 +29,8 @@ class AdvantageInputs:
         step_rewards, step_ends: ``[B, R]``, the reward at the last token of each step and where
             those tokens are; None without ``algorithm.step_rewards``.
         components: ``[F, G, n]``, the unweighted values of the F reward functions with a weight, 0
-            where there is no valid reward; None unless the loop knows their weights.
+            where there is no valid reward; None unless ``adv_estimator: gdpo`` or an algorithm of
+            the user's own may read them.
         weights: ``[F]``, their weights; None likewise.
         values: ``[B, R]``, the critic's value of the state before each token; None without a
             critic.

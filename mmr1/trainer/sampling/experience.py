@@ -110,9 +110,14 @@ def build_experience(
         assert ref_logprobs is not None
         estimate = ESTIMATORS[config.kl_estimator]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
-    inputs = scaled_rewards(
-        _advantage_inputs(scored, counted, kl_penalty, reward_weights), config, algorithm.state
-    )
+    inputs = _advantage_inputs(scored, counted, kl_penalty)
+    if config.adv_estimator == "gdpo" or config.spec is None:  # which may use anything
+        inputs = replace(
+            inputs,
+            components=component_matrix([s.rewards for s in scored], list(reward_weights)),
+            weights=torch.tensor(list(reward_weights.values())),
+        )
+    inputs = scaled_rewards(inputs, config, algorithm.state)
     steps = mini_batch_of(len(scored), config.ppo_mini_batch_size)
     scopes = steps if config.loss_agg_scope == "mini-batch" else (0,) * len(scored)
     if critic is not None:
@@ -214,7 +219,6 @@ def _advantage_inputs(
     scored: Sequence[ScoredGroup],
     mask: torch.Tensor,
     kl_penalty: torch.Tensor,
-    reward_weights: Mapping[str, float],
 ) -> AdvantageInputs:
     rewards, valid = reward_matrix([s.rewards for s in scored])
     baselines = [[s.greedy] for s in scored if s.greedy is not None]
@@ -229,8 +233,6 @@ def _advantage_inputs(
         greedy_valid,
         step_rewards,
         step_ends,
-        components=component_matrix([s.rewards for s in scored], list(reward_weights)),
-        weights=torch.tensor(list(reward_weights.values())),
     )
 
 
