@@ -228,7 +228,7 @@ def _reward(flat: Tree, migration: Migration) -> None:
 def _columns(flat: Tree, migration: Migration) -> None:
     for key, usual in USUAL_COLUMNS.items():
         if (name := flat.pop(key)) != usual:
-            migration.notes.append(f"{key}: rename the column '{name}' of the data to '{usual}'")
+            migration.set(key, name)
 
 
 def _template(flat: Tree, migration: Migration) -> None:

@@ -132,10 +132,10 @@ KL = {"kl": "k1", "abs": "absolute", "mse": "k2", "low_var_kl": "k3"}
 
 # Keys that are carried over together with others, and how: for docs/migration.md.
 COMPOSED = {
-    "data.prompt_key": "rename the column to problem",
-    "data.answer_key": "rename the column to answer",
-    "data.image_key": "rename the column to images",
-    "data.video_key": "rename the column to videos",
+    "data.prompt_key": "`data.prompt_key`",
+    "data.answer_key": "`data.answer_key`",
+    "data.image_key": "`data.image_key`",
+    "data.video_key": "`data.video_key`",
     "data.max_prompt_length": "`rollout.max_model_len`: prompt and completion together",
     "data.rollout_batch_size": "`rollout.batch_size`",
     "data.min_pixels": "`data.image_min_pixels` and `data.video_min_pixels`",

@@ -250,6 +250,7 @@ def _model(flat: Tree, migration: Migration) -> None:
     if rank:
         set_lora(migration, rank, alpha, modules)
         migration.set("model.lora.dropout", dropout)
+        migration.set("model.lora.load_in_4bit", flat.pop("ds.load_in_4bit", False))
     if flat.pop("ref.offload") and migration.tree["algorithm"]["kl_coef"]:
         migration.set("algorithm.offload_reference", True)
 

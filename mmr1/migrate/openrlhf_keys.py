@@ -320,6 +320,7 @@ COMPOSED = {
     "ds.lora.alpha": "`model.lora.alpha`",
     "ds.lora.dropout": "`model.lora.dropout`",
     "ds.lora.target_modules": "`model.lora.target_modules`",
+    "ds.load_in_4bit": "`model.lora.load_in_4bit`, with adapters",
     "ref.offload": "`algorithm.offload_reference`",
     "vllm.num_engines": "`rollout.engine=vllm`; 0 is hf",
     "eval.dataset": "`data.eval`: NAME@SPLIT",

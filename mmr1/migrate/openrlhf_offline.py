@@ -66,7 +66,8 @@ COMPOSED = {
         key: shared.COMPOSED[key]
         for key in (
             "bf16", "ds.lora.rank", "ds.lora.alpha", "ds.lora.dropout", "ds.lora.target_modules",
-            "ckpt.output_dir", "ckpt.save_steps", "ckpt.max_num", "logger.wandb.key",
+            "ds.load_in_4bit", "ckpt.output_dir", "ckpt.save_steps", "ckpt.max_num",
+            "logger.wandb.key",
             "logger.tensorboard_dir",
         )
     },
@@ -169,6 +170,7 @@ def _common(section: str) -> Carry:
         if rank:
             set_lora(migration, rank, alpha, modules)
             migration.set("model.lora.dropout", dropout)
+            migration.set("model.lora.load_in_4bit", flat.pop("ds.load_in_4bit", False))
         _trainer(flat, migration)
 
     return carry

@@ -105,14 +105,18 @@ def model(flat: Tree, migration: Migration) -> None:
     if (revision := flat.pop("model_revision")) != "main":
         migration.note("model_revision", revision, "give a folder of that revision as model.path")
     rank, alpha, dropout = (flat.pop(f"lora_{name}") for name in ("r", "alpha", "dropout"))
-    modules = flat.pop("lora_target_modules", None)
+    modules, quantised = flat.pop("lora_target_modules", None), flat.pop("load_in_4bit", False)
     if not flat.pop("use_peft"):
+        if quantised:
+            migration.note("load_in_4bit", True, "weights are quantised below adapters only")
         return
     if modules is None:
         modules = ["q_proj", "v_proj"]
         migration.note("lora_target_modules", None, "PEFT's choice for such models")
     set_lora(migration, rank, alpha, modules)
     migration.set("model.lora.dropout", dropout)
+    if quantised:
+        migration.set("model.lora.load_in_4bit", True)
 
 
 def trainer(flat: Tree, migration: Migration, batches: Batches) -> None:

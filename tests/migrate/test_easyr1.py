@@ -230,7 +230,7 @@ def test_a_bare_configuration_has_their_defaults():
     assert not ours.algorithm.use_kl_loss
     assert (ours.rollout.batch_size, ours.algorithm.ppo_mini_batch_size) == (512, 256)
     assert (ours.seed, ours.optimizer.weight_decay, ours.trainer.max_epochs) == (1, 0.01, 15)
-    assert any("'prompt' of the data to 'problem'" in note for note in migration.notes)
+    assert (ours.data.prompt_key, ours.data.answer_key) == ("prompt", None)
     named = migrate(
         EASYR1, {"worker": {"reward": {"reward_function": "x.py"}, "rollout": {"n": 4},
                     "actor": {"model": {"model_path": "a"}}}}
