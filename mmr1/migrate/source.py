@@ -96,8 +96,15 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
     migration = Migration(theirs={k: v for k, v in flat.items() if k in source.loss_settings})
     for name, value, key, other in conflicts:
         migration.note(name, value, f"it means the same as {key}, which is given too: {other!r}")
-    for carry in source.carry:
-        carry(flat, migration)
+    try:
+        for carry in source.carry:
+            carry(flat, migration)
+    except TypeError as error:  # a text where a number or a list should be
+        unknown = [f"{spelled[k]}={v}" for k, v in given.items() if isinstance(v, str) and "$" in v]
+        raise ValueError(
+            f"a value is of another kind than it should be ({error}); give it as an override"
+            + (f". Not known: {', '.join(unknown)}" if unknown else "")
+        ) from error
     for key, ours in source.renamed.items():
         if key in flat:
             migration.set(ours, flat.pop(key))
@@ -134,10 +141,10 @@ def flattened(tree: Mapping[str, Any], whole: frozenset[str] = frozenset()) -> T
 
 def _typed(key: str, value: Any, default: Any) -> Any:
     """A text where the default is a number is read as one: YAML takes ``1e-6`` for a text."""
-    if isinstance(default, bool) or not isinstance(default, int | float):
+    if not isinstance(value, str) or not isinstance(default, int | float):
         return value
-    if not isinstance(value, str):
-        return value
+    if isinstance(default, bool):
+        raise ValueError(f"{key}={value}: this must be true or false; give it as an override")
     try:
         number = float(value)
     except ValueError as error:

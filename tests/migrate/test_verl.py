@@ -172,11 +172,15 @@ def test_what_the_scripts_set():
     assert any("verl does not read it" in note for note in unread)
 
 
-def test_numbers_must_be_known():
+def test_numbers_and_switches_must_be_known():
     with pytest.raises(
         ValueError, match=r"data.train_batch_size=\$\{oc.env:BSZ\}: this must be a n"
     ):
         migrated("data.train_batch_size=${oc.env:BSZ}")
+    with pytest.raises(ValueError, match=r"use_kl_loss=\$\{oc.env:KL\}: this must be true or"):
+        migrated(f"{ACTOR}.use_kl_loss=${{oc.env:KL}}")
+    with pytest.raises(ValueError, match=r"Not known: trainer.max_actor_ckpt_to_keep=\$\{oc.env:N"):
+        migrated("trainer.max_actor_ckpt_to_keep=${oc.env:N}")
 
 
 # --- The loss and its gradient, against a slow plain reading of verl's core_algos ----------------
