@@ -14,9 +14,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 
 from datasets_prep.task_checks import check_needs
-from mmr1.data.lines import stamp
 from mmr1.data.record import dump, encode
-from mmr1.files import atomic_binary
+from mmr1.files import atomic_binary, stamp
 from mmr1.rewards.builtin import gold_check, reward_of_task
 from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision.images import load_image

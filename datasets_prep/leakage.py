@@ -18,8 +18,9 @@ from datasets_prep.looks import ENOUGH, Index, Looks
 from datasets_prep.outputs import joined, refuse_empty
 from datasets_prep.record_files import content_digest, each_piece, record_files, row_of, rows_of
 from mmr1.data.ids import hash64
-from mmr1.data.lines import Piece, stamp
+from mmr1.data.lines import Piece
 from mmr1.data.placeholders import TAG
+from mmr1.files import stamp
 from mmr1.parallel import one_pool
 from mmr1.types import MediaRef, Sample
 from mmr1.vision.images import load_grey

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from datasets_prep.finish import check_gold, check_media
 from datasets_prep.task_checks import check_needs
-from mmr1.data.lines import stamp
+from mmr1.files import stamp
 from mmr1.types import MediaRef, Sample
 
 

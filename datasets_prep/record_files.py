@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mmr1.data.ids import hash64
-from mmr1.data.lines import PIECE, Piece, line_numbers, pieces, stamp, text_of, total_size
+from mmr1.data.lines import PIECE, Piece, line_numbers, pieces, text_of, total_size
 from mmr1.data.plain import Find
 from mmr1.data.record import decode, parse_json, refuse_lone_surrogates
+from mmr1.files import stamp
 from mmr1.parallel import cores, in_order
 from mmr1.progress import Progress
 from mmr1.types import MediaRef, Sample

@@ -87,9 +87,3 @@ def line_numbers(path: Path, positions: Iterable[int]) -> dict[int, int]:
 def total_size(paths: Iterable[Path]) -> int:
     """Bytes of the files together."""
     return sum(os.path.getsize(path) for path in paths)  # noqa: PTH202
-
-
-def stamp(path: Path) -> tuple[int, ...]:
-    """What tells that a file is no longer the one it was: its size, its time and its inode."""
-    facts = os.stat(str(path))  # noqa: PTH116 - once for every medium of every record
-    return facts.st_size, facts.st_mtime_ns, facts.st_ino

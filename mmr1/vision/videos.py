@@ -10,14 +10,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mmr1.deadline import Deadline, Stopwatch
+from mmr1.files import stamp
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget, VideoHeader, sampled_indices, video_grid
 
@@ -25,14 +28,14 @@ if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to
     import torch
     from transformers.video_utils import VideoMetadata
 
-DEADLINE_S = 60.0
-"""Seconds that one video may take."""
-CHECK_DEADLINE_S = 1800.0
-"""Seconds that it may take to decode all of one video."""
+DEADLINE = Deadline(wall_s=600.0, cpu_s=60.0)
+"""What one video may take. A decoder that waits, as for a disk that is gone, uses no CPU time."""
+CHECK_DEADLINE = Deadline(wall_s=18_000.0, cpu_s=1800.0)
+"""What it may take to decode all of one video."""
 
 
 def load_video(
-    ref: MediaRef, budget: VideoBudget | None = None, deadline_s: float = DEADLINE_S
+    ref: MediaRef, budget: VideoBudget | None = None, deadline: Deadline = DEADLINE
 ) -> tuple[torch.Tensor, VideoMetadata]:
     """Sample, decode and resize a video.
 
@@ -52,7 +55,7 @@ def load_video(
     """
     request = {"task": "decode", "options": dict(ref.options)}
     request["budget"] = asdict(budget or VideoBudget())
-    facts, data = _ask(ref, request, deadline_s)
+    facts, data = _ask(ref, request, deadline)
 
     import torch  # after the answer: a refusal must not wait for it
     from transformers.video_utils import VideoMetadata
@@ -80,22 +83,34 @@ def _covered(facts: dict[str, Any], ref: MediaRef) -> int:
     return max(int(facts["frames"]), len(facts["indices"]))
 
 
-def probe_video(ref: MediaRef, deadline_s: float = DEADLINE_S) -> VideoHeader:
+def probe_video(ref: MediaRef, deadline: Deadline = DEADLINE) -> VideoHeader:
     """Count the frames and read their times and size; only the first one is decoded.
 
     Raises:
         ValueError: Names the file; see :func:`load_video`.
     """
-    return _header(_ask(ref, {"task": "probe"}, deadline_s)[0])
+    if ref.path is None or ref.path.name.endswith(".frames.json"):
+        return _header(_ask(ref, {"task": "probe"}, deadline)[0])
+    try:
+        facts = stamp(ref.path)
+    except OSError:
+        raise ValueError(f"{ref}: no such file") from None
+    return _header_of_file(str(ref.path), facts, deadline)
 
 
-def check_video(ref: MediaRef, deadline_s: float = CHECK_DEADLINE_S) -> VideoHeader:
+@lru_cache(maxsize=64)
+def _header_of_file(path: str, _stamp: tuple[int, ...], deadline: Deadline) -> VideoHeader:
+    """One video is asked about several times in a row: by its checks, its length, its times."""
+    return _header(_ask(MediaRef("video", Path(path)), {"task": "probe"}, deadline)[0])
+
+
+def check_video(ref: MediaRef, deadline: Deadline = CHECK_DEADLINE) -> VideoHeader:
     """Decode every frame.
 
     Raises:
         ValueError: Names the file; see :func:`load_video`.
     """
-    return _header(_ask(ref, {"task": "check"}, deadline_s)[0])
+    return _header(_ask(ref, {"task": "check"}, deadline)[0])
 
 
 def _header(facts: dict[str, Any]) -> VideoHeader:
@@ -144,16 +159,16 @@ class _Decoder:
         self._owner = os.getpid()
         self._lock = threading.Lock()
 
-    def ask(self, request: dict[str, Any], deadline_s: float) -> tuple[dict[str, Any], bytearray]:
+    def ask(self, request: dict[str, Any], deadline: Deadline) -> tuple[dict[str, Any], bytearray]:
         """Send one request. Raises TimeoutError (killed) or EOFError (it crashed)."""
         with self._lock:
             process = self._started()
             assert process.stdin is not None
-            deadline = time.monotonic() + deadline_s
+            watch = Stopwatch(deadline, process.pid)
             try:
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()
-                return self._receive(process, deadline)
+                return self._receive(process, watch)
             except BaseException:  # the answer that is still under way belongs to nobody
                 self.close()
                 raise
@@ -171,7 +186,7 @@ class _Decoder:
         return self._process
 
     def _receive(
-        self, process: subprocess.Popen[bytes], deadline: float
+        self, process: subprocess.Popen[bytes], watch: Stopwatch
     ) -> tuple[dict[str, Any], bytearray]:
         assert process.stdout is not None
         received = bytearray()
@@ -179,8 +194,9 @@ class _Decoder:
             selector.register(process.stdout, selectors.EVENT_READ)
 
             def more() -> None:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise TimeoutError
+                while not selector.select(watch.wait_s):
+                    if (limit := watch.passed) is not None:
+                        raise TimeoutError(limit)
                 block = os.read(process.stdout.fileno(), 1 << 20)  # type: ignore[union-attr]
                 if not block:
                     raise EOFError
@@ -209,15 +225,13 @@ atexit.register(_decoder.close)
 
 
 def _ask(
-    ref: MediaRef, request: dict[str, Any], deadline_s: float
+    ref: MediaRef, request: dict[str, Any], deadline: Deadline
 ) -> tuple[dict[str, Any], bytearray]:
     with _on_disk(ref) as path:
         try:
-            facts, data = _decoder.ask({**request, "path": path}, deadline_s)
-        except TimeoutError:
-            raise ValueError(
-                f"{ref}: not decoded within {deadline_s:g} s; re-encode it or raise the deadline"
-            ) from None
+            facts, data = _decoder.ask({**request, "path": path}, deadline)
+        except TimeoutError as error:
+            raise ValueError(f"{ref}: not decoded within {error}; re-encode it") from None
         except (EOFError, BrokenPipeError):
             raise ValueError(f"{ref}: the video decoder crashed on it; re-encode it") from None
     if "error" in facts:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -17,10 +20,12 @@ from PIL import Image
 from qwen_vl_utils import fetch_video
 from torchvision.transforms import InterpolationMode, functional
 
-from mmr1.types import MediaRef
+from datasets_prep.record_checks import check_sample
+from mmr1.deadline import Deadline
+from mmr1.types import MediaRef, Message, Sample, TextPart
 from mmr1.vision import videos
 from mmr1.vision.budget import PixelBudget, VideoBudget, VideoHeader, tokens
-from mmr1.vision.videos import load_video, probe_video, sampled_grid
+from mmr1.vision.videos import check_video, load_video, probe_video, sampled_grid
 from tests.vision.media import SHARED, encoded, noise, write_video
 
 BICUBIC = InterpolationMode.BICUBIC
@@ -167,11 +172,49 @@ def test_a_decoder_that_hangs_is_killed(
     pipe = tmp_path / "pipe.mp4"
     os.mkfifo(pipe)  # opening it waits for a writer that never comes
     monkeypatch.setattr(Path, "is_file", lambda self: True)
-    start = time.perf_counter()
-    with pytest.raises(ValueError, match=r"not decoded within 0\.5 s"):
-        load_video(ref(pipe), SMALL, deadline_s=0.5)
-    assert time.perf_counter() - start < 2
+    with pytest.raises(ValueError, match=r"not decoded within 0\.5 s; re-encode"):
+        load_video(ref(pipe), SMALL, Deadline(wall_s=0.5, cpu_s=60))
     assert len(load_video(ref(clip), SMALL)[0]) == 8
+
+
+def test_a_busy_machine_costs_no_video(clip: Path) -> None:
+    """A decoder that gets no core for longer than its deadline."""
+    load_video(ref(clip), SMALL)  # starts it
+    process = videos._decoder._process
+    process.send_signal(signal.SIGSTOP)
+    timer = threading.Timer(1.0, process.send_signal, (signal.SIGCONT,))
+    timer.start()
+    assert len(load_video(ref(clip), SMALL, Deadline(wall_s=120, cpu_s=0.8))[0]) == 8
+    assert videos._decoder._process is process
+
+
+def test_decoding_is_charged_with_cpu_time(clip: Path) -> None:
+    with pytest.raises(ValueError, match=r"not decoded within 0\.001 s of CPU time"):
+        check_video(MediaRef("video", data=clip.read_bytes()), Deadline(wall_s=120, cpu_s=0.001))
+
+
+def test_a_header_is_read_once_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = videos._decoder.ask
+
+    def counted(request: dict[str, Any], deadline: Deadline) -> Any:
+        asked.append(request["task"])
+        return ask(request, deadline)
+
+    monkeypatch.setattr(videos._decoder, "ask", counted)
+    path = write_video(tmp_path / "v.mp4", frames=40, fps=10)
+    question = Message("user", (ref(path, end=3.0), TextPart("When?")))
+    sample = Sample("a", (question,), [1.0, 2.0], "tiou")
+    check_sample(sample)
+    assert asked == ["probe"]
+    check_sample(sample, deep=True)
+    assert asked == ["probe", "check"]
+    write_video(path, frames=8, fps=10)
+    with pytest.raises(ValueError, match="ends after the video"):
+        check_sample(sample)
+    assert asked == ["probe", "check", "probe"]
 
 
 def test_a_decoder_that_crashes_takes_nobody_along(

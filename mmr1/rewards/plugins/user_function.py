@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
+from mmr1.deadline import Deadline
 from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.item import Job, RewardItem, invalid, reward_of_exception
 from mmr1.rewards.plugins.columns import check_options
 from mmr1.rewards.plugins.dialects import Dialect, call, detect, rewards_of
-from mmr1.rewards.sandbox.deadline import Deadline
 from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import START_S, Pool
 from mmr1.rewards.sandbox.readable import plugin_paths

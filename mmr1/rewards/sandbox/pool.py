@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from mmr1.deadline import Deadline, Stopwatch, rule_deadline
 from mmr1.faults import tell_fault
 from mmr1.rewards.item import Job, invalid
-from mmr1.rewards.sandbox.deadline import Deadline, Stopwatch, rule_deadline
 from mmr1.rewards.sandbox.environment import worker_environment
 from mmr1.rewards.sandbox.limits import Limits
 from mmr1.rewards.sandbox.processes import Processes, Worker, describe

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
+from mmr1.deadline import Stopwatch
 from mmr1.rewards.item import Job
-from mmr1.rewards.sandbox.deadline import Stopwatch
 from mmr1.rewards.sandbox.walls import Missing, refusal
 from mmr1.rewards.sandbox.wire import (
     FrameBuffer,

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.deadline import Deadline
 from mmr1.rewards import Job, build_composite_reward
-from mmr1.rewards.sandbox.deadline import Deadline
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Status
 from tests.faults import faults_told

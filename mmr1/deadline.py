@@ -1,7 +1,8 @@
-"""When a job has taken too long.
+"""When a process has taken too long for what it was asked.
 
-A verdict by rule is charged with the CPU time of its worker: how busy the machine is must not
-change it. A plugin may wait for something, so its deadline is the clock on the wall.
+A verdict by rule, or the decoding of a video, is charged with the CPU time of its process: how busy
+the machine is must not change it. A plugin may wait for something, so its deadline is the clock on
+the wall.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _LEAST_WAIT_S = 0.01
 class Deadline:
     """Attributes:
     wall_s: Seconds on the wall.
-    cpu_s: Seconds of CPU time of the worker; None charges none.
+    cpu_s: Seconds of CPU time of the process; None charges none.
     """
 
     wall_s: float
@@ -33,7 +34,7 @@ def rule_deadline(timeout_s: float) -> Deadline:
 
 
 class Stopwatch:
-    """The time that one job of a worker has taken, held against a deadline from here on."""
+    """The time that one job of a process has taken, held against a deadline from here on."""
 
     def __init__(self, deadline: Deadline, pid: int) -> None:
         self._deadline, self._pid = deadline, pid
