@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,7 @@ def kept_table(
         facts: JSON values; everything else that the table depends on, but the code of this package.
         make: Makes it.
     """
-    key = hashlib.sha256(
-        json.dumps([dict(facts), _code()], sort_keys=True, default=str).encode()
-    ).hexdigest()[:12]
-    file = path.with_name(f".{path.name}.{what}-{key}{SUFFIX}")
+    file = _beside(path, what, [dict(facts), _code()])
     stamp = _stamp(path)
     if (table := _read(file, stamp)) is not None:
         return table
@@ -50,11 +47,36 @@ def kept_table(
     if _stamp(path) != stamp:
         raise ValueError(f"{path} changed while it was read; start again")
     try:
-        with atomic_binary(file) as (out,), pa.ipc.new_file(out, table.schema) as writer:
-            writer.write_table(table)
+        _write(file, table.schema, table.to_batches())
     except OSError as error:
         logger.warning("%s is read through again next time: %s", path, error)
     return table
+
+
+def kept_batches(
+    path: Path, what: str, schema: pa.Schema, batches: Callable[[], Iterable[pa.RecordBatch]]
+) -> pa.ipc.RecordBatchFileReader:
+    """Batches about a file, of which one at a time is in memory, from the disk.
+
+    Raises:
+        OSError: They cannot be written beside the file.
+    """
+    file, stamp = _beside(path, what, "batches"), _stamp(path)
+    if _read(file, stamp) is None:
+        _write(file, schema.with_metadata({b"stamp": stamp}), batches())
+    return pa.ipc.open_file(pa.memory_map(str(file)))
+
+
+def _beside(path: Path, what: str, facts: Any) -> Path:
+    text = json.dumps(facts, sort_keys=True, default=str)
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return path.with_name(f".{path.name}.{what}-{key}{SUFFIX}")
+
+
+def _write(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    with atomic_binary(file) as (out,), pa.ipc.new_file(out, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 def _stamp(path: Path) -> bytes:

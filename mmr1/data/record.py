@@ -204,14 +204,15 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not a JSON number")
 
 
-_STRICT = json.JSONDecoder(parse_constant=_refuse)
+STRICT = json.JSONDecoder(parse_constant=_refuse)
+"""NaN and infinities are no JSON."""
 
 
 def parse_json(text: str) -> Any:
     """Strict JSON: NaN and infinities raise ValueError, because other readers refuse them."""
 
     try:
-        return _STRICT.decode(text)
+        return STRICT.decode(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
 

@@ -1,4 +1,4 @@
-"""The samples of a large JSON Lines file, each read when it is asked for."""
+"""The samples of large data, each read when it is asked for."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from mmr1.data.ids import hash64, repeated
 from mmr1.data.index import kept_table
-from mmr1.data.lines import line_numbers, pieces, text_of
-from mmr1.data.record import parse_json
+from mmr1.data.stores import Store
+from mmr1.files import stamp
 from mmr1.progress import Progress
 from mmr1.types import Sample
 
@@ -30,18 +31,19 @@ ReadRow = Callable[[Any, int], Sample]
 
 
 class Rows(Sequence[Sample]):
-    """Samples of a file, by the table of :func:`open_rows`.
+    """Samples of files, by the table of :func:`open_rows`.
 
     Args:
-        path: The file.
-        table: Its ``position``, ``number``, ``kinds`` and ``id``, a row for each sample.
+        stores: The files.
+        table: Their ``file``, ``position``, ``number``, ``kinds`` and ``id``, of each sample.
         read: Makes a sample of a row.
     """
 
-    def __init__(self, path: Path, table: pa.Table, read: ReadRow) -> None:
-        self.path = path
+    def __init__(self, stores: Sequence[Store], table: pa.Table, read: ReadRow) -> None:
+        self.stores = stores
         self.table = table
         self._read = read
+        self._file = table["file"].to_numpy()
         self._position = table["position"].to_numpy()
         self._number = table["number"].to_numpy()
 
@@ -55,22 +57,19 @@ class Rows(Sequence[Sample]):
     def __getitem__(self, index: int | slice) -> Sample | Rows:
         if isinstance(index, slice):
             return self.take(np.arange(len(self))[index])
-        position = int(self._position[index])
-        with self.path.open("rb") as file:
-            file.seek(position)
-            line = file.readline()
+        store, number = self.stores[self._file[index]], int(self._number[index])
         try:
-            sample = self._read(parse_json(text_of(line, position)), int(self._number[index]))
+            sample = self._read(store.row(int(self._position[index])), number)
         except ValueError as error:
-            raise ValueError(f"{self.path}, byte {position}: {error}") from error
+            raise ValueError(f"{store.path}, row {number}, from 0: {error}") from error
         if sample.id != self.table["id"][int(index)].as_py():
-            raise ValueError(f"{self.path} changed since it was opened; start again")
+            raise ValueError(f"{store.path} changed since it was opened; start again")
         return sample
 
     def take(self, indices: np.ndarray) -> Rows:
         """The samples with these indices."""
         whole = len(indices) == len(self) and (indices == np.arange(len(self))).all()
-        return self if whole else Rows(self.path, self.table.take(pa.array(indices)), self._read)
+        return self if whole else Rows(self.stores, self.table.take(pa.array(indices)), self._read)
 
     def ids(self) -> list[str]:
         """The samples' ids; no sample is read."""
@@ -97,15 +96,15 @@ def kinds_of(samples: Sequence[Sample]) -> Iterable[tuple[str, ...]]:
 
 
 def open_rows(
-    path: Path, facts: Mapping[str, Any], read: ReadRow
+    stores: Sequence[Store], facts: Mapping[str, Any], read: ReadRow
 ) -> tuple[Rows, int, list[tuple[str, str]]]:
-    """The usable samples of a JSON Lines file, the number of its rows, and the unusable ones.
+    """The usable samples of some files, the number of their rows, and the unusable ones.
 
-    The file is read through the first time. Later its index is read, and the file is trusted to
+    The files are read through the first time. Later their index is read, and they are trusted to
     name media that are still there.
 
     Args:
-        path: The file.
+        stores: The files. The index lies beside the first.
         facts: What ``read`` depends on, as JSON values.
         read: Makes a sample of a row.
 
@@ -115,31 +114,43 @@ def open_rows(
     Raises:
         ValueError: An id appears twice.
     """
-    table = kept_table(path, "rows", facts, lambda: _table(path, read))
+    others = _others(stores)
+    facts = {**facts, "others": others}
+    table = kept_table(stores[0].path, "rows", facts, lambda: _table(stores, read))
+    if _others(stores) != others:
+        raise ValueError(f"files beside {stores[0].path} changed while they were read; start again")
     unusable = table.filter(table["reason"].is_valid())
     usable = table.filter(table["reason"].is_null()) if len(unusable) else table
+    first = np.searchsorted(table["file"].to_numpy(), np.arange(len(stores)))
     dropped = []
-    if len(unusable):
-        lines = line_numbers(path, unusable["position"].to_pylist())
-        for position, reason in zip(
-            unusable["position"].to_pylist(), unusable["reason"].to_pylist(), strict=True
-        ):
-            dropped.append((f"{path}:{lines[position]}", reason))
-    return Rows(path, usable, read), len(table), dropped
+    for file, store in enumerate(stores):
+        own = unusable.filter(pc.equal(unusable["file"], file))
+        numbers = own["number"].to_numpy() - first[file]
+        found = list(zip(own["position"].to_pylist(), numbers.tolist(), strict=True))
+        dropped += zip(store.places(found), own["reason"].to_pylist(), strict=True)
+    return Rows(stores, usable, read), len(table), dropped
 
 
-def _table(path: Path, read: ReadRow) -> pa.Table:
-    """Of every row where it begins, its id and kinds of media, or why it cannot be used."""
-    positions, hashes = array("q"), array("Q")
+def _others(stores: Sequence[Store]) -> list[Any]:
+    """What tells whether the files beside the first are still the same."""
+    return [[store.path.name, *stamp(store.path)[:2]] for store in stores[1:]]
+
+
+def _table(stores: Sequence[Store], read: ReadRow) -> pa.Table:
+    """Of every row where it is, its id and kinds of media, or why it cannot be used."""
+    files, positions, hashes = array("h"), array("q"), array("Q")
     parts: list[pa.RecordBatch] = []
-    with Progress(f"reading {path.name}", "MB", -(-path.stat().st_size // MB)) as progress:
-        done = 0
-        for piece in pieces([path]):
+    total = sum(store.size for store in stores)
+    with Progress(f"reading {stores[0].path.name}", "MB", -(-total // MB)) as progress:
+        shown = 0
+        rows = _each_row(stores)
+        while block := list(islice(rows, BLOCK)):
             ids: list[str | None] = []
             kinds: list[str | None] = []
             reasons: list[str | None] = []
-            for position, line in piece.lines():
-                sample, reason = _sample(read, line, position, len(positions))
+            for file, position, row, _ in block:
+                sample, reason = _sample(read, row, len(positions))
+                files.append(file)
                 positions.append(position)
                 reasons.append(reason)
                 ids.append(None if sample is None else sample.id)
@@ -149,21 +160,34 @@ def _table(path: Path, read: ReadRow) -> pa.Table:
             columns = {"id": pa.array(ids, pa.string()), "reason": pa.array(reasons, pa.string())}
             columns["kinds"] = pa.array(kinds, pa.string())
             parts.append(pa.RecordBatch.from_pydict(columns))
-            before, done = done, done + piece.size
-            progress.advance(done // MB - before // MB)
-    table = pa.Table.from_batches(parts)
+            before, shown = shown, block[-1][-1] // MB
+            progress.advance(shown - before)
+    table = pa.Table.from_batches(parts, _COLUMNS)
     table = table.set_column(2, "kinds", table["kinds"].combine_chunks().dictionary_encode())
+    table = table.append_column("file", pa.array(np.asarray(files)))
     table = table.append_column("position", pa.array(np.asarray(positions)))
     table = table.append_column("number", pa.array(np.arange(len(positions))))
-    _refuse_repeated(path, table["id"], np.asarray(hashes))
+    _refuse_repeated(stores[0].path, table["id"], np.asarray(hashes))
     return table
 
 
-def _sample(
-    read: ReadRow, line: bytes, position: int, number: int
-) -> tuple[Sample | None, str | None]:
+_COLUMNS = pa.schema({"id": pa.string(), "reason": pa.string(), "kinds": pa.string()})
+
+
+def _each_row(stores: Sequence[Store]) -> Iterator[tuple[int, int, Any, int]]:
+    """``(file, position, row, bytes read so far)`` of all rows."""
+    before = 0
+    for file, store in enumerate(stores):
+        for position, row, done in store.rows():
+            yield file, position, row, before + done
+        before += store.size
+
+
+def _sample(read: ReadRow, row: Any, number: int) -> tuple[Sample | None, str | None]:
+    if isinstance(row, ValueError):
+        return None, str(row)
     try:
-        return read(parse_json(text_of(line, position)), number), None
+        return read(row, number), None
     except ValueError as error:
         return None, str(error)
 
@@ -204,9 +228,9 @@ def measured(
         return np.fromiter(measure_all(), np.int64)
     of_ids = hashlib.sha256("\0".join(samples.ids()).encode()).hexdigest()
     table = kept_table(
-        samples.path,
+        samples.stores[0].path,
         what.replace(" ", "-"),
-        {**facts, "ids": of_ids},
+        {**facts, "ids": of_ids, "others": _others(samples.stores)},
         lambda: pa.table({"value": pa.array(np.fromiter(measure_all(), np.int64))}),
     )
     return table["value"].to_numpy()

@@ -19,6 +19,7 @@ from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.located import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
 from mmr1.data.rows import FROM_BYTES, Rows, measured, open_rows
+from mmr1.data.stores import Store, stores_of
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
 
@@ -30,8 +31,8 @@ def load_samples(
 ) -> Sequence[Sample]:
     """All samples of a dataset, in any of the known row formats, with the prompt template applied.
 
-    Those of a large JSON Lines file stay on the disk until they are asked for, and an index beside
-    the file tells where they are the next time.
+    Those of large data stay on the disk until they are asked for, and an index beside the file
+    tells where they are the next time.
 
     Args:
         spec: See :func:`mmr1.data.readers.read_rows`.
@@ -45,9 +46,8 @@ def load_samples(
     config = config or DataConfig()
     quarantine = quarantine or Quarantine(config.max_bad_fraction)
     template = load_template(config.prompt_template) if config.prompt_template else None
-    path = Path(spec)
-    if path.suffix == ".jsonl" and path.is_file() and path.stat().st_size >= FROM_BYTES:
-        return _open_large(path, config, template, quarantine)
+    if stores := stores_of(spec, FROM_BYTES):
+        return _open_large(spec, stores, config, template, quarantine)
     samples: list[Sample] = []
     total = 0
     for where, sample in read_samples(spec, config):
@@ -64,12 +64,16 @@ def load_samples(
 
 
 def _open_large(
-    path: Path, config: DataConfig, template: Template | None, quarantine: Quarantine
+    spec: str | Path,
+    stores: Sequence[Store],
+    config: DataConfig,
+    template: Template | None,
+    quarantine: Quarantine,
 ) -> Rows:
-    root = Path(config.media_root) if config.media_root else media_folder(path)
+    root = Path(config.media_root) if config.media_root else media_folder(spec)
 
     def read(row: Any, number: int) -> Sample:
-        sample = _sample(row, Place(root, source_name(path), number), config)
+        sample = _sample(row, Place(root, source_name(spec), number), config)
         return apply_template(sample, template) if template else sample
 
     name = config.prompt_template
@@ -77,12 +81,13 @@ def _open_large(
         "format": config.format,
         "columns": config.columns,
         "media_root": str(root.resolve()),
+        "source": source_name(spec),
         "template": Path(name).read_text() if name and Path(name).is_file() else name,
     }
-    rows, total, dropped = open_rows(path, facts, read)
+    rows, total, dropped = open_rows(stores, facts, read)
     for where, reason in dropped:
-        quarantine.drop(str(path), where, reason)
-    quarantine.read(str(path), total)
+        quarantine.drop(str(spec), where, reason)
+    quarantine.read(str(spec), total)
     return rows
 
 

@@ -14,6 +14,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rows import Rows, kinds_of, measured, open_rows
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import keep_fitting, load_samples
+from mmr1.data.stores import LinesStore
 from mmr1.types import Message, Sample, TextPart
 from tests.vision.media import encoded
 
@@ -83,20 +84,20 @@ def test_rows_are_read_through_once(path: Path) -> None:
         calls.append(number)
         return Sample(f"s{number}", (Message("user", (TextPart(row["problem"]),)),))
 
-    rows, total, dropped = open_rows(path, {"x": 1}, read)
+    rows, total, dropped = open_rows([LinesStore(path)], {"x": 1}, read)
     assert (len(rows), total, len(dropped)) == (59, 60, 1)
     assert dropped[0][0] == f"{path}:17"
     assert len(calls) == 59
-    rows, total, again = open_rows(path, {"x": 1}, read)
+    rows, total, again = open_rows([LinesStore(path)], {"x": 1}, read)
     assert (len(rows), total, again) == (59, 60, dropped)
     assert len(calls) == 59
     assert rows[20].id == "s21"
     assert calls[59:] == [21]
-    open_rows(path, {"x": 2}, read)  # read in another way
+    open_rows([LinesStore(path)], {"x": 2}, read)  # read in another way
     assert len(calls) == 60 + 59
     with path.open("a") as file:
         file.write('\n{"problem": "new"}')
-    assert len(open_rows(path, {"x": 1}, read)[0]) == 60
+    assert len(open_rows([LinesStore(path)], {"x": 1}, read)[0]) == 60
 
 
 def test_lengths_are_measured_once(path: Path, small: None) -> None:
@@ -136,7 +137,7 @@ def test_another_selection_is_measured_anew(path: Path, small: None) -> None:
 def test_a_file_that_changes_is_noticed(path: Path, small: None) -> None:
     rows = load_samples(path, CONFIG, Quarantine(0.5))
     path.write_text(path.read_text().replace("Wie", "What"))
-    with pytest.raises(ValueError, match=r"changed since|byte \d+"):
+    with pytest.raises(ValueError, match=r"changed since|row \d+"):
         [rows[i] for i in range(len(rows))]
 
 

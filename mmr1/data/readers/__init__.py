@@ -41,23 +41,34 @@ def read_rows(spec: str | Path) -> Iterator[Located]:
         NoSuchDatasetError: There is none of this name.
         ValueError: There is no such split, or the file as a whole is broken.
     """
-    kind = kind_of(spec)
-    if kind is not None and not Path(spec).is_dir():
+    if (files := files_of(spec)) is not None:
+        for path in files:
+            yield from _READERS[str(kind_of(path))](path)
+        return
+    name, _, split = str(spec).partition("@")
+    yield from hub_rows(name, split or None)
+
+
+def files_of(spec: str | Path) -> list[Path] | None:
+    """The files that hold the rows of a dataset; None if ``datasets`` reads it.
+
+    Raises:
+        NoSuchDatasetError: There is none of this name.
+        ValueError: There is no such split.
+    """
+    if kind_of(spec) is not None and not Path(spec).is_dir():
         path = Path(spec)
         if not path.is_file():
             raise NoSuchDatasetError(
                 f"{path}: no such file; check the path (data.train, data.eval)"
             )
-        yield from _READERS[kind](path)
-        return
+        return [path]
     name, _, split = str(spec).partition("@")
     folder = Path(name)
     if folder.is_dir() and not is_saved(folder) and (files := row_files(folder)):
-        for path in files_of_split(files, folder, split or None, f"as {name}@SPLIT", "train"):
-            yield from read_rows(path)
-        return
+        return files_of_split(files, folder, split or None, f"as {name}@SPLIT", "train")
     _refuse_missing(name, split)
-    yield from hub_rows(name, split or None)
+    return None
 
 
 def kind_of(spec: str | Path) -> str | None:

@@ -18,7 +18,14 @@ def is_saved(folder: Path) -> bool:
 
 
 def hub_rows(name: str, split: str | None) -> Iterator[Located]:
-    """The rows of a dataset.
+    """The rows of a dataset, each with its location. See :func:`hub_dataset`."""
+    dataset, where = hub_dataset(name, split)
+    for number, row in enumerate(dataset):
+        yield f"{where}[{number}]", row
+
+
+def hub_dataset(name: str, split: str | None) -> tuple[Any, str]:
+    """A dataset, mapped into memory with its media encoded, and what it is called in messages.
 
     Args:
         name: A folder saved by ``datasets``, or a name on the hub.
@@ -34,9 +41,7 @@ def hub_rows(name: str, split: str | None) -> Iterator[Located]:
     for column, feature in dataset.features.items():
         if (encoded := _undecoded(feature, datasets)) != feature:
             dataset = dataset.cast_column(column, encoded)
-    where = f"{name}@{split}" if split else name
-    for number, row in enumerate(dataset):
-        yield f"{where}[{number}]", row
+    return dataset, f"{name}@{split}" if split else name
 
 
 def _saved(name: str, split: str | None) -> Any:

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmr1.data.readers.json_arrays import array_elements, is_array
 from mmr1.data.readers.located import Located
 from mmr1.data.record import parse_json, read_lines
 
+LARGEST_OBJECT = 1 << 30
+"""Bytes of a file that is one object. Arrays and JSON Lines may be of any size."""
 # Where an object holds its rows: {"info": …, "questions": […]} and the like.
 _LISTS = ("questions", "data", "rows", "records", "examples", "samples", "items", "annotations")
 
@@ -34,9 +37,18 @@ def json_rows(path: Path) -> Iterator[Located]:
     Raises:
         ValueError: The file is none of these.
     """
-    if _has_lines(path):
+    if path.suffix != ".gz" and is_array(path):
+        yield from ((f"{path}[{n}]", row) for n, (_, row) in enumerate(array_elements(path)))
+        return
+    if has_lines(path):
         yield from json_lines(path)
         return
+    if path.stat().st_size > LARGEST_OBJECT:
+        raise ValueError(
+            f"{path} is one JSON object of {path.stat().st_size / 1e9:.1f} GB, which would have to "
+            "be read into memory; write its rows as JSON Lines, for example with "
+            f"jq -c '.questions[]' {path.name} > {path.stem}.jsonl"
+        )
     try:
         content = parse_json(_text(path))
     except (ValueError, UnicodeDecodeError, OSError, EOFError) as error:
@@ -68,7 +80,7 @@ def _inside(content: Any) -> Any:
     return content
 
 
-def _has_lines(path: Path) -> bool:
+def has_lines(path: Path) -> bool:
     """Whether the first line is an object of its own and another follows: JSON Lines."""
     lines = (line for _, line in read_lines(path))
     try:
