@@ -7,7 +7,7 @@ from collections.abc import Iterator, MutableMapping, MutableSequence
 from pathlib import Path
 from typing import Any
 
-from datasets_prep.finish import copy_frames, write_bytes
+from datasets_prep.finish import copy_frames, link_or_copy
 from datasets_prep.record_files import content_digest
 from mmr1.data.record import dump
 from mmr1.types import MediaRef
@@ -82,11 +82,4 @@ def _bring(path: Path, folder: Path, place: str) -> None:
     if path.name.endswith(FRAMES):
         copy_frames(path, folder)
         return
-    target = folder / place
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(path, target)
-    except FileExistsError:  # another process was first
-        pass
-    except OSError:  # another file system, or one without hard links
-        write_bytes(target, path.read_bytes())
+    link_or_copy(path, folder / place)

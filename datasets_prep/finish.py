@@ -18,7 +18,7 @@ from mmr1.data.record import dump, encode
 from mmr1.files import atomic_binary, stamp
 from mmr1.rewards.builtin import gold_check, reward_of_task
 from mmr1.types import MediaRef, Message, Sample, TextPart
-from mmr1.vision.images import load_image
+from mmr1.vision.images import check_image
 from mmr1.vision.paths import resolve_media
 from mmr1.vision.videos import check_video, probe_video
 
@@ -57,7 +57,7 @@ def check_media(ref: MediaRef, deep: bool = False) -> tuple[int, int]:
         ValueError: It cannot be decoded.
     """
     if ref.kind == "image":
-        return load_image(ref).size
+        return check_image(ref)
     header = check_video(ref) if deep else probe_video(ref)
     return header.width, header.height
 
@@ -67,17 +67,22 @@ def _store(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
         place, size = _checked_image(str(ref.path), ref.size, stamp(ref.path))
         target = folder / place
         if not os.path.exists(target):  # noqa: PTH110 - for every medium of every record
-            write_bytes(target, ref.read())
+            link_or_copy(ref.path, target)
         return MediaRef(ref.kind, target, None, size, ref.options)
     size = check_media(ref)
     if embed:
         return MediaRef(ref.kind, None, ref.read(), size, ref.options)
     if ref.path is not None and ref.path.name.endswith(".frames.json"):
         return MediaRef(ref.kind, copy_frames(ref.path, folder), None, size, ref.options)
-    data = ref.read()
-    suffix = ref.path.suffix.lower() if ref.path is not None else _suffix(ref.kind, data)
-    path = folder / _place(data, suffix)
-    write_bytes(path, data)
+    if ref.path is not None:
+        with ref.path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        path = folder / _place(digest, ref.path.suffix.lower())
+        link_or_copy(ref.path, path)
+    else:
+        data = ref.read()
+        path = folder / _place(hashlib.sha256(data).hexdigest(), _suffix(ref.kind, data))
+        write_bytes(path, data)
     return MediaRef(ref.kind, path, None, size, ref.options)
 
 
@@ -87,11 +92,11 @@ def _checked_image(
 ) -> tuple[str, tuple[int, int]]:
     """Where a picture is stored, and its size; that of many rows is decoded once per process."""
     ref = MediaRef("image", Path(name), None, size)
-    return _place(ref.read(), Path(name).suffix.lower()), check_media(ref)
+    digest = hashlib.sha256(ref.read()).hexdigest()
+    return _place(digest, Path(name).suffix.lower()), check_media(ref)
 
 
-def _place(data: bytes, suffix: str) -> str:
-    digest = hashlib.sha256(data).hexdigest()
+def _place(digest: str, suffix: str) -> str:
     return f"media/{digest[:2]}/{digest[:32]}{suffix}"
 
 
@@ -110,6 +115,20 @@ def copy_frames(path: Path, folder: Path) -> Path:
         write_bytes(target / frame["path"], resolve_media(path.parent, frame["path"]).read_bytes())
     write_bytes(target / path.name, text)
     return target / path.name
+
+
+def link_or_copy(path: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where there are no links.
+
+    A link takes a hundredth of the time. Like a copy it outlives the first name.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, target)
+    except FileExistsError:  # another process was first
+        pass
+    except OSError:  # another file system, or one without hard links
+        write_bytes(target, path.read_bytes())
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -70,6 +70,26 @@ def test_nothing_of_the_dropped_pictures_is_replaced(tmp_path: Path) -> None:
         assert sample.media[0].size == (40, 40)
 
 
+def test_media_have_a_second_name_where_that_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = dataset(tmp_path / "in", 20)
+    convert("easyr1", source, tmp_path / "out", workers=1)
+    stored = [sample.media[0].path for sample in load_samples(tmp_path / "out/records.jsonl")]
+    assert all(any(p.samefile(own) for own in (source / "images").iterdir()) for p in stored)
+
+    def no_links(*_: object) -> None:
+        raise OSError("another file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets_prep.finish.os.link", no_links)
+        patch.setattr("mmr1.files._unnamed", lambda *_: None)  # which links too
+        convert("easyr1", source, tmp_path / "copied", workers=1)
+    assert everything(tmp_path / "out") == everything(tmp_path / "copied")
+    shutil.rmtree(source)
+    assert validate(tmp_path / "out") == (len(stored), [])
+
+
 def test_any_number_of_workers_and_embedding(tmp_path: Path) -> None:
     source = dataset(tmp_path / "in", 150)
     convert("easyr1", source, tmp_path / "one", workers=1)

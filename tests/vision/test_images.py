@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from mmr1.types import MediaRef
-from mmr1.vision.images import image_size, load_image
+from mmr1.vision.images import check_image, image_size, load_image
 from tests.vision.media import SHARED, bomb_png, encoded, noise
 
 
@@ -167,3 +167,42 @@ def test_heic_says_what_reads_it() -> None:
     assert np.array_equal(load_image(ref(data)), shown)
     with pytest.raises(ValueError, match=r"<image in the record>"):
         load_image(ref(HEIC_HEAD))
+
+
+def verdict(read, data: bytes) -> object:
+    try:
+        return read(ref(data))
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_jpeg_is_checked_as_it_is_loaded(mode: str, progressive: bool) -> None:
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(noise(90, 70)).convert(mode)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", progressive=progressive, exif=exif, quality=60)
+    whole = buffer.getvalue()
+    cut = [whole[:end] for end in rng.integers(2, len(whole), 40)]
+    hit = []
+    for place in rng.integers(2, len(whole) - 4, 60):
+        data = bytearray(whole)
+        data[place : place + 4] = rng.bytes(4)
+        hit.append(bytes(data))
+    verdicts = [verdict(check_image, data) for data in (whole, *cut, *hit)]
+    assert verdicts == [verdict(lambda r: load_image(r).size, data) for data in (whole, *cut, *hit)]
+    assert verdicts[0] == (70, 90)
+    assert any(isinstance(found, str) for found in verdicts)
+    with pytest.raises(ValueError, match=r"states 1x2 pixels"):
+        check_image(ref(whole, size=(1, 2)))
+
+
+def test_other_formats_are_checked_as_they_are_loaded() -> None:
+    for format in ("PNG", "WEBP", "GIF", "BMP"):
+        data = encoded(Image.fromarray(noise(30, 20)), format)
+        for part in (data, data[: len(data) // 2]):
+            assert verdict(check_image, part) == verdict(lambda r: load_image(r).size, part)
