@@ -122,7 +122,7 @@ def open_rows(
     unusable = table.filter(table["reason"].is_valid())
     usable = table.filter(table["reason"].is_null()) if len(unusable) else table
     first = np.searchsorted(table["file"].to_numpy(), np.arange(len(stores)))
-    dropped = []
+    dropped: list[tuple[str, str]] = []
     for file, store in enumerate(stores):
         own = unusable.filter(pc.equal(unusable["file"], file))
         numbers = own["number"].to_numpy() - first[file]
