@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 BATCH = 64
 """Rows of a batch of Arrow, which is read as a whole to get one of them."""
 _SHIFT = 16
+_PAGE = 1 << 16
 
 
 class Store(Protocol):
@@ -103,7 +104,8 @@ class ParquetStore:
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, path.stat().st_size
-        with pq.ParquetFile(path) as table:
+        # Its column chunks are read a page at a time, not ahead.
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE) as table:
             schema = _plain(table.schema_arrow)
             self._batches = kept_batches(path, "copy", schema, lambda: _batches(table, schema))
 
