@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmr1.config import EnvironmentConfig
+from mmr1.deadline import Deadline
 from mmr1.rewards.item import Job
-from mmr1.rewards.sandbox.deadline import Deadline
 from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import Answer, Pool
 from mmr1.rewards.sandbox.readable import plugin_paths
