@@ -120,6 +120,7 @@ class Shapes:
         trains_output: It has a gradient, and so have the layers.
         vocabulary: Tokens of the output embedding.
         model: Sizes of the layers.
+        shares_prompts: Completions share their prompt in the forward.
     """
 
     weights: int
@@ -132,6 +133,7 @@ class Shapes:
     trains_output: bool
     vocabulary: int
     model: ModelShape
+    shares_prompts: bool
 
 
 def read_shapes(config: Config, key: str = "model.path") -> Shapes:
@@ -174,6 +176,7 @@ def read_shapes(config: Config, key: str = "model.path") -> Shapes:
         trains_output=output.requires_grad,
         vocabulary=len(output),
         model=architecture.shape(hf),
+        shares_prompts=architecture.shares_prompts,
     )
 
 
@@ -202,7 +205,10 @@ def _layer_elements(stack: StackShape) -> float:
     of_attention = 4 * stack.queries + 4 * stack.keys + stack.heads
     if stack.normed_heads:
         of_attention += 2 * (stack.queries + stack.keys)
-    return of_norms + of_attention + (4 if stack.gated else 2) * stack.intermediate
+    of_mlp = (4 if stack.gated else 2) * stack.intermediate
+    if stack.experts:  # each has a copy of its rows, and an output that is weighted
+        of_mlp = stack.experts * (of_mlp + 2 * stack.hidden)
+    return of_norms + of_attention + of_mlp
 
 
 def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
@@ -261,7 +267,7 @@ def _weights(config: Config, shapes: Shapes, trains: bool) -> float:
 
 def _activations(config: Config, shapes: Shapes, load: Load) -> float:
     """What the largest micro-batch keeps for the backward pass; checkpointed, a layer's input."""
-    tokens, vision = _micro_batch(config, load)
+    tokens, vision = _micro_batch(config, shapes, load)
     of_token, of_vision_token = activation_elements(shapes.model)
     if config.model.gradient_checkpointing:
         language, tower = shapes.model.language, shapes.model.tower
@@ -282,7 +288,7 @@ def _backward(config: Config, shapes: Shapes, load: Load) -> float:
     and sum up its gradients in float32.
     """
     width, sharded = WIDTHS[config.model.dtype], config.resources.ranks > 1
-    tokens = _micro_batch(config, load).tokens
+    tokens = _micro_batch(config, shapes, load).tokens
     logits = min(GPU_CHUNK_ELEMENTS, shapes.vocabulary * tokens)
     output = shapes.output if shapes.trains_output else 0
     head = (8 + width) * logits + (4 + width) * output
@@ -300,12 +306,14 @@ class _MicroBatch(NamedTuple):
     vision: float
 
 
-def _micro_batch(config: Config, load: Load) -> _MicroBatch:
+def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
     share = max(1, round(config.rollout.batch_size / config.resources.ranks))
-    group = load.prompt + config.rollout.n * load.completion
-    cost = group + config.trainer.vision_token_cost * load.vision
+    prompts = 1 if shapes.shares_prompts else config.rollout.n  # of a group
+    group = prompts * load.prompt + config.rollout.n * load.completion
+    vision = prompts * load.vision
+    cost = group + config.trainer.vision_token_cost * vision
     filled = min(1.0, config.trainer.micro_batch_tokens / (share * cost))
-    return _MicroBatch(filled * share * group, filled * share * load.vision)
+    return _MicroBatch(filled * share * group, filled * share * vision)
 
 
 def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.vllm import VllmEngine
 from mmr1.vision.build import family_of
-from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.family import ModelFamily, is_packed
+from mmr1.vision.families.loading import names_in_files
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
@@ -54,7 +56,7 @@ def build_engine(
         return own if config.environment is None else _conversing(config, own, own, family, media)
     engine = EngineProcess(
         build_vllm_engine,
-        (config,),
+        (config, None if model is None or is_packed(family) else names_in_files(model)),
         log=log,
         threads=config.trainer.threads,
         timeout_s=config.rollout.timeout_s,
@@ -82,8 +84,12 @@ def _conversing(
     )
 
 
-def build_vllm_engine(config: Config) -> VllmEngine:
-    """Runs in the engine's process, which loads the processor for itself."""
+def build_vllm_engine(config: Config, names: Mapping[str, str] | None = None) -> VllmEngine:
+    """Runs in the engine's process, which loads the processor for itself.
+
+    Args:
+        names: Of weights, where vLLM knows them by others than transformers does.
+    """
     model = config.model
     return VllmEngine(
         model.path,
@@ -93,4 +99,5 @@ def build_vllm_engine(config: Config) -> VllmEngine:
         config.seed,
         model.freeze_vision_tower,
         config.gpu_memory_utilization,
+        names,
     )

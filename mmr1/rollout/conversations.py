@@ -31,7 +31,7 @@ from mmr1.types import (
     TextPart,
     media_of,
 )
-from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
 
@@ -257,6 +257,7 @@ class ConversationEngine:
             return False
         ended = conversation.tokens[-1] in self.family.stop_ids
         ids = self.family.observation_ids(answer.messages, ended)
+        assert is_packed(self.family), "others cannot write an answer"
         tokens = self.family.expand_placeholders(ids, answered.media)
         pictures = len(conversation.observed) + len(answered.media)
         left = sampling.max_tokens - len(conversation.tokens) - len(tokens)

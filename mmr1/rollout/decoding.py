@@ -20,7 +20,7 @@ from transformers.masking_utils import sdpa_mask
 
 from mmr1.attention.block import additive_mask, block_forward, merge
 from mmr1.attention.variants import refuse_variants
-from mmr1.vision.families.loading import architecture_of, model_parts
+from mmr1.vision.families.loading import model_parts, packed_architecture_of
 
 NAME = "mmr1_decoding"
 GROWTH = 64  # tokens by which the completions' room grows
@@ -48,7 +48,7 @@ class Decoder:
         next_position: torch.Tensor,
         sizes: torch.Tensor,
     ) -> None:
-        self._architecture, self._parts = architecture_of(model), model_parts(model)
+        self._architecture, self._parts = packed_architecture_of(model), model_parts(model)
         self._prompts = [(layer.keys, layer.values) for layer in prefilled.layers]
         real, dtype = attention_mask.bool(), self._prompts[0][0].dtype
         self._padding = None if real.all() else additive_mask(real, dtype)

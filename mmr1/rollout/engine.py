@@ -36,7 +36,7 @@ class Probe:
 
     Attributes:
         prompt_ids: Token ids with the placeholders expanded.
-        grids: ``(t, h, w)`` of each medium, in patches.
+        grids: ``(t, h, w)`` of each medium, in patches; empty where no grid describes them.
     """
 
     prompt_ids: tuple[int, ...]

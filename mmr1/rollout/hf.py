@@ -14,10 +14,11 @@ import torch
 
 from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.rollout.generating import GeneratingSampler
 from mmr1.rollout.sampling import Sampled, Sampler, has_stop_text
 from mmr1.rollout.shared_prompts import SharedPromptSampler
 from mmr1.types import Completion, Prompt, RolloutGroup
-from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
@@ -45,7 +46,11 @@ class HfEngine:
         self._shares_weights = shares_weights
         self._family = family
         self._media = media
-        self._sampler: Sampler = SharedPromptSampler(model, family, media, features)
+        self._sampler: Sampler = (
+            SharedPromptSampler(model, family, media, features)
+            if is_packed(family)
+            else GeneratingSampler(model, family, media)
+        )
         self._version = 0
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
@@ -100,8 +105,9 @@ class HfEngine:
         probes = []
         for prompt in prompts:
             media = [self._media[m] for m in prompt.media]
-            ids = self._family.expand_placeholders(prompt.token_ids, media)
-            probes.append(Probe(tuple(ids), tuple(m.grid for m in media)))
+            ids = self._family.read_prompt(prompt, media).ids.tolist()
+            grids = tuple(m.grid for m in media) if is_packed(self._family) else ()
+            probes.append(Probe(tuple(ids), grids))
         return probes
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from mmr1.environments.environment import Action, Answer
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.types import MediaRef, Message, RolloutGroup, Sample, TextPart
+from mmr1.vision.families.family import is_packed
 
 _SIDE = 84  # pixels
 
@@ -34,7 +35,9 @@ class RehearsalEngine:
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         """``sampling.max_tokens`` are those of a turn."""
-        shows = "image" in self._engine.family.placeholder_kinds.values()
+        family = self._engine.family
+        assert is_packed(family), "others have no conversations"
+        shows = "image" in family.placeholder_kinds.values()
         parts = (TextPart("Look again."), *((_picture(),) if shows else ()))
         conversing = self._engine.with_environment(
             Rehearsal(Message("tool", parts)), sampling.max_tokens

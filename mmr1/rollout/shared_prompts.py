@@ -19,8 +19,8 @@ from mmr1.rollout.decoding import Decoder, transposed_weights
 from mmr1.rollout.engine import Request
 from mmr1.rollout.sampling import Sampled, has_stop_text, next_tokens, uniforms_of
 from mmr1.types import Prompt
-from mmr1.vision.families.family import ModelFamily
-from mmr1.vision.families.loading import architecture_of, model_parts
+from mmr1.vision.families.family import PackedFamily
+from mmr1.vision.families.loading import model_parts, packed_architecture_of
 from mmr1.vision.features import FeatureCache, encode_media
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
@@ -49,7 +49,7 @@ class SharedPromptSampler:
     """
 
     model: Any
-    family: ModelFamily
+    family: PackedFamily
     media: MediaCache
     features: FeatureCache | None
 
@@ -94,7 +94,7 @@ class SharedPromptSampler:
     def _prefill(self, requests: Sequence[Request]) -> tuple[torch.Tensor, Decoder]:
         """Each prompt once: ``[B, V]`` logits of the first tokens, and what decodes the others."""
         base, parts = unwrapped(self.model), model_parts(self.model)
-        architecture = architecture_of(base)
+        architecture = packed_architecture_of(base)
         batch = self._padded([r.prompt for r in requests])
         embeddings = parts.embed_tokens(batch.ids)
         tokens = {"inputs_embeds": embeddings}

@@ -1,7 +1,8 @@
 """Rollouts through vLLM, in this process. ``engine_process.py`` gives it a process of its own.
 
 Prompts go in expanded, with the patches that the trainer's processor made: the same pixels on both
-sides, and no second processor call. Caches are keyed by the media's digests.
+sides, and no second processor call. Where the trainer's processor sees whole prompts, vLLM's own
+prepares pictures and text itself. Caches are keyed by the media's digests.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.runtime import keep_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
-from mmr1.vision.families.family import EngineInput, ModelFamily
+from mmr1.vision.decoded import as_decoded
+from mmr1.vision.families.family import EngineInput, ModelFamily, PackedFamily, is_packed
+from mmr1.vision.families.loading import find_architecture
 from mmr1.vision.prepare import PreparedMedia
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0
 _PREFILL_TOKENS = 4096  # in one step of the engine
+_RECURRENT_PROMPTS = 16  # of the longest kind, likewise
 
 
 class VllmEngine:
@@ -39,6 +43,7 @@ class VllmEngine:
         dtype: ``float32`` or ``bfloat16``, whichever that of the weights it is given.
         vision_frozen: The vision tower stays as it is in ``model_path``.
         memory_utilization: Share of the GPU memory that vLLM may use.
+        names: Of weights, where vLLM knows them by others than transformers does.
 
     Raises:
         ValueError: vLLM is not installed.
@@ -53,7 +58,10 @@ class VllmEngine:
         seed: int,
         vision_frozen: bool = False,
         memory_utilization: float = 0.5,
+        names: Mapping[str, str] | None = None,
     ) -> None:
+        self._names = names or {}
+        self._in_files = find_architecture(model_path).in_files
         self._on_cpu = _prepare_environment(config)
         try:
             from vllm import LLM
@@ -82,7 +90,7 @@ class VllmEngine:
             mm_device_do_normalize=False,
             mm_processor_cache_gb=0,
             **parallel_settings(config),
-            **(_cpu_settings(config) if self._on_cpu else gpu_settings(config)),
+            **(_cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         )
 
     def stream(
@@ -134,6 +142,10 @@ class VllmEngine:
             self._turns = None
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        weights = {
+            self._names.get(name, name): self._in_files(name, tensor)
+            for name, tensor in weights.items()
+        }
         if self._workers > 1:  # each in a process of its own: bytes would be copied through a queue
             with mapped_weights(weights, self._dtype) as mapped:
                 self._llm.collective_rpc(_reload_mapped, args=(mapped, self._vision_frozen))
@@ -151,9 +163,8 @@ class VllmEngine:
     def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
         """How vLLM itself would read the prompts, from their files: an independent witness."""
         prompts = [r.request.prompt for r in prepared]
-        rendered = self._llm.renderer.render_cmpl(
-            [self._prompt(p) for p in prompts], skip_mm_cache=True
-        )
+        raw = [self._prompt(p, [self._family.decode_media(m) for m in p.media]) for p in prompts]
+        rendered = self._llm.renderer.render_cmpl(raw, skip_mm_cache=True)
         return [
             Probe(tuple(r["prompt_token_ids"]), self._grids(prompt, r.get("mm_kwargs", {})))
             for prompt, r in zip(prompts, rendered, strict=True)
@@ -167,6 +178,10 @@ class VllmEngine:
         from vllm.inputs.engine import mm_input, tokens_input
 
         family, media = self._family, prepared.media
+        if not is_packed(family):
+            prompt = self._prompt(prepared.request.prompt, [as_decoded(m) for m in media])
+            (rendered,) = self._llm.renderer.render_cmpl([prompt], skip_mm_cache=True)
+            return rendered
         token_ids = prepared.request.prompt.token_ids
         ids = family.expand_placeholders(token_ids, media)
         if not media:
@@ -175,30 +190,16 @@ class VllmEngine:
             ids,
             mm_kwargs=_kwargs(family.engine_inputs(media)),
             mm_hashes=_by_kind(media, [m.digest for m in media]),
-            mm_placeholders=_by_kind(media, self._placeholders(token_ids, ids, media)),
+            mm_placeholders=_by_kind(media, _placeholders(family, token_ids, ids, media)),
         )
 
-    def _placeholders(
-        self, token_ids: Sequence[int], expanded: Sequence[int], media: Sequence[PreparedMedia]
-    ) -> list[Any]:
-        """Where each medium's tokens stand in the expanded prompt."""
-        from vllm.multimodal.inputs import PlaceholderRange
-
-        kinds = self._family.placeholder_kinds
-        ranges = []
-        for start, length in self._family.engine_spans(token_ids, media):
-            is_embed = torch.tensor([i in kinds for i in expanded[start : start + length]])
-            ranges.append(PlaceholderRange(start, length, None if is_embed.all() else is_embed))
-        return ranges
-
-    def _prompt(self, prompt: Prompt) -> dict[str, Any]:
-        """A prompt whose media vLLM's own processor is to prepare."""
+    def _prompt(self, prompt: Prompt, decoded: Sequence[Any]) -> dict[str, Any]:
+        """A prompt whose media, decoded, vLLM's own processor is to prepare."""
         media = prompt.media
         vllm_prompt: dict[str, Any] = {"prompt_token_ids": list(prompt.token_ids)}
         if not media:
             return vllm_prompt
-        decoded = [_as_vllm_takes_it(self._family.decode_media(m)) for m in media]
-        vllm_prompt["multi_modal_data"] = _by_kind(media, decoded)
+        vllm_prompt["multi_modal_data"] = _by_kind(media, list(map(_as_vllm_takes_it, decoded)))
         vllm_prompt["multi_modal_uuids"] = _by_kind(media, [m.digest() for m in media])
         if options := self._family.engine_processor_options([m.kind for m in media]):
             vllm_prompt["mm_processor_kwargs"] = options
@@ -208,6 +209,8 @@ class VllmEngine:
         self, prompt: Prompt, mm_kwargs: Mapping[str, Any]
     ) -> tuple[tuple[int, int, int], ...]:
         """``(t, h, w)`` of each medium, as vLLM's own processor made them."""
+        if not is_packed(self._family):
+            return ()
         items = {kind: iter(of_kind) for kind, of_kind in mm_kwargs.items()}
         grids = []
         for medium in prompt.media:
@@ -319,7 +322,7 @@ def gpu_settings(config: RolloutConfig) -> dict[str, Any]:
     return {"max_num_batched_tokens": config.max_model_len}
 
 
-def _cpu_settings(config: RolloutConfig) -> dict[str, Any]:
+def _cpu_settings(config: RolloutConfig, family: ModelFamily) -> dict[str, Any]:
     """What the CPU backend needs.
 
     Prompts are prefilled in one chunk: of one that is cut, vLLM draws a token too many and winds
@@ -327,12 +330,23 @@ def _cpu_settings(config: RolloutConfig) -> dict[str, Any]:
     offset"), and the engine would die. Blocks are the smallest that its attention takes: only full
     ones are shared by a group, and with the backend's 128 a prompt of 121 tokens was computed for
     each of its completions.
+
+    Layers with a state have blocks of their own size, share none, and must be given chunks: one
+    that holds many prompts cuts none of them.
     """
+    tokens = max(config.max_model_len, _PREFILL_TOKENS)
+    if family.recurrent:
+        return {
+            "enforce_eager": True,
+            "enable_prefix_caching": False,
+            "enable_chunked_prefill": True,
+            "max_num_batched_tokens": _RECURRENT_PROMPTS * tokens,
+        }
     return {
         "enforce_eager": True,
         "block_size": 32,
         "enable_chunked_prefill": False,
-        "max_num_batched_tokens": max(config.max_model_len, _PREFILL_TOKENS),
+        "max_num_batched_tokens": tokens,
     }
 
 
@@ -352,6 +366,23 @@ def _as_vllm_takes_it(decoded: Any) -> Any:
         return decoded
     frames, metadata = decoded
     return frames, asdict(metadata)
+
+
+def _placeholders(
+    family: PackedFamily,
+    token_ids: Sequence[int],
+    expanded: Sequence[int],
+    media: Sequence[PreparedMedia],
+) -> list[Any]:
+    """Where each medium's tokens stand in the expanded prompt."""
+    from vllm.multimodal.inputs import PlaceholderRange
+
+    kinds = family.placeholder_kinds
+    ranges = []
+    for start, length in family.engine_spans(token_ids, media):
+        is_embed = torch.tensor([i in kinds for i in expanded[start : start + length]])
+        ranges.append(PlaceholderRange(start, length, None if is_embed.all() else is_embed))
+    return ranges
 
 
 def _kwargs(inputs: Mapping[str, EngineInput]) -> Any:
@@ -377,8 +408,20 @@ def _reload(worker: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: b
     """
     features = encoder_outputs(worker.model_runner.encoder_cache)
     kept = dict(features) if keep_vision else {}
+    if not torch.cuda.is_available():
+        _forget_packed_experts(worker.model_runner.model)
     worker.reload_weights(weights_iterator=iter(weights))
     features.update(kept)
+
+
+def _forget_packed_experts(model: Any) -> None:
+    """vLLM 0.32 packs the experts' weights for a CPU only where their kernel is new, and would
+    write unpacked ones in the place of packed ones.
+    """
+    for module in model.modules():
+        method: Any = getattr(module, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None:
+            method.moe_kernel = None
 
 
 def _reload_mapped(worker: Any, weights: MappedWeights, keep_vision: bool) -> None:

@@ -23,10 +23,26 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
 
     Args:
         tools: JSON schemas of the tools that prompts speak of.
+
+    Raises:
+        ValueError: It cannot be loaded, or its models do not train so.
     """
     environment = config.environment
     instructions = None if environment is None else environment.instructions
-    return _family(config.model.path, config.data, tuple(tools), instructions)
+    family = _family(config.model.path, config.data, tuple(tools), instructions)
+    if environment is not None and not family.shares_prompts:
+        raise ValueError(
+            f"environment and model.path '{config.model.path}': answers of tools are not read by a "
+            "model whose processor is given whole prompts; leave the environment out, or take a "
+            "model that shares prompts (docs/models.md)"
+        )
+    if config.resources.distributed and not family.shares_prompts:
+        raise ValueError(
+            f"resources.ranks={config.resources.ranks} engines={config.resources.engines}: model."
+            f"path '{config.model.path}' trains by transformers' own forward, in one process only; "
+            "set both to 1 (docs/models.md)"
+        )
+    return family
 
 
 def _family(

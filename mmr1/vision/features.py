@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mmr1.vision.families.loading import architecture_of, model_parts
+from mmr1.vision.families.loading import model_parts, packed_architecture_of
 from mmr1.vision.prepare import PreparedMedia
 
 MAX_BYTES = 2 * 1024**3
@@ -57,7 +57,7 @@ def encode_media(
     Raises:
         ValueError: Features are to be kept, but the tower is being trained.
     """
-    architecture, tower = architecture_of(model), model_parts(model).tower
+    architecture, tower = packed_architecture_of(model), model_parts(model).tower
     assert tower is not None, "the model has no vision tower"
     frozen = not any(p.requires_grad for p in tower.parameters())
     if features is not None and not frozen:
@@ -77,5 +77,5 @@ def encode_media(
 
 def encode_nothing(model: Any) -> torch.Tensor:
     """``[1, H]``: the features of a blank medium, to take part in a sharded tower's calls."""
-    architecture, tower = architecture_of(model), model_parts(model).tower
+    architecture, tower = packed_architecture_of(model), model_parts(model).tower
     return architecture.encode(tower, [architecture.blank_medium(tower)])[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -21,12 +21,16 @@ class PreparedMedia:
     Attributes:
         kind: ``"image"`` or ``"video"``.
         patches: ``[t * h * w, patch_dim]`` float32, normalised pixels in the tower's patch order.
+            For a processor that is given whole prompts ``[frames, h, w, 3]`` uint8, pixels.
         grid: ``(t, h, w)`` in patches, before the spatial merge.
         merge: Side of the square of patches that becomes one token.
         seconds_per_grid: Seconds between two temporal positions (video only).
         digest: Identity of the medium; equal digests have equal patches.
         patch_size: Side of a patch in pixels.
         times: Seconds from the beginning of the video to each temporal patch (video only).
+        metadata: Fields of transformers' ``VideoMetadata``, for a processor that is given whole
+            prompts (video only).
+        counted: Tokens, where another than the grid tells.
     """
 
     kind: Literal["image", "video"]
@@ -37,6 +41,8 @@ class PreparedMedia:
     digest: str
     patch_size: int = 14
     times: tuple[float, ...] = ()
+    metadata: Mapping[str, Any] | None = None
+    counted: int | None = None
 
     @property
     def pixels(self) -> tuple[int, int]:
@@ -47,6 +53,8 @@ class PreparedMedia:
     @property
     def tokens(self) -> int:
         """Merged vision tokens: the length of its placeholder run in the prompt."""
+        if self.counted is not None:
+            return self.counted
         t, h, w = self.grid
         return t * h * w // self.merge**2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -30,14 +30,28 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class _GroupSlice:
-    """A group with some of its completions, or all, and their rows in the batch."""
+    """A group with some of its completions, or all, and their rows in the batch.
+
+    Completions share their prompt, or are padded to the longest with a prompt each.
+    """
 
     group: GroupInput
     rows: tuple[int, ...]
+    shares_prompt: bool
 
     @property
     def tokens(self) -> int:
-        return len(self.group.prompt_ids) + sum(len(row) for row in self.group.completions)
+        prompt, lengths = len(self.group.prompt_ids), [len(row) for row in self.group.completions]
+        if self.shares_prompt:
+            return prompt + sum(lengths)
+        return len(lengths) * (prompt + max(lengths, default=0))
+
+    @property
+    def vision_tokens(self) -> dict[str, int]:
+        """By the digest of what goes through the tower once."""
+        if self.shares_prompt:
+            return {m.digest: m.tokens for m in self.group.all_media}
+        return {f"{row} {m.digest}": m.tokens for row in self.rows for m in self.group.media}
 
 
 @dataclass
@@ -50,14 +64,14 @@ class _Bin:
 
     def added_cost(self, group_slice: _GroupSlice, vision_token_cost: float) -> float:
         """A medium that another prompt in the bin has already costs nothing more."""
-        media = group_slice.group.all_media
-        new = {m.digest: m.tokens for m in media if m.digest not in self.digests}
-        return group_slice.tokens + vision_token_cost * sum(new.values())
+        media = group_slice.vision_tokens.items()
+        new = [tokens for digest, tokens in media if digest not in self.digests]
+        return group_slice.tokens + vision_token_cost * sum(new)
 
     def add(self, group_slice: _GroupSlice, vision_token_cost: float) -> None:
         self.cost += self.added_cost(group_slice, vision_token_cost)
         self.slices.append(group_slice)
-        self.digests.update(m.digest for m in group_slice.group.all_media)
+        self.digests.update(group_slice.vision_tokens)
 
 
 def micro_batches(
@@ -66,6 +80,7 @@ def micro_batches(
     vision_token_cost: float = 1.0,
     keep: torch.Tensor | None = None,
     whole: bool = False,
+    shares_prompts: bool = True,
 ) -> list[MicroBatch]:
     """Cut a batch by cost: its tokens, a shared prompt's once, and its vision tokens once more.
 
@@ -82,6 +97,7 @@ def micro_batches(
         keep: ``[B]`` bool, the sequences that count; others (zero advantage, say) are left out,
             and with all of its completions a prompt and its images.
         whole: Never cut a group; one that does not fit has a micro-batch to itself.
+        shares_prompts: Completions share their prompt; else each costs its own and their padding.
 
     Returns:
         The most expensive first, so that too large a budget fails at once. Together they hold
@@ -97,7 +113,7 @@ def micro_batches(
     for group in groups:
         rows = range(start, start + len(group.completions))
         start = rows.stop
-        kept = _kept_slice(group, rows, keep)
+        kept = _kept_slice(group, rows, keep, shares_prompts)
         slices += _split(kept, math.inf if whole else budget, vision_token_cost)
     bins = _first_fit_decreasing(slices, budget, vision_token_cost)
     return [_micro_batch(b.slices) for b in sorted(bins, key=lambda b: -b.cost)]
@@ -120,15 +136,17 @@ def balanced(costs: Sequence[float], shares: int) -> list[list[int]]:
     return [sorted(share) for share in indices]
 
 
-def _kept_slice(group: GroupInput, rows: range, keep: torch.Tensor | None) -> _GroupSlice:
+def _kept_slice(
+    group: GroupInput, rows: range, keep: torch.Tensor | None, shares_prompt: bool
+) -> _GroupSlice:
     kept = [i for i, row in enumerate(rows) if keep is None or keep[row]]
-    return _select(_GroupSlice(group, tuple(rows)), kept)
+    return _select(_GroupSlice(group, tuple(rows), shares_prompt), kept)
 
 
 def _select(group_slice: _GroupSlice, indices: Sequence[int]) -> _GroupSlice:
     """The slice with those of its completions."""
     rows = tuple(group_slice.rows[i] for i in indices)
-    return _GroupSlice(group_slice.group.select(indices), rows)
+    return replace(group_slice, group=group_slice.group.select(indices), rows=rows)
 
 
 def _split(group_slice: _GroupSlice, budget: float, vision_token_cost: float) -> list[_GroupSlice]:
@@ -137,16 +155,16 @@ def _split(group_slice: _GroupSlice, budget: float, vision_token_cost: float) ->
         return []
     if _Bin().added_cost(group_slice, vision_token_cost) <= budget:
         return [group_slice]
-    prompt_cost = _Bin().added_cost(_select(group_slice, []), vision_token_cost)
-    costs = [
-        _Bin().added_cost(_select(group_slice, [i]), vision_token_cost) - prompt_cost
-        for i in range(len(group_slice.rows))
-    ]
-    room = max(budget - prompt_cost, max(costs))
+
+    def cost(indices: Sequence[int]) -> float:
+        return _Bin().added_cost(_select(group_slice, indices), vision_token_cost)
+
+    singles = [cost([i]) for i in range(len(group_slice.rows))]
+    limit = max(budget, *singles)
     parts: list[list[int]] = []
-    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
+    for i in sorted(range(len(singles)), key=lambda i: -singles[i]):
         for part in parts:
-            if sum(costs[j] for j in part) + costs[i] <= room:
+            if cost([*part, i]) <= limit:
                 part.append(i)
                 break
         else:

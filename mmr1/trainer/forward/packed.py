@@ -16,7 +16,7 @@ from mmr1.trainer.forward.packing import Packed, pack
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.trainer.forward.states import CompletionStates, Read
 from mmr1.vision.families.family import ModelParts
-from mmr1.vision.families.loading import architecture_of, model_parts
+from mmr1.vision.families.loading import model_parts, packed_architecture_of
 from mmr1.vision.features import FeatureCache, encode_media, encode_nothing
 
 
@@ -37,7 +37,7 @@ def _forward(
     model: Any, packed: Packed, features: FeatureCache | None, run_tower: bool
 ) -> torch.Tensor:
     """``[N, H]``: the hidden states that ``packed.rows`` names."""
-    architecture, parts = architecture_of(model), model_parts(model)
+    architecture, parts = packed_architecture_of(model), model_parts(model)
     embeddings = parts.embed_tokens(packed.ids)
     tokens = {"inputs_embeds": embeddings[None]}
     if packed.media:

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.trainer.forward.logprob_head import FORBIDDEN
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_batch
-from mmr1.vision.families.family import Architecture
-from mmr1.vision.families.loading import architecture_of, model_parts
+from mmr1.vision.families.family import PackedArchitecture
+from mmr1.vision.families.loading import model_parts, packed_architecture_of
 from mmr1.vision.prepare import PreparedMedia
 
 
@@ -52,7 +52,7 @@ def padded_scores(
 
 def padded_hidden(model: Any, groups: Sequence[GroupInput]) -> torch.Tensor:
     """Hidden states of all sequences, ``[B, T, H]``. Differentiable."""
-    inputs = _padded_inputs(architecture_of(model), groups)
+    inputs = _padded_inputs(packed_architecture_of(model), groups)
     on_device = {name: tensor.to(model.device) for name, tensor in inputs.items()}
     return model.model(**on_device, use_cache=False)[0]
 
@@ -63,7 +63,7 @@ def _scatter(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _padded_inputs(
-    architecture: Architecture, groups: Sequence[GroupInput]
+    architecture: PackedArchitecture, groups: Sequence[GroupInput]
 ) -> dict[str, torch.Tensor]:
     ids, positions = [], []
     media: list[PreparedMedia] = []

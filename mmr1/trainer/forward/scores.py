@@ -12,7 +12,8 @@ from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.packed import packed_states
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores
 from mmr1.trainer.forward.states import CompletionStates, Read, to_rows
-from mmr1.vision.families.loading import model_parts
+from mmr1.trainer.forward.unshared import unshared_states
+from mmr1.vision.families.loading import architecture_of, model_parts
 from mmr1.vision.features import FeatureCache
 
 
@@ -25,6 +26,8 @@ def completion_states(
 ) -> CompletionStates:
     """Final hidden states of all completion tokens, for a head of one's own. Differentiable.
 
+    By the packed forward, or by the model's own where its layers cannot share a prompt.
+
     Args:
         model: A transformers model of a known family, as it is or inside a peft model.
         groups: B sequences in all.
@@ -34,7 +37,10 @@ def completion_states(
         run_tower: Run the vision tower even where there is nothing to see, because it is sharded
             and other ranks run it.
     """
-    return packed_states(model, groups, read, features, run_tower)
+    if architecture_of(model).shares_prompts:
+        return packed_states(model, groups, read, features, run_tower)
+    assert not run_tower, "the model's own forward does not run on ranks"
+    return unshared_states(model, groups, read)
 
 
 def completion_scores(

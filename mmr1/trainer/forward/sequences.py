@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.types import Completion, RolloutGroup
-from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
 
@@ -40,6 +40,7 @@ class GroupInput:
         media: The prompt's images and videos, in placeholder order.
         completions: n tensors ``[R_i]`` int64.
         observed: For each completion what it has of an environment; empty where none has any.
+        arguments: See ``ReadPrompt``.
     """
 
     prompt_ids: torch.Tensor
@@ -48,6 +49,7 @@ class GroupInput:
     media: tuple[PreparedMedia, ...]
     completions: tuple[torch.Tensor, ...]
     observed: tuple[Observed | None, ...] = ()
+    arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert not self.observed or len(self.observed) == len(self.completions)
@@ -127,25 +129,35 @@ class ModelInputs:
 def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> GroupInput:
     """The model inputs of a rollout group."""
     prepared = tuple(media[m] for m in group.prompt.media)
-    prompt_ids = family.expand_placeholders(group.prompt.token_ids, prepared)
-    positions = family.prompt_positions(prompt_ids, prepared)
+    read = family.read_prompt(group.prompt, prepared)
+    length = len(read.ids)
 
     def observed(completion: Completion) -> Observed | None:
         if not completion.spans:
             return None
         shown = tuple(media[m] for m in completion.media)
-        whole = [*prompt_ids, *completion.token_ids.tolist()]
-        rows = family.prompt_positions(whole, (*prepared, *shown))[:, len(prompt_ids) :]
+        if is_packed(family):
+            whole = [*read.ids.tolist(), *completion.token_ids.tolist()]
+            rows = family.prompt_positions(whole, (*prepared, *shown))[:, length:]
+        elif shown:
+            raise ValueError(
+                f"sample '{group.prompt.sample.id}': an environment showed {completion.media[0]}, "
+                "and this model's processor reads pictures in prompts only; take a family of "
+                "docs/models.md that shares prompts"
+            )
+        else:
+            rows = length + torch.arange(len(completion.token_ids))[None]
         return Observed(sampled_mask(completion), rows, shown)
 
     of_environment = tuple(map(observed, group.completions))
     return GroupInput(
-        prompt_ids=torch.tensor(prompt_ids),
-        prompt_positions=positions,
-        completion_start=family.completion_start(positions),
+        prompt_ids=read.ids,
+        prompt_positions=read.positions,
+        completion_start=read.completion_start,
         media=prepared,
         completions=tuple(torch.tensor(c.token_ids) for c in group.completions),
         observed=of_environment if any(of_environment) else (),
+        arguments=read.arguments,
     )
 
 

@@ -9,14 +9,15 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig
 
+from mmr1.adapters import unwrapped
 from mmr1.config import Config, ModelConfig
 from mmr1.trainer.forward.process_group import ProcessGroup, Run, SingleProcess, run_whole
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.parts import parameters_of
+from mmr1.trainer.models.parts import outside_language_model, parameters_of
 from mmr1.trainer.models.quantization import is_quantized, keep_layout, quantization
-from mmr1.vision.families.loading import find_architecture, load_family, model_parts
+from mmr1.vision.families.loading import architecture_of, find_architecture, load_family
 from mmr1.vision.features import FeatureCache
 
 
@@ -77,10 +78,10 @@ def trainable_on_meta(config: ModelConfig, key: str = "model.path") -> Any:
 
 
 def _made_trainable(model: Any, config: ModelConfig) -> Any:
-    tower = model_parts(model).tower
-    if config.freeze_vision_tower and tower is not None:
-        tower.requires_grad_(False)
     parameters = dict(model.named_parameters())
+    if config.freeze_vision_tower:
+        for name in outside_language_model(model):
+            parameters[name].requires_grad_(False)
     for part in config.freeze:
         for name in parameters_of(model, part, "model.freeze"):
             parameters[name].requires_grad_(False)
@@ -131,7 +132,23 @@ def _load_weights(config: ModelConfig, key: str) -> Any:
             f"{key} '{config.path}': its weights have no tensor '{missing[0]}' ({len(missing)} are "
             "missing); download or copy the model again"
         )
+    if not architecture_of(model).shares_prompts:
+        check_head(model, f"{key} '{config.path}'")
     return model
+
+
+@torch.no_grad()
+def check_head(model: Any, name: str) -> None:
+    """Are the logits those of the output embedding? So log-probs are computed, in all forwards."""
+    base = unwrapped(model)
+    ids = torch.arange(4)[None] + base.get_input_embeddings().num_embeddings // 3
+    states = base.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    wanted = base(input_ids=ids, use_cache=False).logits
+    if not torch.allclose(base.get_output_embeddings()(states), wanted, rtol=1e-3, atol=1e-3):
+        raise ValueError(
+            f"{name}: its logits are not those of its output embedding (they are scaled or "
+            "capped); such a model needs a family of its own (docs/models.md)"
+        )
 
 
 def feature_cache(config: Config) -> FeatureCache | None:

@@ -6,7 +6,6 @@ Only the adapters are trained. Outside the trainer nobody sees them: engines and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +18,14 @@ from safetensors.torch import load_file, save_file
 
 from mmr1.adapters import unwrapped
 from mmr1.config import LoraConfig
+from mmr1.trainer.models.parts import outside_language_model
 from mmr1.trainer.models.quantization import (
     dequantized,
     is_constant,
     quantized_weights,
     saved_as_plain,
 )
-from mmr1.vision.families.loading import model_parts
+from mmr1.vision.families.loading import save_in_hub_layout
 
 ADAPTER_FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
@@ -50,7 +50,7 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
         target_modules=targets if isinstance(targets, str) else list(targets),
-        exclude_modules=_inside_tower(model) if freeze_vision_tower else None,
+        exclude_modules=_frozen_layers(model) if freeze_vision_tower else None,
     )
     try:
         return peft.get_peft_model(model, settings)
@@ -67,7 +67,7 @@ def _with_stored_adapters(model: Any, path: str, dropout: float, freeze_vision_t
     settings = _stored_settings(Path(path))
     settings.lora_dropout, settings.inference_mode = dropout, False
     if freeze_vision_tower and settings.exclude_modules is None:
-        settings.exclude_modules = _inside_tower(model)
+        settings.exclude_modules = _frozen_layers(model)
     on_meta = next(model.parameters()).is_meta
     try:
         adapted = peft.get_peft_model(model, settings)
@@ -111,11 +111,10 @@ def _stored_settings(folder: Path) -> peft.LoraConfig:
     return settings
 
 
-def _inside_tower(model: Any) -> str | None:
-    """A pattern of the names of the vision tower's modules; None without a tower."""
-    tower = model_parts(model).tower
-    names = [name for name, module in model.named_modules() if module is tower]
-    return rf"{re.escape(names[0])}\..*" if names else None
+def _frozen_layers(model: Any) -> list[str]:
+    """Names of the linear layers of the vision tower and of its projector."""
+    frozen = outside_language_model(model)
+    return [n for n, m in model.named_modules() if _is_linear(m) and f"{n}.weight" in frozen]
 
 
 def has_adapters(model: Any) -> bool:
@@ -145,7 +144,7 @@ def save_pretrained(
     base = unwrapped(model)
     dtype = base.config.dtype
     with saved_as_plain(base):
-        base.save_pretrained(folder, state_dict=dict(weights))
+        save_in_hub_layout(base, folder, weights)
         if (
             getattr(torch, base.config.dtype) != dtype
         ):  # it wrote that of the parameters in training

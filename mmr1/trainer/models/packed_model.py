@@ -17,7 +17,7 @@ from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores,
 from mmr1.trainer.models.state import copy_into, model_weights
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.family import ModelFamily
-from mmr1.vision.families.loading import architecture_of
+from mmr1.vision.families.loading import packed_architecture_of
 from mmr1.vision.features import FeatureCache
 
 
@@ -62,7 +62,14 @@ class PackedModel:
         """
         vision_token_cost = self.vision_token_cost if self.features is None else 0.0
         return self.process_group.lockstep_batches(
-            micro_batches(self.inputs.of(groups), self.budget, vision_token_cost, keep, whole)
+            micro_batches(
+                self.inputs.of(groups),
+                self.budget,
+                vision_token_cost,
+                keep,
+                whole,
+                self.family.shares_prompts,
+            )
         )
 
     def token_scores(
@@ -127,7 +134,7 @@ class PackedModel:
         if batch.groups:
             return batch.groups
         token = torch.tensor([self.family.tokenizer.eos_token_id])
-        rows = architecture_of(self.model).position_rows
+        rows = packed_architecture_of(self.model).position_rows
         positions = torch.zeros(rows, 1, dtype=torch.int64)
         return (GroupInput(token, positions, 1, (), (token,)),)
 

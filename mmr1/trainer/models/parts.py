@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import torch
+
 from mmr1.vision.families.loading import model_parts
 
 _PROJECTOR = re.compile(r"(^|\.)(merger|deepstack_merger_list|multi_modal_projector)\.")
@@ -33,14 +35,24 @@ def parameters_of(model: Any, part: str, key: str) -> set[str]:
     return found
 
 
+def outside_language_model(model: Any) -> set[str]:
+    """Names of the parameters of the vision tower and of its projector."""
+    return {name for name, part in _parts(model).items() if part != "language_model"}
+
+
 def _parts(model: Any) -> dict[str, str]:
     """The part of each parameter."""
-    tower = model_parts(model).tower
-    of_tower = {id(p) for p in tower.parameters()} if tower is not None else set()
+    parts = model_parts(model)
+    tower = set() if parts.tower is None else _ids(parts.tower)
+    language = _ids(parts.language_model) | _ids(parts.lm_head)
 
     def part(name: str, parameter: Any) -> str:
-        if _PROJECTOR.search(name):
+        if _PROJECTOR.search(name) or id(parameter) not in tower | language:
             return "multi_modal_projector"
-        return "vision_tower" if id(parameter) in of_tower else "language_model"
+        return "vision_tower" if id(parameter) in tower else "language_model"
 
     return {name: part(name, parameter) for name, parameter in model.named_parameters()}
+
+
+def _ids(module: torch.nn.Module) -> set[int]:
+    return {id(parameter) for parameter in module.parameters()}

@@ -21,7 +21,7 @@ from mmr1.rollout.engine import Probe, Request
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.types import Prompt, RolloutGroup, Sample
-from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.prepare import MediaCache
 
 
@@ -93,9 +93,9 @@ def check_parity(
     """
     for prompt, probe in zip(prompts, engine.probe(prompts), strict=True):
         prepared = [media[m] for m in prompt.media]
-        expanded = family.expand_placeholders(prompt.token_ids, prepared)
+        expanded = family.read_prompt(prompt, prepared).ids.tolist()
         name = f"sample '{prompt.sample.id}'"
-        if tuple(m.grid for m in prepared) != probe.grids:
+        if is_packed(family) and tuple(m.grid for m in prepared) != probe.grids:
             raise ParityError(
                 f"{name}: the trainer's processor made grids {[m.grid for m in prepared]} and the "
                 f"engine's {list(probe.grids)} of the same media; both must use the processor "

@@ -192,3 +192,11 @@ def load_chat(
         instructions = "" if speaks_of_tools else tool_instructions(options.tools)
     knows_tools = any(f"{quote}tool{quote}" in str(template) for quote in "'\"")
     return Chat(processor, tokenizer, content, variables, instructions, knows_tools)
+
+
+def message_parts(message: Message) -> list[dict[str, str]]:
+    """The ``content`` of a message as the templates of vision-language models read it."""
+    return [
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
+        for part in message.parts
+    ]

@@ -7,9 +7,9 @@ asks about a model's inputs, :class:`Architecture` what it asks about the model 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeGuard
 
 import torch
 
@@ -35,11 +35,40 @@ class EngineInput:
     sizes: torch.Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """A prompt as the model reads it.
+
+    Attributes:
+        ids: ``[P]`` int64, placeholders expanded.
+        positions: ``[rows, P]`` int64, for the rotary embedding.
+        completion_start: Position of the first completion token, on all rows; each further one
+            adds 1.
+        arguments: What the model's own forward takes beside the ids, made for this prompt as a
+            whole; empty where the prompt's media are prepared one by one.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    completion_start: int
+    arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
 class ModelFamily(Protocol):
     """How models of a family read prompts and media; made for one model directory.
 
     The order of media is everywhere that of their placeholders in the prompt.
     """
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Is it a ``PackedFamily``? Else its models' own forward sees each completion whole."""
+        ...
+
+    @property
+    def recurrent(self) -> bool:
+        """Do layers carry a state from token to token (linear attention)?"""
+        ...
 
     @property
     def processor(self) -> Any:
@@ -64,11 +93,6 @@ class ModelFamily(Protocol):
         A completion that holds a placeholder cannot be fed back. Engines never sample these tokens,
         and the trainer's softmax leaves them out too.
         """
-        ...
-
-    @property
-    def placeholder_kinds(self) -> Mapping[int, Kind]:
-        """Of each token id that stands for vision tokens, which kind of medium it is for."""
         ...
 
     def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
@@ -109,6 +133,29 @@ class ModelFamily(Protocol):
         """Decode one medium and run the processor on it, once."""
         ...
 
+    def read_prompt(self, prompt: Prompt, media: Sequence[PreparedMedia]) -> ReadPrompt:
+        """The prompt as the model reads it, with its prepared media.
+
+        Raises:
+            ValueError: Placeholders and media differ in number or in kind.
+        """
+        ...
+
+    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
+        """Options for an engine's own processor, which is given media from ``decode_media``."""
+        ...
+
+
+class PackedFamily(ModelFamily, Protocol):
+    """A family whose models share a prompt among its completions: media are prepared one by one,
+    and the positions of every token are known.
+    """
+
+    @property
+    def placeholder_kinds(self) -> Mapping[int, Kind]:
+        """Of each token id that stands for vision tokens, which kind of medium it is for."""
+        ...
+
     def expand_placeholders(
         self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
     ) -> list[int]:
@@ -145,13 +192,23 @@ class ModelFamily(Protocol):
         """
         ...
 
-    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
-        """Options for an engine's own processor, which is given media from ``decode_media``."""
-        ...
-
     def engine_grid(self, kind: Kind, inputs: Mapping[str, Any]) -> tuple[int, int, int]:
         """The grid ``(t, h, w)`` in what an engine's own processor made of one medium."""
         ...
+
+
+def is_packed(family: ModelFamily) -> TypeGuard[PackedFamily]:
+    """Do its models share a prompt among its completions?"""
+    return family.shares_prompts
+
+
+def read_expanded(
+    family: PackedFamily, prompt: Prompt, media: Sequence[PreparedMedia]
+) -> ReadPrompt:
+    """``ModelFamily.read_prompt`` of a packed family."""
+    ids = family.expand_placeholders(prompt.token_ids, media)
+    positions = family.prompt_positions(ids, media)
+    return ReadPrompt(torch.tensor(ids), positions, family.completion_start(positions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +252,8 @@ class StackShape:
         normed_heads: Queries and keys are normalised, head by head.
         layer_norm: LayerNorm, which keeps less than RMSNorm does.
         rows_per_token: Rows of this stack that become one token of the language model.
+        experts: MLPs that a row goes through, each of the width ``intermediate``; 0 where there is
+            one for all rows.
     """
 
     layers: int
@@ -207,6 +266,7 @@ class StackShape:
     normed_heads: bool = False
     layer_norm: bool = False
     rows_per_token: int = 1
+    experts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,14 +281,17 @@ def decoder_shape(config: Any, normed_heads: bool = False) -> StackShape:
     """Of a decoder with rotary embedding, grouped queries and a gated MLP, by its configuration."""
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     head = getattr(config, "head_dim", None) or config.hidden_size // heads
+    experts = getattr(config, "num_experts_per_tok", None) or 0
+    width = config.moe_intermediate_size if experts else config.intermediate_size
     return StackShape(
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
-        intermediate=config.intermediate_size,
+        intermediate=width,
         queries=heads * head,
         keys=kv_heads * head,
         heads=heads,
         normed_heads=normed_heads,
+        experts=experts,
     )
 
 
@@ -241,18 +304,8 @@ class Architecture(Protocol):
         ...
 
     @property
-    def position_rows(self) -> int:
-        """Rows of positions that the rotary embedding reads: 3 for M-RoPE, else 1."""
-        ...
-
-    @property
-    def no_mask(self) -> Any:
-        """``attention_mask`` with which the language model builds no mask.
-
-        Packed attention knows itself who attends to whom. Models that take masks by layer type are
-        given ``{"full_attention": None}``; others an empty tensor of four dimensions, which
-        transformers hands on as it is.
-        """
+    def shares_prompts(self) -> bool:
+        """Is it a ``PackedArchitecture``?"""
         ...
 
     @property
@@ -283,6 +336,44 @@ class Architecture(Protocol):
 
     def parts(self, model: Any) -> ModelParts:
         """The parts of a transformers model that is not inside a peft model."""
+        ...
+
+    def in_files(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """A weight as the hub's files of such models have it, and as vLLM loads it.
+
+        Only for models that transformers saves otherwise than it finds them there.
+        """
+        ...
+
+    def new_model(
+        self, output: Path, preset: str, seed: int, corpus: Sequence[str] | None = None
+    ) -> int:
+        """Write a small model with random weights; returns its number of parameters.
+
+        Args:
+            output: A directory that is empty or does not exist.
+            preset: One of ``presets``.
+            corpus: What the tokenizer learns its merges from; None for the family's own.
+        """
+        ...
+
+
+class PackedArchitecture(Architecture, Protocol):
+    """Models whose layers let completions share their prompt: for the packed forward."""
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of positions that the rotary embedding reads: 3 for M-RoPE, else 1."""
+        ...
+
+    @property
+    def no_mask(self) -> Any:
+        """``attention_mask`` with which the language model builds no mask.
+
+        Packed attention knows itself who attends to whom. Models that take masks by layer type are
+        given ``{"full_attention": None}``; others an empty tensor of four dimensions, which
+        transformers hands on as it is.
+        """
         ...
 
     def media_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
@@ -319,17 +410,5 @@ class Architecture(Protocol):
         Args:
             rope: ``[rows, B, T]`` positions for the rotary embedding.
             places: ``[B, T]`` place of each token in its sequence.
-        """
-        ...
-
-    def new_model(
-        self, output: Path, preset: str, seed: int, corpus: Sequence[str] | None = None
-    ) -> int:
-        """Write a small model with random weights; returns its number of parameters.
-
-        Args:
-            output: A directory that is empty or does not exist.
-            preset: One of ``presets``.
-            corpus: What the tokenizer learns its merges from; None for the family's own.
         """
         ...

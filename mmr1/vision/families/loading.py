@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import torch
 from transformers import AutoConfig, PretrainedConfig
+from transformers.core_model_loading import revert_weight_conversion
 
 from mmr1.adapters import unwrapped
 from mmr1.vision.families.chat import ChatOptions
-from mmr1.vision.families.family import Architecture, ModelFamily, ModelParts
-from mmr1.vision.families.model_path import check_directory_of_model, check_model_type
-from mmr1.vision.families.registry import FAMILIES
+from mmr1.vision.families.family import (
+    Architecture,
+    ModelFamily,
+    ModelParts,
+    PackedArchitecture,
+)
+from mmr1.vision.families.model_path import check_directory_of_model, family_name
+from mmr1.vision.families.registry import FAMILIES, GENERAL
 
 UNCHANGED = ChatOptions()
 """The model's own chat template."""
@@ -43,9 +52,7 @@ def find_architecture(path: str, key: str = "model.path") -> Architecture:
     Raises:
         ValueError: There is no model, or no family for it.
     """
-    model_type = _model_type(path, key)
-    check_model_type(model_type, path, key)
-    return architecture_named(model_type)
+    return architecture_named(family_name(_settings(path, key), path, key))
 
 
 @lru_cache
@@ -61,7 +68,15 @@ def architecture_named(name: str) -> Architecture:
 
 def architecture_of(model: Any) -> Architecture:
     """The architecture of a loaded transformers model, or of the one inside a peft model."""
-    return architecture_named(unwrapped(model).config.model_type)
+    model_type = unwrapped(model).config.model_type
+    return architecture_named(model_type if model_type in FAMILIES.names() else GENERAL)
+
+
+def packed_architecture_of(model: Any) -> PackedArchitecture:
+    """The architecture of a model whose completions share their prompt."""
+    architecture = architecture_of(model)
+    assert architecture.shares_prompts, "the packed forward is not for this model"
+    return cast(PackedArchitecture, architecture)
 
 
 def model_parts(model: Any) -> ModelParts:
@@ -69,7 +84,29 @@ def model_parts(model: Any) -> ModelParts:
     return architecture_of(model).parts(unwrapped(model))
 
 
-def _model_type(path: str, key: str) -> str:
+def names_in_files(model: Any) -> dict[str, str]:
+    """Of each weight of a loaded transformers model the name that files of such models have.
+
+    transformers renames weights of older models as it loads them; vLLM knows the names of the hub.
+    """
+    weights = dict(unwrapped(model).state_dict())
+    known = {id(tensor): name for name, tensor in weights.items()}
+    saved = revert_weight_conversion(unwrapped(model), weights)
+    # What is not renamed only, but split or stacked, keeps its name.
+    return {known[id(tensor)]: name for name, tensor in saved.items() if id(tensor) in known}
+
+
+def save_in_hub_layout(model: Any, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
+    """``save_pretrained`` of a transformers model, with these weights by their names in it."""
+    in_files = architecture_of(model).in_files
+    own = dict(weights)
+    laid_out = {name: in_files(name, weight) for name, weight in own.items()}
+    # transformers would turn them back.
+    as_it_is = all(laid_out[name] is own[name] for name in own)
+    model.save_pretrained(folder, state_dict=laid_out, save_original_format=as_it_is)
+
+
+def _settings(path: str, key: str) -> dict[str, Any]:
     check_directory_of_model(path, key)
     try:
         # Not AutoConfig: a plugin may have to be imported before transformers knows the type.
@@ -79,4 +116,4 @@ def _model_type(path: str, key: str) -> str:
         raise ValueError(
             f"{key} '{path}' does not exist here and cannot be had from the hub: {first_line}"
         ) from error
-    return str(settings.get("model_type"))
+    return dict(settings)

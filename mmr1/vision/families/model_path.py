@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mmr1.registry import suggest
-from mmr1.vision.families.registry import FAMILIES
+from mmr1.vision.families.registry import FAMILIES, GENERAL
 
 
 def check_model_path(path: str, key: str = "model.path") -> None:
@@ -22,8 +24,7 @@ def check_model_path(path: str, key: str = "model.path") -> None:
             settings = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(f"{key} '{path}': its config.json is no JSON: {error}") from error
-        model_type = settings.get("model_type") if isinstance(settings, dict) else None
-        check_model_type(str(model_type), path, key)
+        family_name(settings if isinstance(settings, dict) else {}, path, key)
 
 
 def check_directory_of_model(path: str, key: str) -> None:
@@ -41,16 +42,19 @@ def check_directory_of_model(path: str, key: str) -> None:
         )
 
 
-def check_model_type(model_type: str, path: str, key: str) -> None:
-    """Check that there is a family for models of this type.
+def family_name(settings: Mapping[str, Any], path: str, key: str) -> str:
+    """The name of the family for a model with this ``config.json``.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is none: its type is unknown, and it sees nothing.
     """
-    names = FAMILIES.names()
-    if model_type not in names:
-        raise ValueError(
-            f"{key} '{path}' is a '{model_type}' model{suggest(model_type, names)}; "
-            f"mmr1 trains models of type {', '.join(sorted(names))}, "
-            "and those of families that a plugin adds (docs/models.md)"
-        )
+    model_type, names = str(settings.get("model_type")), FAMILIES.names()
+    if model_type in names:
+        return model_type
+    if "vision_config" in settings:
+        return GENERAL
+    raise ValueError(
+        f"{key} '{path}' is a '{model_type}' model{suggest(model_type, names)}; mmr1 trains "
+        f"models of type {', '.join(sorted({*names} - {GENERAL}))}, vision-language models that "
+        "transformers and vLLM know, and those of families that a plugin adds (docs/models.md)"
+    )

@@ -13,13 +13,19 @@ FAMILIES = Registry(
         "qwen2_vl": "mmr1.vision.families.qwen_vl.model:QWEN2_VL",
         "qwen2_5_vl": "mmr1.vision.families.qwen_vl.model:QWEN2_5_VL",
         "qwen3_vl": "mmr1.vision.families.qwen_vl.model:QWEN3_VL",
+        "qwen3_vl_moe": "mmr1.vision.families.qwen_vl.model:QWEN3_VL_MOE",
+        "qwen3_5": "mmr1.vision.families.qwen_vl.model:QWEN3_5",
         "qwen2": "mmr1.vision.families.text.model:QWEN2",
         "qwen3": "mmr1.vision.families.text.model:QWEN3",
         "llama": "mmr1.vision.families.text.model:LLAMA",
+        "general_vl": "mmr1.vision.families.general.model:GENERAL",
     },
     group="mmr1.families",
 )
 """Each name loads an :class:`~mmr1.vision.families.family.Architecture`."""
+
+GENERAL = "general_vl"
+"""For vision-language models of any other ``model_type``."""
 
 DEFAULT_FAMILY = "qwen2_5_vl"
 """The one that ``mmr1 model new`` makes."""

@@ -25,6 +25,8 @@ def new_model(
         ValueError: The family or the preset is unknown, or ``output`` holds something already.
     """
     architecture = architecture_named(family)
+    if not architecture.presets:
+        raise ValueError(f"family '{family}' has no small models; name one of docs/models.md")
     if preset not in architecture.presets:
         raise ValueError(f"unknown preset '{preset}'; known: {', '.join(architecture.presets)}")
     if output.exists() and any(output.iterdir()):

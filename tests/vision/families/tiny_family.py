@@ -25,7 +25,7 @@ from mmr1.vision.prepare import PreparedMedia
 from tests.vision.media import encoded, noise, write_video
 
 TEXT = ("qwen2", "qwen3", "llama")
-VISION = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+VISION = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 
 
 @dataclass(frozen=True)

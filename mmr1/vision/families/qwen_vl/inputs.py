@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoProcessor
 
-from mmr1.types import MediaRef, Message, Prompt, Sample, TextPart
+from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.budget import (
     PixelBudget,
     VideoBudget,
@@ -18,8 +18,8 @@ from mmr1.vision.budget import (
     tokens,
     video_budget,
 )
-from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
-from mmr1.vision.families.family import EngineInput, Kind
+from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
+from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
 from mmr1.vision.families.mrope import mrope_positions
 from mmr1.vision.families.placeholders import expand_placeholders, expanded_spans
 from mmr1.vision.families.qwen_vl.media import engine_inputs, processed
@@ -40,7 +40,7 @@ VISION_TOKENS = (
 
 @dataclass(frozen=True, slots=True)
 class QwenVLFamily:
-    """A ``ModelFamily``.
+    """A ``PackedFamily``.
 
     Attributes:
         image_id, video_id: Placeholder tokens.
@@ -59,6 +59,9 @@ class QwenVLFamily:
     videos: VideoBudget
     reading: VideoReading
     forbidden_ids: tuple[int, ...]
+
+    shares_prompts = True
+    recurrent = False
 
     @property
     def tokenizer(self) -> Any:
@@ -91,6 +94,9 @@ class QwenVLFamily:
 
     def prepare_media(self, media: MediaRef) -> PreparedMedia:
         return processed(self.processor, media, self.decode_media(media))
+
+    def read_prompt(self, prompt: Prompt, media: Sequence[PreparedMedia]) -> ReadPrompt:
+        return read_expanded(self, prompt, media)
 
     def expand_placeholders(
         self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
@@ -145,7 +151,7 @@ def load_family(
     never = (vision_ids | {tokenizer.pad_token_id}) - {None, *stops}
     return QwenVLFamily(
         processor=processor,
-        chat=load_chat(path, processor, tokenizer, _content, chat),
+        chat=load_chat(path, processor, tokenizer, message_parts, chat),
         image_id=config.image_token_id,
         video_id=config.video_token_id,
         pad_id=tokenizer.pad_token_id,
@@ -170,10 +176,3 @@ def _check_tokenizer(path: str, processor: Any, config: Any) -> None:
                 f"the id {expected} of config.json; copy tokenizer.json and tokenizer_config.json "
                 "of the model there"
             )
-
-
-def _content(message: Message) -> list[dict[str, str]]:
-    return [
-        {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
-        for part in message.parts
-    ]

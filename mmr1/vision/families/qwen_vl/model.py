@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from mmr1.vision.families.family import (
     StackShape,
     decoder_shape,
 )
+from mmr1.vision.families.general.model import GeneralArchitecture
 from mmr1.vision.families.qwen_vl import inputs, media, tiny
 from mmr1.vision.families.qwen_vl.reading import (
     VideoReading,
@@ -58,9 +61,13 @@ def _qwen3_tower(vision: Any) -> StackShape:
     return replace(_qwen2_5_tower(vision), gated=False, layer_norm=True)
 
 
+_EXPERTS = re.compile(r"\.mlp\.experts\.(gate_up_proj|down_proj)$")
+"""Weights of all experts of a layer: ``[experts, in, out]`` on the hub."""
+
+
 @dataclass(frozen=True, slots=True)
 class QwenVLArchitecture:
-    """An ``Architecture``.
+    """A ``PackedArchitecture``.
 
     Attributes:
         model_type: Of these models.
@@ -77,6 +84,7 @@ class QwenVLArchitecture:
     masks_by_layer: bool = True
 
     auto_class = AutoModelForImageTextToText
+    shares_prompts = True
     position_rows = 3
     presets = tuple(tiny.PRESETS)
 
@@ -131,6 +139,9 @@ class QwenVLArchitecture:
         """``[3, B, T]``; with places ``[4, B, T]``, of which transformers takes the first off."""
         return rope if places is None else torch.cat([places[None], rope])
 
+    def in_files(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        return weight.transpose(1, 2).contiguous() if _EXPERTS.search(name) else weight
+
     def new_model(
         self, output: Path, preset: str, seed: int, corpus: Sequence[str] | None = None
     ) -> int:
@@ -142,3 +153,7 @@ QWEN2_5_VL = QwenVLArchitecture("qwen2_5_vl", whole_videos, _qwen2_5_tower)
 QWEN3_VL = QwenVLArchitecture(
     "qwen3_vl", frames_with_times, _qwen3_tower, normed_heads=True, masks_by_layer=False
 )
+QWEN3_VL_MOE = replace(QWEN3_VL, model_type="qwen3_vl_moe")
+
+# Three of four layers are linear attention, whose state cannot be shared by attention.
+QWEN3_5 = GeneralArchitecture(tuple(tiny.PRESETS), partial(tiny.new_model, "qwen3_5"))

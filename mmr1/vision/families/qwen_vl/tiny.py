@@ -20,11 +20,14 @@ from transformers import (
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
     Qwen2VLVideoProcessor,
+    Qwen3_5Config,
     Qwen3VLConfig,
+    Qwen3VLMoeConfig,
     Qwen3VLProcessor,
     Qwen3VLVideoProcessor,
 )
 
+from mmr1.vision.families.loading import save_in_hub_layout
 from mmr1.vision.families.tiny_tokenizer import QWEN_TEMPLATE, VOCABULARY, qwen_tokenizer
 
 
@@ -59,7 +62,7 @@ def new_model(
     model = AutoModelForImageTextToText.from_config(config).float()
     model.generation_config.eos_token_id = [tokenizer.eos_token_id]
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model.save_pretrained(output)
+    save_in_hub_layout(model, output, model.state_dict())
     generation.processor(
         image_processor=generation.image_processor(),
         tokenizer=tokenizer,
@@ -149,11 +152,27 @@ def _qwen3_vision(size: Preset) -> dict[str, Any]:
     }
 
 
+def _qwen3_5_vision(size: Preset) -> dict[str, Any]:
+    vision = _qwen3_vision(size)
+    return {name: value for name, value in vision.items() if name != "deepstack_visual_indexes"}
+
+
 _PIXELS_28 = {"shortest_edge": 4 * 28 * 28, "longest_edge": 256 * 28 * 28}
 _PIXELS_32 = {"shortest_edge": 4 * 32 * 32, "longest_edge": 256 * 32 * 32}
 _ALL_FRAMES = {"shortest_edge": 16 * 32 * 32, "longest_edge": 1024 * 32 * 32}
 _SECTIONS = {
     "rope_scaling": {"type": "default", "rope_type": "default", "mrope_section": [4, 6, 6]}
+}
+
+
+_QWEN3_TEXT = {
+    "head_dim": 32,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e6,
+        "mrope_section": [6, 5, 5],
+        "mrope_interleaved": True,
+    },
 }
 
 
@@ -181,17 +200,38 @@ _GENERATIONS = {
         Qwen2_5_VLConfig, Qwen2_5_VLProcessor, _images_28, _videos_28, _qwen2_5_vision, _SECTIONS
     ),
     "qwen3_vl": Generation(
-        Qwen3VLConfig,
+        Qwen3VLConfig, Qwen3VLProcessor, _images_32, _videos_32, _qwen3_vision, _QWEN3_TEXT
+    ),
+    "qwen3_vl_moe": Generation(
+        Qwen3VLMoeConfig,
         Qwen3VLProcessor,
         _images_32,
         _videos_32,
         _qwen3_vision,
         {
-            "head_dim": 32,
+            **_QWEN3_TEXT,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+            "moe_intermediate_size": 96,
+        },
+    ),
+    "qwen3_5": Generation(
+        Qwen3_5Config,
+        Qwen3VLProcessor,
+        _images_32,
+        _videos_32,
+        _qwen3_5_vision,
+        {
+            "head_dim": 64,
+            "full_attention_interval": 2,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 1e6,
-                "mrope_section": [6, 5, 5],
+                "partial_rotary_factor": 0.25,
+                "mrope_section": [4, 2, 2],
                 "mrope_interleaved": True,
             },
         },

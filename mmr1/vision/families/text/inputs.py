@@ -11,14 +11,14 @@ from transformers import AutoTokenizer
 
 from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
-from mmr1.vision.families.family import EngineInput, Kind
+from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.prepare import PreparedMedia
 
 
 @dataclass(frozen=True, slots=True)
 class TextFamily:
-    """A ``ModelFamily`` without media; its processor is the tokenizer."""
+    """A ``PackedFamily`` without media; its processor is the tokenizer."""
 
     path: str
     processor: Any
@@ -26,6 +26,9 @@ class TextFamily:
     pad_id: int
     stop_ids: tuple[int, ...]
     forbidden_ids: tuple[int, ...]
+
+    shares_prompts = True
+    recurrent = False
 
     @property
     def tokenizer(self) -> Any:
@@ -57,6 +60,9 @@ class TextFamily:
 
     def prompt_length(self, prompt: Prompt) -> int:
         return len(prompt.token_ids)
+
+    def read_prompt(self, prompt: Prompt, media: Sequence[PreparedMedia]) -> ReadPrompt:
+        return read_expanded(self, prompt, media)
 
     def expand_placeholders(
         self, token_ids: Sequence[int], media: Sequence[PreparedMedia]

@@ -18,11 +18,12 @@ from mmr1.vision.prepare import PreparedMedia
 
 @dataclass(frozen=True, slots=True)
 class TextArchitecture:
-    """An ``Architecture`` of a ``model_type``."""
+    """A ``PackedArchitecture`` of a ``model_type``."""
 
     model_type: str
 
     auto_class = AutoModelForCausalLM
+    shares_prompts = True
     position_rows = 1
     presets = tuple(tiny.PRESETS)
 
@@ -66,6 +67,9 @@ class TextArchitecture:
 
     def position_ids(self, rope: torch.Tensor, places: torch.Tensor | None = None) -> torch.Tensor:
         return rope[0]
+
+    def in_files(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        return weight
 
     def new_model(
         self, output: Path, preset: str, seed: int, corpus: Sequence[str] | None = None

@@ -1,0 +1,1 @@
+"""Any vision-language model that transformers knows, by its own processor and forward."""

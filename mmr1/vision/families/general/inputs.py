@@ -1,0 +1,222 @@
+"""How a model that no family here knows reads prompts: its own processor prepares them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from transformers import AutoProcessor
+from transformers.video_utils import VideoMetadata
+
+from mmr1.types import MediaRef, Message, Prompt, Sample
+from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
+from mmr1.vision.decoded import as_decoded
+from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
+from mmr1.vision.families.family import Kind, ReadPrompt
+from mmr1.vision.families.stopping import stop_ids
+from mmr1.vision.images import MAX_PIXELS, image_size, load_image
+from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.videos import load_video, sampled_grid
+
+_FRAME = PixelBudget(1, 768 * 28 * 28, patch=1, merge=1)
+"""The processor sizes frames; larger ones would only fill the memory."""
+
+
+ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}
+"""Types of layers whose keys and values are all that they keep of the tokens before."""
+
+_Shape = tuple[Kind, tuple[int, int, int]]
+"""A medium: its frames, height and width in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralFamily:
+    """A ``ModelFamily``.
+
+    Its prepared media are pixels, in the size in which they come; the processor sees them together
+    with the text.
+
+    Attributes:
+        path: Of the model.
+        takes: Names of the arguments that the model's forward has.
+        images: Images larger or smaller than that are resized before the processor sees them.
+        videos: How many frames are sampled.
+        measured: What media of these kinds and shapes add to a prompt, as the processor counted.
+    """
+
+    path: str
+    processor: Any
+    chat: Chat
+    pad_id: int
+    stop_ids: tuple[int, ...]
+    forbidden_ids: tuple[int, ...]
+    takes: frozenset[str]
+    images: PixelBudget
+    videos: VideoBudget
+    recurrent: bool
+    measured: dict[tuple[_Shape, ...], int] = field(default_factory=dict)
+
+    shares_prompts = False
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.processor.tokenizer
+
+    def render_prompt(self, sample: Sample, system_prompt: str | None = None) -> Prompt:
+        return self.chat.render(sample, system_prompt)
+
+    def observation_ids(self, messages: Sequence[Message], ended: bool) -> NoReturn:
+        raise ValueError(
+            f"model.path '{self.path}': answers of tools are not read where the processor is "
+            "given whole prompts; take a model that shares prompts (docs/models.md)"
+        )
+
+    def decode_media(self, media: MediaRef) -> Any:
+        if media.kind == "image":
+            return load_image(media, self.images)
+        return load_video(media, self.videos)
+
+    def media_tokens(self, media: MediaRef) -> int:
+        return self._added([self._shape(media)])
+
+    def prompt_length(self, prompt: Prompt) -> int:
+        """Of media beside others; text that a processor writes around them may merge with that of
+        the prompt, which makes a difference of a token or two.
+        """
+        return len(prompt.token_ids) + self._added(list(map(self._shape, prompt.media)))
+
+    def prepare_media(self, media: MediaRef) -> PreparedMedia:
+        decoded = self.decode_media(media)
+        if media.kind == "image":
+            pixels = torch.from_numpy(np.array(decoded))[None]
+            metadata = None
+        else:
+            frames, of_video = decoded
+            pixels, metadata = frames.permute(0, 2, 3, 1), asdict(of_video)
+        frame_count, height, width, _ = pixels.shape
+        grid = (frame_count, height, width)
+        return PreparedMedia(
+            kind=media.kind,
+            patches=pixels,
+            grid=grid,
+            merge=1,
+            seconds_per_grid=None,
+            digest=media.digest(),
+            patch_size=1,
+            metadata=metadata,
+            counted=self._added([(media.kind, grid)]),
+        )
+
+    def read_prompt(self, prompt: Prompt, media: Sequence[PreparedMedia]) -> ReadPrompt:
+        batch = self._processed(prompt.text, media)
+        ids = batch["input_ids"][0]
+        arguments = {
+            name: value
+            for name, value in batch.items()
+            if name in self.takes and name not in ("input_ids", "attention_mask")
+        }
+        return ReadPrompt(ids, torch.arange(len(ids))[None], len(ids), arguments)
+
+    def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
+        return {"do_sample_frames": False} if "video" in kinds else {}
+
+    def _processed(self, text: str, media: Sequence[PreparedMedia]) -> Mapping[str, torch.Tensor]:
+        images = [as_decoded(m) for m in media if m.kind == "image"]
+        videos = [as_decoded(m) for m in media if m.kind == "video"]
+        given: dict[str, Any] = {"images": [images]} if images else {}
+        if videos:
+            given["videos"] = [[frames for frames, _ in videos]]
+            metadata = [[of_video for _, of_video in videos]]
+            given["videos_kwargs"] = {"video_metadata": metadata, "do_sample_frames": False}
+        # The chat template has written what special tokens there are.
+        of_text: dict[str, Any] = {"add_special_tokens": False}
+        if "mm_token_type_ids" in self.takes:
+            of_text["return_mm_token_type_ids"] = True
+        batch: Mapping[str, torch.Tensor] = self.processor(
+            text=[text], text_kwargs=of_text, return_tensors="pt", **given
+        )
+        return batch
+
+    def _shape(self, media: MediaRef) -> _Shape:
+        """As it will be decoded, from its header."""
+        if media.kind == "image":
+            return "image", image_grid(*image_size(media), self.images.of(media.options))
+        patches, height, width = sampled_grid(media, self.videos)
+        return "video", (patches * self.videos.temporal, height, width)
+
+    def _added(self, shapes: Sequence[_Shape]) -> int:
+        """What media of these shapes add to a prompt: by the processor, of black ones."""
+        key = tuple(shapes)
+        if key and key not in self.measured:
+            refs = tuple(MediaRef(kind, data=b"") for kind, _ in shapes)
+            prompt = self.chat.render(Sample("blank", (Message("user", refs),)), None)
+            ids = self._processed(prompt.text, [_blank(*shape) for shape in shapes])["input_ids"]
+            self.measured[key] = ids.shape[1] - len(prompt.token_ids)
+        return self.measured[key] if key else 0
+
+
+def _blank(kind: Kind, grid: tuple[int, int, int]) -> PreparedMedia:
+    frames = grid[0]
+    metadata = None
+    if kind == "video":
+        metadata = asdict(VideoMetadata(frames, 2.0, frames_indices=list(range(frames))))
+    pixels = torch.zeros(*grid, 3, dtype=torch.uint8)
+    return PreparedMedia(kind, pixels, grid, 1, None, "blank", patch_size=1, metadata=metadata)
+
+
+def load_family(
+    path: str, config: Any, takes: frozenset[str], chat: ChatOptions, **media_options: float
+) -> GeneralFamily:
+    """See ``Architecture.load_family``."""
+    try:
+        processor = AutoProcessor.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
+    if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):
+        raise ValueError(
+            f"model.path '{path}': its processor is a {type(processor).__name__}, without a "
+            "tokenizer or an image processor; copy the processor's files of the model there"
+        )
+    tokenizer = processor.tokenizer
+    stops = stop_ids(path, tokenizer)
+    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    never = placeholder_ids(config, processor) | {pad}
+    return GeneralFamily(
+        path=path,
+        processor=processor,
+        chat=load_chat(path, processor, tokenizer, message_parts, chat),
+        pad_id=pad,
+        stop_ids=stops,
+        forbidden_ids=tuple(sorted(never - {*stops})),
+        takes=takes,
+        images=PixelBudget(
+            int(media_options.get("image_min_pixels", 1)),
+            int(media_options.get("image_max_pixels", MAX_PIXELS)),
+            patch=1,
+            merge=1,
+        ),
+        videos=VideoBudget(
+            frame=_FRAME,
+            temporal=getattr(getattr(processor, "video_processor", None), "temporal_patch_size", 1),
+        ).of(media_options),
+        recurrent=not {*(getattr(config.get_text_config(), "layer_types", None) or ())}
+        <= ATTENTIONS,
+    )
+
+
+def _layer_types(config: Any) -> set[str]:
+    return {*(getattr(config.get_text_config(), "layer_types", None) or ())}
+
+
+def placeholder_ids(config: Any, processor: Any) -> set[int]:
+    """Tokens that the model takes for an image, a video or sound, wherever they stand."""
+    names = [
+        f"{kind}_token_{suffix}"
+        for kind in ("image", "video", "audio")
+        for suffix in ("id", "index")
+    ]
+    found = {getattr(owner, name, None) for owner in (config, processor) for name in names}
+    return {token for token in found if isinstance(token, int)}

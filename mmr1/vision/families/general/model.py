@@ -1,0 +1,118 @@
+"""Models that no family here knows: what transformers itself tells about them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForImageTextToText
+
+from mmr1.vision.families.chat import ChatOptions
+from mmr1.vision.families.family import (
+    ModelFamily,
+    ModelParts,
+    ModelShape,
+    StackShape,
+    decoder_shape,
+)
+from mmr1.vision.families.general import inputs
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralArchitecture:
+    """An ``Architecture``.
+
+    Attributes:
+        presets, make: Of small models: see ``new_model``.
+    """
+
+    presets: Sequence[str] = ()
+    make: Callable[[Path, str, int, Sequence[str] | None], int] | None = None
+
+    auto_class = AutoModelForImageTextToText
+    shares_prompts = False
+
+    def load_family(
+        self, path: str, config: Any, chat: ChatOptions, **media_options: float
+    ) -> ModelFamily:
+        takes = frozenset(inspect.signature(_model_class(path, config).forward).parameters)
+        return inputs.load_family(path, config, takes, chat, **media_options)
+
+    def shape(self, config: Any) -> ModelShape:
+        return ModelShape(decoder_shape(config.get_text_config()), _tower_shape(config))
+
+    def parts(self, model: Any) -> ModelParts:
+        """By the names that transformers looks for in any model."""
+        decoder, tower = model.get_decoder(), model.get_encoder(modality="image")
+        return ModelParts(
+            language_model=decoder,
+            layers=decoder.layers,
+            embed_tokens=model.get_input_embeddings(),
+            lm_head=model.get_output_embeddings(),
+            tower=None if tower is model or tower is model.base_model else tower,
+            tower_blocks=(),
+            tower_mergers=(),
+            placeholder_ids=(),
+        )
+
+    def in_files(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        return weight
+
+    def new_model(
+        self, output: Path, preset: str, seed: int, corpus: Sequence[str] | None = None
+    ) -> int:
+        assert self.make is not None, "there are no presets"
+        return self.make(output, preset, seed, corpus)
+
+
+def _model_class(path: str, config: Any) -> Any:
+    known = AutoModelForImageTextToText._model_mapping
+    if type(config) not in known:
+        raise ValueError(
+            f"model.path '{path}' is a '{config.model_type}' model, which transformers' "
+            "AutoModelForImageTextToText does not load (docs/models.md)"
+        )
+    return known[type(config)]
+
+
+def _tower_shape(config: Any) -> StackShape | None:
+    """Of a vision transformer, by the names that most configurations use."""
+    vision = getattr(config, "vision_config", None)
+    if vision is None:
+        return None
+    hidden = _first(vision, "hidden_size", "embed_dim")
+    return StackShape(
+        layers=_first(vision, "num_hidden_layers", "depth"),
+        hidden=hidden,
+        intermediate=_first(vision, "intermediate_size"),
+        queries=hidden,
+        keys=hidden,
+        heads=_first(vision, "num_attention_heads", "num_heads"),
+        gated=False,
+        layer_norm=True,
+        rows_per_token=_rows_per_token(config, vision),
+    )
+
+
+def _rows_per_token(config: Any, vision: Any) -> int:
+    """Patches that become one token, by the names of what merges them; 1 where none is known."""
+    if merge := getattr(vision, "spatial_merge_size", None) or getattr(
+        config, "scale_factor", None
+    ):
+        return int(merge) ** 2
+    if ratio := getattr(config, "downsample_ratio", None):
+        return round(1 / ratio**2)
+    if tokens := getattr(config, "mm_tokens_per_image", None):
+        return int((vision.image_size // vision.patch_size) ** 2 // tokens)
+    return 1
+
+
+def _first(config: Any, *names: str) -> int:
+    return next(int(getattr(config, name)) for name in names if hasattr(config, name))
+
+
+GENERAL = GeneralArchitecture()

@@ -1,0 +1,165 @@
+"""Models that mmr1 does not name, in both engines: what they sample against transformers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mmr1.config import Config, SamplingConfig
+from mmr1.rollout.build import build_engine
+from mmr1.rollout.engine import Request
+from mmr1.rollout.hf import HfEngine
+from mmr1.trainer.forward.sequences import ModelInputs
+from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.sampling.parity import ParityError, check_parity
+from mmr1.types import Prompt
+from mmr1.vision.prepare import MediaCache
+from tests.vision.families.general_family import GENERAL, General, plain_scores
+from tests.vision.families.general_models import MODELS
+
+SAMPLING = SamplingConfig(max_tokens=12, temperature=0.9)
+
+
+@pytest.fixture(scope="module", params=GENERAL.values(), ids=GENERAL)
+def general(request) -> General:
+    return request.param
+
+
+def prompts_of(general: General) -> list[Prompt]:
+    return [group.prompt for group in general.groups()]
+
+
+def read_otherwise(general: General, prompt: Prompt) -> bool:
+    """Does vLLM 0.32 read it otherwise than the model's own processor?
+
+    A video for InternVL has other token ids. Of several images for LLaVA-OneVision it cuts each
+    into crops, and transformers none of them.
+    """
+    kinds = [medium.kind for medium in prompt.media]
+    if general.name == "internvl":
+        return "video" in kinds
+    return general.name == "llava_onevision" and kinds.count("image") > 1
+
+
+def largest_gap(general: General, model, engine, prompts=None) -> float:
+    """Of the engine's log-probs from transformers' plain forward of each completion."""
+    requests = [Request(p, 3, i) for i, p in enumerate(prompts or prompts_of(general))]
+    groups = engine.generate(requests, SAMPLING)
+    with torch.no_grad():
+        expected = plain_scores(general, model, groups, SAMPLING.temperature).logprobs
+    rows = [c.logprobs for g in groups for c in g.completions]
+    assert len(rows) == 3 * len(requests)
+    gaps = [row - want[: len(row)].numpy() for row, want in zip(rows, expected, strict=True)]
+    return max(float(np.abs(gap).max()) for gap in gaps)
+
+
+def test_transformers_engine(general):
+    model = general.model()
+    engine = HfEngine(model, general.family, MediaCache(general.family.prepare_media))
+    assert largest_gap(general, model, engine) <= 1e-5
+
+
+def test_a_completion_depends_on_its_seed_and_ends_as_it_is_told():
+    general = GENERAL["idefics3"]
+    engine = HfEngine(general.model(), general.family, MediaCache(general.family.prepare_media))
+    prompts = prompts_of(general)
+    many = SAMPLING.model_copy(update={"max_tokens": 40})
+
+    def tokens(requests, sampling=many):
+        groups = engine.generate(requests, sampling)
+        return [[c.token_ids.tolist() for c in g.completions] for g in groups]
+
+    together = tokens([Request(p, 4, 7 * i) for i, p in enumerate(prompts)])
+    alone = [tokens([Request(p, 4, 7 * i)])[0] for i, p in enumerate(prompts)]
+    assert together == alone
+    assert tokens([Request(prompts[1], 2, 9)])[0][0] == together[1][2]
+    family, rows = general.family, [row for group in together for row in group]
+    assert len({len(row) for row in rows}) > 1
+    for row in rows:
+        stops = [i for i, token in enumerate(row) if token in family.stop_ids]
+        assert stops in ([], [len(row) - 1])
+        assert not set(row) & set(family.forbidden_ids)
+    text = family.tokenizer.decode(max(rows, key=len)[:3])
+    stopped = many.model_copy(update={"stop": (text,)})
+    ended = tokens([Request(p, 4, 7 * i) for i, p in enumerate(prompts)], stopped)
+    assert [len(row) for group in ended for row in group if row[:3] == max(rows, key=len)[:3]] == [
+        3
+    ]
+
+
+def test_generation_settings_of_the_model_change_nothing(tmp_path):
+    """A repetition penalty in generation_config.json would make other log-probs."""
+    general = GENERAL["internvl"]
+    model = general.model()
+    model.generation_config.repetition_penalty = 5.0
+    engine = HfEngine(model, general.family, MediaCache(general.family.prepare_media))
+    assert largest_gap(general, model, engine) <= 1e-5
+    assert model.generation_config.repetition_penalty == 5.0
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", MODELS)
+def test_vllm(name, tmp_path):
+    """vLLM prepares pictures and text itself; and again after new weights by their names."""
+    general = GENERAL[name]
+    family, model = general.family, general.model()
+    media = MediaCache(family.prepare_media)
+    config = Config(
+        model={"path": str(general.folder), "dtype": "float32"},
+        rollout={"max_model_len": 512},
+        trainer={"threads": 1},
+    )
+    engine = build_engine(config, family, media, tmp_path / "engine.log", model)
+    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    prompts = [p for p in prompts_of(general) if not read_otherwise(general, p)]
+    try:
+        engine.load_weights(packed.weights(), 1)
+        checked = (engine, packed, family, media)
+        parity = check_parity(*checked, prompts, SAMPLING, 1e-4)
+        print(f"{general.name}: {parity}")
+        assert largest_gap(general, model, engine, prompts) <= 1e-4
+        with torch.no_grad():
+            generator = torch.Generator().manual_seed(0)
+            for parameter in model.parameters():
+                parameter += 0.02 * torch.randn(parameter.shape, generator=generator)
+        assert largest_gap(general, model, engine, prompts) > 1e-3
+        engine.load_weights(packed.weights(), 2)
+        assert largest_gap(general, model, engine, prompts) <= 1e-4
+        for prompt in [p for p in prompts_of(general) if read_otherwise(general, p)]:
+            with pytest.raises(ParityError, match=r"the trainer reads \d+ prompt tokens"):
+                check_parity(*checked, [prompt], SAMPLING, 1e-4)
+    finally:
+        engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_linear_attention_in_vllm(tmp_path):
+    """On a CPU vLLM computes it in bfloat16; the trainer in float32."""
+    general = GENERAL["qwen3_5"]
+    family, model = general.family, general.model()
+    media = MediaCache(family.prepare_media)
+    config = Config(
+        model={"path": str(general.folder), "dtype": "float32"},
+        rollout={"max_model_len": 512, "dtype": "bfloat16"},
+        trainer={"threads": 1},
+    )
+    engine = build_engine(config, family, media, tmp_path / "engine.log", model)
+    packed = PackedModel(model, ModelInputs(family, media), SAMPLING.temperature, budget=1000)
+    checked = (engine, packed, family, media, prompts_of(general), SAMPLING)
+    try:
+        engine.load_weights(packed.weights(), 1)
+        parity = check_parity(*checked, config.parity_tolerance, rounded=True)
+        print(f"qwen3_5: {parity}")
+        with torch.no_grad():
+            generator = torch.Generator().manual_seed(0)
+            for parameter in model.parameters():
+                parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        stale = largest_gap(general, model, engine)
+        engine.load_weights(packed.weights(), 2)
+        assert largest_gap(general, model, engine) < stale / 3
+        check_parity(*checked, config.parity_tolerance, rounded=True)
+    finally:
+        engine.close()

@@ -1,0 +1,168 @@
+"""Every command with models of other families than the one that the other tests train."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmr1.config import Config, ModelConfig
+from mmr1.config.file import load_config
+from mmr1.evaluation.benchmarks import run_evaluations
+from mmr1.trainer.models.loading import load_trainable
+from mmr1.trainer.models.parts import parameters_of
+from mmr1.trainer.offline.dpo import run_dpo
+from mmr1.trainer.offline.reward_model import run_reward_model
+from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.runs.export import export
+from mmr1.trainer.train import run_training
+from mmr1.vision.families import tiny
+from mmr1.vision.families.loading import find_architecture
+from tests.jsonl import read_jsonl
+from tests.vision.families import general_models
+
+SEEING = ("qwen3_vl", "idefics3", "gemma3")
+NAMES = ("qwen3", *SEEING)
+RUN = [*NAMES[:3], pytest.param("gemma3", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    for name in NAMES:
+        if name in general_models.MODELS:
+            general_models.new_model(name, folder / name)
+        else:
+            tiny.new_model(folder / name, family=name)
+    return {name: folder / name for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory) -> Path:
+    """Records for a model that sees nothing."""
+    folder = tmp_path_factory.mktemp("sums")
+    for name in ("sft", "rl", "eval"):
+        rows = []
+        for number in range(16):
+            a, b = number % 4, number // 4
+            said = [{"role": "user", "content": f"What is {a} + {b}?"}]
+            if name == "sft":
+                said.append({"role": "assistant", "content": demonstration(a + b)})
+            rows.append({"version": 1, "id": f"{number}", "messages": said, "answer": f"{a + b}"})
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def demonstration(number: int) -> str:
+    return f"<think>It is {number}.</think><answer>{number}</answer>"
+
+
+def config_of(path: Path, data: Path, out: Path, file: str, **sections: object) -> Config:
+    sections = {name: dict(keys) for name, keys in sections.items()}  # type: ignore[call-overload]
+    return Config.model_validate(
+        {
+            "model": {"path": str(path), "dtype": "float32", **sections.pop("model", {})},
+            "data": {"train": str(data / file), "eval": str(data / "eval.jsonl")},
+            "rollout": {
+                "engine": "hf",
+                "batch_size": 2,
+                "n": 4,
+                "max_model_len": 256,
+                "sampling": {"max_tokens": 16},
+            },
+            "optimizer": {"lr": 1e-3, "warmup_steps": 0},
+            "trainer": {
+                "max_steps": 2,
+                "output_dir": str(out),
+                "threads": 1,
+                "save_steps": 2,
+                "micro_batch_tokens": 400,
+                **sections.pop("trainer", {}),
+            },
+            "eval": {"limit": 4},
+            "sft": {"batch_size": 4},
+            **sections,
+        }
+    )
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_demonstrations_rollouts_evaluation_and_export(name, models, sums, digits, tmp_path):
+    data = sums if name == "qwen3" else digits
+    steps = {"max_steps": 3, "save_steps": 3, "logging_steps": 1000}
+    sft = run_sft(config_of(models[name], data, tmp_path / "sft", "sft.jsonl", trainer=steps))
+    losses = [row["loss"] for row in read_jsonl(tmp_path / "sft/metrics.jsonl")]
+    assert losses[-1] < losses[0]
+
+    lora = {"lora": {"rank": 2}}
+    keys = {"algorithm": {"kl_coef": 0.01}, "model": lora}
+    rl = config_of(sft, data, tmp_path / "rl", "rl.jsonl", **keys)
+    checkpoint = run_training(rl)
+    for row in read_jsonl(tmp_path / "rl/metrics.jsonl"):
+        assert row["rollout/logprob_gap"] < 1e-5
+        assert (row["tokens/vision"] > 0) == (name in SEEING)
+    results, _ = run_evaluations(config_of(checkpoint, data, tmp_path / "eval", "rl.jsonl"))
+    assert results
+    exported = export(checkpoint, tmp_path / "exported")
+    auto_class = find_architecture(str(exported)).auto_class
+    merged, trained = (auto_class.from_pretrained(p).state_dict() for p in (exported, checkpoint))
+    assert merged.keys() == trained.keys()
+    assert all(torch.equal(merged[key], trained[key]) for key in merged)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_preferences_and_a_reward_model(name, models, sums, digits, tmp_path):
+    data = sums if name == "qwen3" else digits
+    rows = [json.loads(line) for line in (data / "rl.jsonl").read_text().splitlines()[:16]]
+    for row in rows:
+        chosen = demonstration(int(row["answer"]))
+        row["meta"] = {"chosen": chosen, "rejected": f"{row['answer']}, I say"}
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def config(out: str, *overrides: str) -> Config:
+        return load_config(
+            None,
+            [
+                f"model.path={models[name]}",
+                "model.dtype=float32",
+                f"data.train={pairs}",
+                f"data.media_root={data}",
+                f"trainer.output_dir={tmp_path / out}",
+                "trainer.max_steps=4",
+                "trainer.logging_steps=1000",
+                "trainer.threads=1",
+                "optimizer.lr=0.001",
+                "optimizer.warmup_steps=0",
+                "rollout.engine=hf",
+                *overrides,
+            ],
+        )
+
+    run_dpo(config("dpo", "dpo.batch_size=4"))
+    logged = read_jsonl(tmp_path / "dpo/metrics.jsonl")
+    assert logged[-1]["dpo/loss"] < logged[0]["dpo/loss"]
+    run_reward_model(config("rm", "rm.batch_size=4"))
+    logged = read_jsonl(tmp_path / "rm/metrics.jsonl")
+    assert logged[-1]["loss"] < logged[0]["loss"]
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_what_sees_is_frozen_with_its_projector(name, models):
+    """vLLM keeps what a frozen tower has seen, and that is behind the projector."""
+    keys = {"path": str(models[name]), "dtype": "float32", "freeze_vision_tower": True}
+    model = load_trainable(ModelConfig(**keys))
+    sees = [parameters_of(model, p, "key") for p in ("vision_tower", "multi_modal_projector")]
+    assert all(sees)
+    language = parameters_of(model, "language_model", "key")
+    assert {n for n, p in model.named_parameters() if p.requires_grad} == language
+    assert len(language) + sum(map(len, sees)) == len(list(model.parameters()))
+    adapted = load_trainable(ModelConfig(**keys, lora={"rank": 2}))
+    of_text = {name.removesuffix(".weight") for name in language if ".layers." in name}
+    layers = {n for n, p in adapted.named_parameters() if p.requires_grad}
+    assert layers
+    for layer in layers:
+        name = layer.removeprefix("base_model.model.").partition(".lora_")[0]
+        assert name in of_text, layer

@@ -1,0 +1,188 @@
+"""Models that mmr1 does not name: log-probs and gradients against transformers' plain forward."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import peft
+import pytest
+import torch
+from transformers import CohereConfig, CohereForCausalLM
+
+from mmr1.adapters import unwrapped
+from mmr1.config import Config
+from mmr1.estimate import Load, estimate
+from mmr1.rewards import build_composite_reward
+from mmr1.trainer.forward.scores import completion_scores, completion_states
+from mmr1.trainer.inputs import check_inputs
+from mmr1.trainer.models.loading import check_head
+from mmr1.types import Message, RolloutGroup, Sample, Span, TextPart
+from mmr1.vision.families.chat import ChatOptions
+from mmr1.vision.families.loading import architecture_named, load_family, model_parts
+from tests.vision.families.general_family import (
+    GENERAL,
+    IMAGE,
+    SQUARE,
+    General,
+    plain_logits,
+    plain_scores,
+)
+from tests.vision.families.general_models import MODELS, PATCH, SEES_VIDEOS
+from tests.vision.families.test_forwards import assert_same
+
+
+@pytest.fixture(params=GENERAL.values(), ids=GENERAL)
+def general(request) -> General:
+    return request.param
+
+
+def test_scores_and_gradients_are_those_of_the_plain_forward(general):
+    model, groups = general.model(), general.groups()
+    got = completion_scores(model, general.inputs(groups), 0.7, general.family.forbidden_ids)
+    assert_same(model, got, plain_scores(general, model, groups, 0.7))
+    # Seen, too: each part of the model has learned from the images.
+    for module in (model_parts(model).tower, model_parts(model).language_model):
+        assert any(p.grad is not None and p.grad.any() for p in module.parameters())
+
+
+def test_each_completion_is_scored_as_if_it_were_alone(general):
+    """In training, where layers checkpoint, dropout is off and Gemma 3 wants its token types."""
+    model, group = general.model().train(), general.groups()[-1]
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    together = completion_scores(model, general.inputs([group]), 1.0).logprobs
+    for index, completion in enumerate(group.completions):
+        alone = RolloutGroup(group.prompt, (completion,))
+        scores = completion_scores(model, general.inputs([alone]), 1.0).logprobs[0]
+        torch.testing.assert_close(together[index, : len(scores)], scores, atol=1e-5, rtol=0)
+
+
+def test_adapters(general):
+    settings = {"r": 4, "lora_alpha": 1, "init_lora_weights": False}
+    model = peft.get_peft_model(
+        general.model(), peft.LoraConfig(target_modules="all-linear", **settings)
+    )
+    groups = general.groups()[:2]
+    got = completion_scores(model, general.inputs(groups), 1.0, general.family.forbidden_ids)
+    assert_same(model, got, plain_scores(general, model, groups, 1.0))
+
+
+def test_states_at_the_tokens_are_those_of_the_plain_forward(general):
+    """What a reward model reads: the last token's state among them."""
+    model, group = general.model(), general.group((IMAGE,), 1)
+    states = completion_states(model, general.inputs([group]), "at").hidden
+    rows = [torch.tensor(c.token_ids) for c in group.completions]
+    head = unwrapped(model).get_output_embeddings()
+    wanted = [plain_logits(general, model, group.prompt, row)[0, -len(row) :] for row in rows]
+    torch.testing.assert_close(head(states), torch.cat(wanted), atol=1e-5, rtol=0)
+
+
+def test_headers_tell_the_length_of_a_prompt(general):
+    for group, inputs in zip(general.groups(), general.inputs(general.groups()), strict=True):
+        length = general.family.prompt_length(group.prompt)
+        assert length == len(inputs.prompt_ids)
+        if len(group.prompt.media) == 1:
+            tokens = general.family.media_tokens(group.prompt.media[0])
+            assert inputs.media[0].tokens == tokens > 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_estimate_knows_the_layers_and_their_rows(name):
+    """Rows of the tower against the pixels that go into it, sizes against the weights."""
+    general = GENERAL[name]
+    config = general.model().config
+    shape = architecture_named("general_vl").shape(config)
+    (inputs,) = general.inputs([general.group((SQUARE,), 1)])
+    tower, pixels = shape.tower, inputs.arguments["pixel_values"]
+    seen = inputs.prompt_ids.eq(config.image_token_id).sum().item()
+    rows = pixels.numel() / (3 * PATCH**2)
+    # LLaVA-OneVision adds a token at the end of each line.
+    assert tower.rows_per_token == pytest.approx(rows / seen, rel=0.12)
+    assert (tower.layers, tower.hidden, tower.intermediate, tower.heads) == (2, 64, 128, 2)
+    language = shape.language
+    assert (language.layers, language.hidden, language.keys) == (2, 128, 64)
+
+
+def test_the_estimate_counts_a_prompt_for_each_completion(general):
+    """The number of completions times the prompt, as the forward computes it."""
+    config = Config.model_validate(
+        {
+            "model": {"path": str(general.folder), "dtype": "float32"},
+            "rollout": {"n": 8, "batch_size": 1},
+            "trainer": {"micro_batch_tokens": 1_000_000},
+        }
+    )
+
+    def activations(n: int) -> float:
+        with_n = config.model_copy(update={"rollout": config.rollout.model_copy(update={"n": n})})
+        items = {item.name: item.bytes for item in estimate(with_n, Load(100, 60, 10)).items}
+        return items["activations of a micro-batch"]
+
+    assert activations(8) == pytest.approx(8 * activations(1))
+
+
+def test_what_an_environment_said_is_read_and_not_scored():
+    general = GENERAL["idefics3"]
+    model, group = general.model(), general.group((IMAGE,), 3)
+    spans = [(Span("assistant", 3, ""), Span("tool", 3, ""), Span("assistant", 2, "")), (), ()]
+    turns = [replace(c, spans=s) for c, s in zip(group.completions, spans, strict=True)]
+    talk = replace(group, completions=tuple(turns))
+    whole, got = (
+        completion_scores(model, general.inputs([g]), 1.0).logprobs for g in (group, talk)
+    )
+    whole[0, 3:6] = 0
+    torch.testing.assert_close(got, whole, atol=1e-6, rtol=0)
+    shown = Span("tool", 3, "", media=(SQUARE,))
+    seen = replace(group.completions[0], spans=(spans[0][0], shown, spans[0][2]))
+    with pytest.raises(ValueError, match=r"processor reads pictures in prompts only"):
+        general.inputs([replace(group, completions=(seen,))])
+
+
+def test_ranks_are_refused(tmp_path, digits):
+    config = Config.model_validate(
+        {
+            "model": {"path": str(GENERAL["idefics3"].folder), "dtype": "float32"},
+            "data": {"train": str(digits / "rl.jsonl")},
+            "resources": {"ranks": 2},
+            "trainer": {"output_dir": str(tmp_path / "run")},
+        }
+    )
+    with (
+        build_composite_reward(config.rewards) as rewards,
+        pytest.raises(ValueError, match=r"own forward, in one process only; set both to 1"),
+    ):
+        check_inputs(config, rewards, train=True)
+
+
+def test_a_model_with_scaled_logits_is_refused():
+    """Its log-probs are not those of hidden states times the output embedding."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 60, "pad_token_id": 0}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2}
+    config = CohereConfig(**sizes, **heads, bos_token_id=1, eos_token_id=2, logit_scale=0.1)
+    with pytest.raises(ValueError, match=r"'m': its logits .* are scaled or capped"):
+        check_head(CohereForCausalLM(config).eval(), "'m'")
+    config.logit_scale = 1.0
+    check_head(CohereForCausalLM(config).eval(), "'m'")
+
+
+def test_stop_and_forbidden_tokens_come_from_the_models_files(general):
+    tokenizer, config = general.family.tokenizer, general.model().config
+    saved = json.loads((general.folder / "generation_config.json").read_text())["eos_token_id"]
+    listed = [saved] if isinstance(saved, int) else saved
+    assert general.family.stop_ids == tuple(sorted({*listed, tokenizer.eos_token_id}))
+    forbidden = general.family.forbidden_ids
+    assert config.image_token_id in forbidden
+    assert not set(forbidden) & set(general.family.stop_ids)
+    if general.name in SEES_VIDEOS and hasattr(config, "video_token_id"):
+        assert config.video_token_id in forbidden
+
+
+def test_a_template_in_place_of_the_models_own_thinks_or_not(tmp_path):
+    template = "{{ messages[0].content[0].text }}{% if enable_thinking %} think{% endif %}"
+    folder = str(GENERAL["gemma3"].folder)
+    sample = Sample("s", (Message("user", (TextPart("Add."),)),))
+    for thinking, text in ((True, "Add. think"), (False, "Add.")):
+        family = load_family(folder, ChatOptions(template, thinking))
+        assert family.render_prompt(sample).text == text
+        family.processor.save_pretrained(tmp_path / text)
+        assert template in (tmp_path / text / "chat_template.jinja").read_text()
