@@ -161,7 +161,7 @@ def test_micro_batches_add_up_to_the_whole(budget):
     model, cache = new_model(), media()
     inputs = inputs_of(*mixed(cache), cache=cache)
     whole = completion_scores(model, inputs, 1.0)
-    wanted = gradients(model, replace(whole, entropy=0 * whole.entropy))
+    wanted = gradients(model, whole._replace(entropy=0 * whole.entropy))
     model.zero_grad()
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(2, *whole.logprobs.shape, generator=generator)[0]
