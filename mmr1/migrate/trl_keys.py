@@ -301,7 +301,7 @@ GRPO_UNNEEDED = {
     "entropy_coef_max": _ONE_KIND,
     "entropy_coef_delta": _ONE_KIND,
     "entropy_target": _ONE_KIND,
-    "max_tool_calling_iterations": "tools and environments are not those of TRL",
+    "max_tool_calling_iterations": "turns and tools are set in the section environment",
 }
 
 GRPO_OLDER = {

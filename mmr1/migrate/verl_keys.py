@@ -328,7 +328,7 @@ COMPOSED = {
 _SPEED = "a matter of speed and memory alone"
 _PROCESSES = "resources.ranks and resources.engines name the processes"
 _SHARDING = "resources.ranks and resources.fsdp_size shard the model"
-_TURNS = "a completion is one turn, without tools"
+_TURNS = "turns and tools are set in the section environment (docs/tools.md)"
 
 # Keys without a counterpart, or sections of such keys, and why there is none.
 UNNEEDED = {
