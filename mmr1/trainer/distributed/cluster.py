@@ -104,10 +104,11 @@ def workers(
         else:
             join_cluster(resources.address)
     actors: list[Any] = []
+    reserved: list[Any] = []
     begin = time.time()
     try:
         gpus_of = [1] * ranks + [config.rollout.tensor_parallel_size] * engines
-        place = _placement(gpus_of, resources.start_timeout_s)
+        place = _placement(gpus_of, resources.start_timeout_s, reserved)
 
         def start(cls: type, index: int, *args: Any) -> Any:
             actors.append(place(cls, index, *args))
@@ -133,6 +134,8 @@ def workers(
     finally:
         for actor in actors:
             ray.kill(actor)
+        for group in reserved:  # else it would last as long as the connection
+            ray.util.remove_placement_group(group)
         if not joined:
             ray.shutdown()
 
@@ -186,11 +189,12 @@ def _wait_for_room(actor: Any, timeout_s: float) -> None:
         )
 
 
-def _placement(gpus_of: Sequence[int], timeout_s: float) -> Callable[..., Any]:
+def _placement(gpus_of: Sequence[int], timeout_s: float, groups: list[Any]) -> Callable[..., Any]:
     """Reserve resources for every worker; returns a function that starts an actor on the i-th.
 
     Args:
         gpus_of: How many GPUs each worker takes, where the cluster has GPUs.
+        groups: The placement group is added to it, for whoever removes it.
 
     Raises:
         ValueError: An engine asks for several GPUs, and the cluster has none.
@@ -208,6 +212,7 @@ def _placement(gpus_of: Sequence[int], timeout_s: float) -> Callable[..., Any]:
         )
     bundles = [{"CPU": 1, "GPU": n} if gpus else {"CPU": 1} for n in gpus_of]
     group = placement_group(bundles, strategy="PACK")
+    groups.append(group)
     if not group.wait(timeout_s):
         raise WorkerLostError(
             f"the Ray cluster has no room for {len(bundles)} ranks and engines ({bundles}) within "

@@ -50,7 +50,7 @@ class Worker:
 
 
 def test_each_worker_has_its_gpus(eight_gpus):
-    place = _placement([1] * 4 + [2] * 2, 60)
+    place = _placement([1] * 4 + [2] * 2, 60, [])
     workers = [place(Worker, i) for i in range(6)]
     of_worker = [gpus.split(",") for gpus in get([w.gpus.remote() for w in workers])]
     assert [len(gpus) for gpus in of_worker] == [1, 1, 1, 1, 2, 2]
@@ -62,5 +62,5 @@ def test_each_worker_has_its_gpus(eight_gpus):
 def test_an_engine_of_two_gpus_starts_its_own_processes(eight_gpus):
     """In an actor with a placement group vLLM would take Ray, and refuse a bundle of two GPUs."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    place = _placement([1, 2], 60)
+    place = _placement([1, 2], 60, [])
     assert get([place(Worker, 1).backends.remote()])[0] == ["ray", "mp"]
