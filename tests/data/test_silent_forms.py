@@ -191,8 +191,8 @@ def test_the_system_prompt_of_a_conversation(root: Path) -> None:
 
 
 def test_roles_that_are_unknown(root: Path) -> None:
-    with pytest.raises(ValueError, match="a message of the role 'tool'"):
-        read({"messages": [{"role": "tool", "content": "x"}]}, root)
+    with pytest.raises(ValueError, match="a message of the role 'critic'"):
+        read({"messages": [{"role": "critic", "content": "x"}]}, root)
 
 
 # ms-swift ----------------------------------------------------------------------------------------

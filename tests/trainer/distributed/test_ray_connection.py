@@ -11,7 +11,7 @@ import sys
 import psutil
 import pytest
 
-from mmr1.config import Config, ResourcesConfig
+from mmr1.config import Config
 from mmr1.trainer.distributed.cluster import _placement, on_ray
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 
@@ -103,4 +103,4 @@ def test_a_ray_that_does_not_keep_to_loopback_is_refused(monkeypatch):
 def test_engines_of_several_gpus_on_a_cluster_without_any_are_refused(monkeypatch):
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
     with pytest.raises(ValueError, match=r"tensor_parallel_size=2, and the Ray cluster has no GPU"):
-        _placement(ResourcesConfig(ranks=2), engine_gpus=2)
+        _placement([1, 1, 2], 60, [])
