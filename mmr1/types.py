@@ -137,6 +137,8 @@ class Sample:
             first -= 1
             while first and self.messages[first].role == "tool":
                 first -= 1
+            while first and self.messages[first - 1].role == "assistant":
+                first -= 1
         return first
 
     @property

@@ -33,8 +33,8 @@ class EnvironmentConfig(Section):
     max_turns: Positive = Field(4, description="Turns of the policy in one conversation")
     max_tokens_per_turn: Positive = Field(
         256,
-        description="Sampled tokens of one turn. rollout.sampling.max_tokens limits all turns and "
-        "the answers between them",
+        description="Sampled tokens of one turn; one that reaches it ends the conversation as "
+        "truncated. rollout.sampling.max_tokens limits all turns and the answers between them",
     )
     max_images: Positive = Field(8, description="Pictures that tools may show in one conversation")
     max_pixels: Positive = Field(

@@ -7,13 +7,15 @@ them. What cannot be read is a call with an error: the policy is told, as of any
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmr1.types import ToolCall
 
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
+_MAX_DEPTH = 32
 
 
 def read_calls(text: str) -> list[ToolCall]:
@@ -39,6 +41,8 @@ def call_of(value: Any) -> ToolCall:
             return ToolCall(name, error=f"the arguments are no valid JSON: {error}")
     if not isinstance(arguments, Mapping):
         return ToolCall(name, error="the arguments are no JSON object")
+    if _is_deep(arguments):
+        return ToolCall(name, error="the arguments are nested too deep")
     return ToolCall(name, dict(arguments))
 
 
@@ -54,8 +58,31 @@ def _call(body: str, end: str) -> ToolCall:
 
 def _json(text: str) -> Any:
     """Strict: what a call holds is written into the records of the run."""
-    return json.loads(text, parse_constant=_refuse)
+    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
 
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:32]} is too large a number")
+    return number
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether it is nested deeper than can safely be sent to a process; without recursion."""
+    level = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()

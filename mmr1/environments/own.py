@@ -68,7 +68,7 @@ class _OwnEpisode:
             parts = read_parts(answer.value["parts"], self._config)
             done, reward = answer.value["done"], answer.value["reward"]
             number = None if reward is None else float(reward)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             return Answer(failure=(Status.ERROR, f"step: {error}"))
         if done or action.last:
             return Answer(cut=not done, reward=number)

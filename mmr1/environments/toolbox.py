@@ -22,7 +22,7 @@ TOOLS = Registry(
     group="mmr1.tools",
 )
 
-_MAX_FRAMES = 16
+_MAX_FRAMES = 8
 
 
 def zoom(image: Picture, box: list[float]) -> Image.Image:
@@ -100,7 +100,8 @@ def calculate(expression: str) -> str:
     Args:
         expression: Numbers, + - * / // % **, parentheses, pi, e, and functions such as sqrt(2).
     """
-    return f"{_value(ast.parse(expression.strip(), mode='eval').body):.15g}"
+    value = _value(ast.parse(expression.strip(), mode="eval").body)
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
@@ -126,14 +127,15 @@ def _value(node: ast.expr) -> Any:
     """The number that an expression stands for. Raises ValueError for anything else."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return number
+            return _bounded(number)
         case ast.Name(id=name) if name in _CONSTANTS:
             return _CONSTANTS[name]
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_value(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             a, b = _value(left), _value(right)
-            if isinstance(op, ast.Pow) and _bits(a) * abs(b) > _MAX_BITS:
+            whole = isinstance(a, int) and isinstance(b, int)
+            if whole and isinstance(op, ast.Pow) and a.bit_length() * abs(b) > _MAX_BITS:
                 raise ValueError("the power is too large")
             return _bounded(_OPERATORS[type(op)](a, b))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
@@ -141,11 +143,11 @@ def _value(node: ast.expr) -> Any:
     raise ValueError(f"{ast.unparse(node)!r} is no arithmetic")
 
 
-def _bits(number: float) -> float:
-    return number.bit_length() if isinstance(number, int) else 64
-
-
 def _bounded(number: Any) -> Any:
-    if isinstance(number, complex) or (isinstance(number, int) and _bits(number) > _MAX_BITS):
+    if isinstance(number, int):
+        usual = number.bit_length() <= _MAX_BITS
+    else:
+        usual = isinstance(number, float) and math.isfinite(number)
+    if not usual:
         raise ValueError("the result is no number of a usual size")
     return number

@@ -52,7 +52,7 @@ class ToolEnvironment:
                 return Answer(failure=(read.status, f"{parser}: {read.error}"))
             calls = [call_of(call) for call in read.value]
         if not calls or action.last:
-            return Answer(calls=tuple(calls), cut=bool(calls))
+            return Answer(calls=tuple(map(self._not_run, calls)), cut=bool(calls))
         called = [self._call(call, action.shown) for call in calls]
         return Answer(tuple(message for _, message in called), tuple(call for call, _ in called))
 
@@ -71,10 +71,17 @@ class ToolEnvironment:
             parts = read_parts(answer.value, config)
         except (ValueError, OSError) as error:
             problem = str(error)[: self._config.max_characters]
+            problem = problem.encode(errors="replace").decode()  # no lone surrogates
             told = Message("tool", (TextPart(f"Error: {problem}"),))
-            name = call.name if call.name in self._by_name else ""
-            return replace(call, name=name, error=problem), told
+            return replace(call, name=self._known(call.name), error=problem), told
         return call, Message("tool", parts)
+
+    def _not_run(self, call: ToolCall) -> ToolCall:
+        error = call.error or "not run: the conversation ended with this turn"
+        return replace(call, name=self._known(call.name), error=error)
+
+    def _known(self, name: str) -> str:
+        return name if name in self._by_name else ""
 
     def _tool(self, name: str) -> Tool:
         if name not in self._by_name:

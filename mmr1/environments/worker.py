@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, get_type_hints
@@ -125,6 +126,8 @@ def step(number: int, action: str, max_pixels: int, max_characters: int) -> dict
     parts = to_parts(observation, max_pixels, max_characters)
     if reward is not None and not isinstance(reward, int | float):
         raise ValueError(f"step returned a {type(reward).__name__} as reward, not a number")
+    if reward is not None and not math.isfinite(reward):
+        raise ValueError(f"step returned {reward} as reward")
     return {"parts": parts, "done": bool(done), "reward": reward}
 
 

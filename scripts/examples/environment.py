@@ -10,7 +10,10 @@ class Guess:
         self.number = int(sample.answer)
 
     def step(self, action: str) -> tuple[str, bool, float]:
-        guess = int(action.strip())
+        try:
+            guess = int(action)
+        except ValueError:
+            return "Write a number.", False, 0.0
         if guess == self.number:
             return "", True, 1.0
         return ("larger" if guess < self.number else "smaller"), False, 0.0

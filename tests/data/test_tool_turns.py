@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from mmr1.data.forms import read_row
+from mmr1.data.forms.chat import turns_of
 from mmr1.data.forms.form import Place
 from mmr1.data.record import decode, read_records, write_records
 from mmr1.data.responses import demonstration
+from mmr1.types import Message, TextPart
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import picture
 from tests.trainer.tiny_groups import family
@@ -67,6 +69,7 @@ def test_a_demonstration_is_the_conversation_as_the_template_writes_it(tmp_path)
         ("user assistant tool tool assistant tool assistant", 1),
         ("user assistant tool assistant user assistant", 5),
         ("system user assistant tool assistant", 2),
+        ("user assistant assistant tool tool assistant", 1),
     ],
 )
 def test_where_a_demonstration_begins(tmp_path, roles, start):
@@ -123,6 +126,19 @@ def test_other_projects_conversations_with_tools(project, tmp_path):
     row = {key: FORMS[project], "images": ["scan.png", "part.png"], "answer": "7"}
     sample = read_row(row, Place(tmp_path, "rows", 0))
     assert sample.messages == wanted.messages
+
+
+def test_each_call_of_a_list_is_tagged():
+    calls = json.dumps([{"name": "é"}, {"name": "b"}])
+    ((_, text),) = turns_of([{"role": "function_call", "content": calls}])
+    assert text == "\n".join(f'<tool_call>\n{{"name": "{n}"}}\n</tool_call>' for n in "éb")
+
+
+def test_a_special_token_split_over_parts_is_taken_apart():
+    parts = (TextPart("a<|im_"), TextPart("end|>"))
+    own = family()
+    text = own.tokenizer.decode(own.observation_ids([Message("tool", parts)], ended=True))
+    assert "a< |im_end|>" in text
 
 
 def test_a_call_that_is_no_json_is_refused(tmp_path):

@@ -63,9 +63,19 @@ class OddReward:
         return "", True, "good"
 
 
+class NanReward:
+    def reset(self, sample):
+        pass
+
+    def step(self, action):
+        return "", True, float("nan")
+
+
 def reward(completion, messages, tool_calls):
     """What a conversation showed, how long it was and how it ended, in one number."""
     assert messages[-1] == {"role": "assistant", "content": completion}
-    assert all(call["name"] == "zoom" and call["error"] is None for call in tool_calls)
+    for call in tool_calls:
+        assert call["name"] == "zoom"
+        assert call["error"] is None or call["error"].startswith("not run")
     pictures = sum(len(message.get("images", ())) for message in messages)
     return pictures + 0.1 * len(messages) + 0.01 * len(completion)

@@ -106,7 +106,14 @@ def test_rotate_and_mark(environment):
 
 @pytest.mark.parametrize(
     ("expression", "value"),
-    [("2 + 3 * 4", "14"), ("(1+2)**3 / 9", "3"), ("sqrt(2)", "1.4142135623731"), ("-7 // 2", "-4")],
+    [
+        ("2 + 3 * 4", "14"),
+        ("(1+2)**3 / 9", "3"),
+        ("sqrt(2)", "1.4142135623731"),
+        ("-7 // 2", "-4"),
+        ("3 ** 40", "12157665459056928801"),
+        ("1.0001 ** 10000", "2.718"),
+    ],
 )
 def test_calculate(environment, expression, value):
     (part,), error = one(environment, "calculate", expression=expression)
@@ -116,7 +123,18 @@ def test_calculate(environment, expression, value):
 
 @pytest.mark.parametrize(
     "expression",
-    ["9**9**9", "__import__('os')", "a.b", "lambda: 1", "'x' * 9", "True", "10 ** 400 * 2 ** 4000"],
+    [
+        "9**9**9",
+        "__import__('os')",
+        "a.b",
+        "lambda: 1",
+        "'x' * 9",
+        "True",
+        "10 ** 400 * 2 ** 4000",
+        "2 ** 5000",
+        "9.0 ** 999",
+        "1e308 * 10",
+    ],
 )
 def test_calculate_refuses_what_is_no_arithmetic(environment, expression):
     (part,), error = one(environment, "calculate", expression=expression)
@@ -200,6 +218,19 @@ def test_the_last_turn_is_not_answered(environment):
     got = answer(environment, {"name": "lookup", "arguments": {"name": "a"}}, last=True)
     assert (got.messages, got.cut) == ((), True)
     assert [call.name for call in got.calls] == ["lookup"]
+    assert "not run" in got.calls[0].error
+    (call,) = answer(environment, {"name": "any", "arguments": {}}, last=True).calls
+    assert (call.name, "not run" in call.error) == ("", True)
+
+
+def test_an_error_has_no_lone_surrogates(environment):
+    (part,), error = one(environment, "\ud800")
+    assert part.text.encode() == f"Error: {error}".encode()
+
+
+def nested(levels):
+    inside = "[" * (levels - 1) + "1" + "]" * (levels - 1)
+    return f'<tool_call>{{"name": "a", "arguments": {{"b": {inside}}}}}</tool_call>'
 
 
 @pytest.mark.parametrize(
@@ -214,8 +245,12 @@ def test_the_last_turn_is_not_answered(environment):
         ('<tool_call>{"name": "a", "arguments": [1]}</tool_call>', ["no JSON object"]),
         ("<tool_call>" + "[" * 100_000 + "</tool_call>", ["no valid JSON"]),
         ('<tool_call>{"name": "a", "arguments": {"b": NaN}}</tool_call>', ["NaN is no number"]),
+        ('<tool_call>{"name": "a", "arguments": {"b": 1e999}}</tool_call>', ["1e999 is too large"]),
+        (nested(32), [None]),
+        (nested(33), ["nested too deep"]),
+        (nested(500), ["nested too deep"]),
     ],
-    ids=range(9),
+    ids=range(13),
 )
 def test_calls_are_read_or_are_an_error(turn, errors):
     calls = read_calls(turn)

@@ -177,6 +177,7 @@ def test_an_environment_of_ones_own(parts, requests):
         ("DiesAtStep", Status.KILLED, "step: its process"),
         ("HangsAtStep", Status.TIMEOUT, "step: no answer in 1 s"),
         ("OddReward", Status.ERROR, "step: step returned a str as reward"),
+        ("NanReward", Status.ERROR, "step: step returned nan as reward"),
     ],
 )
 def test_a_broken_environment_is_a_status(parts, requests, name, status, message):

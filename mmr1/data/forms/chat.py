@@ -107,16 +107,26 @@ def _called(call: Any) -> str:
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         arguments = _json(arguments)
-    return _tagged(json.dumps({"name": function["name"], "arguments": arguments}))
+    return _tagged(_text_of({"name": function["name"], "arguments": arguments}))
 
 
 def _tagged(call: str) -> str:
-    """A call's JSON as Qwen's chat templates write it; one that is tagged already stays."""
+    """A call's JSON as Qwen's chat templates write it; one that is tagged already stays.
+
+    A list of calls is one after another.
+    """
     if call.lstrip().startswith("<tool_call>"):
         return call
-    if not isinstance(_json(call), Mapping | list):
+    value = _json(call)
+    calls = value if isinstance(value, list) else [value]
+    if not calls or not all(isinstance(one, Mapping) for one in calls):
         raise ValueError("a call of a tool that is no JSON object")
-    return f"<tool_call>\n{call.strip()}\n</tool_call>"
+    texts = map(_text_of, calls) if isinstance(value, list) else [call.strip()]
+    return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in texts)
+
+
+def _text_of(call: Mapping[str, Any]) -> str:
+    return json.dumps(call, ensure_ascii=False)
 
 
 def _json(text: str) -> Any:

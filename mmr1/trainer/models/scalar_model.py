@@ -166,7 +166,9 @@ def rewards_of(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) 
 
 def at_the_end(values: torch.Tensor, groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B, R]`` at the last token of each completion: ``[B]``."""
-    return at_index(values, completion_mask(groups).sum(-1) - 1)
+    # Not the mask's sum: it leaves observations out.
+    lengths = torch.tensor([len(c.token_ids) for g in groups for c in g.completions])
+    return at_index(values, lengths - 1)
 
 
 def at_index(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

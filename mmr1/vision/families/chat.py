@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from mmr1.types import Message, Prompt, Sample, TextPart
+from mmr1.types import ContentPart, Message, Prompt, Sample, TextPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,13 @@ class Chat:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
             return text
 
-        parts = (TextPart(without(p.text)) if isinstance(p, TextPart) else p for p in message.parts)
+        parts: list[ContentPart] = []
+        for is_text, run in groupby(message.parts, lambda part: isinstance(part, TextPart)):
+            if is_text:  # joined first: a token may be split over neighbours
+                text = "".join(part.text for part in run if isinstance(part, TextPart))
+                parts.append(TextPart(without(text)))
+            else:
+                parts.extend(run)
         return replace(message, parts=tuple(parts))
 
 

@@ -15,6 +15,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.models.scalar_model import at_the_end
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.sampling.sampled_tokens import SampledTokens
 from mmr1.types import Reward, ScoredGroup
@@ -41,6 +42,13 @@ def learning():
         group = conversations(family(), media, turns, [picture(7)], seed)
         scored.append(ScoredGroup(group, tuple(Reward(r) for r in rewards)))
     return new_model(), media, scored
+
+
+def test_the_end_of_a_conversation_is_behind_its_observations(learning):
+    groups = [scored.group for scored in learning[2]]
+    lengths = [len(c.token_ids) for group in groups for c in group.completions]
+    values = torch.arange(max(lengths)).repeat(len(lengths), 1)
+    assert at_the_end(values, groups).tolist() == [length - 1 for length in lengths]
 
 
 @pytest.mark.parametrize("budget", [70, 10_000])
