@@ -167,7 +167,8 @@ def rewards_of(scalar_model: PackedScalarModel, groups: Sequence[RolloutGroup]) 
 def at_the_end(values: torch.Tensor, groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B, R]`` at the last token of each completion: ``[B]``."""
     # Not the mask's sum: it leaves observations out.
-    lengths = torch.tensor([len(c.token_ids) for g in groups for c in g.completions])
+    rows = [len(c.token_ids) for g in groups for c in g.completions]
+    lengths = torch.tensor(rows, dtype=torch.int64)  # of a rank without any too
     return at_index(values, lengths - 1)
 
 
