@@ -7,6 +7,7 @@ or ``data.ptx``.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from mmr1.data.placeholders import TAG, check_text
 from mmr1.data.record import parse_json, read_lines
 from mmr1.files import atomic_binary
 from mmr1.progress import Progress
+
+# An id, and the answer as JSON: two datasets may have the same ids.
+Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def write_demonstrations(
             asks for, or no completion is kept.
     """
     check_new(output)
-    kept = _kept(completions, standard)
+    kept, counts = _kept(completions, standard)
     files = record_files(records)
     written = answered = total = 0
     ids: list[array[int]] = [array("Q")]
@@ -72,7 +76,7 @@ def write_demonstrations(
             for _, row, sample in rows_of(piece):
                 total += 1
                 progress.advance(1)
-                texts = kept.get(sample.id, ())
+                texts = kept.get(_name(sample.id, sample.answer), ())
                 answered += bool(texts)
                 for number, text in enumerate(texts):
                     new = _with_answer(row, text, number if standard.per_record > 1 else None)
@@ -81,8 +85,10 @@ def write_demonstrations(
                     written += 1
         if not written:
             raise ValueError(
-                f"no completion of {completions} is good enough for a record of {records}; lower "
-                "the threshold, or check that these records were sampled from"
+                f"no completion of {completions} is good enough for a record of {records}: of "
+                f"{counts['all']}, {counts['truncated']} are truncated and {counts['unrewarded']} "
+                "have no valid reward; lower the threshold, or check that these records, with "
+                "these answers, were sampled from"
             )
         refuse_repeated_ids(records, files, ids)
     return written, answered, total
@@ -102,21 +108,29 @@ def _with_answer(row: Mapping[str, Any], text: str, number: int | None) -> dict[
     return {**row, **media, "id": name, "messages": [*messages, answer]}
 
 
-def _kept(completions: Path, standard: Standard) -> dict[str, list[str]]:
-    """The good completions of each record, by its id."""
-    kept: dict[str, list[str]] = {}
+def _name(of: str, answer: Any) -> Name:
+    return of, json.dumps(answer, sort_keys=True, default=str)
+
+
+def _kept(completions: Path, standard: Standard) -> tuple[dict[Name, list[str]], Mapping[str, int]]:
+    """The good completions of each record, and how many there are of each kind."""
+    kept: dict[Name, list[str]] = {}
+    counts = {"all": 0, "truncated": 0, "unrewarded": 0}
     for place, name, row in _completions(completions):
         if len(row.get("turns") or ()) > 1:
             raise ValueError(
                 f"{place}: a conversation with an environment; its turns cannot be made a "
                 "demonstration of one turn"
             )
+        counts["all"] += 1
+        counts["truncated"] += bool(row["truncated"])
+        counts["unrewarded"] += row["reward"] is None
         texts = kept.setdefault(name, [])
         if len(texts) < standard.per_record and _is_good(row, standard, place):
             text = row["text"] if "text" in row else row["completion"]
             if text.strip() and text not in texts and _is_text(text):
                 texts.append(text)
-    return kept
+    return kept, counts
 
 
 def _is_text(text: str) -> bool:
@@ -127,8 +141,8 @@ def _is_text(text: str) -> bool:
         return False
 
 
-def _completions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """``(place, id of the record, completion)`` of the rows of an evaluation or of a run.
+def _completions(path: Path) -> Iterator[tuple[str, Name, Mapping[str, Any]]]:
+    """``(place, name of the record, completion)`` of the rows of an evaluation or of a run.
 
     Raises:
         ValueError: There is no such file, or a row is neither.
@@ -147,10 +161,11 @@ def _completions(path: Path) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
                 raise ValueError(
                     f"{place}: no completion of mmr1 eval and no rollout: it has no id"
                 )
+            name = _name(row["id"], row.get("answer"))
             if "completions" in row:
-                yield from ((place, row["id"], completion) for completion in row["completions"])
+                yield from ((place, name, completion) for completion in row["completions"])
             elif "completion" in row:
-                yield place, row["id"], row
+                yield place, name, row
             else:
                 raise ValueError(
                     f"{place}: no completion of mmr1 eval and no rollout: it has neither "

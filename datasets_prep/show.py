@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from datasets_prep.converters import CONVERTERS
 from datasets_prep.converters.base import Converter
 from datasets_prep.generators import GENERATORS, Generator
 from mmr1.config import DataConfig
+from mmr1.data.readers import media_folder
 from mmr1.data.record import encode
 from mmr1.data.sources import read_samples
 from mmr1.registry import suggest
@@ -49,9 +51,23 @@ def _facts(dataset: Converter | Generator) -> Iterator[str]:
 
 def _records(name: str, count: int) -> Iterator[str]:
     """Rows of any known format as canonical records."""
+    folder = media_folder(name)
     for where, sample in islice(read_samples(name, DataConfig()), count):
         yield f"{where}:"
         if isinstance(sample, Sample):
-            yield json.dumps(encode(sample, Path("/")), indent=2, ensure_ascii=False)
+            yield json.dumps(_row(sample, folder), indent=2, ensure_ascii=False)
         else:
             yield f"  cannot be used: {sample}"
+
+
+def _row(sample: Sample, folder: Path) -> dict[str, Any]:
+    """Media paths are relative to the folder; absolute where one lies outside it."""
+    try:
+        return encode(sample, folder)
+    except ValueError:
+        row = encode(sample, Path("/"))
+    for message in row["messages"]:
+        for item in message["content"]:
+            if "path" in item:
+                item["path"] = f"/{item['path']}"
+    return row

@@ -395,6 +395,11 @@ class AlgorithmConfig(Section):
                 "dynamic_sampling replaces groups without a signal by new ones, and replay by "
                 "earlier ones; leave one of them out"
             )
+        if self.replay is not None and self.normalize_rewards:
+            raise ValueError(
+                "normalize_rewards divides by the deviation of all rewards so far, and replay "
+                "would have earlier ones counted again; leave one of them out"
+            )
         if self.replay is not None and self.rollout_is == "none":
             raise ValueError(
                 "replay learns from completions of earlier policies, and rollout_is=none does not "

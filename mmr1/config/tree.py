@@ -124,6 +124,11 @@ class Config(Section):
                 "a round learns from what it samples, not from passes over the data; set "
                 "trainer.max_steps"
             )
+        if self.dpo.rounds and curriculum is not None:
+            raise ValueError(
+                f"dpo.rounds={self.dpo.rounds} and data.curriculum: only mmr1 train chooses "
+                "samples by their pass rates; leave one of them out"
+            )
         if self.model.lora is not None and algorithm.ref_model_mixup_alpha < 1:
             raise ValueError(
                 "algorithm.ref_model_mixup_alpha and model.lora: a mixture of adapters is no "
@@ -292,6 +297,18 @@ class Config(Section):
                     f"{key}={size} does not divide rollout.batch_size={batch_size}: mini-batches "
                     "have equally many prompts; change one of them"
                 )
+        if self.mini_batches * algorithm.ppo_epochs < 2:
+            for key, is_set in (
+                (f"algorithm.ppo_kl_coef={algorithm.ppo_kl_coef:g}", bool(algorithm.ppo_kl_coef)),
+                ("algorithm.name=kl_cov", algorithm.name == "kl_cov"),
+            ):
+                if is_set:
+                    raise ValueError(
+                        f"{key} and algorithm.ppo_mini_batch_size={algorithm.ppo_mini_batch_size}, "
+                        f"which is all of rollout.batch_size={batch_size}: the only update of a "
+                        "rollout does not differ from the policy that sampled, so the KL to it is "
+                        "0; raise algorithm.ppo_epochs or lower algorithm.ppo_mini_batch_size"
+                    )
         if algorithm.ptx_coef and algorithm.ptx_batch_size < self.mini_batches:
             raise ValueError(
                 f"algorithm.ptx_batch_size={algorithm.ptx_batch_size} and {self.mini_batches} "

@@ -31,7 +31,7 @@ from mmr1.rewards.plugins.rollout_rows import batches_of_groups, read_items
 from mmr1.rewards.specs import read_spec
 from mmr1.types import Reward
 
-app = typer.Typer(no_args_is_help=True, help="Verifiable rewards: list, try and serve them.")
+app = typer.Typer(no_args_is_help=True, help="Verifiable rewards: list, score and serve them.")
 
 SPEC_HELP = "a name, name:option=value,..., file.py:function, http://..., or composite.yaml"
 _BATCH = 1024

@@ -10,6 +10,7 @@ import pytest
 
 from mmr1.config import DataConfig
 from mmr1.data import sources
+from mmr1.data.forms.columns import images_of, renamed, videos_of
 from mmr1.data.sources import load_samples
 from tests.data.form_rows import write_media
 
@@ -47,6 +48,15 @@ def test_rows_with_columns_of_other_names(root, monkeypatch, large):
     # The kept index of a large file is that of these keys.
     (one,) = load_samples(rows(root, {"q": "1?", "problem": "2?", "answer": "3"}))
     assert one.question == "2?"
+
+
+def test_named_media_go_before_other_columns_of_media():
+    row = {"q": "Who?", "ans": "A", "small": "small.png", "decoded_image": "b.png", "image_1": "c"}
+    row |= {"clip": "clip.mp4", "videos": ["other.mp4"]}
+    columns = {"problem": "q", "answer": "ans", "images": "small", "videos": "clip"}
+    named = renamed(row, columns)
+    assert (images_of(named), videos_of(named)) == ("small.png", "clip.mp4")
+    assert "decoded_image" in renamed(row, {"problem": "q"})
 
 
 def test_a_single_key_leaves_the_others_as_they_are(root):

@@ -36,6 +36,7 @@ def completion(name: str, text: str, right: bool | None = True, **keys) -> dict:
     reward = None if right is None else float(right)
     return {
         **{"mode": "sampled", "id": name, "index": 0, "completion": text, "truncated": False},
+        "answer": "1",
         **{"right": right, "reward": reward, "components": {"math": reward, "short": 0.25}},
         **keys,
     }
@@ -51,6 +52,7 @@ EVALUATED = [
     completion("c", "not judged", right=None),
     completion("d", "a picture: <image>"),  # a record would look for the picture
     completion("elsewhere", "of another record"),
+    completion("c", "of another dataset", answer="2"),
 ]
 
 
@@ -80,7 +82,9 @@ def test_a_reward_function_decides(records, tmp_path):
     out = tmp_path / "short.jsonl"
     write_demonstrations(records, file, out, Standard("short", 0.25))
     assert answers(out) == {"a": "wrong", "b": "new"}
-    with pytest.raises(ValueError, match=r"no completion of .* is good enough"):
+    with pytest.raises(
+        ValueError, match=r"no completion of .*: of 10, 1 are truncated and 1 have no"
+    ):
         write_demonstrations(records, file, tmp_path / "none.jsonl", Standard("short", 0.5))
     assert not (tmp_path / "none.jsonl").exists()
     with pytest.raises(ValueError, match=r"jsonl:1: 'long' is none of its reward .*math, short"):
@@ -92,6 +96,7 @@ def test_rollouts_of_a_run_with_their_media(digits, tmp_path):
     of_step = [
         {
             "id": sample.id,
+            "answer": sample.answer,
             "completions": [
                 {"text": f"{n}", "truncated": False, "reward": n, "components": {"math": float(n)}}
                 for n in (0, 1)

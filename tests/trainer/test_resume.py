@@ -44,7 +44,6 @@ ALGORITHM = {
     "ppo_epochs": 2,
     "ppo_kl_coef": 0.1,
     "ppo_kl_target": 0.01,
-    "normalize_rewards": True,
     "replay": {"capacity": 3},
 }
 

@@ -319,6 +319,8 @@ def test_epochs_that_are_too_few_are_refused_once_they_are_known():
         with_epochs(config, 20, 4)
     with pytest.raises(ValueError, match=r"dpo\.rounds=1 and trainer\.max_epochs=1"):
         load_config(None, ["model.path=a", "dpo.rounds=1", "trainer.max_epochs=1"])
+    with pytest.raises(ValueError, match=r"dpo\.rounds=1 and data\.curriculum"):
+        load_config(None, ["model.path=a", "dpo.rounds=1", "data.curriculum={key: math}"])
 
 
 def test_another_seed_gives_others(run, warm, digits, tmp_path):

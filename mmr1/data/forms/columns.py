@@ -45,7 +45,8 @@ def first_of(row: Row, names: tuple[str, ...]) -> Any:
 def renamed(row: Row, columns: Mapping[str, str]) -> Row:
     """A row whose ``columns`` have the names of EasyR1's rows, which they are mapped from.
 
-    A row needs not have both images and videos.
+    A row needs not have both images and videos. Its other columns of a kind that is named are
+    left out.
 
     Raises:
         ValueError: A column is missing.
@@ -56,10 +57,21 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
         if theirs not in row and not (theirs in media and has_media):
             shown = ", ".join(sorted(map(str, row)))
             raise ValueError(f"there is no column '{theirs}'; the row has {shown}")
-    others = {n: v for n, v in row.items() if n not in columns.values() and n not in columns}
+    others = {
+        n: v
+        for n, v in row.items()
+        if n not in columns.values()
+        and n not in columns
+        and not ("images" in columns and _is_image_column(n))
+        and not ("videos" in columns and n in VIDEOS)
+    }
     return {**others, **{ours: row[theirs] for ours, theirs in columns.items() if theirs in row}}
 
 
 def is_media_column(name: str) -> bool:
     """Whether a column holds media, and so stays out of ``meta``."""
-    return name in IMAGES or name in VIDEOS or _NUMBERED.fullmatch(name) is not None
+    return _is_image_column(name) or name in VIDEOS
+
+
+def _is_image_column(name: str) -> bool:
+    return name in IMAGES or _NUMBERED.fullmatch(name) is not None

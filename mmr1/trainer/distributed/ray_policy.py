@@ -99,6 +99,8 @@ class RayCritic:
         return self._ranks.in_order(groups, [result[:, None] for result in results])[:, 0]
 
     def update(self, experience: Experience) -> StepStats:
+        if not experience.completion_mask.any():  # nothing to learn; a new head is fitted later
+            return {}
         is_new = self._ranks.ask("critic.steps_taken") == 0
         line = first_fit(experience) if is_new else None
         own = of_critic(experience, self._mini_batch_size)

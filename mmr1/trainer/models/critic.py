@@ -92,6 +92,8 @@ class LocalCritic:
         return rewards_of(replace(self._scalar_model, read="at"), groups)
 
     def update(self, experience: Experience) -> StepStats:
+        if not experience.completion_mask.any():  # nothing to learn; a new head is fitted later
+            return {}
         line = first_fit(experience) if self.steps_taken() == 0 else None
         learnt = self.learn(of_critic(experience, self._mini_batch_size), line)
         return {**critic_stats(experience), **learnt}
@@ -253,6 +255,8 @@ def critic_stats(experience: Experience) -> StepStats:
     assert experience.values is not None
     assert experience.returns is not None
     mask = experience.completion_mask
+    if not mask.any():
+        return {}
     values, returns = experience.values[mask], experience.returns[mask]
     stats = {"critic/value": float(values.mean()), "critic/return": float(returns.mean())}
     explained = explained_variance(values, returns)
@@ -262,9 +266,13 @@ def critic_stats(experience: Experience) -> StepStats:
 def fit_line(x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
     """Slope and offset of the least-squares line ``[N] -> [N]``; slope 1 where x is constant.
 
+    Of no points it is the identity.
+
     >>> fit_line(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 3.0, 5.0]))
     (2.0, 1.0)
     """
+    if not len(x):
+        return 1.0, 0.0
     spread = x - x.mean()
     variance = float(spread.square().mean())
     slope = float((spread * y).mean()) / variance if variance > 0 else 1.0

@@ -31,7 +31,7 @@ from mmr1.trainer.offline.dpo import build_dpo
 from mmr1.trainer.offline.learner import PolicyLearner
 from mmr1.trainer.offline.preferences import Preference
 from mmr1.trainer.offline.rounds import Rounds
-from mmr1.trainer.offline.training import refuse_only_model
+from mmr1.trainer.offline.training import refuse_keys_of_train
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory, finished
@@ -55,7 +55,7 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
         NoPreferencesError: The completions of a round gave nothing to learn from.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    refuse_only_model(config.trainer)
+    refuse_keys_of_train(config.trainer)
     check_directory(config, resume=resume)
     if resume and (last := finished(config)):
         print(f"all {config.trainer.max_steps} steps are done; checkpoint: {last}")

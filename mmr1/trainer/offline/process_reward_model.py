@@ -27,6 +27,7 @@ from mmr1.trainer.models.scalar_model import (
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.learner import Learner, ScalarLearner, learning, scalar_learner
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
+from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.trainer.sampling.step_ends import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
@@ -59,6 +60,7 @@ def run_process_reward_model(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     records = load_training_records(config, labelled_steps, resume=resume)
+    config = with_epochs(config, records.count, config.rm.batch_size)
     held_out = load_held_out(config) if config.data.eval is not None else []
     for sample in held_out:
         labelled_steps(sample)

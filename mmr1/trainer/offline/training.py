@@ -90,7 +90,7 @@ def load_training_records(
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
     """
     check_directory(config, resume=resume)
-    refuse_only_model(config.trainer)
+    refuse_keys_of_train(config.trainer)
     check_trackers(config.trainer.trackers)
     set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
     warn_of_emulated_bfloat16({"model.dtype": config.model.dtype})
@@ -109,12 +109,19 @@ def load_training_records(
     )
 
 
-def refuse_only_model(config: TrainerConfig) -> None:
-    """Raises ValueError for checkpoints of the model alone, which only ``mmr1 train`` writes."""
+def refuse_keys_of_train(config: TrainerConfig) -> None:
+    """Raises ValueError for checkpoints of the model alone and for traces of steps, which only
+    ``mmr1 train`` writes.
+    """
     if config.save_only_model:
         raise ValueError(
             "trainer.save_only_model: only mmr1 train writes checkpoints of the model alone; leave "
             "it out"
+        )
+    if config.profile_steps:
+        raise ValueError(
+            f"trainer.profile_steps={config.profile_steps}: only mmr1 train writes traces of "
+            "steps; leave it out"
         )
 
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmr1.config import AlgorithmConfig
+from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm, entropy, kl, losses
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.algorithms.coefficients import Coefficients
@@ -168,6 +169,7 @@ def test_the_kl_of_whole_completions(seed):
     ("keys", "said"),
     [
         ({"ppo_kl_coef": 0.1}, "set ppo_mini_batch_size, or ppo_epochs above 1"),
+        ({"normalize_rewards": True, "replay": {}}, "have earlier ones counted again"),
         ({"ppo_kl_target": 0.1}, "ppo_kl_target is set and ppo_kl_coef is 0"),
         ({"kl_level": "sequence"}, "needs kl_coef above 0"),
         ({"kl_level": "sequence", "kl_coef": 1, "loss_agg_mode": "token-mean"}, "counts each"),
@@ -177,6 +179,14 @@ def test_the_kl_of_whole_completions(seed):
 def test_kl_terms_that_make_no_sense(keys, said):
     with pytest.raises(ValueError, match=said):
         AlgorithmConfig(**keys)
+
+
+@pytest.mark.parametrize("key", ["algorithm.ppo_kl_coef=0.1", "algorithm.name=kl_cov"])
+def test_the_kl_to_the_sampling_policy_needs_two_updates(key):
+    keys = ["model.path=a", "rollout.batch_size=4", key]
+    with pytest.raises(ValueError, match=r"is all of rollout\.batch_size=4: .* raise algorithm"):
+        load_config(None, [*keys, "algorithm.ppo_mini_batch_size=4"])
+    load_config(None, [*keys, "algorithm.ppo_mini_batch_size=2"])
 
 
 def test_the_entropy_coefficient_follows_the_target():

@@ -15,7 +15,7 @@ from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_hidden
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
-from mmr1.trainer.models.critic import LocalCritic, explained_variance
+from mmr1.trainer.models.critic import LocalCritic, explained_variance, fit_line
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
@@ -231,6 +231,15 @@ def test_a_critic_begins_at_the_mean_and_scale_of_the_first_returns(parts, std):
     again = replace(batch, returns=batch.returns + 5)
     own.update(again)
     torch.testing.assert_close(own.values(groups)[mask], values)  # the first step's alone
+
+
+def test_a_new_head_waits_for_a_batch_that_has_a_token(parts):
+    own = critic(parts)
+    batch = experience(parts, own)
+    assert own.update(replace(batch, completion_mask=batch.completion_mask & False)) == {}
+    assert own.steps_taken() == 0
+    assert fit_line(torch.zeros(0), torch.zeros(0)) == (1.0, 0.0)
+    assert math.isfinite(own.update(batch)["critic/loss"])
 
 
 def test_several_updates_share_one_pass_for_the_old_values(parts, monkeypatch):

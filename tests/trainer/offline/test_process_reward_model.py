@@ -136,6 +136,12 @@ def step_model(tiny_model, digits, step_file, tmp_path_factory) -> Path:
     return run_process_reward_model(config_of(tiny_model, step_file, digits, out, process, *keys))
 
 
+def test_it_takes_so_many_epochs(tiny_model, digits, step_file, tmp_path):
+    keys = ("rm.supervision=process", "rm.batch_size=30", "trainer.max_epochs=1")
+    config = config_of(tiny_model, step_file, digits, tmp_path / "run", *keys)
+    assert run_process_reward_model(config).name == "step_000002"
+
+
 def test_it_judges_steps_and_says_so_in_its_file(step_model):
     result = json.loads((step_model.parents[1] / "eval/result.json").read_text())
     assert result["accuracy"] == 1.0

@@ -50,6 +50,8 @@ def test_a_checkpoint_of_the_model_alone(run, tiny_model, digits, tmp_path):
     keys = ["trainer.save_only_model=true", f"trainer.output_dir={tmp_path}/sft"]
     with pytest.raises(ValueError, match=r"only mmr1 train writes checkpoints of the model alone"):
         run_sft(load_config(None, [*sft, *keys]))
+    with pytest.raises(ValueError, match=r"only mmr1 train writes traces of steps"):
+        run_sft(load_config(None, [*sft, keys[1], "trainer.profile_steps=[1]"]))
 
 
 def test_ranks_are_not_profiled():
