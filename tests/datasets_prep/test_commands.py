@@ -52,10 +52,6 @@ def test_list_and_show_name_every_dataset(folder: Path) -> None:
     assert "may not be used as training data" in facts
     assert '"id": "s0"' in run("show", folder / "records.jsonl")
     assert '"path": "images/0.png"' in run("show", folder / "records.jsonl")
-    row = {"question": "<image>Who?", "answer": "A", "images": [str(folder / "images/0.png")]}
-    (folder / "other").mkdir()
-    (folder / "other/rows.jsonl").write_text(json.dumps(row))
-    assert f'"path": "{folder}/images/0.png"' in run("show", folder / "other/rows.jsonl")
     with pytest.raises(ValueError, match="is no file and no dataset"):
         run("show", "mathvesta")
 
