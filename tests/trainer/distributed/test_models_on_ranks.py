@@ -162,5 +162,6 @@ def _step_in_copies(rank: int, mesh: Any, path: Path, batch: Any) -> None:
         assert torch.equal(*every), name
 
 
+@pytest.mark.slow
 def test_copies_of_a_model_round_their_moments_alike(tiny_model):
     on_two_ranks(_step_in_copies, tiny_model, [group([], 6, [3, 4], 0)], shard=1)

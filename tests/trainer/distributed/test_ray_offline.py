@@ -98,6 +98,7 @@ def assert_same(first: Path, second: Path) -> None:
     assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is no more than rounding
 
 
+@pytest.mark.slow
 def test_fine_tuning_goes_on_with_another_number_of_ranks(tiny_model, records, tmp_path):
     saved = {"async_save": True, "save_steps": 1}
     for steps, ranks in ((2, 2), (4, 1)):
