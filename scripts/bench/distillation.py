@@ -13,19 +13,14 @@ same questions. A run that exists under ``--output`` is not repeated.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 from pathlib import Path
 
+from digit_runs import DATA, RECIPE, START, accuracies, call, newest
 from rich.console import Console
 from rich.table import Table
 
 from mmr1.report.curves import read_metrics
 
-RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
-DATA = Path("runs/quickstart/data")
-STUDENT = Path("runs/quickstart/sft/checkpoints/step_000120")
 TEACHER = Path("runs/quickstart/rl/checkpoints/step_000400")
 STEPS = "trainer.max_steps=60"
 UNPAID = (
@@ -53,7 +48,7 @@ def main() -> None:
     args = parser.parse_args()
     samples = write_samples(args.teacher, args.output)
     table = Table("", "seed", "greedy", "sampled", "seconds")
-    for name, model in {"start": STUDENT, "teacher": args.teacher}.items():
+    for name, model in {"start": START, "teacher": args.teacher}.items():
         table.add_row(name, "", *accuracies(model, args.output / name))
     for name in args.names:
         for seed in args.seeds:
@@ -70,7 +65,7 @@ def write_samples(teacher: Path, output: Path) -> Path:
     if not samples.is_file():
         folder = output / "sampled"
         where = (f"data.eval={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.n=8")
-        mmr1("eval", RECIPE, f"model.path={teacher}", "rollout.engine=hf", *where)
+        call("mmr1.cli", "eval", RECIPE, f"model.path={teacher}", "rollout.engine=hf", *where)
         call(
             *("datasets_prep", "demonstrations", DATA / "rl.jsonl", folder / "completions.jsonl"),
             *("--output", samples, "--per-record", "8"),
@@ -89,36 +84,12 @@ def train(name: str, seed: int, teacher: Path, samples: Path, folder: Path) -> f
             settings += [f"algorithm.ref_model_path={teacher}", "rollout.engine=hf"]
         if "algorithm.ptx_loss=distillation" in settings:
             settings.append(f"data.ptx={samples}")
-        mmr1(
-            *(command, RECIPE, STEPS, *settings, f"seed={seed}", f"model.path={STUDENT}"),
+        call(
+            *("mmr1.cli", command, RECIPE, STEPS, *settings, f"seed={seed}", f"model.path={START}"),
             f"trainer.output_dir={folder / 'run'}",
         )
         done.touch()
     return sum(read_metrics(folder / "run/metrics.jsonl")["time/step"])
-
-
-def newest(folder: Path) -> Path:
-    return max((folder / "checkpoints").glob("step_*"))
-
-
-def accuracies(model: Path, output: Path) -> list[str]:
-    """Greedy and sampled accuracy on the held-out scans."""
-    result = output / "result.json"
-    if not result.is_file():
-        where = (f"model.path={model}", f"eval.output_dir={output}", "rollout.engine=hf")
-        mmr1("eval", RECIPE, *where)
-    modes = json.loads(result.read_text())
-    return [f"{modes[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]
-
-
-def mmr1(*arguments: object) -> None:
-    call("mmr1.cli", *arguments)
-
-
-def call(module: str, *arguments: object) -> None:
-    finished = subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=False)
-    if finished.returncode:
-        sys.exit(finished.returncode)
 
 
 if __name__ == "__main__":

@@ -15,18 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
+from digit_runs import DATA, RECIPE, START, accuracies, call, newest
 from rich.console import Console
 from rich.table import Table
 
 from mmr1.report.curves import read_metrics
 
-RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
-DATA = Path("runs/quickstart/data")
-START = Path("runs/quickstart/sft/checkpoints/step_000120")
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # The loss of the reward model stays at ln 2 until it compares scan and answer. That takes tens of
 # steps at the recipe's learning rate, and more than 400 steps at 1e-3.
@@ -78,8 +74,9 @@ def train(name: str, seed: int, folder: Path, engine: str) -> float:
         if name == "rm":
             overrides.append(f"data.eval={pairs['eval']}")
         command, *settings = RUNS[name]
-        run(
-            *(command, RECIPE, *settings, *overrides, f"seed={seed}", f"model.path={START}"),
+        call(
+            *("mmr1.cli", command, RECIPE, *settings, *overrides),
+            *(f"seed={seed}", f"model.path={START}"),
             *(f"data.media_root={DATA}", f"trainer.output_dir={folder / 'run'}"),
             f"rollout.engine={engine}",
         )
@@ -93,20 +90,6 @@ def held_out(name: str, folder: Path) -> list[str]:
         return [*accuracies(newest(folder / "run"), folder / "eval"), ""]
     result = json.loads((folder / "run/eval/result.json").read_text())
     return ["", "", f"{result['accuracy']:.3f} of {result['pairs']}"]
-
-
-def newest(folder: Path) -> Path:
-    return max((folder / "checkpoints").glob("step_*"))
-
-
-def accuracies(model: Path, output: Path) -> list[str]:
-    """Greedy and sampled accuracy on the held-out scans."""
-    result = output / "result.json"
-    if not result.is_file():
-        where = (f"model.path={model}", f"eval.output_dir={output}", "rollout.engine=hf")
-        run("eval", RECIPE, *where)
-    modes = json.loads(result.read_text())
-    return [f"{modes[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]
 
 
 def write_pairs(seed: int, split: str, folder: Path) -> Path:
@@ -127,12 +110,6 @@ def write_pairs(seed: int, split: str, folder: Path) -> Path:
 
 def answer(digit: int) -> str:
     return f"<think>The digit is {WORDS[digit]}.</think><answer>{digit}</answer>"
-
-
-def run(*arguments: object) -> None:
-    finished = subprocess.run([sys.executable, "-m", "mmr1.cli", *map(str, arguments)], check=False)
-    if finished.returncode:
-        sys.exit(finished.returncode)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,34 @@
+"""Runs of ``mmr1`` on the quickstart's digits, and what their policies reach on held-out scans."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
+DATA = Path("runs/quickstart/data")
+START = Path("runs/quickstart/sft/checkpoints/step_000120")
+
+
+def newest(folder: Path) -> Path:
+    """The last checkpoint of a run."""
+    return max((folder / "checkpoints").glob("step_*"))
+
+
+def accuracies(model: Path, output: Path) -> list[str]:
+    """Greedy and sampled accuracy on the held-out scans, evaluated unless ``output`` has them."""
+    result = output / "result.json"
+    if not result.is_file():
+        where = (f"model.path={model}", f"eval.output_dir={output}", "rollout.engine=hf")
+        call("mmr1.cli", "eval", RECIPE, *where)
+    modes = json.loads(result.read_text())
+    return [f"{modes[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]
+
+
+def call(module: str, *arguments: object) -> None:
+    """Run a module as a program; ends this one where it fails."""
+    finished = subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=False)
+    if finished.returncode:
+        sys.exit(finished.returncode)
