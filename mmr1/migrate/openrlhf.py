@@ -242,6 +242,13 @@ def _model(flat: Tree, migration: Migration) -> None:
         migration.set("model.freeze_vision_tower", True)
     if others := [name for name in names if name != "visual"]:
         migration.set("model.freeze", others)
+    set_weights(flat, migration)
+    if flat.pop("ref.offload") and migration.tree["algorithm"]["kl_coef"]:
+        migration.set("algorithm.offload_reference", True)
+
+
+def set_weights(flat: Tree, migration: Migration) -> None:
+    """Data type and adapters, which all trainers name alike."""
     if (halves := flat.pop("bf16", None)) is not None:
         migration.set("model.dtype", "bfloat16" if halves else "float32")
     rank, alpha, modules, dropout = (
@@ -251,17 +258,20 @@ def _model(flat: Tree, migration: Migration) -> None:
         set_lora(migration, rank, alpha, modules)
         migration.set("model.lora.dropout", dropout)
         migration.set("model.lora.load_in_4bit", flat.pop("ds.load_in_4bit", False))
-    if flat.pop("ref.offload") and migration.tree["algorithm"]["kl_coef"]:
-        migration.set("algorithm.offload_reference", True)
 
 
 def _optimizer(flat: Tree, migration: Migration) -> None:
-    if (name := flat.pop("actor.optim")) != "adam":
-        migration.note("actor.optim", name, "AdamW is the optimizer")
-    if (epsilon := flat.pop("actor.adam.eps")) != 1e-8:
-        migration.note("actor.adam.eps", epsilon, "it is 1e-8")
-    lowest = flat.pop("actor.min_lr_ratio") * flat["actor.adam.lr"]
-    if flat["actor.lr_scheduler"] == "cosine_with_min_lr":
+    set_optimizer(flat, migration, "actor.")
+
+
+def set_optimizer(flat: Tree, migration: Migration, prefix: str) -> None:
+    """The optimizer of a model whose keys begin with ``prefix``."""
+    if (name := flat.pop(f"{prefix}optim")) != "adam":
+        migration.note(f"{prefix}optim", name, "AdamW is the optimizer")
+    if (epsilon := flat.pop(f"{prefix}adam.eps")) != 1e-8:
+        migration.note(f"{prefix}adam.eps", epsilon, "it is 1e-8")
+    lowest = flat.pop(f"{prefix}min_lr_ratio") * flat[f"{prefix}adam.lr"]
+    if flat[f"{prefix}lr_scheduler"] == "cosine_with_min_lr":
         migration.set("optimizer.min_lr", lowest)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from mmr1.migrate import openrlhf_keys as shared
 from mmr1.migrate.migration import Migration, Tree
-from mmr1.migrate.shared import set_checkpoints, set_lora, set_training_files
+from mmr1.migrate.openrlhf import set_optimizer, set_weights
+from mmr1.migrate.shared import set_checkpoints, set_training_files
 from mmr1.migrate.source import Carry, Source
 
 DEFAULTS: Tree = {
@@ -155,22 +156,8 @@ def _common(section: str) -> Carry:
     def carry(flat: Tree, migration: Migration) -> None:
         _data(flat, migration)
         migration.set(f"{section}.batch_size", flat.pop("train.batch_size"))
-        if (name := flat.pop("optim")) != "adam":
-            migration.note("optim", name, "AdamW is the optimizer")
-        if (epsilon := flat.pop("adam.eps")) != 1e-8:
-            migration.note("adam.eps", epsilon, "it is 1e-8")
-        lowest = flat.pop("min_lr_ratio") * flat["adam.lr"]
-        if flat["lr_scheduler"] == "cosine_with_min_lr":
-            migration.set("optimizer.min_lr", lowest)
-        if (halves := flat.pop("bf16", None)) is not None:
-            migration.set("model.dtype", "bfloat16" if halves else "float32")
-        rank, alpha, modules, dropout = (
-            flat.pop(f"ds.lora.{name}") for name in ("rank", "alpha", "target_modules", "dropout")
-        )
-        if rank:
-            set_lora(migration, rank, alpha, modules)
-            migration.set("model.lora.dropout", dropout)
-            migration.set("model.lora.load_in_4bit", flat.pop("ds.load_in_4bit", False))
+        set_optimizer(flat, migration, "")
+        set_weights(flat, migration)
         _trainer(flat, migration)
 
     return carry
