@@ -20,7 +20,8 @@ from mmr1.data.record import read_records
 from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.rewards.builtin import reward_of_task
 from mmr1.types import MediaRef, Sample
-from tests.datasets_prep.dataset_rows import DATASETS, SIZE, Dataset, picture
+from tests.datasets_prep.dataset_rows import DATASETS
+from tests.datasets_prep.dataset_rows.dataset import SIZE, Dataset, picture
 from tests.rewards.helpers import think
 
 

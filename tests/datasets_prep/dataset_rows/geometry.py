@@ -1,0 +1,129 @@
+"""Geometry: Geometry3K, GEOQA."""
+
+from __future__ import annotations
+
+from tests.datasets_prep.dataset_rows.dataset import Dataset, Record, embedded
+
+GEOMETRY = [
+    Dataset(
+        "geometry3k",
+        {
+            "12/data.json": {
+                "problem_text": "Find y.", "choices": ["3", "5", "4 \\sqrt 2", "8"], "answer": "C",
+                "id": 12, "compact_choices": ["3", "5", "4 \\sqrt 2", "8"],
+                "precise_value": [3.0, 5.0, 5.657, 8.0], "compact_text": "Find y.",
+                "annotat_text": "Find $y$.", "unit": "", "data_type": "train",
+            },
+            "13/data.json": {
+                "answer": "E", "id": 13, "compact_choices": ["1", "2", "3", "4"],
+                "compact_text": "Find z.", "annotat_text": "Find $z$.", "data_type": "train",
+            },
+        },
+        [
+            Record(
+                ["user: [12/img_diagram.png]Find $y$."], "$4 \\sqrt 2$", "math",
+                {
+                    "source_id": 12, "data_type": "train", "precise_value": [3.0, 5.0, 5.657, 8.0],
+                    "choices": ["3", "5", "4 \\sqrt 2", "8"], "letter": "C",
+                },
+            )
+        ],
+        media=["12/img_diagram.png", "13/img_diagram.png"],
+        dropped=["the answer 'E' is no letter of the 4 choices"],
+    ),
+    Dataset(
+        "geometry3k_hub",
+        {
+            "train-00000.parquet": [
+                {
+                    "images": [embedded("triangle.png")], "problem": "<image>Find x.",
+                    "answer": "2 \\sqrt { 35 }",
+                },
+            ]
+        },
+        [Record(["user: [triangle.png]Find x."], "2 \\sqrt { 35 }", "math")],
+    ),
+    Dataset(
+        "verl_geo3k",
+        {
+            "train.parquet": [
+                {
+                    "data_source": "geometry3k", "images": [embedded("kite.png")],
+                    "prompt": [{"role": "user", "content": "<image>Find x. Think first."}],
+                    "ability": "math", "reward_model": {"style": "rule", "ground_truth": "7.5"},
+                    "extra_info": {
+                        "split": "train", "index": 0, "answer": "7.5", "question": "Find x.",
+                    },
+                }
+            ]
+        },
+        [
+            Record(
+                ["user: [kite.png]Find x. Think first."], "7.5", "math",
+                {
+                    "data_source": "geometry3k",
+                    "extra_info": {
+                        "split": "train", "index": 0, "answer": "7.5", "question": "Find x.",
+                    },
+                },
+            )
+        ],
+    ),
+    Dataset(
+        "geoqa_8k",
+        {
+            "train.parquet": [
+                {
+                    "image": embedded("angle.png"), "problem": "How large is angle BAC?",
+                    "solution": "<answer> 35° </answer>",
+                },
+            ]
+        },
+        [Record(["user: [angle.png]How large is angle BAC?"], "35°", "math")],
+    ),
+    Dataset(
+        "geoqa_eval",
+        {
+            "geoqa_test.jsonl": [
+                {
+                    "image_path": "./images/7.png", "question": "How large is angle 1?",
+                    "ground_truth": "70°",
+                },
+                {
+                    "image_path": "./images/8.png", "question": "How long is the side?",
+                    "ground_truth": "2√{3}",
+                },
+            ]
+        },
+        [
+            Record(["user: [images/7.png]How large is angle 1?"], "70°", "math"),
+            Record(["user: [images/8.png]How long is the side?"], "2√{3}", "math"),
+        ],
+        media=["images/7.png", "images/8.png"],
+    ),
+    Dataset(
+        "geoqa_choice",
+        {
+            "form_questions.jsonl": [
+                {
+                    "question_id": 4, "image": "test/4.png",
+                    "text": "\nThink, then say which.\nQuestion:Angle B is ()\nChoices:\n"
+                    "A:20°\nB:30°\nC:40°\nD:50°",
+                },
+                {
+                    "question_id": 5, "image": "test/4.png",
+                    "text": "\nSay which.\nQuestion:Angle C is ()\nChoices:\nA:1°\nB:2°",
+                },
+            ],
+            "form_answers.jsonl": [{"question_id": 4, "text": "C"}],
+        },
+        [
+            Record(
+                ["user: [test/4.png]Angle B is ()\nA. 20°\nB. 30°\nC. 40°\nD. 50°"], "C", "choice",
+                {"question_id": 4, "options": ["20°", "30°", "40°", "50°"]},
+            )
+        ],
+        media=["test/4.png"],
+        dropped=["no question, no choices or no answer"],
+    ),
+]  # fmt: skip
