@@ -61,7 +61,7 @@ def train(
         check_training(resolved, resume=resume, samples=True)
         from mmr1.trainer.train import run_training
 
-        _run(run_training, resolved, resume)
+        _run(run_training, resolved, resume, samples=True)
 
 
 @app.command()
@@ -77,7 +77,7 @@ def sft(
         check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.sft import run_sft
 
-        _run(run_sft, resolved, resume)
+        _run(run_sft, resolved, resume, samples=False)
 
 
 @app.command()
@@ -95,11 +95,11 @@ def dpo(
     if resolved.dpo.rounds == 0:
         from mmr1.trainer.offline.dpo import run_dpo
 
-        _run(run_dpo, resolved, resume)
+        _run(run_dpo, resolved, resume, samples=False)
     else:
         from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 
-        _run(run_iterative_dpo, resolved, resume)
+        _run(run_iterative_dpo, resolved, resume, samples=True)
 
 
 @app.command()
@@ -116,7 +116,7 @@ def iterate(
     check_training(resolved, resume=resume, samples=True)
     from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
 
-    _run(run_iterative_grpo, resolved, resume)
+    _run(run_iterative_grpo, resolved, resume, samples=True)
 
 
 @app.command()
@@ -134,11 +134,11 @@ def rm(
     if resolved.rm.supervision == "process":
         from mmr1.trainer.offline.process_reward_model import run_process_reward_model
 
-        _run(run_process_reward_model, resolved, resume)
+        _run(run_process_reward_model, resolved, resume, samples=False)
     else:
         from mmr1.trainer.offline.reward_model import run_reward_model
 
-        _run(run_reward_model, resolved, resume)
+        _run(run_reward_model, resolved, resume, samples=False)
 
 
 @app.command("eval")
@@ -282,11 +282,11 @@ def model_new(
     typer.echo(f"{output}: {family} {preset}, {parameters:,} parameters")
 
 
-def _run(run: Callable[..., Path], config: Config, resume: bool) -> None:
+def _run(run: Callable[..., Path], config: Config, resume: bool, *, samples: bool) -> None:
     """Run a training command, on Ray as often as ``resources.max_restarts`` allows."""
     from mmr1.trainer.distributed.supervise import supervised
 
-    supervised(run, config, resume=resume)
+    supervised(run, config, resume=resume, samples=samples)
 
 
 def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:

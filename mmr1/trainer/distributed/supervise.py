@@ -13,36 +13,40 @@ from mmr1.trainer.distributed.ray_connection import join_cluster
 logger = logging.getLogger(__name__)
 
 
-def supervised(run: Callable[..., Path], config: Config, *, resume: bool) -> Path:
+def supervised(run: Callable[..., Path], config: Config, *, resume: bool, samples: bool) -> Path:
     """``run(config, resume=...)``, started again when a rank or too many engines are lost.
 
     Up to ``resources.max_restarts`` times in all. A cluster that has become smaller gets fewer
-    ranks and engines; see :func:`fitted`.
+    ranks and engines, one that has grown again gets as many as were asked for; see :func:`fitted`.
+
+    Args:
+        samples: Does the run start engines beside its ranks?
 
     Raises:
-        WorkerLostError: A worker was lost once more.
+        WorkerLostError: A worker was lost once more, or too little is left of the cluster.
         HungError: A collective call hung once more.
     """
+    attempt = config
     for restart in range(config.resources.max_restarts + 1):
         try:
-            return run(config, resume=resume or restart > 0)
+            return run(attempt, resume=resume or restart > 0)
         except (WorkerLostError, HungError) as error:
             if restart == config.resources.max_restarts:
                 raise
-            config = _on_what_is_left(config)
-            resources = config.resources
+            attempt = _on_what_is_left(config, samples)
             logger.warning(
-                "%s. Started again, %d of %d times, with %d ranks and %d engines",
+                "%s. Started again, %d of %d times, with %s",
                 error,
                 restart + 1,
-                resources.max_restarts,
-                resources.ranks,
-                resources.engines,
+                config.resources.max_restarts,
+                _processes(attempt.resources, samples),
             )
     raise AssertionError("the last attempt returns or raises")
 
 
-def fitted(resources: ResourcesConfig, engine_size: int, room: int) -> ResourcesConfig:
+def fitted(
+    resources: ResourcesConfig, engine_size: int, room: int, *, samples: bool
+) -> ResourcesConfig:
     """As many ranks and engines as there is room for, in about the same proportion.
 
     The numbers do not depend on how many there are, only the time does.
@@ -50,31 +54,49 @@ def fitted(resources: ResourcesConfig, engine_size: int, room: int) -> Resources
     Args:
         engine_size: Devices that an engine takes; a rank takes one.
         room: Devices of the cluster.
+        samples: Does the run start engines? Without them the ranks have all the room.
 
     Raises:
-        WorkerLostError: There is no room for one engine, and one rank or one copy of the model
-            (``resources.fsdp_size``).
+        WorkerLostError: There is no room for one engine and one copy of the model
+            (``resources.fsdp_size``), or for one process of each kind alone, which is not a run on
+            Ray.
     """
+    copy = resources.fsdp_size or 1
+    if not samples:
+        ranks = min(resources.ranks, room) // copy * copy
+        return _at_least_two(resources, room, ranks=ranks)
     wanted = resources.ranks + engine_size * resources.engines
     if room >= wanted:
         return resources
-    engines = max(1, resources.engines * room // wanted)
-    copy = resources.fsdp_size or 1
+    beside_a_copy = (room - copy) // engine_size
+    engines = min(max(1, resources.engines * room // wanted), beside_a_copy)
     ranks = min(resources.ranks, room - engine_size * engines) // copy * copy
-    if ranks < 1:
+    return _at_least_two(resources, room, ranks=ranks, engines=engines)
+
+
+def _at_least_two(resources: ResourcesConfig, room: int, **numbers: int) -> ResourcesConfig:
+    """These numbers of processes, of which one kind has several: fewer do not run on Ray."""
+    if min(numbers.values()) < 1 or max(numbers.values()) < 2:
+        needed = ", ".join(f"resources.{name}={getattr(resources, name)}" for name in numbers)
         raise WorkerLostError(
-            f"the Ray cluster has {room} devices left, too few for one engine of {engine_size} and "
-            f"{copy} ranks; add nodes, and go on with --resume"
+            f"the Ray cluster has {room} devices left, too few to go on with a part of {needed} "
+            f"(resources.fsdp_size={resources.fsdp_size}); add nodes, and go on with --resume"
         )
-    return resources.model_copy(update={"ranks": ranks, "engines": engines})
+    return resources.model_copy(update=numbers)
 
 
-def _on_what_is_left(config: Config) -> Config:
+def _processes(resources: ResourcesConfig, samples: bool) -> str:
+    engines = f" and {resources.engines} engines" if samples else ""
+    return f"{resources.ranks} ranks{engines}"
+
+
+def _on_what_is_left(config: Config, samples: bool) -> Config:
     """A local cluster is started anew and is as large as before."""
     if config.resources.address is None:
         return config
     engine_size = config.rollout.tensor_parallel_size
-    resources = fitted(config.resources, engine_size, _room(config.resources.address))
+    room = _room(config.resources.address)
+    resources = fitted(config.resources, engine_size, room, samples=samples)
     return config.model_copy(update={"resources": resources})
 
 

@@ -12,7 +12,7 @@ from mmr1.trainer.distributed.supervise import fitted, supervised
 
 
 def config(**resources: object) -> Config:
-    return Config(model={"path": "a"}, resources={"ranks": 2, **resources})
+    return Config(model={"path": "a"}, resources={"ranks": 2} | resources)
 
 
 def test_a_run_is_started_again_from_its_checkpoint_a_bounded_number_of_times(caplog):
@@ -24,16 +24,16 @@ def test_a_run_is_started_again_from_its_checkpoint_a_bounded_number_of_times(ca
             raise (WorkerLostError, HungError)[len(resumed) - 1]("rank 1 died")
         return Path("checkpoint")
 
-    assert supervised(run, config(max_restarts=2), resume=False) == Path("checkpoint")
+    assert supervised(run, config(max_restarts=2), resume=False, samples=True) == Path("checkpoint")
     assert resumed == [False, True, True]
     assert "rank 1 died. Started again, 2 of 2 times, with 2 ranks and 1 engines" in caplog.text
     resumed.clear()
     with pytest.raises(HungError):
-        supervised(run, config(max_restarts=1), resume=True)
+        supervised(run, config(max_restarts=1), resume=True, samples=True)
     assert resumed == [True, True]
     resumed.clear()
     with pytest.raises(WorkerLostError):
-        supervised(run, config(), resume=False)
+        supervised(run, config(), resume=False, samples=True)
     assert resumed == [False]
 
 
@@ -42,7 +42,7 @@ def test_another_error_ends_the_run():
         raise RuntimeError("the loss is nan")
 
     with pytest.raises(RuntimeError, match="the loss is nan"):
-        supervised(run, config(max_restarts=5), resume=False)
+        supervised(run, config(max_restarts=5), resume=False, samples=True)
 
 
 @pytest.mark.parametrize(
@@ -50,17 +50,75 @@ def test_another_error_ends_the_run():
     [
         ({"ranks": 8, "engines": 4}, 2, 16, (8, 4)),
         ({"ranks": 8, "engines": 4}, 2, 8, (4, 2)),
-        ({"ranks": 8, "engines": 4}, 2, 3, (1, 1)),
+        ({"ranks": 8, "engines": 4}, 2, 4, (2, 1)),
         ({"ranks": 8, "engines": 4, "fsdp_size": 4}, 1, 11, (8, 3)),
         ({"ranks": 8, "engines": 4, "fsdp_size": 4}, 1, 9, (4, 3)),
+        ({"ranks": 4, "engines": 4, "fsdp_size": 4}, 1, 6, (4, 2)),
         ({"ranks": 2, "engines": 6}, 1, 7, (2, 5)),
+        ({"ranks": 1, "engines": 4}, 1, 3, (1, 2)),
     ],
 )
 def test_ranks_and_engines_fit_what_is_left(resources, engine_size, room, left):
-    found = fitted(ResourcesConfig(**resources), engine_size, room)
+    found = fitted(ResourcesConfig(**resources), engine_size, room, samples=True)
     assert (found.ranks, found.engines) == left
 
 
-def test_too_little_left_is_named():
-    with pytest.raises(WorkerLostError, match="4 devices left, too few for one engine of 1 and 4"):
-        fitted(ResourcesConfig(ranks=8, engines=2, fsdp_size=4), 1, 4)
+@pytest.mark.parametrize(
+    ("resources", "room", "left"),
+    [
+        ({"ranks": 4}, 4, 4),
+        ({"ranks": 4, "fsdp_size": 4}, 4, 4),
+        ({"ranks": 4}, 3, 3),
+        ({"ranks": 8, "fsdp_size": 2, "engines": 8}, 5, 4),
+    ],
+)
+def test_without_sampling_the_ranks_have_all_the_room(resources, room, left):
+    found = fitted(ResourcesConfig(**resources), 1, room, samples=False)
+    assert (found.ranks, found.engines) == (left, resources.get("engines", 1))
+
+
+@pytest.mark.parametrize(
+    ("resources", "engine_size", "room", "samples"),
+    [
+        ({"ranks": 8, "engines": 2, "fsdp_size": 4}, 1, 4, True),
+        ({"ranks": 8, "engines": 4}, 2, 3, True),  # one rank and one engine do not run on Ray
+        ({"ranks": 2, "engines": 2}, 1, 2, True),
+        ({"ranks": 2, "engines": 2}, 1, 0, True),
+        ({"ranks": 4}, 1, 1, False),
+        ({"ranks": 4, "fsdp_size": 4}, 1, 3, False),
+    ],
+)
+def test_too_little_left_is_named(resources, engine_size, room, samples):
+    with pytest.raises(WorkerLostError, match=f"has {room} devices left, too few"):
+        fitted(ResourcesConfig(**resources), engine_size, room, samples=samples)
+
+
+@pytest.mark.slow
+def test_a_restart_begins_from_the_wanted_configuration():
+    """A cluster that lost a node and got it back has all its ranks again."""
+    ray = pytest.importorskip("ray")
+    sizes: list[tuple[int, int]] = []
+    wanted = config(ranks=3, engines=2, address="auto", max_restarts=2)
+
+    def cluster_of(cpus: int) -> None:
+        ray.shutdown()
+        ray.init(
+            num_cpus=cpus,
+            num_gpus=0,
+            include_dashboard=False,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+        )
+
+    def run(settings: Config, *, resume: bool) -> Path:
+        sizes.append((settings.resources.ranks, settings.resources.engines))
+        if len(sizes) == 3:
+            return Path("checkpoint")
+        cluster_of((3, 5)[len(sizes) - 1])
+        raise WorkerLostError("rank 1 died")
+
+    try:
+        supervised(run, wanted, resume=False, samples=True)
+    finally:
+        ray.shutdown()
+    assert sizes == [(3, 2), (2, 1), (3, 2)]
