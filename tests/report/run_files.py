@@ -78,7 +78,16 @@ def write_run(
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     rows = metrics or [
-        {"step": s, "reward/mean": s / 4, "reward/math": s / 4, "entropy": 1 / s, "kl": 0.0}
+        {
+            "step": s,
+            "reward/mean": s / 4,
+            "reward/math": s / 4,
+            "entropy": 1 / s,
+            "kl": 0.0,
+            "reward/invalid": 2.0,
+            "reward/invalid/math": 2.0,
+            "reward/no_signal": 0.5,
+        }
         for s in range(1, 5)
     ]
     _write(folder / "metrics.jsonl", rows)

@@ -91,7 +91,8 @@ def test_curves_are_drawn_and_tell_their_numbers(page, tmp_path, mixed, requests
     show(page, write(tmp_path, mixed))
     charts = page.locator(".charts figure")
     assert charts.locator("figcaption").all_inner_texts() == [
-        "reward and its components", "entropy, nats per token", "KL to the reference",
+        "reward and its components", "completions without a valid reward or an answer",
+        "share of groups without signal", "entropy, nats per token", "KL to the reference",
     ]  # fmt: skip
     assert charts.nth(0).locator("path.mean").count() == 2
     frame = charts.nth(0).locator("svg").bounding_box()

@@ -3,11 +3,12 @@
 
 const COLOURS = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9', '#8a6d00', '#7f7f7f'];
 const BOX = { width: 460, height: 220, left: 52, right: 14, top: 8, bottom: 22 };
-const COUNTS = ['reward/invalid', 'reward/no_answer', 'reward/no_signal'];
+const isCount = (name) => name.startsWith('reward/invalid') || name === 'reward/no_answer';
 // A chart's title, and whether a metric belongs to it. Every other metric gets a chart of its own.
 const CHARTS = [
-  ['reward and its components', (name) => name.startsWith('reward/') && !COUNTS.includes(name)],
-  ['no valid reward, no answer, no signal', (name) => COUNTS.includes(name)],
+  ['reward and its components', (name) => name.startsWith('reward/') && !isCount(name) && name !== 'reward/no_signal'],
+  ['completions without a valid reward or an answer', isCount],
+  ['share of groups without signal', (name) => name === 'reward/no_signal'],
   ['held-out', (name) => name.startsWith('eval/')],
   ['completion length, tokens', (name) => name.startsWith('completion/length')],
   ['entropy, nats per token', (name) => name === 'entropy'],

@@ -16,10 +16,12 @@ from mmr1.types import StepStats
 logger = logging.getLogger(__name__)
 
 # Metric names and how the bar calls them, in the order of importance; the reward's components come
-# after its mean.
+# after its mean. Those of WHEN_MET are left out while they are 0.
+WHEN_MET = {"reward/invalid"}
 SHOWN = {
     "eval/greedy": "held out",
     "eval/sampled": "held out, sampled",
+    "reward/invalid": "invalid",
     "reward/no_signal": "no signal",
     "loss": "loss",
     "entropy": "entropy",
@@ -69,7 +71,9 @@ class Display:
     def show(self, stats: StepStats) -> None:
         """One step: moves the bar, or prints a line every ``trainer.logging_steps`` steps."""
         numbers = "  ".join(
-            f"{name} {_short(stats[k])}" for k, name in self._shown.items() if k in stats
+            f"{name} {_short(stats[key])}"
+            for key, name in self._shown.items()
+            if key in stats and (stats[key] or key not in WHEN_MET)
         )
         step = int(stats["step"])
         self._progress.update(self._task, completed=step, numbers=numbers)
