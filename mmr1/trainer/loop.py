@@ -6,10 +6,11 @@ not know which implementation it holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.rollout.engine import requests_for
@@ -58,7 +59,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
             if components.validation and config.trainer.validates(number):
                 rollouts.finish()
                 line |= validated(components.validation, number)
-            yield Step(number, line, sampled.groups, first_advantages(batch))
+            yield Step(number, line, sampled.groups, first_advantages(batch), rollout.state)
 
 
 def validated(validation: Validation, number: int) -> StepStats:
@@ -84,7 +85,16 @@ def roll_out(config: Config, components: TrainerComponents, number: int) -> Roll
         groups = components.replay.fill(number, groups)
     if components.loader.curriculum is not None:
         groups = replace(groups, stats={**groups.stats, **components.loader.curriculum.stats()})
-    return Rollout(groups, timer.phases)
+    return Rollout(groups, timer.phases, rollout_state(components))
+
+
+def rollout_state(components: TrainerComponents) -> Callable[[], Mapping[str, Any]]:
+    """A function that gives the state of what rollouts move on, as it is now."""
+    sampler = components.loader.state_dict()
+    if components.replay is None:
+        return lambda: {"sampler": sampler}
+    replay = components.replay.state_now()
+    return lambda: {"sampler": sampler, "replay": replay()}
 
 
 def make_batch(

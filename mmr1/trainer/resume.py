@@ -19,16 +19,17 @@ from mmr1.trainer.models.state import (
     save_progress,
     save_tensors,
 )
+from mmr1.trainer.runs.step import Step
 
 
-def snapshot(config: Config, components: TrainerComponents, step: int) -> Callable[[Path], None]:
+def snapshot(config: Config, components: TrainerComponents, step: Step) -> Callable[[Path], None]:
     """A function that writes the state after ``step`` into a checkpoint's folder."""
     in_background = config.trainer.async_save
     if config.trainer.save_only_model:
         return components.policy.snapshot(copy=in_background, only_model=True)
     policy = components.policy.snapshot(copy=in_background)
     critic = components.critic and components.critic.snapshot(copy=in_background)
-    state = progress(step, _carried(components))
+    state = {**progress(step.number, _of_updates(components)), **step.rollout_state()}
     # A reference that is not refreshed is the model that the run was started with.
     reference: Mapping[str, torch.Tensor] = {}
     if components.reference is not None and config.algorithm.ref_model_sync_steps > 0:
@@ -62,7 +63,7 @@ def restore(checkpoint: Path, components: TrainerComponents) -> int:
     components.policy.load_snapshot(checkpoint)
     if components.critic:
         components.critic.load_snapshot(checkpoint)
-    step = load_progress(checkpoint, _carried(components))
+    step = load_progress(checkpoint, _of_updates(components) | _of_rollouts(components))
     reference = checkpoint / TRAINING / "reference"
     if components.reference is not None and reference.exists():
         weights = dict(components.reference.weights())
@@ -72,10 +73,10 @@ def restore(checkpoint: Path, components: TrainerComponents) -> int:
     return step
 
 
-def _carried(components: TrainerComponents) -> dict[str, HasState]:
+def _of_updates(components: TrainerComponents) -> dict[str, HasState]:
+    """What a step's update moves on."""
     carried: dict[str, HasState] = {
         "policy": components.policy,
-        "sampler": components.loader,
         "coefficients": components.coefficients,
         "algorithm": components.algorithm,
     }
@@ -83,6 +84,12 @@ def _carried(components: TrainerComponents) -> dict[str, HasState]:
         carried["critic"] = components.critic
     if components.demonstrations:
         carried["demonstrations"] = components.demonstrations
+    return carried
+
+
+def _of_rollouts(components: TrainerComponents) -> dict[str, HasState]:
+    """What rollouts move on, which may be ahead of the update; see ``loop.rollout_state``."""
+    carried: dict[str, HasState] = {"sampler": components.loader}
     if components.replay:
         carried["replay"] = components.replay
     return carried

@@ -51,7 +51,9 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
     """Train; returns the directory of the last checkpoint.
 
     With ``resume`` a run in ``trainer.output_dir`` continues from its latest valid checkpoint. Its
-    results are the same as without the interruption.
+    results are the same as without the interruption. With rollouts ahead
+    (``rollout.max_off_policy_steps``) that is so from a checkpoint that was due. After a signal the
+    same prompts come, but the steps that were sampled ahead are sampled again, with newer weights.
 
     Raises:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -17,9 +21,11 @@ from safetensors.torch import load_file
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml
+from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.runs.stopping import StoppedError
 from mmr1.trainer.runs.take_steps import RecordError
+from mmr1.trainer.sampling.rollouts import build_rollouts
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 
@@ -48,7 +54,20 @@ ALGORITHM = {
 }
 
 
-def rl(tiny_model: Path, digits: Path, reward: Path, out: Path, **trainer: object) -> Config:
+# What replay excludes.
+NORMALIZED = {"name": "reinforce", "kl_coef": 0.02, "normalize_rewards": True}
+
+POLICY_VERSION = re.compile(r',?\s*"policy_version": \d+')
+
+
+def rl(
+    tiny_model: Path,
+    digits: Path,
+    reward: Path,
+    out: Path,
+    algorithm: Mapping[str, object] = ALGORITHM,
+    **trainer: object,
+) -> Config:
     return Config(
         model={"path": str(tiny_model), "dtype": "float32"},
         data={
@@ -63,7 +82,7 @@ def rl(tiny_model: Path, digits: Path, reward: Path, out: Path, **trainer: objec
             "sampling": {"max_tokens": 8},
         },
         rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
-        algorithm=ALGORITHM,
+        algorithm=algorithm,
         optimizer={"lr": 1e-3, "warmup_steps": 2},
         trainer={
             "max_steps": 5,
@@ -133,17 +152,66 @@ def undisturbed(tiny_model, digits, reward, tmp_path) -> Path:
     return tmp_path / "undisturbed"
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(("algorithm", "background"), [(ALGORITHM, False), (NORMALIZED, True)])
 def test_sigterm_saves_the_step_and_resuming_gives_the_same_run(
-    background, tiny_model, digits, reward, undisturbed, tmp_path
+    algorithm, background, tiny_model, digits, reward, tmp_path
 ):
+    run_training(rl(tiny_model, digits, reward, tmp_path / "undisturbed", algorithm))
     plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")
-    config = rl(tiny_model, digits, reward, tmp_path / "stopped", async_save=background)
+    out = tmp_path / "stopped"
+    config = rl(tiny_model, digits, reward, out, algorithm, async_save=background)
     with pytest.raises(StoppedError, match=r"SIGTERM: saved as .*step_000003") as stopped:
         run_training(config)
     assert stopped.value.signum == signal.SIGTERM
     run_training(config, resume=True)
-    assert_same(undisturbed, tmp_path / "stopped")
+    assert_same(tmp_path / "undisturbed", out)
+
+
+def test_a_stop_with_rollouts_ahead_skips_no_prompt(
+    tiny_model, digits, reward, monkeypatch, tmp_path
+):
+    """The weights stay as they are, so that what is sampled ahead is what is sampled later.
+
+    The engine samples from a model of its own, as on Ray.
+    """
+
+    def engine_of_its_own(config, family, media, log, model, features):
+        return HfEngine(deepcopy(model), family, media)
+
+    def two_ahead(config, engine, sample):
+        rollout = config.rollout.model_copy(update={"max_off_policy_steps": 2})
+        return build_rollouts(config.model_copy(update={"rollout": rollout}), engine, sample)
+
+    def config(out: str) -> Config:
+        made = rl(tiny_model, digits, reward, tmp_path / out, save_steps=0)
+        optimizer = made.optimizer.model_copy(update={"lr": 1e-30})
+        return made.model_copy(update={"optimizer": optimizer})
+
+    def sampled(out: str) -> dict[str, object]:
+        run = tmp_path / out
+        written = (run / "checkpoints/step_000005/training/state.json").read_text()
+        state = json.loads(POLICY_VERSION.sub("", written))
+        lines = read_jsonl(run / "metrics.jsonl")
+        return {
+            "rollouts": [
+                POLICY_VERSION.sub("", path.read_text()) for path in sorted(run.glob("rollouts/*"))
+            ],
+            "sampler": state["sampler"],
+            "replay": state["replay"],
+            "replayed": [line["replay/replayed"] for line in lines],
+            "skipped": [line["curriculum/skipped"] for line in lines],
+        }
+
+    monkeypatch.setattr("mmr1.trainer.train.build_engine", engine_of_its_own)
+    monkeypatch.setattr("mmr1.trainer.loop.build_rollouts", two_ahead)
+    run_training(config("whole"))
+    plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")  # in the third rollout
+    with pytest.raises(StoppedError, match=r"SIGTERM: saved as .*step_00000[12]") as stopped:
+        run_training(config("parts"))
+    assert stopped.value.signum == signal.SIGTERM
+    run_training(config("parts"), resume=True)
+    assert sampled("whole") == sampled("parts")
+    assert len(sampled("whole")["rollouts"]) == 5
 
 
 def test_a_run_that_died_inside_a_step_goes_on_from_the_last_checkpoint(

@@ -123,8 +123,8 @@ def _train(
                 directory.log_rollouts(step.number, step.scored, inputs.media)
                 trackers.log_rollouts(step.number, step.scored)
 
-        def snapshot(number: int) -> WriteCheckpoint:
-            return _snapshot(rounds, number)
+        def snapshot(step: Step) -> WriteCheckpoint:
+            return _snapshot(rounds, step.number)
 
         with display:
             checkpoint = run_steps(

@@ -155,8 +155,8 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
             trackers.log(step.stats)
             display.show(step.stats)
 
-        def snapshot(step: int) -> WriteCheckpoint:
-            write, state = task.snapshot(step), progress(step, stateful)
+        def snapshot(step: Step) -> WriteCheckpoint:
+            write, state = task.snapshot(step.number), progress(step.number, stateful)
 
             def write_files(folder: Path) -> None:
                 write(folder)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mmr1.types import ScoredGroup, StepStats
 
@@ -17,9 +18,11 @@ class Step:
         stats: The line for ``metrics.jsonl``.
         scored: The groups that the step learned from.
         advantages: One per completion, in group order.
+        rollout_state: Gives the state after the step's rollout; see ``Rollout``.
     """
 
     number: int
     stats: StepStats
     scored: Sequence[ScoredGroup] = ()
     advantages: Sequence[float] = ()
+    rollout_state: Callable[[], Mapping[str, Any]] = dict

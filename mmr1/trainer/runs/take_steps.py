@@ -27,7 +27,7 @@ def run_steps(
     config: TrainerConfig,
     steps: Iterable[Step],
     record: Callable[[Step], None],
-    snapshot: Callable[[int], WriteCheckpoint],
+    snapshot: Callable[[Step], WriteCheckpoint],
     checkpoints: Checkpoints,
 ) -> Path:
     """Run all steps; returns the last checkpoint's directory.
@@ -39,7 +39,7 @@ def run_steps(
         config: ``save_steps``, ``max_steps``, ``grace_period_s`` and ``disk_patience_s`` count.
         steps: Each runs when it is taken from the iterator.
         record: Logs a finished step.
-        snapshot: Maps the step's number to a function that writes the run as it is now.
+        snapshot: Gives a function that writes the run as it is now, after the step.
         checkpoints: Writes them.
 
     Raises:
@@ -51,7 +51,7 @@ def run_steps(
 
     def save(step: Step) -> None:
         with PhaseTimer(f"step {step.number}")("checkpoint"):
-            checkpoints.save(step.number, snapshot(step.number), step.stats)
+            checkpoints.save(step.number, snapshot(step), step.stats)
 
     with StopSignal(config.grace_period_s) as stop:
         for step in steps:

@@ -82,7 +82,12 @@ class Replay:
         self._groups = [*self._groups, *groups][-self._config.capacity :]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"groups": [_as_json(group) for group in self._groups]}
+        return self.state_now()()
+
+    def state_now(self) -> Callable[[], dict[str, Any]]:
+        """A function that gives the state as it is now; to write it down takes a while."""
+        groups = self._groups  # the list is replaced, never changed
+        return lambda: {"groups": [_as_json(group) for group in groups]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises ValueError if the data have not the sample of a kept group any more."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from mmr1.config import Config
 from mmr1.rollout.engine import RolloutEngine
@@ -23,10 +23,17 @@ from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The sampled groups of a step, and the seconds of each phase."""
+    """The sampled groups of a step.
+
+    Attributes:
+        seconds: Of each phase.
+        state: Gives the state after this rollout of what rollouts move on, as JSON values. With
+            rollouts ahead those of later steps move on before this step has learned.
+    """
 
     sampled: SampledGroups
     seconds: Mapping[str, float]
+    state: Callable[[], Mapping[str, Any]]
 
 
 class Rollouts(Protocol):
@@ -83,7 +90,8 @@ class AsynchronousRollouts:
     """Up to ``rollout.max_off_policy_steps`` steps are sampled before they are needed.
 
     No rollout is pending when a checkpoint is due, so that a resumed run has the same schedule, nor
-    when a validation is, which needs the engine.
+    when a validation is, which needs the engine. A signal may stop a run between checkpoints: the
+    rollouts that are pending then are lost, and the resumed run samples their steps again.
     """
 
     def __init__(

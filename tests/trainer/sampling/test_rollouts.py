@@ -41,7 +41,7 @@ class Recorder:
     def sample(self, step: int) -> Rollout:
         time.sleep(0.01)
         self.sampled[step] = self.version
-        return Rollout(SampledGroups([], [], {"step": step}), {})
+        return Rollout(SampledGroups([], [], {"step": step}), {}, dict)
 
 
 class Policy:
