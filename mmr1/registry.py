@@ -25,7 +25,7 @@ def suggest(name: str, names: Mapping[str, Any] | list[str]) -> str:
 
 def import_file(path: Path) -> ModuleType:
     """Import a Python file by its path, under a name that two files cannot share."""
-    _check_is_file(path)
+    check_is_file(path)
     name = f"mmr1_user_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -48,12 +48,14 @@ def check_file(spec: str) -> None:
     """
     file = spec.rpartition(":")[0]
     if file.endswith(".py"):
-        _check_is_file(Path(file).expanduser())
+        check_is_file(Path(file).expanduser())
 
 
-def _check_is_file(path: Path) -> None:
+def check_is_file(path: Path) -> None:
+    """Raises ValueError if it is none."""
     if not path.is_file():
-        raise ValueError(f"{path}: no such Python file")
+        kind = "Python file" if path.suffix == ".py" else "file"
+        raise ValueError(f"{path}: no such {kind}")
 
 
 class Registry:

@@ -15,10 +15,14 @@ class EnvironmentConfig(Section):
     """What answers the policy between its turns. Without it a completion is one turn."""
 
     use: str = Field(
-        TOOLS, description="tools, or file.py:Class with reset(sample) and step(action)"
+        TOOLS,
+        description="tools, or file.py:Class with reset(sample) and step(action); TRL's and "
+        "OpenRLHF's environments too",
     )
     tools: tuple[str, ...] = Field(
-        (), description="Built-in names, or file.py:function with type hints and a docstring"
+        (),
+        description="Built-in names, or file.py:function with type hints and a docstring; verl's "
+        "tools by their YAML file",
     )
     instructions: str | None = Field(
         None,
@@ -70,10 +74,10 @@ class EnvironmentConfig(Section):
                 "environment.use=tools and environment.tools is empty: name tools, such as zoom, "
                 "or an environment of your own in environment.use"
             )
-        if self.use != TOOLS and (self.tools or self.parser):
+        if self.use != TOOLS and self.tools:
             raise ValueError(
-                f"environment.use={self.use} has its own actions: leave environment.tools and "
-                "environment.parser out, or set environment.use=tools"
+                f"environment.use={self.use} has its own actions: leave environment.tools out, or "
+                "set environment.use=tools"
             )
         if self.use == TOOLS and self.options:
             raise ValueError("environment.options are of an environment's class; leave them out")

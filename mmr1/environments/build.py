@@ -6,6 +6,7 @@ from mmr1.config import EnvironmentConfig
 from mmr1.config.environment import TOOLS
 from mmr1.environments.environment import Environment
 from mmr1.environments.own import OwnEnvironment
+from mmr1.environments.schemas import described
 from mmr1.environments.tools import ToolEnvironment
 
 
@@ -15,4 +16,11 @@ def build_environment(config: EnvironmentConfig) -> Environment:
     Raises:
         ValueError: A tool or the class cannot be loaded.
     """
-    return ToolEnvironment(config) if config.use == TOOLS else OwnEnvironment(config)
+    if config.use == TOOLS or described(config):
+        return ToolEnvironment(config)
+    if config.parser is not None:
+        raise ValueError(
+            f"environment.parser={config.parser}: {config.use} reads the text of a turn itself; "
+            "leave environment.parser out"
+        )
+    return OwnEnvironment(config)

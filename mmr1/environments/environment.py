@@ -44,6 +44,7 @@ class Answer:
         cut: It ends because no turn may follow.
         reward: For this action; None from an environment that gives none.
         failure: How the environment broke, and why.
+        verbatim: The text of the messages has the chat template's own tokens.
     """
 
     messages: tuple[Message, ...] = ()
@@ -51,18 +52,45 @@ class Answer:
     cut: bool = False
     reward: float | None = None
     failure: tuple[Status, str] | None = None
+    verbatim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a conversation begins.
+
+    Attributes:
+        text: Added to the last message of the user.
+        failure: As of an ``Answer``.
+    """
+
+    text: str = ""
+    failure: tuple[Status, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a conversation ended.
+
+    Attributes:
+        reward: For the whole of it; None from an environment that gives none.
+        failure: As of an ``Answer``.
+    """
+
+    reward: float | None = None
+    failure: tuple[Status, str] | None = None
 
 
 class Episode(Protocol):
     """One conversation. Its calls wait for processes; they come from threads, one at a time."""
 
-    def begin(self) -> Answer:
-        """Before the first turn; only its ``failure`` counts."""
+    def begin(self, prompt: str) -> Opening:
+        """Before the first turn; ``prompt`` is the text that it goes on from."""
         ...
 
     def step(self, action: Action) -> Answer: ...
 
-    def end(self) -> None:
+    def end(self) -> Ending:
         """The conversation is over."""
         ...
 

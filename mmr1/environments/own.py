@@ -1,4 +1,4 @@
-"""A class of one's own as an environment: ``reset(sample)``, ``step(action)``.
+"""A class of one's own as an environment: it reads the text of a turn.
 
 Each conversation has an object of the class, which lives in one of the environment's processes.
 """
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import count
 
 from mmr1.config import EnvironmentConfig
-from mmr1.environments.environment import Action, Answer, Episode
+from mmr1.environments.environment import Action, Answer, Ending, Episode, Opening
 from mmr1.environments.tools import read_parts
-from mmr1.environments.workers import ToolWorkers
+from mmr1.environments.workers import REPLACED, ToolWorkers, tool_workers
 from mmr1.rewards.item import Job
 from mmr1.types import Message, Sample, Status, TextPart
 
@@ -20,15 +20,15 @@ class OwnEnvironment:
     """An ``Environment``.
 
     Raises:
-        ValueError: The class cannot be loaded, or has no ``reset`` or ``step``.
+        ValueError: The class cannot be loaded, or has no form that is known.
     """
 
     tools: Sequence[str] = ()
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self._config = config
-        job = Job("mmr1.environments.worker:check_environment", (config.use,))
-        self._workers = ToolWorkers(config, [config.use], prepare=job)
+        job = Job("mmr1.environments.worker:form_of", (config.use,))
+        self._workers = tool_workers(config, [config.use], job)
         self._numbers = count()
         self._workers.start()
 
@@ -48,13 +48,13 @@ class _OwnEpisode:
         self._config, self._workers, self._number = config, workers, number
         self._sample = sample
 
-    def begin(self) -> Answer:
+    def begin(self, prompt: str) -> Opening:
         config = self._config
-        arguments = (self._number, config.use, config.options, self._sample)
+        arguments = (self._number, config.use, config.options, self._sample, prompt)
         answer = self._workers.call("reset", *arguments, worker=self._number)
         if answer.error is not None:
-            return Answer(failure=(answer.status, f"reset: {answer.error}"))
-        return Answer()
+            return Opening(failure=(answer.status, f"reset: {answer.error}"))
+        return Opening()
 
     def step(self, action: Action) -> Answer:
         limits = (self._config.max_pixels, self._config.max_characters)
@@ -62,17 +62,19 @@ class _OwnEpisode:
         if answer.error is not None:
             return Answer(failure=(answer.status, f"step: {answer.error}"))
         if not answer.value:
-            told = "its process was replaced, after another conversation had brought it down"
-            return Answer(failure=(Status.KILLED, f"step: {told}"))
+            return Answer(failure=(Status.KILLED, f"step: {REPLACED}"))
         try:
             parts = read_parts(answer.value["parts"], self._config)
             done, reward = answer.value["done"], answer.value["reward"]
             number = None if reward is None else float(reward)
+            verbatim = bool(answer.value["verbatim"])
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             return Answer(failure=(Status.ERROR, f"step: {error}"))
         if done or action.last:
             return Answer(cut=not done, reward=number)
-        return Answer((Message("tool", parts or (TextPart(""),)),), reward=number)
+        message = Message("tool", parts or (TextPart(""),))
+        return Answer((message,), reward=number, verbatim=verbatim)
 
-    def end(self) -> None:
+    def end(self) -> Ending:
         self._workers.call("forget", self._number, worker=self._number)
+        return Ending()

@@ -99,7 +99,8 @@ def to_parts(value: Any, max_pixels: int, max_characters: int) -> list[dict[str,
     """What a tool returned as JSON: ``{"text": ...}`` and ``{"image": base64 of a PNG}``.
 
     Text is returned as it is, numbers and dictionaries as JSON, pictures (also :class:`Picture`) as
-    pictures, and lists of any of these in their order.
+    pictures, and lists of any of these in their order. ``{"type": "text", "text": ...}`` is its
+    text, and with ``image`` its picture.
 
     Raises:
         ValueError: It is none of these.
@@ -114,12 +115,22 @@ def to_parts(value: Any, max_pixels: int, max_characters: int) -> list[dict[str,
 
 
 def _flat(value: Any) -> Iterator[Any]:
+    value = _of_block(value)
     mixed = isinstance(value, list | tuple)
-    if mixed and any(isinstance(v, str | Image.Image | Picture) for v in value):
+    if mixed and any(isinstance(_of_block(v), str | Image.Image | Picture) for v in value):
         for inner in value:
             yield from _flat(inner)
     elif value is not None:
         yield value
+
+
+def _of_block(value: Any) -> Any:
+    """The text or the picture of a content block, such as TRL's tools return."""
+    kinds = {"text": str, "image": Image.Image}
+    for kind, expected in kinds.items():
+        if isinstance(value, dict) and value.get("type") == kind and set(value) == {"type", kind}:
+            return value[kind] if isinstance(value[kind], expected) else value
+    return value
 
 
 def _part(value: Any, max_pixels: int) -> dict[str, str]:

@@ -5,19 +5,23 @@ Made by transformers in a sandboxed process: a file of tools is imported nowhere
 
 from __future__ import annotations
 
+import json
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from mmr1.config import EnvironmentConfig
 from mmr1.config.environment import TOOLS
-from mmr1.environments.worker import load_tool, media_parameters
+from mmr1.environments.forms.detect import trl_tools
+from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
+from mmr1.environments.interpreter import python
+from mmr1.environments.worker import load_functions, media_parameters
+from mmr1.environments.workers import readable_of
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import Pool
-from mmr1.rewards.sandbox.readable import plugin_paths
 
 _LIMITS = Limits(memory=64 * GIB, open_files=256)  # transformers imports torch
 
@@ -31,12 +35,18 @@ class Tool:
         name: As the policy calls it.
         schema: What the policy is told.
         media: The parameters that are given media, and which.
+        kept: It keeps something from call to call, so each conversation has one of its own.
+        sees_pictures: It is given all pictures of the conversation.
+        alone: A process serves one call of it.
     """
 
     spec: str
     name: str
     schema: dict[str, Any]
     media: dict[str, str]
+    kept: bool = False
+    sees_pictures: bool = False
+    alone: bool = False
 
 
 def tool_schemas(config: EnvironmentConfig | None) -> list[dict[str, Any]]:
@@ -45,15 +55,16 @@ def tool_schemas(config: EnvironmentConfig | None) -> list[dict[str, Any]]:
 
 
 def described(config: EnvironmentConfig) -> list[Tool]:
-    """The tools of an environment; none for an environment of one's own.
+    """The tools of an environment; none where an environment reads the text of a turn.
 
     Raises:
         ValueError: A tool cannot be loaded, or lacks type hints or a docstring.
     """
-    if config.use != TOOLS:
-        return []
-    readable = tuple(p for spec in config.tools for p in plugin_paths(spec, config.readable))
-    tools = _described(config.tools, readable, config.start_timeout_s)
+    own = config.use != TOOLS
+    specs = (config.use,) if own else config.tools
+    readable = tuple(path for spec in specs for path in readable_of(spec, config))
+    options = json.dumps(config.options, sort_keys=True)
+    tools = _described(specs, own, options, readable, config.start_timeout_s)
     names = [tool.name for tool in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"environment.tools has two tools named '{twice}'; rename one")
@@ -61,34 +72,56 @@ def described(config: EnvironmentConfig) -> list[Tool]:
 
 
 @lru_cache(8)
-def _described(specs: tuple[str, ...], readable: tuple[str, ...], start_s: float) -> list[Tool]:
-    job = Job("mmr1.environments.schemas:describe", (specs,))
-    warm = Job("mmr1.environments.schemas:warm", ())
+def _described(
+    specs: tuple[str, ...], own: bool, options: str, readable: tuple[str, ...], start_s: float
+) -> list[Tool]:
+    job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options)))
+    warm = Job("mmr1.environments.worker:imported", ())
     with Pool(
         1, warm=warm, prepare=job, limits=_LIMITS, readable=readable, start_s=start_s
     ) as pool:
         return [Tool(**tool) for tool in pool.start()]
 
 
-def warm() -> None:
-    """What the zygote runs."""
-    import transformers.utils.chat_template_utils  # noqa: F401
+def describe(specs: Sequence[str], own: bool, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fields of each :class:`Tool`. Runs in the sandbox.
+
+    Args:
+        own: They name an environment, which has tools if it has TRL's form.
+        options: Of that environment.
+    """
+    return [tool for spec in specs for tool in _describe(spec, own, options)]
 
 
-def describe(specs: Sequence[str]) -> list[dict[str, Any]]:
-    """The fields of each :class:`Tool`. Runs in the sandbox."""
-    return [_describe(spec) for spec in specs]
+def _describe(spec: str, own: bool, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if is_tool_config(spec):
+        return [
+            {
+                "spec": spec,
+                "name": name,
+                "schema": schema_of(tool),
+                "media": {},
+                "kept": True,
+                "sees_pictures": sees_pictures(tool),
+            }
+            for name, tool in load_tools(spec).items()
+        ]
+    functions = trl_tools(spec, options) if own else load_functions(spec)
+    return [
+        {**_of_function(spec, f, method=own), "kept": own, "alone": f is python}
+        for f in functions.values()
+    ]
 
 
-def _describe(spec: str) -> dict[str, Any]:
+def _of_function(spec: str, tool: Callable[..., Any], *, method: bool) -> dict[str, Any]:
     from transformers.utils import get_json_schema
 
-    tool = load_tool(spec)
     media = media_parameters(tool)
+    numbered = _with_numbers(tool, media)
     try:
-        schema = get_json_schema(_with_numbers(tool, media))
+        schema = get_json_schema(types.MethodType(numbered, object()) if method else numbered)
     except Exception as error:  # its own kinds of errors
-        raise ValueError(f"the tool '{spec}': {error}") from error
+        raise ValueError(f"the tool '{spec}', {tool.__name__}: {error}") from error
     function = schema["function"]
     parameters = function["parameters"]
     required = [name for name in parameters.get("required", ()) if name not in media]

@@ -18,7 +18,8 @@ TOOLS = Registry(
     {
         name: f"mmr1.environments.toolbox:{name}"
         for name in ("zoom", "rotate", "mark", "frame", "clip", "calculate")
-    },
+    }
+    | {"python": "mmr1.environments.interpreter:python"},
     group="mmr1.tools",
 )
 

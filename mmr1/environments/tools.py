@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from mmr1.config import EnvironmentConfig
 from mmr1.environments.calls import call_of, read_calls
-from mmr1.environments.environment import Action, Answer, Episode, Shown
+from mmr1.environments.environment import Action, Answer, Ending, Episode, Opening, Shown
 from mmr1.environments.schemas import Tool, described
-from mmr1.environments.workers import ToolWorkers
+from mmr1.environments.workers import REPLACED, code_workers, tool_workers
 from mmr1.registry import suggest
-from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart, ToolCall
+from mmr1.rewards.item import Job
+from mmr1.rewards.sandbox import pool
+from mmr1.types import ContentPart, MediaRef, Message, Sample, Status, TextPart, ToolCall
 from mmr1.vision.images import image_size
 
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -28,53 +32,85 @@ class ToolEnvironment:
     """
 
     def __init__(self, config: EnvironmentConfig) -> None:
-        self._config = config
+        self.config = config
         self._by_name = {tool.name: tool for tool in described(config)}
         self.tools: Sequence[str] = tuple(self._by_name)
-        own = [config.parser] if config.parser else []
-        self._workers = ToolWorkers(config, [*config.tools, *own])
-        self._workers.start()
+        self.kept = tuple(dict.fromkeys(t.spec for t in self._by_name.values() if t.kept))
+        specs = [*(config.tools or self.kept), *([config.parser] if config.parser else [])]
+        prepare = Job("mmr1.environments.worker:prepare", (specs,))
+        self.workers = tool_workers(config, specs, prepare)
+        self._code_workers = code_workers(config)
+        self._numbers = count()
+        self.workers.start()
+        if any(tool.alone for tool in self._by_name.values()):
+            self._code_workers.start()
 
     def episode(self, sample: Sample) -> Episode:
-        return _ToolEpisode(self)
+        return _ToolEpisode(self, next(self._numbers), sample)
 
     def close(self) -> None:
-        self._workers.close()
+        self.workers.close()
+        self._code_workers.close()
 
-    def answer(self, action: Action) -> Answer:
-        """Run the calls of a turn one after another."""
-        parser = self._config.parser
+    def answer(self, action: Action, number: int) -> Answer:
+        """Run the calls of a turn of conversation ``number``, one after another."""
+        parser = self.config.parser
         if parser is None:
             calls = read_calls(action.text)
         else:
-            read = self._workers.call("parse", parser, action.text)
+            read = self.workers.call("parse", parser, action.text)
             if read.error is not None:
                 return Answer(failure=(read.status, f"{parser}: {read.error}"))
             calls = [call_of(call) for call in read.value]
         if not calls or action.last:
             return Answer(calls=tuple(map(self._not_run, calls)), cut=bool(calls))
-        called = [self._call(call, action.shown) for call in calls]
-        return Answer(tuple(message for _, message in called), tuple(call for call, _ in called))
+        called: list[_Called] = []
+        for call in calls:
+            done = self._call(call, action.shown, number)
+            if done.lost is not None:
+                return Answer(calls=tuple(c.call for c in called), failure=done.lost)
+            called.append(done)
+        rewards = [done.reward for done in called if done.reward is not None]
+        return Answer(
+            tuple(done.told for done in called),
+            tuple(done.call for done in called),
+            reward=sum(rewards) if rewards else None,
+        )
 
-    def _call(self, call: ToolCall, shown: Sequence[Shown]) -> tuple[ToolCall, Message]:
-        """The call with its error, if it failed, and what the policy is told."""
+    def _call(self, call: ToolCall, shown: Sequence[Shown], number: int) -> _Called:
         try:
             if call.error is not None:
                 raise ValueError(call.error)
             tool = self._tool(call.name)
-            arguments, media = _with_media(tool, call.arguments, shown)
-            config = self._config
-            limits = (config.boxes, config.max_pixels, config.max_characters)
-            answer = self._workers.call("call_tool", tool.spec, arguments, media, *limits)
+            answer = self._run(tool, call.arguments, shown, number)
+            if tool.kept and answer.status in (Status.TIMEOUT, Status.KILLED):
+                return _Called(call, lost=(answer.status, f"{tool.name}: {answer.error}"))
             if answer.error is not None:
                 raise ValueError(answer.error)
-            parts = read_parts(answer.value, config)
+            if tool.kept and not answer.value:
+                return _Called(call, lost=(Status.KILLED, f"{tool.name}: {REPLACED}"))
+            told = Message("tool", read_parts(_parts_of(answer.value), self.config))
+            # What the policy's code answers is its own word: it gives itself no reward.
+            return _Called(call, told, _reward(answer.value) if tool.kept else None)
         except (ValueError, OSError) as error:
-            problem = str(error)[: self._config.max_characters]
+            problem = str(error)[: self.config.max_characters]
             problem = problem.encode(errors="replace").decode()  # no lone surrogates
             told = Message("tool", (TextPart(f"Error: {problem}"),))
-            return replace(call, name=self._known(call.name), error=problem), told
-        return call, Message("tool", parts)
+            return _Called(replace(call, name=self._known(call.name), error=problem), told)
+
+    def _run(
+        self, tool: Tool, arguments: Mapping[str, Any], shown: Sequence[Shown], number: int
+    ) -> pool.Answer:
+        given, media = _with_media(tool, arguments, shown)
+        config = self.config
+        limits = (config.boxes, config.max_pixels, config.max_characters)
+        if not tool.kept:
+            workers = self._code_workers if tool.alone else self.workers
+            return workers.call("call_tool", tool.spec, tool.name, given, media, *limits)
+        pictures = [s.media.read() for s in shown if s.media.kind == "image"]
+        images = pictures if tool.sees_pictures else []
+        asked = (number, tool.spec, tool.name, given, media, images, *limits)
+        return self.workers.call("call_kept_tool", *asked, worker=number)
 
     def _not_run(self, call: ToolCall) -> ToolCall:
         error = call.error or "not run: the conversation ended with this turn"
@@ -92,20 +128,73 @@ class ToolEnvironment:
         return self._by_name[name]
 
 
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """What became of a call.
+
+    Attributes:
+        call: With its error, if it failed.
+        told: What the policy reads.
+        reward: That the tool gave for it.
+        lost: Why the tool can answer no further call of this conversation.
+    """
+
+    call: ToolCall
+    told: Message = field(default=Message("tool", ()))
+    reward: float | None = None
+    lost: tuple[Status, str] | None = None
+
+
 class _ToolEpisode:
-    """Tools keep nothing from turn to turn."""
+    """One conversation; tools that keep something live in the process of its number."""
 
-    def __init__(self, environment: ToolEnvironment) -> None:
-        self._environment = environment
+    def __init__(self, environment: ToolEnvironment, number: int, sample: Sample) -> None:
+        self._environment, self._number, self._sample = environment, number, sample
 
-    def begin(self) -> Answer:
-        return Answer()
+    def begin(self, prompt: str) -> Opening:
+        environment = self._environment
+        if not environment.kept:
+            return Opening()
+        arguments = (self._number, environment.kept, environment.config.options, self._sample)
+        begun = environment.workers.call("begin_tools", *arguments, worker=self._number)
+        if begun.error is not None:
+            return Opening(failure=(begun.status, f"it cannot begin: {begun.error}"))
+        text = str(begun.value)
+        if len(text) > environment.config.max_characters:
+            told = "reset returned more than environment.max_characters"
+            return Opening(failure=(Status.ERROR, told))
+        return Opening(text)
 
     def step(self, action: Action) -> Answer:
-        return self._environment.answer(action)
+        return self._environment.answer(action, self._number)
 
-    def end(self) -> None:
-        """Nothing to forget."""
+    def end(self) -> Ending:
+        environment = self._environment
+        if not environment.kept:
+            return Ending()
+        ended = environment.workers.call("end_tools", self._number, worker=self._number)
+        if ended.error is not None:
+            return Ending(failure=(ended.status, f"at its end: {ended.error}"))
+        if not ended.value:
+            return Ending(failure=(Status.KILLED, REPLACED))
+        try:
+            return Ending(_reward(ended.value))
+        except ValueError as error:
+            return Ending(failure=(Status.ERROR, str(error)))
+
+
+def _parts_of(value: Any) -> Any:
+    return value.get("parts") if isinstance(value, dict) else None
+
+
+def _reward(answer: Mapping[str, Any]) -> float | None:
+    """Checked again here: the process may be anybody's."""
+    reward = answer.get("reward")
+    if reward is None:
+        return None
+    if type(reward) not in (int, float) or not math.isfinite(reward):
+        raise ValueError("it gave a reward that is no number")
+    return float(reward)
 
 
 def _with_media(

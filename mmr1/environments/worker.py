@@ -6,32 +6,86 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, get_type_hints
+from typing import Any, Protocol, get_type_hints
 
 from PIL import Image
 
 from mmr1.environments.calls import call_of
+from mmr1.environments.forms.awaiting import settled
+from mmr1.environments.forms.detect import (
+    SpokenEpisode,
+    load,
+    spoken_episode,
+    trl_episode,
+)
+from mmr1.environments.forms.stand_ins import provide_base_classes
+from mmr1.environments.forms.verl import VerlEpisode, is_tool_config, load_tools
 from mmr1.environments.pictures import Picture, Video, picture, to_parts
 from mmr1.environments.toolbox import TOOLS
-from mmr1.registry import Registry
+from mmr1.types import Sample
 
 MEDIA: dict[Any, str] = {Picture: "picture", Image.Image: "image", Video: "video"}
 """What a parameter of such a type is given."""
 
-PLUGINS = Registry("environment", {})
+
+class ToolEpisode(Protocol):
+    """Tools with a state, in one conversation."""
+
+    def begin(self, sample: Sample) -> str:
+        """What is added to the last message of the user."""
+        ...
+
+    def call(
+        self, name: str, arguments: Mapping[str, Any], images: Sequence[bytes]
+    ) -> tuple[Any, Any]:
+        """What a tool returns, and a reward or None."""
+        ...
+
+    def end(self) -> Any:
+        """A reward for the whole conversation, or None."""
+        ...
+
+
+Media = Mapping[str, tuple[str, bytes, Sequence[int]]]
+"""For each parameter that is given a medium: which kind, its bytes, and the size that the model
+saw."""
 
 
 def imported() -> None:
     """What the zygote runs: this module and what it imports are then in every worker."""
+    provide_base_classes()
+
+
+def prepare(specs: Sequence[str]) -> bool:
+    """Import the tools and the parser. Raises ValueError if one cannot be."""
+    for spec in specs:
+        _ = load_tools(spec) if is_tool_config(spec) else TOOLS.load(spec)
+    return True
+
+
+def form_of(spec: str) -> str:
+    """The form of an environment. Raises ValueError if it has none that is known."""
+    return load(spec)[1]
 
 
 @lru_cache(64)
-def load_tool(spec: str) -> Callable[..., Any]:
-    """The function behind a name. Raises ValueError if there is none."""
-    tool = TOOLS.load(spec)
-    if not inspect.isfunction(tool):
-        raise ValueError(f"the tool '{spec}' is a {type(tool).__name__}, not a function")
-    return tool
+def load_functions(spec: str) -> dict[str, Callable[..., Any]]:
+    """The functions behind a name, by their own names: one, or a list as TRL's ``tools``.
+
+    Raises:
+        ValueError: There is none.
+    """
+    found = TOOLS.load(spec)
+    functions = list(found) if isinstance(found, list | tuple) else [found]
+    for function in functions:
+        if inspect.isclass(function):
+            raise ValueError(
+                f"the tool '{spec}' is a class; verl's tools are named by their YAML file, and an "
+                "environment in environment.use"
+            )
+        if not inspect.isfunction(function):
+            raise ValueError(f"the tool '{spec}' is a {type(function).__name__}, not a function")
+    return {function.__name__: function for function in functions}
 
 
 def media_parameters(tool: Callable[..., Any]) -> dict[str, str]:
@@ -42,35 +96,33 @@ def media_parameters(tool: Callable[..., Any]) -> dict[str, str]:
 
 def call_tool(
     spec: str,
+    name: str,
     arguments: Mapping[str, Any],
-    media: Mapping[str, tuple[str, bytes, Sequence[int]]],
+    media: Media,
     space: Any,
     max_pixels: int,
     max_characters: int,
-) -> list[dict[str, str]]:
-    """What a tool returns, as :func:`pictures.to_parts` writes it.
+) -> dict[str, Any]:
+    """Call a function.
 
     Args:
-        spec: Its name.
+        spec: As the configuration names it.
+        name: Of the function.
         arguments: Of the policy.
-        media: For each parameter that is given a medium: which kind, its bytes, and the size that
-            the model saw.
+        media: That it is given.
         space: What the numbers of a box mean.
         max_pixels, max_characters: Of what it returns.
+
+    Returns:
+        ``parts`` as :func:`pictures.to_parts` writes them, and ``reward``, None.
 
     Raises:
         Exception: Whatever the tool raises.
     """
-    tool = load_tool(spec)
-    given: dict[str, Any] = {}
-    for name, (kind, data, seen) in media.items():
-        if kind == "video":
-            given[name] = Video(data)
-            continue
-        shown = picture(data, seen, space)
-        given[name] = shown if kind == "picture" else shown.image
-    bound = inspect.signature(tool).bind(**{**arguments, **given})
-    return to_parts(tool(*bound.args, **bound.kwargs), max_pixels, max_characters)
+    tool = load_functions(spec)[name]
+    bound = inspect.signature(tool).bind(**{**arguments, **_given(media, space)})
+    value = settled(tool(*bound.args, **bound.kwargs))
+    return {"parts": to_parts(value, max_pixels, max_characters), "reward": None}
 
 
 def parse(spec: str, text: str) -> list[dict[str, Any]]:
@@ -79,7 +131,7 @@ def parse(spec: str, text: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: It returns anything but a list of ``{"name", "arguments"}``.
     """
-    calls = PLUGINS.load(spec)(text)
+    calls = TOOLS.load(spec)(text)
     if not isinstance(calls, list | tuple):
         raise ValueError(f"the parser '{spec}' returned a {type(calls).__name__}, not a list")
     read = [call_of(call) for call in calls]
@@ -88,50 +140,121 @@ def parse(spec: str, text: str) -> list[dict[str, Any]]:
     return [{"name": call.name, "arguments": dict(call.arguments)} for call in read]
 
 
-_episodes: dict[int, Any] = {}
-"""The environments of this process, by the number of the conversation."""
+_tools: dict[int, dict[str, ToolEpisode]] = {}
+_spoken: dict[int, SpokenEpisode] = {}
+"""What this process keeps of conversations, by their numbers."""
 
 
-def check_environment(spec: str) -> bool:
-    """Check that a class of one's own has ``reset`` and ``step``. Raises ValueError if not."""
-    environment = PLUGINS.load(spec)
-    for name in ("reset", "step"):
-        if not callable(getattr(environment, name, None)):
-            raise ValueError(f"environment '{spec}' has no method {name}; see docs/tools.md")
-    return True
+def begin_tools(number: int, specs: Sequence[str], options: Mapping[str, Any], sample: Any) -> str:
+    """Begin a conversation with tools that keep something from call to call.
+
+    Returns:
+        What they add to the last message of the user.
+
+    Raises:
+        Exception: Whatever they raise.
+    """
+    episodes: dict[str, ToolEpisode] = {
+        spec: VerlEpisode(spec) if is_tool_config(spec) else trl_episode(spec, options)
+        for spec in specs
+    }
+    opening = "".join(episode.begin(sample) for episode in episodes.values())
+    _tools[number] = episodes
+    return opening
 
 
-def reset(number: int, spec: str, options: Mapping[str, Any], sample: Any) -> bool:
-    """Begin a conversation.
+def call_kept_tool(
+    number: int,
+    spec: str,
+    name: str,
+    arguments: Mapping[str, Any],
+    media: Media,
+    images: Sequence[bytes],
+    space: Any,
+    max_pixels: int,
+    max_characters: int,
+) -> dict[str, Any]:
+    """:func:`call_tool` of such a tool; nothing if the conversation is not here.
+
+    Args:
+        images: All pictures that the conversation has shown, for a tool that asks for them.
+    """
+    if number not in _tools:
+        return {}
+    arguments = {**arguments, **_given(media, space)}
+    value, reward = _tools[number][spec].call(name, arguments, images)
+    parts = to_parts(value, max_pixels, max_characters)
+    return {"parts": parts, "reward": _number(reward, name)}
+
+
+def end_tools(number: int) -> dict[str, Any]:
+    """The conversation is over: its ``reward``; nothing if it is not here.
+
+    Raises:
+        Exception: Whatever the tools raise.
+    """
+    if number not in _tools:
+        return {}
+    rewards = [_number(e.end(), "the environment") for e in _tools.pop(number).values()]
+    given = [reward for reward in rewards if reward is not None]
+    return {"reward": sum(given) if given else None}
+
+
+def reset(number: int, spec: str, options: Mapping[str, Any], sample: Any, prompt: str) -> bool:
+    """Begin a conversation with an environment that reads the text of a turn.
 
     Raises:
         Exception: Whatever the environment raises.
     """
-    environment = PLUGINS.load(spec)(**options)
-    if environment.reset(sample) is not None:
-        raise ValueError("reset returned something; the conversation begins with the record's own")
-    _episodes[number] = environment
+    episode = spoken_episode(spec, options)
+    episode.reset(sample, prompt)
+    _spoken[number] = episode
     return True
 
 
 def step(number: int, action: str, max_pixels: int, max_characters: int) -> dict[str, Any]:
-    """The environment's answer: ``parts``, ``done`` and ``reward``; nothing if it is not here.
+    """The environment's answer: ``parts``, ``done``, ``reward`` and ``verbatim``; nothing if it is
+    not here.
 
     Raises:
         Exception: Whatever the environment raises.
     """
-    if number not in _episodes:
+    if number not in _spoken:
         return {}
-    observation, done, reward = _episodes[number].step(action)
-    parts = to_parts(observation, max_pixels, max_characters)
-    if reward is not None and not isinstance(reward, int | float):
-        raise ValueError(f"step returned a {type(reward).__name__} as reward, not a number")
-    if reward is not None and not math.isfinite(reward):
-        raise ValueError(f"step returned {reward} as reward")
-    return {"parts": parts, "done": bool(done), "reward": reward}
+    heard = _spoken[number].step(action)
+    if heard.verbatim and len(heard.observation[0]) > max_characters:
+        raise ValueError(
+            f"it answered {len(heard.observation[0]):,} characters, and environment.max_characters "
+            f"is {max_characters:,}: raise it, as a text with tokens of the template is not cut"
+        )
+    parts = to_parts(heard.observation, max_pixels, max_characters)
+    reward = _number(heard.reward, "step")
+    return {"parts": parts, "done": heard.done, "reward": reward, "verbatim": heard.verbatim}
 
 
 def forget(number: int) -> bool:
     """The conversation is over."""
-    _episodes.pop(number, None)
+    _spoken.pop(number, None)
     return True
+
+
+def _number(reward: Any, name: str) -> float | None:
+    if reward is None:
+        return None
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        raise ValueError(f"{name} returned a {type(reward).__name__} as reward, not a number")
+    if not math.isfinite(reward):
+        raise ValueError(f"{name} returned {reward} as reward")
+    return float(reward)
+
+
+def _given(media: Media, space: Any) -> dict[str, Any]:
+    """The media of a call, as its parameters take them."""
+    given: dict[str, Any] = {}
+    for name, (kind, data, seen) in media.items():
+        if kind == "video":
+            given[name] = Video(data)
+            continue
+        shown = picture(data, seen, space)
+        given[name] = shown if kind == "picture" else shown.image
+    return given

@@ -8,38 +8,54 @@ from typing import Any
 
 from mmr1.config import EnvironmentConfig
 from mmr1.deadline import Deadline
+from mmr1.environments.forms.verl import is_tool_config
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import Answer, Pool
 from mmr1.rewards.sandbox.readable import plugin_paths
 from mmr1.types import Status
 
+REPLACED = "its process was replaced, after another conversation had brought it down"
 _LIMITS = Limits(memory=8 * GIB, open_files=256)
 
 
-class ToolWorkers:
-    """``environment.workers`` sandboxed processes; threads ask them, as many at a time.
+def readable_of(spec: str, config: EnvironmentConfig) -> tuple[str, ...]:
+    """What a tool reads: the folder of its file, and what the configuration names."""
+    return plugin_paths(f"{spec}:" if is_tool_config(spec) else spec, config.readable)
+
+
+def tool_workers(
+    config: EnvironmentConfig, specs: Sequence[str], prepare: Job | None = None
+) -> ToolWorkers:
+    """Processes for tools and environments.
 
     Args:
         config: The section ``environment``.
         specs: What they import.
         prepare: A job that each runs first.
     """
+    readable = [path for spec in specs for path in readable_of(spec, config)]
+    warm = Job("mmr1.environments.worker:imported", ())
+    return ToolWorkers(config, warm=warm, prepare=prepare, limits=_LIMITS, readable=readable)
 
-    def __init__(
-        self, config: EnvironmentConfig, specs: Sequence[str], prepare: Job | None = None
-    ) -> None:
-        readable = [path for spec in specs for path in plugin_paths(spec, config.readable)]
+
+def code_workers(config: EnvironmentConfig) -> ToolWorkers:
+    """Processes for the policy's own code: each serves one call, and can open nothing."""
+    warm = Job("mmr1.environments.interpreter:imported", ())
+    return ToolWorkers(config, warm=warm, limits=Limits(memory=2 * GIB, open_files=0), once=True)
+
+
+class ToolWorkers:
+    """``environment.workers`` sandboxed processes; threads ask them, as many at a time."""
+
+    def __init__(self, config: EnvironmentConfig, **of_pool: Any) -> None:
         self._timeout_s = config.timeout_s
         self._pools = [
             Pool(
                 1,
                 deadline=Deadline(config.timeout_s),
-                warm=Job("mmr1.environments.worker:imported", ()),
-                prepare=prepare,
-                limits=_LIMITS,
-                readable=readable,
                 start_s=config.start_timeout_s,
+                **of_pool,
             )
             for _ in range(config.workers)
         ]
@@ -47,10 +63,14 @@ class ToolWorkers:
         for pool in self._pools:
             self._idle.put(pool)
 
-    def start(self) -> None:
-        """Start the processes. Raises ValueError if they cannot import what they need."""
-        for pool in self._pools:
-            pool.start()
+    def start(self) -> Any:
+        """Start the processes, and return what the preparation returned.
+
+        Raises:
+            ValueError: They cannot import what they need.
+        """
+        greetings = [pool.start() for pool in self._pools]
+        return greetings[0]
 
     def call(self, target: str, *args: Any, worker: int | None = None) -> Answer:
         """Run one job in an idle process; in that of number ``worker``, modulo theirs, if given.

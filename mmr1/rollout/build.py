@@ -80,7 +80,14 @@ def _conversing(
         engine.close()
         raise
     return ConversationEngine(
-        engine, turns, environment, config.environment, family, media, at_once
+        engine,
+        turns,
+        environment,
+        config.environment,
+        family,
+        media,
+        at_once,
+        system_prompt=config.data.system_prompt,
     )
 
 

@@ -18,7 +18,15 @@ from typing import Self
 import numpy as np
 
 from mmr1.config import EnvironmentConfig, SamplingConfig
-from mmr1.environments.environment import Action, Answer, Environment, Episode, Shown
+from mmr1.environments.environment import (
+    Action,
+    Answer,
+    Ending,
+    Environment,
+    Episode,
+    Opening,
+    Shown,
+)
 from mmr1.rollout.engine import PreparedRequest, Request, RolloutEngine, TurnEngine
 from mmr1.types import (
     Completion,
@@ -58,6 +66,10 @@ class _Conversation:
     reward: float | None = None
     failure: tuple[Status, str] | None = None
 
+    def open(self, opening: Opening, prompt: Prompt) -> None:
+        self.failure = opening.failure
+        self.request = replace(self.request, prompt=prompt)
+
     @property
     def turns(self) -> int:
         return sum(span.role == "assistant" for span in self.spans)
@@ -95,6 +107,11 @@ class _Conversation:
         self.spans.append(Span("tool", len(tokens), text, shown))
         self.observed += shown
 
+    def take_ending(self, ending: Ending) -> None:
+        if ending.reward is not None:
+            self.reward = ending.reward + (self.reward or 0.0)
+        self.failure = self.failure or ending.failure
+
     def completion(self) -> Completion:
         return Completion(
             token_ids=np.array(self.tokens, dtype=np.int64),
@@ -110,9 +127,16 @@ class _Conversation:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """An answer whose pictures are prepared."""
+    """What a conversation goes on with.
 
-    answer: Answer
+    Attributes:
+        answer: Of the environment; None before the first turn.
+        ids: What the policy is to read of it, placeholders not expanded.
+        media: Its pictures, prepared.
+    """
+
+    answer: Answer | None = None
+    ids: tuple[int, ...] = ()
     media: tuple[PreparedMedia, ...] = ()
 
 
@@ -126,6 +150,7 @@ class ConversationEngine:
         at_once: All answers are waited for before the next turns are sampled, together. An engine
             that samples a batch to its end is used so, and one that is to repeat itself exactly.
         ends_when_cut: A turn that has as many tokens as it may have is the last one.
+        system_prompt: Of prompts that an environment adds to.
     """
 
     def __init__(
@@ -138,11 +163,13 @@ class ConversationEngine:
         media: MediaCache,
         at_once: bool,
         ends_when_cut: bool = True,
+        system_prompt: str | None = None,
     ) -> None:
         self.engine, self.environment, self._turns = engine, environment, turns
         self.family = family
         self._config, self._media = config, media
         self._at_once, self._ends_when_cut = at_once, ends_when_cut
+        self._system_prompt = system_prompt
         self._threads = ThreadPoolExecutor(config.workers, "environment")
         self.load_weights = engine.load_weights
         self.probe = engine.probe
@@ -160,10 +187,8 @@ class ConversationEngine:
             with suppress(Exception):  # the engine may be what failed
                 self._turns.abandon()
             raise
-        completions = iter([c.completion() for c in conversations])
-        return [
-            RolloutGroup(r.prompt, tuple(next(completions) for _ in range(r.n))) for r in requests
-        ]
+        in_order = iter(conversations)
+        return [_group([next(in_order) for _ in range(r.n)]) for r in requests]
 
     def with_environment(self, environment: Environment, max_tokens_per_turn: int) -> Self:
         """The same engine with another environment, whose turns may be cut and go on."""
@@ -192,6 +217,7 @@ class ConversationEngine:
             number: self._threads.submit(self._begin, conversation)
             for number, conversation in enumerate(conversations)
         }
+        ending: dict[int, Future[Ending]] = {}
         requests: dict[int, PreparedRequest] = {}
         in_engine = 0
         while answering or requests or in_engine:
@@ -200,7 +226,7 @@ class ConversationEngine:
                 if self._goes_on(conversation, answering.pop(number).result(), sampling):
                     requests[number] = self._next_request(conversation, sampling)
                 else:
-                    self._threads.submit(conversation.episode.end)
+                    ending[number] = self._threads.submit(conversation.episode.end)
             if requests or in_engine:
                 in_order = {number: requests[number] for number in sorted(requests)}
                 in_engine += len(requests)
@@ -209,6 +235,8 @@ class ConversationEngine:
                     in_engine -= 1
                     conversations[number].take_turn(turn)
                     answering[number] = self._threads.submit(self._answer, conversations[number])
+        for number, future in ending.items():
+            conversations[number].take_ending(future.result())
 
     def _answered(self, answering: Mapping[int, Future[_Answered]], idle: bool) -> list[int]:
         """The conversations that were answered, in order; waits where nothing else can go on."""
@@ -219,7 +247,18 @@ class ConversationEngine:
         return sorted(number for number, future in answering.items() if future.done())
 
     def _begin(self, conversation: _Conversation) -> _Answered:
-        return _Answered(conversation.episode.begin())
+        """Let the environment begin, and write what it says into the prompt. In a thread."""
+        prompt = conversation.request.prompt
+        opening = conversation.episode.begin(prompt.text)
+        conversation.open(opening, self._opened(prompt, opening.text) if opening.text else prompt)
+        return _Answered()
+
+    def _opened(self, prompt: Prompt, text: str) -> Prompt:
+        messages = list(prompt.sample.messages)
+        last = max(n for n, message in enumerate(messages) if message.role == "user")
+        messages[last] = replace(messages[last], parts=(*messages[last].parts, TextPart(text)))
+        sample = replace(prompt.sample, messages=tuple(messages))
+        return self.family.render_prompt(sample, self._system_prompt)
 
     def _answer(self, conversation: _Conversation) -> _Answered:
         """Ask the environment about the last turn, and prepare what it shows. In a thread."""
@@ -229,8 +268,34 @@ class ConversationEngine:
         shown = [Shown(m, self._media[m].pixels) for m in prompt.media]
         last = conversation.truncated or conversation.turns >= self._config.max_turns
         answer = conversation.episode.step(Action(conversation.text, shown, last))
-        answer = replace(answer, messages=tuple(map(self._presentable, answer.messages)))
-        return _Answered(answer, tuple(self._media[m] for m in media_of(answer.messages)))
+        if not answer.messages:
+            return _Answered(answer)
+        try:
+            return self._written(conversation, answer)
+        except ValueError as error:
+            if not answer.verbatim:
+                raise
+            failed = replace(answer, messages=(), failure=(Status.ERROR, f"step: {error}"))
+            return _Answered(failed)
+
+    def _written(self, conversation: _Conversation, answer: Answer) -> _Answered:
+        """The answer as the policy is to read it.
+
+        Raises:
+            ValueError: One that has the tokens of the template cannot be shown, or its pictures are
+                not as many as its placeholders.
+        """
+        if answer.verbatim:
+            text = "".join(message.text for message in answer.messages)
+            ids = tuple(self.family.tokenizer(text, add_special_tokens=False)["input_ids"])
+        else:
+            answer = replace(answer, messages=tuple(map(self._presentable, answer.messages)))
+            ended = conversation.tokens[-1] in self.family.stop_ids
+            ids = self.family.observation_ids(answer.messages, ended)
+        media = tuple(self._media[m] for m in media_of(answer.messages))
+        assert is_packed(self.family), "others cannot write an answer"
+        self.family.expand_placeholders(ids, media)
+        return _Answered(answer, ids, media)
 
     def _presentable(self, message: Message) -> Message:
         """The message, or why the model cannot be shown its pictures."""
@@ -246,25 +311,22 @@ class ConversationEngine:
     ) -> bool:
         """Take the answer in. Is there another turn?"""
         answer = answered.answer
-        if not conversation.spans:
-            conversation.failure = answer.failure
-            return True  # its first turn; a completion has tokens
+        if answer is None:
+            return True  # its first turn; a completion has tokens, even if it could not begin
         conversation.take_answer(answer)
         if answer.failure is not None or (conversation.truncated and self._ends_when_cut):
             return False
         if not answer.messages:
             conversation.truncated |= answer.cut
             return False
-        ended = conversation.tokens[-1] in self.family.stop_ids
-        ids = self.family.observation_ids(answer.messages, ended)
         assert is_packed(self.family), "others cannot write an answer"
-        tokens = self.family.expand_placeholders(ids, answered.media)
+        tokens = self.family.expand_placeholders(answered.ids, answered.media)
         pictures = len(conversation.observed) + len(answered.media)
         left = sampling.max_tokens - len(conversation.tokens) - len(tokens)
         if left < 1 or pictures > self._config.max_images:
             conversation.truncated = True
             return False
-        conversation.observe(answer.messages, ids, tokens)
+        conversation.observe(answer.messages, answered.ids, tokens)
         return True
 
     def _next_request(
@@ -275,6 +337,23 @@ class ConversationEngine:
         seed = turn_seed(conversation.seed, conversation.turns)
         request = Request(prompt, 1, seed, max_tokens=left)
         return PreparedRequest(request, tuple(self._media[m] for m in prompt.media))
+
+
+def _group(conversations: Sequence[_Conversation]) -> RolloutGroup:
+    """The completions of one prompt.
+
+    Raises:
+        ValueError: The environment began them with different texts.
+    """
+    begun = [c for c in conversations if c.failure is None] or conversations
+    prompt = begun[0].request.prompt
+    if any(c.request.prompt.text != prompt.text for c in begun):
+        raise ValueError(
+            f"record '{prompt.sample.id}': the environment's reset returned different texts for "
+            "completions of one prompt, which are compared with each other; let what it returns "
+            "depend on the record alone"
+        )
+    return RolloutGroup(prompt, tuple(c.completion() for c in conversations))
 
 
 def turn_seed(seed: int, turn: int) -> int:

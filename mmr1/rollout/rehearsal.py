@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from PIL import Image
 
 from mmr1.config import SamplingConfig
-from mmr1.environments.environment import Action, Answer
+from mmr1.environments.environment import Action, Answer, Ending, Opening
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.types import MediaRef, Message, RolloutGroup, Sample, TextPart
@@ -65,15 +65,15 @@ class _Episode:
     def __init__(self, message: Message) -> None:
         self._messages: tuple[Message, ...] = (message,)
 
-    def begin(self) -> Answer:
-        return Answer()
+    def begin(self, prompt: str) -> Opening:
+        return Opening()
 
     def step(self, action: Action) -> Answer:
         messages, self._messages = self._messages, ()
         return Answer(messages)
 
-    def end(self) -> None:
-        """Nothing to forget."""
+    def end(self) -> Ending:
+        return Ending()
 
 
 def _picture() -> MediaRef:

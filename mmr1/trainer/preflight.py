@@ -12,8 +12,9 @@ from mmr1.config import Config, RewardFunctionConfig
 from mmr1.data.forms import check_form
 from mmr1.data.readers import check_dataset
 from mmr1.data.templates import load_template
+from mmr1.environments.forms.verl import is_tool_config
 from mmr1.environments.toolbox import TOOLS
-from mmr1.registry import check_file
+from mmr1.registry import check_file, check_is_file
 from mmr1.rewards.builtin import REWARDS
 from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.judges.conversation import load_judge_template
@@ -112,7 +113,10 @@ def _check_environment(config: Config) -> None:
         return
     own = [environment.parser] if environment.parser else []
     for name in environment.tools:
-        TOOLS.check(name)
+        if is_tool_config(name):
+            check_is_file(Path(name).expanduser())
+        else:
+            TOOLS.check(name)
     for spec in (*environment.tools, *own, *([] if environment.tools else [environment.use])):
         check_file(spec)
 

@@ -25,6 +25,7 @@ from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 
 PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
+FORMS = Path(PLUGINS).with_name("forms")
 ZOOM = {"tools": ("zoom",), "parser": f"{PLUGINS}:always_zoom"}
 SAMPLING = SamplingConfig(max_tokens=400)
 
@@ -167,6 +168,67 @@ def test_an_environment_of_ones_own(parts, requests):
             assert [s.text for s in c.spans if s.role == "tool"] == ["turn 1", "turn 2"]
             assert c.reward == pytest.approx(1.5)
     assert sum(not c.truncated for c in completions(groups)) >= 3
+
+
+def test_an_agent_of_openrlhf_writes_the_templates_tokens_itself(parts, requests):
+    """What it answers is tokenised as it is, and its picture stands where it says."""
+    family, model, media = parts
+    engine = conversing(parts, use=f"{FORMS}/agent_func.py:AgentInstance", timeout_s=60)
+    groups = engine.generate(requests, SAMPLING)
+    engine.close()
+    whole = [(g.prompt.sample.answer, c) for g in groups for c in g.completions if c.turns == 3]
+    assert whole
+    for label, c in whole:
+        ends = np.cumsum([span.tokens for span in c.spans])
+        asked, looked = (c.token_ids[ends[n] : ends[n + 1]].tolist() for n in (0, 2))
+        said = f"\n<|im_start|>user\nTurn 1, label {label}.<|im_end|>\n<|im_start|>assistant\n"
+        assert asked == family.tokenizer(said)["input_ids"]
+        assert looked.count(family.image_id) == media[c.media[0]].tokens
+        assert c.reward == 0.5
+    inputs = [group_input(family, media, group) for group in groups]
+    expected = padded_scores(model, inputs, 1.0, family.forbidden_ids).logprobs.detach()
+    for c, wanted in zip(completions(groups), expected, strict=True):
+        np.testing.assert_allclose(c.logprobs, wanted[: len(c.logprobs)], atol=1e-5)
+
+
+def test_placeholders_without_pictures_are_a_status(parts, requests):
+    sample = replace(requests[2].prompt.sample, answer="picture")
+    request = Request(parts[0].render_prompt(sample), 1, 0)
+    engine = conversing(parts, use=f"{FORMS}/agent_func.py:Misuse", timeout_s=60)
+    ((c,),) = (g.completions for g in engine.generate([request], SAMPLING))
+    engine.close()
+    assert c.failure[0] == Status.ERROR
+    assert "placeholders" in c.failure[1]
+
+
+def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
+    family, model, media = parts
+    own = {"use": f"{FORMS}/trl_environment.py:NumberEnv", "parser": f"{PLUGINS}:always_guess"}
+    engine = conversing(parts, **own, max_turns=3)
+    samples = [replace(r.prompt.sample, answer="7", meta={"limit": 9}) for r in requests[1:]]
+    groups = engine.generate([Request(family.render_prompt(s), 2, 7) for s in samples], SAMPLING)
+    engine.close()
+    for group in groups:
+        assert group.prompt.sample.messages[-1].text.endswith(" It is at most 9.")
+        assert family.tokenizer.decode(group.prompt.token_ids) == group.prompt.text
+        assert " It is at most 9.<|im_end|>" in group.prompt.text
+        for c in group.completions:
+            told = [span.text for span in c.spans if span.role == "tool"]
+            assert told == ["right", "Error: Game over."][: len(told)]
+            assert c.reward == float("right" in told)
+    assert any(c.reward for c in completions(groups))
+    expected = padded_scores(
+        model, [group_input(family, media, g) for g in groups], 1.0, family.forbidden_ids
+    ).logprobs.detach()
+    for c, wanted in zip(completions(groups), expected, strict=True):
+        np.testing.assert_allclose(c.logprobs, wanted[: len(c.logprobs)], atol=1e-5)
+
+
+def test_texts_that_differ_within_a_group_are_refused(parts, requests):
+    engine = conversing(parts, use=f"{FORMS}/trl_environment.py:Varied")
+    with pytest.raises(ValueError, match="reset returned different texts"):
+        engine.generate(requests[2:], SAMPLING)
+    engine.close()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.config import EnvironmentConfig, SamplingConfig
 from mmr1.environments.build import build_environment
-from mmr1.environments.environment import Answer
+from mmr1.environments.environment import Answer, Ending, Opening
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineProcess
@@ -144,14 +144,14 @@ class Showing:
     def episode(self, sample):
         return self
 
-    def begin(self):
-        return Answer()
+    def begin(self, prompt):
+        return Opening()
 
     def step(self, action):
         return Answer(cut=True) if action.last else Answer((Message("tool", (self.medium,)),))
 
     def end(self):
-        """Nothing to forget."""
+        return Ending()
 
     def close(self):
         """It has no processes."""
@@ -176,8 +176,8 @@ class WaitingEpisode:
     def __init__(self, environment, slow):
         self.environment, self.slow, self.turns = environment, slow, 0
 
-    def begin(self):
-        return Answer()
+    def begin(self, prompt):
+        return Opening()
 
     def step(self, action):
         self.turns += 1
@@ -192,6 +192,7 @@ class WaitingEpisode:
                 self.environment.left -= 1
                 if not self.environment.left:
                     self.environment.over.set()
+        return Ending()
 
 
 def test_nobody_waits_for_the_slowest_answer(parts, prompts):

@@ -55,7 +55,7 @@ def test_a_tool_and_an_environment():
     def answers(config: EnvironmentConfig, *turns: str) -> list[tuple[str, float | None]]:
         environment = build_environment(config)
         episode = environment.episode(Sample("1", (), "7"))
-        assert episode.begin().failure is None
+        assert episode.begin("").failure is None
         given = [episode.step(Action(turn, (), last=False)) for turn in turns]
         environment.close()
         return [("".join(m.text for m in a.messages), a.reward) for a in given]

@@ -63,6 +63,12 @@ def detect(
     if "completion" in names:
         arguments = bind(function, options)
         return Dialect("mmr1", False, lambda items: ((), arguments(items[0])))
+    if "environments" in names:
+        raise ValueError(
+            "it reads 'environments', which live in processes of their own; the built-in reward "
+            "function environment is what TRL's environments give: their get_reward(), or else "
+            "their attribute reward"
+        )
     if "completions" in names:
         if conversational is None:
             conversational = _speaks_of_content(function)

@@ -14,7 +14,7 @@ class Limits:
 
     Attributes:
         memory: Bytes of address space.
-        open_files: File descriptors.
+        open_files: File descriptors; with 0 nothing can be opened, and what is open stays so.
     """
 
     memory: int = GIB

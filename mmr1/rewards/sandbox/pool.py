@@ -80,6 +80,7 @@ class Pool:
         cache_size: Results of cached jobs to remember, time-outs included.
         start_s: Longest wait for the warm-up, and for a worker's preparation.
         allow_weak: Work where a required wall is missing.
+        once: A worker serves one job, and another one is put in its place.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Pool:
         cache_size: int = 100_000,
         start_s: float = START_S,
         allow_weak: bool = False,
+        once: bool = False,
     ) -> None:
         self._deadline = deadline or rule_deadline(timeout_s)
         self._settings = Settings(warm.target, warm.args, limits or Limits(), readable, allow_weak)
@@ -106,6 +108,7 @@ class Pool:
         self._cache_size = cache_size
         self._lock = threading.RLock()
         self._size = workers
+        self._once = once
         self._greeting: Any = None
         self._state = Processes()
         self._finalizer = weakref.finalize(self, Processes.end, self._state)
@@ -212,6 +215,9 @@ class Pool:
             f"a verifier process was replaced: {reason}",
             level=logging.INFO,
         )
+        self._renew(worker)
+
+    def _renew(self, worker: Worker) -> None:
         place = self._state.workers.index(worker)
         self._state.kill(worker)
         try:
@@ -288,6 +294,8 @@ class Pool:
             if answer is not None:
                 done = kind.read(answer, job)
                 worker.rest()
+                if self._once:
+                    self._renew(worker)
                 return done
             if worker.watch is None or not (limit := worker.watch.passed):
                 return None

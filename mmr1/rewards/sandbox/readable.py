@@ -47,7 +47,7 @@ def plugin_paths(spec: str, readable: Iterable[str]) -> tuple[str, ...]:
     """
     file = spec.rpartition(":")[0]
     named = [str(Path(path).expanduser().absolute()) for path in readable]
-    if not file.endswith(".py"):
+    if not file.endswith((".py", ".yaml", ".yml")):
         return tuple(named)
     path = Path(file).expanduser().absolute()
     return (str(path if _holds_home(str(path.parent)) else path.parent), *named)

@@ -1,0 +1,45 @@
+"""mmr1's own form of an environment: ``reset(sample)``, ``step(action)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mmr1.environments.forms.awaiting import settled
+from mmr1.types import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an environment answered to a turn.
+
+    Attributes:
+        observation: Texts and pictures for the policy.
+        done: The conversation is over.
+        reward: A number, or None.
+        verbatim: The observation has the chat template's own tokens in its text.
+    """
+
+    observation: Any
+    done: bool
+    reward: Any
+    verbatim: bool = False
+
+
+class OwnEpisode:
+    """One conversation with an object of the class."""
+
+    def __init__(self, environment: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        self._environment = environment(**options)
+
+    def reset(self, sample: Sample, prompt: str) -> None:
+        """Raises ValueError if it returns something."""
+        if settled(self._environment.reset(sample)) is not None:
+            raise ValueError(
+                "reset returned something; the conversation begins with the record's own"
+            )
+
+    def step(self, action: str) -> Heard:
+        observation, done, reward = settled(self._environment.step(action))
+        return Heard(observation, bool(done), reward)

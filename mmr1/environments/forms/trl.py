@@ -1,0 +1,74 @@
+"""TRL's ``environment_factory``: public methods are tools, ``reset`` is given the columns.
+
+https://huggingface.co/docs/trl/openenv
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mmr1.environments.forms.awaiting import settled
+from mmr1.types import Sample
+
+_NO_TOOLS = ("reset", "get_reward")
+
+
+def tools_of(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The methods that the policy may call, by name.
+
+    Raises:
+        ValueError: It has none.
+    """
+    shown = factory if inspect.isclass(factory) else type(factory(**options))
+    tools = {
+        name: method
+        for name, method in inspect.getmembers(shown, inspect.isfunction)
+        if not name.startswith("_") and name not in _NO_TOOLS
+    }
+    if not tools:
+        raise ValueError("it has no public method besides reset, so the policy could do nothing")
+    return tools
+
+
+class TrlEpisode:
+    """One conversation with an environment."""
+
+    def __init__(self, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        self._environment = factory(**options)
+
+    def begin(self, sample: Sample) -> str:
+        """What is added to the last message of the user.
+
+        Raises:
+            ValueError: ``reset`` returns what is no text.
+        """
+        opening = settled(self._environment.reset(**_columns(sample)))
+        if opening is not None and not isinstance(opening, str):
+            raise ValueError(f"reset returned a {type(opening).__name__}, not a text or None")
+        return opening or ""
+
+    def call(self, name: str, arguments: Mapping[str, Any], images: Any) -> tuple[Any, None]:
+        """What the method returns. Raises whatever it raises."""
+        method = getattr(self._environment, name)
+        return settled(method(**arguments)), None
+
+    def end(self) -> Any:
+        """What ``get_reward`` returns; without one the attribute ``reward``, if there is one."""
+        if hasattr(self._environment, "get_reward"):
+            return settled(self._environment.get_reward())
+        return getattr(self._environment, "reward", None)
+
+
+def _columns(sample: Sample) -> dict[str, Any]:
+    """The record as a row of TRL's datasets."""
+    return {
+        "id": sample.id,
+        "question": sample.question,
+        "answer": sample.answer,
+        "solution": sample.answer,
+        "task": sample.task,
+        **sample.meta,
+        "prompt": [{"role": m.role, "content": m.text} for m in sample.messages],
+    }

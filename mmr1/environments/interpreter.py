@@ -1,0 +1,101 @@
+"""Runs the policy's Python code; a built-in tool.
+
+Each call has a process of its own, forked for it and ended after it: code could otherwise change
+what later calls see. There is no network, and no file can be opened, not even to import a module:
+what may be imported is loaded before.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import errno
+import importlib
+import io
+from typing import Any
+
+MODULES = (
+    "bisect", "calendar", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal",
+    "enum", "fractions", "functools", "heapq", "itertools", "json", "math", "numbers", "numpy",
+    "operator", "random", "re", "statistics", "string", "sympy", "textwrap", "time", "typing",
+)  # fmt: skip
+# sympy imports much of itself when it is first used.
+_LOADS_THE_REST = """
+from sympy import *
+x, y = symbols("x y")
+solve([x + y - 3, x - y - 1], [x, y]), solve(x**3 - 2 * x + 1, x), solveset(sin(x) - 1, x)
+integrate(sin(x) ** 2 * exp(x), (x, 0, pi)), limit(sin(x) / x, x, 0), series(cos(x), x)
+simplify(sin(x) ** 2 + cos(x) ** 2), factor(x**2 - 1), nsimplify(0.1), N(sqrt(2)), latex(x**2)
+Matrix([[1, 2], [3, 4]]).inv(), Matrix([[2, 1], [1, 2]]).eigenvals(), factorint(2**20 - 1)
+summation(x, (x, 1, 10)), dsolve(Function("f")(x).diff(x) - x), sympify("x + 1"), primerange(9)
+"""
+_KEPT = 100_000  # characters of what is printed
+_FILE = "<code>"
+
+
+def imported() -> None:
+    """What the zygote runs."""
+    for name in MODULES:
+        importlib.import_module(name)
+    exec(_LOADS_THE_REST, {})
+    import mmr1.environments.worker  # noqa: F401
+
+
+def python(code: str) -> str:
+    """Run Python code, and show what it prints and the value of its last line.
+
+    Args:
+        code: The code. It has the standard modules for mathematics, numpy and sympy.
+    """
+    printed = _Printed()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            _execute(code)
+    except SystemExit:
+        pass
+    except BaseException as error:
+        problem = f"{type(error).__name__}: {error}".rstrip(": ")
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            problem = f"{type(error).__name__}: no file can be opened here, and no other module"
+        raise ValueError(f"{printed.getvalue()}{problem}{_line_of(error)}") from None
+    return printed.getvalue()
+
+
+def _execute(code: str) -> None:
+    body = ast.parse(code, _FILE).body
+    last = body[-1].value if body and isinstance(body[-1], ast.Expr) else None
+    names: dict[str, Any] = {"__name__": "__main__"}
+    whole = ast.Module(body[:-1] if last else body, type_ignores=[])
+    exec(compile(whole, _FILE, "exec"), names)
+    if last is not None:
+        value = eval(compile(ast.Expression(last), _FILE, "eval"), names)
+        if value is not None:
+            print(repr(value))
+
+
+def _line_of(error: BaseException) -> str:
+    """Where in the code it happened."""
+    if isinstance(error, SyntaxError):
+        return ""  # it says so itself
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == _FILE else line
+        trace = trace.tb_next
+    return "" if line is None else f" (line {line})"
+
+
+class _Printed(io.TextIOBase):
+    """Keeps the beginning of what is printed."""
+
+    def __init__(self) -> None:
+        self._kept = io.StringIO()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str, /) -> int:
+        self._kept.write(text[: max(0, _KEPT - self._kept.tell())])
+        return len(text)
+
+    def getvalue(self) -> str:
+        return self._kept.getvalue()
