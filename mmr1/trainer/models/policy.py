@@ -219,8 +219,11 @@ class LocalPolicy:
         return self._packed_model.token_scores(batch, reference)
 
     def _means(self, sums: dict[str, float]) -> StepStats:
-        """Loss and widest gap as they are, the rest per token; raises for an infinite loss."""
-        tokens = max(sums.pop("tokens"), 1)
+        """Loss and widest gap as they are, the rest per token; raises for an infinite loss.
+
+        Without a token nothing was measured, and a mean of 0 would be taken for a measurement.
+        """
+        tokens = sums.pop("tokens")
         after_picture = max(sums.pop(TOKENS_AFTER_PICTURE, 0), 1)
         whole = {name: sums.pop(name) for name in ("loss", WIDEST_GAP)}
         loss = whole["loss"]
@@ -229,7 +232,8 @@ class LocalPolicy:
         check_finite(loss)
         if GAP_AFTER_PICTURE in sums:
             whole[GAP_AFTER_PICTURE] = sums.pop(GAP_AFTER_PICTURE) / after_picture
-        return {**whole, **{name: value / tokens for name, value in sums.items()}}
+        means = {name: value / tokens for name, value in sums.items()} if tokens else {}
+        return {**whole, **means}
 
     def _logged(self, inputs: LossInputs, selected: Experience) -> dict[str, torch.Tensor]:
         gap = inputs.old_logprobs - selected.rollout_logprobs
@@ -253,6 +257,8 @@ def averaged(steps: Sequence[StepStats]) -> StepStats:
     """What the optimizer steps of a rollout logged: means, the largest where a name ends in
     ``_max``, the last where it ends in ``_last``, and the last learning rate.
 
+    A step whose tokens are all masked did not measure what is a mean of tokens; the others count.
+
     >>> averaged([{"loss": 1.0, "x_max": 3.0, "lr": 2.0}, {"loss": 2.0, "x_max": 1.0, "lr": 1.0}])
     {'loss': 1.5, 'x_max': 3.0, 'lr': 1.0}
     """
@@ -262,7 +268,8 @@ def averaged(steps: Sequence[StepStats]) -> StepStats:
             return values[-1]
         return max(values) if name.endswith("_max") else fmean(values)
 
-    return {name: merged(name, [step[name] for step in steps]) for name in steps[0]}
+    names = dict.fromkeys(name for step in steps for name in step)
+    return {name: merged(name, [step[name] for step in steps if name in step]) for name in names}
 
 
 def _select_rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Experience:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
 from mmr1.config import AlgorithmConfig, OptimizerConfig
 from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
+from mmr1.trainer.models.mini_batches import rows_of
 from mmr1.trainer.models.optimizer import NonFiniteError, Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
@@ -115,6 +118,41 @@ def test_a_group_without_signal_is_left_out(parts, monkeypatch):
     assert sum(seen) == 2
     gradients_of_update(parts, AlgorithmConfig(entropy_coef=0.01))
     assert sum(seen) == 2 + 3  # with an entropy bonus every group has a gradient
+
+
+def test_a_mini_batch_that_is_wholly_masked_measures_nothing(parts):
+    """What is logged, and what adapts the coefficients, is of the tokens that count."""
+    config = AlgorithmConfig(
+        ppo_epochs=2,
+        ppo_kl_coef=0.1,
+        ppo_kl_target=1e-9,
+        kl_coef=0.0,
+        entropy_coef=0.01,
+        entropy_target=0.5,
+    )
+
+    def updated(masked: tuple[int, ...]) -> tuple[dict[str, float], float, Coefficients]:
+        """Also the entropy of the tokens that count, before the update."""
+        own, _ = policy(parts, config)
+        batch = experience(parts, config, own)
+        of_group = (0,) * (len(parts[3]) - 1) + (1,)
+        masks = [rows_of(batch.groups, of_group, index)[:, None] for index in masked]
+        mask = batch.completion_mask & ~sum(masks).bool()
+        weights = batch.loss_weights * mask
+        entropy = own.scores([s.group for s in parts[3]]).entropy[mask].mean().item()
+        batch = replace(batch, completion_mask=mask, loss_weights=weights)
+        stats = own.update(replace(batch, mini_batches=2, mini_batch_of=of_group))
+        coefficients = Coefficients(config)
+        coefficients.adapt(dict(stats))
+        return stats, entropy, coefficients
+
+    stats, entropy, coefficients = updated((1,))
+    assert stats["entropy"] == pytest.approx(entropy, rel=0.05)  # it moves in the second pass
+    assert stats["ppo_kl_last"] > 1.5e-9
+    assert coefficients.ppo_kl == 0.2  # the KL is above the target, and not 0
+    stats, _, coefficients = updated((0, 1))
+    assert not {"entropy", "kl", "ppo_kl_last"} & stats.keys()
+    assert (coefficients.ppo_kl, coefficients.entropy) == (0.1, 0.01)
 
 
 def test_several_updates_keep_the_log_probs_they_started_from(parts):
