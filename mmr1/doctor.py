@@ -301,7 +301,7 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
         yield (
             f"{mode}: resources.ranks={best.ranks} resources.engines={best.engines}, a step of "
             f"{best.step_s:.1f} s (rollout {best.rollout_s:.1f}, update {best.update_s:.1f}, "
-            f"weights {best.publish_s + best.load_s:.1f}), GPUs busy {best.busy:.0%}"
+            f"weights {best.ranks_s + best.engines_s:.1f}), GPUs busy {best.busy:.0%}"
         )
     yield "seconds are calculated for H100 GPUs, not measured"
 

@@ -1,7 +1,8 @@
 """How to split GPUs into ranks and rollout engines: a calculation from shapes, not a measurement.
 
-It describes the system as it is built: an engine has GPUs of its own, ranks hold shards, weights go
-through main memory, and rollouts are sampled in turn with the updates or one step ahead of them.
+It describes the system as it is built: an engine has GPUs of its own, ranks hold shards, rank 0
+puts the weights together and sends them to the engines, and rollouts are sampled in turn with the
+updates or one step ahead of them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class Machine:
     @property
     def reading(self) -> float:
         return self.memory_bandwidth * self.bandwidth_reached
+
+    def link(self, gpus: int) -> float:
+        """Bytes per second between so many GPUs, on as few nodes as hold them."""
+        return self.inside_node if gpus <= self.gpus_per_node else self.between_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +102,9 @@ class Split:
     Attributes:
         ahead: Rollouts are sampled one step ahead (``rollout.max_off_policy_steps=1``).
         rollout_s, update_s: Seconds of a step's parts.
-        publish_s: Seconds until rank 0 has the weights in the object store; the ranks wait.
-        load_s: Seconds until the engines have read them; the engines wait.
+        ranks_s: Seconds for which the ranks wait for the weights to be put together and sent; with
+            rollouts ahead, copied into main memory.
+        engines_s: Seconds for which only the engines wait for the weights.
         gpus: Of ranks and engines together.
     """
 
@@ -107,13 +113,13 @@ class Split:
     ahead: bool
     rollout_s: float
     update_s: float
-    publish_s: float
-    load_s: float
+    ranks_s: float
+    engines_s: float
     gpus: int
 
     @property
     def step_s(self) -> float:
-        learning, sampling = self.update_s + self.publish_s, self.rollout_s + self.load_s
+        learning, sampling = self.update_s + self.ranks_s, self.rollout_s + self.engines_s
         return max(learning, sampling) if self.ahead else learning + sampling
 
     @property
@@ -128,15 +134,17 @@ def split(
 ) -> Split:
     """Seconds and busy share of one split."""
     gpus, size = ranks + engines * engine_gpus, 2 * step.weights
-    away = size / machine.between_nodes if gpus > machine.gpus_per_node else 0.0
+    gather = size / machine.link(ranks)
+    send = size / machine.link(gpus)
+    copy = size / machine.host
     return Split(
         ranks,
         engines,
         ahead,
         rollout_s=rollout_seconds(step, engines, engine_gpus, machine),
         update_s=update_seconds(step, ranks, machine),
-        publish_s=2 * size / machine.host,  # out of the GPU, and into the store
-        load_s=size / machine.host + away,
+        ranks_s=gather + (copy if ahead else send),
+        engines_s=copy + send if ahead else 0.0,
         gpus=gpus,
     )
 
@@ -179,6 +187,5 @@ def update_seconds(step: Step, ranks: int, machine: Machine) -> float:
     """
     of_rank = -(-step.groups // ranks)  # whole groups
     compute = of_rank * step.group_flops / machine.compute
-    link = machine.inside_node if ranks <= machine.gpus_per_node else machine.between_nodes
-    moved = of_rank * (2 + 2 + 4) * step.weights * (1 - 1 / ranks) / link
+    moved = of_rank * (2 + 2 + 4) * step.weights * (1 - 1 / ranks) / machine.link(ranks)
     return max(compute, moved)

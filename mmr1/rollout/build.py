@@ -91,11 +91,14 @@ def _conversing(
     )
 
 
-def build_vllm_engine(config: Config, names: Mapping[str, str] | None = None) -> VllmEngine:
+def build_vllm_engine(
+    config: Config, names: Mapping[str, str] | None = None, transfer: bool = False
+) -> VllmEngine:
     """Runs in the engine's process, which loads the processor for itself.
 
     Args:
         names: Of weights, where vLLM knows them by others than transformers does.
+        transfer: Weights come by vLLM's own transfer.
     """
     model = config.model
     return VllmEngine(
@@ -107,4 +110,5 @@ def build_vllm_engine(config: Config, names: Mapping[str, str] | None = None) ->
         model.freeze_vision_tower,
         config.gpu_memory_utilization,
         names,
+        transfer,
     )

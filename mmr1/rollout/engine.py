@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mmr1.config import SamplingConfig
 from mmr1.types import Completion, Prompt, RolloutGroup
@@ -58,8 +58,12 @@ class RolloutEngine(Protocol):
         """One group per request, in order. Log-probs are those of the sampling distribution."""
         ...
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Take over new weights (names of the transformers model) and drop what they make stale."""
+    def load_weights(self, weights: Any, version: int) -> None:
+        """Take over new weights and drop what they make stale.
+
+        Args:
+            weights: By names of the transformers model, or what ``Policy.weights`` of ranks gives.
+        """
         ...
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
@@ -84,7 +88,7 @@ class StreamingEngine(Protocol):
         ...
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """As for a ``RolloutEngine``."""
+        """Take over new weights, by names of the transformers model."""
         ...
 
     def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
@@ -113,6 +117,30 @@ class TurnEngine(Protocol):
 
     def abandon(self) -> None:
         """Drop what is under way."""
+        ...
+
+
+class ReceivingEngine(Protocol):
+    """An engine that is sent weights: the calls of vLLM's transfer, in their order."""
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Connect with the sender; an earlier connection is ended."""
+        ...
+
+    def start_weight_update(self) -> None:
+        """Weights are going to come."""
+        ...
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Read the weights that the sender sends now."""
+        ...
+
+    def finish_weight_update(self, version: int) -> None:
+        """Sample with them, and drop what they make stale."""
+        ...
+
+    def abandon_weight_update(self) -> None:
+        """The transfer broke off: end the connection, and be ready for another transfer."""
         ...
 
 

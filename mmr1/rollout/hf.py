@@ -17,6 +17,7 @@ from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.generating import GeneratingSampler
 from mmr1.rollout.sampling import Sampled, Sampler, has_stop_text
 from mmr1.rollout.shared_prompts import SharedPromptSampler
+from mmr1.rollout.tcp_transfer import TcpReceiver
 from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.features import FeatureCache
@@ -52,6 +53,7 @@ class HfEngine:
             else GeneratingSampler(model, family, media)
         )
         self._version = 0
+        self._receiver = TcpReceiver()
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         training = self._model.training
@@ -100,6 +102,27 @@ class HfEngine:
         if not self._shares_weights:
             self._model.load_state_dict(weights)
         self._version = version
+
+    def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
+        self._receiver.connect(**init_info)
+
+    def start_weight_update(self) -> None:
+        """Nothing has to be prepared."""
+
+    def update_weights(self, update_info: Mapping[str, Any]) -> None:
+        own = self._model.state_dict()
+
+        def load(chunk: list[tuple[str, torch.Tensor]]) -> None:
+            for name, tensor in chunk:
+                own[name].copy_(tensor)
+
+        self._receiver.receive(**update_info, load=load)
+
+    def finish_weight_update(self, version: int) -> None:
+        self._version = version
+
+    def abandon_weight_update(self) -> None:
+        self._receiver.close()
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         probes = []

@@ -44,6 +44,7 @@ class VllmEngine:
         vision_frozen: The vision tower stays as it is in ``model_path``.
         memory_utilization: Share of the GPU memory that vLLM may use.
         names: Of weights, where vLLM knows them by others than transformers does.
+        transfer: Weights come by vLLM's own transfer, and not by ``load_weights``.
 
     Raises:
         ValueError: vLLM is not installed.
@@ -59,6 +60,7 @@ class VllmEngine:
         vision_frozen: bool = False,
         memory_utilization: float = 0.5,
         names: Mapping[str, str] | None = None,
+        transfer: bool = False,
     ) -> None:
         self._names = names or {}
         self._in_files = find_architecture(model_path).in_files
@@ -89,6 +91,7 @@ class VllmEngine:
             # Media come prepared: normalised, and cached by the trainer.
             mm_device_do_normalize=False,
             mm_processor_cache_gb=0,
+            **(transfer_settings() if transfer else {}),
             **parallel_settings(config),
             **(_cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
         )
@@ -153,6 +156,26 @@ class VllmEngine:
             # On the CPU the model may go on using what it is given, and that is written into again.
             named = [(n, t.to(self._dtype, copy=self._on_cpu)) for n, t in weights.items()]
             self._llm.collective_rpc(_reload, args=(named, self._vision_frozen))
+        self._drop_stale(version)
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._llm.init_weight_transfer_engine({"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        self._llm.start_weight_update()
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self._llm.update_weights({"update_info": update_info})
+
+    def finish_weight_update(self, version: int) -> None:
+        self._llm.finish_weight_update()
+        self._drop_stale(version)
+
+    def abandon_weight_update(self) -> None:
+        self._llm.collective_rpc("abandon_weight_update")
+
+    def _drop_stale(self, version: int) -> None:
+        """What the caches have of the weights before."""
         # Cached keys and values belong to the old weights; vision features do where they learn.
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not drop its prefix cache, which holds the old weights")
@@ -294,6 +317,19 @@ def _prepare_environment(config: RolloutConfig) -> bool:
     return on_cpu
 
 
+def transfer_backend(engine: str) -> str:
+    """By which weights reach engines of this kind: ``nccl`` or ``tcp``."""
+    return "nccl" if engine == "vllm" and torch.cuda.is_available() else "tcp"
+
+
+def transfer_settings() -> dict[str, Any]:
+    """For weights that come by vLLM's own transfer."""
+    return {
+        "weight_transfer_config": {"backend": transfer_backend("vllm")},
+        "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
+    }
+
+
 def parallel_settings(config: RolloutConfig) -> dict[str, Any]:
     """How vLLM spreads the model over GPUs.
 
@@ -409,19 +445,11 @@ def _reload(worker: Any, weights: list[tuple[str, torch.Tensor]], keep_vision: b
     features = encoder_outputs(worker.model_runner.encoder_cache)
     kept = dict(features) if keep_vision else {}
     if not torch.cuda.is_available():
-        _forget_packed_experts(worker.model_runner.model)
+        from mmr1.rollout.vllm_transfer import forget_packed_experts
+
+        forget_packed_experts(worker.model_runner.model)
     worker.reload_weights(weights_iterator=iter(weights))
     features.update(kept)
-
-
-def _forget_packed_experts(model: Any) -> None:
-    """vLLM 0.32 packs the experts' weights for a CPU only where their kernel is new, and would
-    write unpacked ones in the place of packed ones.
-    """
-    for module in model.modules():
-        method: Any = getattr(module, "quant_method", None)
-        if getattr(method, "moe_kernel", None) is not None:
-            method.moe_kernel = None
 
 
 def _reload_mapped(worker: Any, weights: MappedWeights, keep_vision: bool) -> None:

@@ -69,7 +69,8 @@ def restore(checkpoint: Path, components: TrainerComponents) -> int:
         weights = dict(components.reference.weights())
         load_tensors(reference, weights)
         components.reference.load_weights(weights)
-    components.rollout.load_weights(components.policy.weights(), components.policy.version)
+    # A copy: an engine that is replaced while the ranks learn gets the weights that it had.
+    components.rollout.load_weights(components.policy.weights(copy=True), components.policy.version)
     return step
 
 

@@ -83,7 +83,7 @@ def columns(best: Split | None, gpus: int) -> dict[str, object]:
         "engines": best.engines,
         "rollout s": best.rollout_s,
         "update s": best.update_s,
-        "sync s": best.publish_s + best.load_s,
+        "sync s": best.ranks_s + best.engines_s,
         "busy": best.busy,
         "tokens/s/GPU": tokens / best.step_s,
     }

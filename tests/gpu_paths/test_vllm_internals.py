@@ -18,6 +18,8 @@ if spec is None or spec.origin is None:
     pytest.skip("vLLM is not installed", allow_module_level=True)
 VLLM = Path(spec.origin).parent
 
+TRANSFER = "distributed/weight_transfer"
+
 # File, class or "", function, and the arguments that are given: positional ones by number.
 CALLS = [
     ("entrypoints/llm.py", "LLM", "collective_rpc", 1, ("args",)),
@@ -33,6 +35,25 @@ CALLS = [
     ("multimodal/inputs.py", "MultiModalFieldConfig", "batched", 1, ("keep_on_cpu",)),
     ("multimodal/inputs.py", "MultiModalFieldConfig", "flat_from_sizes", 2, ()),
     ("multimodal/inputs.py", "MultiModalKwargsItems", "from_hf_inputs", 2, ()),
+    ("entrypoints/rl/offline.py", "RLOfflineMixin", "init_weight_transfer_engine", 1, ()),
+    ("entrypoints/rl/offline.py", "RLOfflineMixin", "start_weight_update", 0, ()),
+    ("entrypoints/rl/offline.py", "RLOfflineMixin", "update_weights", 1, ()),
+    ("entrypoints/rl/offline.py", "RLOfflineMixin", "finish_weight_update", 0, ()),
+    (f"{TRANSFER}/factory.py", "WeightTransferEngineFactory", "register_engine", 2, ()),
+    (
+        f"{TRANSFER}/factory.py",
+        "WeightTransferTrainerFactory",
+        "trainer_init",
+        1,
+        ("client", "source"),
+    ),
+    (f"{TRANSFER}/base.py", "WeightTransferEngine", "parse_update_info", 1, ()),
+    (f"{TRANSFER}/nccl_engine.py", "NCCLTrainerWeightTransferEngine", "send_weights", 0, ()),
+    (f"{TRANSFER}/nccl_engine.py", "NCCLTrainerWeightTransferEngine", "shutdown", 0, ()),
+    ("model_executor/model_loader/reload/layerwise.py", "", "initialize_layerwise_reload", 1, ()),
+    ("model_executor/model_loader/reload/layerwise.py", "", "finalize_layerwise_reload", 2, ()),
+    ("model_executor/model_loader/mtp_validation.py", "", "disable_mtp_completeness_check", 0, ()),
+    ("v1/worker/gpu_worker.py", "Worker", "get_model", 0, ()),
     ("v1/worker/gpu_worker.py", "Worker", "reload_weights", 0, ("weights_iterator",)),
     ("v1/worker/gpu_model_runner.py", "GPUModelRunner", "reload_weights", 0, ("weights_iterator",)),
     ("v1/worker/gpu/model_runner.py", "GPUModelRunner", "reload_weights", 0, ("weights_iterator",)),
@@ -80,7 +101,7 @@ def test_settings_of_the_engine_and_of_sampling():
         "model", "dtype", "seed", "max_model_len", "logprobs_mode", "gpu_memory_utilization",
         "tensor_parallel_size", "disable_log_stats", "mm_device_do_normalize",
         "mm_processor_cache_gb", "enforce_eager", "block_size", "enable_chunked_prefill",
-        "max_num_batched_tokens",
+        "max_num_batched_tokens", "weight_transfer_config", "worker_extension_cls",
     } <= fields("engine/arg_utils.py", "EngineArgs")  # fmt: skip
     assert {
         "n", "seed", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens",
@@ -95,3 +116,30 @@ def test_where_the_second_runner_keeps_encoded_media():
     source = (VLLM / "v1/worker/gpu/mm/encoder_cache.py").read_text()
     assert "self.encoder_outputs: dict[str, torch.Tensor]" in source
     assert "self.encoder_cache" in (VLLM / "v1/worker/gpu/model_runner.py").read_text()
+
+
+def test_what_the_transfer_of_weights_reads_and_is_read_of():
+    """vLLM's sender reads a source and calls a client; ours have what it asks for."""
+    from mmr1.rollout.tcp_transfer import ParamMeta, SyncClient, WeightSource
+
+    base = f"{TRANSFER}/base.py"
+    assert fields(base, "ParamMeta") == set(ParamMeta.__slots__)
+    assert methods(base, "VLLMWeightSyncClient") <= set(vars(SyncClient))
+    assert {"metadata", "__iter__"} <= methods(base, "WeightSource") & set(vars(WeightSource))
+    nccl = f"{TRANSFER}/nccl_engine.py"
+    assert {"master_address", "master_port", "world_size", "packed"} <= fields(
+        nccl, "NCCLTrainerInitInfo"
+    )
+    assert "rank" in fields(base, "TrainerInitInfo")
+    assert "rank_offset" in fields(f"{TRANSFER}/nccl_common.py", "NCCLWeightTransferInitInfo")
+    worker = (VLLM / "v1/worker/gpu_worker.py").read_text()
+    assert "self._weight_update_active = False" in worker  # abandon_weight_update sets it
+    assert "self.weight_transfer_engine" in worker
+    # vLLM's sender gives the offset of the first engine, to which the client adds.
+    sender = (VLLM / nccl).read_text()
+    assert "rank_offset=1" in sender
+    assert "engine.client.init_weight_transfer_engine" in sender
+
+
+def methods(file: str, name: str) -> set[str]:
+    return {n.name for n in of_class(file, name) if isinstance(n, ast.FunctionDef)}

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from mmr1.trainer.distributed.published_weights import PublishedWeights
 from mmr1.trainer.distributed.rank_actor import SAVING
+from mmr1.trainer.distributed.rank_weights import KeptWeights, LiveWeights, RankWeights
 from mmr1.trainer.distributed.ray_calls import get
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
@@ -29,6 +29,7 @@ class AllRanks:
 
     def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost) -> None:
         self._ranks = ranks
+        self._copies = 0
         self.prompt_cost = prompt_cost
 
     def __len__(self) -> int:
@@ -47,9 +48,17 @@ class AllRanks:
         """What rank 0 answers without the others."""
         return get([self._ranks[0].ask.remote(method)])[0]
 
-    def publish(self, method: str) -> PublishedWeights:
-        """The weights that a method gives, in the object store."""
-        return get([rank.publish.remote(method) for rank in self._ranks])[0]
+    def weights(self, method: str, copy: bool = False) -> RankWeights:
+        """The weights that a method gives, to be sent to engines.
+
+        Args:
+            copy: Those of now, also when the ranks have learnt more.
+        """
+        if not copy:
+            return LiveWeights(self._ranks, method)
+        self._copies += 1
+        get([rank.keep.remote(method, self._copies) for rank in self._ranks])
+        return KeptWeights(self._ranks[0], self._copies)
 
     def gather(self, method: str) -> Mapping[str, torch.Tensor]:
         """The weights that a method gives, in this process."""

@@ -17,7 +17,7 @@ from mmr1.config import Config
 from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
-from mmr1.trainer.distributed.rank_actor import SAVING, Build, Rank
+from mmr1.trainer.distributed.rank_actor import SAVING, SENDING, Build, Rank
 from mmr1.trainer.distributed.ray_calls import get, outcomes
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
@@ -225,7 +225,7 @@ def _placement(gpus_of: Sequence[int], timeout_s: float, groups: list[Any]) -> C
         reserved = {"num_cpus": 1, "num_gpus": bundles[index].get("GPU", 0)}
         options = {"scheduling_strategy": strategy, **reserved}
         if cls is Rank:
-            options["concurrency_groups"] = {SAVING: 1}
+            options["concurrency_groups"] = {SAVING: 1, SENDING: 1}
         return ray.remote(**options)(cls).remote(*args)
 
     return place

@@ -9,3 +9,10 @@ class WorkerLostError(RuntimeError):
 
 class HungError(RuntimeError):
     """A collective call did not end in time."""
+
+
+class TransferError(Exception):
+    """Weights did not reach all engines.
+
+    No RuntimeError: of those a rank thinks that another rank is gone.
+    """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import ipaddress
-import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +13,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -30,6 +27,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
+from mmr1.trainer.distributed.network import use_interface_of
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.process_group import Run
 from mmr1.trainer.models.loading import load_trainable_in_main_memory, trainable_on_meta
@@ -57,7 +55,7 @@ def join(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     timeout = timedelta(seconds=timeout_s)
     host, _, port = address.rpartition(":")
-    _use_interface_of(own_address)
+    use_interface_of(own_address)
     store = dist.TCPStore(
         host,
         int(port),
@@ -76,25 +74,6 @@ def join(
     if shard is None or shard == size:
         return init_device_mesh(device, (size,))
     return init_device_mesh(device, (size // shard, shard), mesh_dim_names=("copy", "shard"))
-
-
-def _use_interface_of(address: str) -> None:
-    """Let Gloo and NCCL use the network interface that has this address of this machine.
-
-    Gloo would take the address of the machine's name, which on Debian is 127.0.1.1, and NCCL the
-    first interface it finds. What the user has set stays, but for ranks that meet on loopback. An
-    address that no interface has, as behind a translating router, is left to them.
-    """
-    interfaces = psutil.net_if_addrs().items()
-    names = [name for name, own in interfaces if any(a.address == address for a in own)]
-    if not names:
-        return
-    # NCCL takes a name for the beginning of names, unless it follows a "=".
-    chosen = {"GLOO_SOCKET_IFNAME": names[0], "NCCL_SOCKET_IFNAME": f"={names[0]}"}
-    if ipaddress.ip_address(address).is_loopback:
-        os.environ.update(chosen)
-    for variable, name in chosen.items():
-        os.environ.setdefault(variable, name)
 
 
 # What the backends of torch.distributed write, in lower case.

@@ -15,7 +15,9 @@ import torch
 from mmr1.config import Config
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
-from mmr1.trainer.distributed.published_weights import PublishedWeights, publish
+from mmr1.trainer.distributed.engine_link import EngineLink
+from mmr1.trainer.distributed.network import node_address
+from mmr1.trainer.distributed.weight_source import KeptSource, RankSource, layout_for
 from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.models.load_model import LoadModel
 from mmr1.trainer.models.state import WriteCheckpoint
@@ -26,6 +28,7 @@ from mmr1.vision.prepare import MediaCache
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 SAVING = "saving"  # Ray's concurrency group of ``Rank.write``
+SENDING = "sending"  # of ``Rank.send_kept``
 
 
 class Build(Protocol):
@@ -65,11 +68,13 @@ class Rank:
         self.config, self._rank, self._build = config, rank, build
         self._listener: socket.socket | None = None
         self._taken: dict[str, WriteCheckpoint] = {}
+        self._sources: dict[str, RankSource] = {}
+        self._kept: dict[int, KeptSource] = {}
         self.stacks = Path(config.trainer.output_dir).resolve() / f"rank_{rank}.stacks"
 
     def open_rendezvous(self) -> str:
         """Listen where the ranks will meet; returns ``host:port`` on this rank's node."""
-        host = _node_address()
+        host = node_address()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family)
         return f"{host}:{self._listener.getsockname()[1]}"
@@ -83,11 +88,12 @@ class Rank:
             self._rank,
             size,
             address,
-            _node_address(),
+            node_address(),
             resources.collective_timeout_s,
             resources.fsdp_size,
             self._listener,
         )
+        self._link = EngineLink(config, node_address())
         family = family_of(config)
         self._built = self._build(
             config,
@@ -107,15 +113,38 @@ class Rank:
         return attrgetter(method)(self._built)()
 
     @collective
-    def publish(self, method: str) -> PublishedWeights | None:
-        """Rank 0 puts the weights that the method gives into the object store; all ranks gather
-        them, one by one.
+    def send(self, method: str, engines: list[Any], version: int) -> None:
+        """Rank 0 sends the weights that the method gives to the engines; all ranks put them
+        together, one by one.
+
+        Raises:
+            TransferError: An engine was lost, or failed.
         """
-        weights = attrgetter(method)(self._built)()
+        source = self._source(method)
+        source.begin()
+        try:
+            if self._rank == 0:
+                self._link.send(source, engines, version)
+        finally:
+            source.end()
+
+    @collective
+    def keep(self, method: str, key: int) -> None:
+        """Rank 0 copies the weights that the method gives into main memory, for ``send_kept``."""
+        source = self._source(method)
+        source.begin()
         if self._rank == 0:
-            return publish(weights)
-        deque(weights.values(), maxlen=0)
-        return None
+            copies = {name: weight.to("cpu", copy=True) for name, weight in source}
+            self._kept[key] = KeptSource(source.metadata(), copies, self._link.device)
+        source.end()
+
+    def send_kept(self, key: int, engines: list[Any], version: int) -> None:
+        """Send what ``keep`` copied; called in a thread of its own while the ranks learn."""
+        self._link.send(self._kept[key], engines, version)
+
+    def release(self, key: int) -> None:
+        """Free what ``keep`` copied."""
+        del self._kept[key]
 
     @collective
     def gather(self, method: str) -> dict[str, torch.Tensor] | None:
@@ -140,9 +169,8 @@ class Rank:
         """Write the last snapshot that the method took; called in a thread of its own."""
         self._taken.pop(method)(folder)
 
-
-def _node_address() -> str:
-    """The address by which Ray reaches this machine."""
-    import ray
-
-    return ray.util.get_node_ip_address()
+    def _source(self, method: str) -> RankSource:
+        if method not in self._sources:
+            read = attrgetter(method)(self._built)
+            self._sources[method] = RankSource(read, layout_for(self.config))
+        return self._sources[method]

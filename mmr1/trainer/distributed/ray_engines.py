@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from mmr1.config import SamplingConfig
 from mmr1.faults import tell_fault
 from mmr1.rollout.engine import Probe, Request
-from mmr1.trainer.distributed.errors import WorkerLostError
-from mmr1.trainer.distributed.published_weights import PublishedWeights, publish
+from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
+from mmr1.trainer.distributed.rank_weights import RankWeights
 from mmr1.trainer.distributed.ray_calls import outcomes
 from mmr1.types import Prompt, RolloutGroup
 
@@ -23,8 +22,9 @@ logger = logging.getLogger(__name__)
 class RayEngines:
     """Several engines as one ``RolloutEngine``: each gets its share of the prompts.
 
-    An engine that dies or hangs is replaced; the new one gets the weights that it had, and is asked
-    again. Nothing that the lost one sampled was received, so no completion is used twice.
+    An engine that dies or hangs is replaced; the ranks send the weights that it had once more, to
+    all engines, and it is asked again. Nothing that the lost one sampled was received, so no
+    completion is used twice.
 
     Args:
         engines: Actors of ``Engine``.
@@ -48,7 +48,7 @@ class RayEngines:
         self._replace = replace
         self._timeout_s = timeout_s
         self._restarts = restarts
-        self._weights: PublishedWeights | None = None
+        self._weights: RankWeights | None = None
         self._version = 0
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
@@ -62,10 +62,12 @@ class RayEngines:
         )
         return [group for of_share in groups for group in of_share]
 
-    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        self._weights = weights if isinstance(weights, PublishedWeights) else publish(weights)
-        self._version = version
-        self._ask(range(len(self._engines)), lambda i, engine: self._load(engine))
+    def load_weights(self, weights: RankWeights, version: int) -> None:
+        """The ranks send the engines their weights."""
+        before, self._weights, self._version = self._weights, weights, version
+        self._sync()
+        if before is not None:
+            before.release()
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         return self._ask([0], lambda i, engine: engine.probe.remote(prompts))[0]
@@ -73,8 +75,29 @@ class RayEngines:
     def close(self) -> None:
         """``on_ray`` ends the actors."""
 
-    def _load(self, engine: Any) -> Any:
-        return engine.load_weights.remote(self._weights, self._version)
+    def _sync(self) -> None:
+        """All engines get the weights; those that are lost on the way are replaced.
+
+        Raises:
+            WorkerLostError: An engine was lost, and ``restarts`` is used up.
+            TransferError: The weights do not arrive, and no engine is lost.
+        """
+        assert self._weights is not None
+        repeated = False
+        while True:
+            try:
+                return self._weights.send(self._engines, self._version)
+            except TransferError as error:
+                # Whoever answers has dropped what it had of the transfer.
+                engines = dict(enumerate(self._engines))
+                calls = {i: e.transfer.remote("abandon_weight_update") for i, e in engines.items()}
+                _, lost = outcomes(calls, self._timeout_s)
+                if repeated and not lost:
+                    raise
+                logger.warning("%s; it is repeated", error)
+                for i, why in lost.items():
+                    self._replace_lost(i, why)
+                repeated = True
 
     def _ask(self, asked: Sequence[int], call: Callable[[int, Any], Any]) -> list[Any]:
         """The engines' answers, in order; those that are lost are replaced and asked again once.
@@ -86,6 +109,8 @@ class RayEngines:
         answers, lost = outcomes({i: call(i, self._engines[i]) for i in asked}, self._timeout_s)
         for i, why in lost.items():
             self._replace_lost(i, why)
+        if lost and self._weights is not None:
+            self._sync()
         again, lost = outcomes({i: call(i, self._engines[i]) for i in lost}, self._timeout_s)
         if lost:
             raise WorkerLostError(f"{_lost(*next(iter(lost.items())))}, and so was its replacement")
@@ -101,10 +126,6 @@ class RayEngines:
         counted = f"{self.restarted} of {self._restarts}"
         tell_fault(logger, "engine/lost", f"{_lost(i, why)}; replaced, {counted} times")
         self._engines[i] = self._replace(i, self._engines[i])
-        if self._weights is not None:
-            _, lost = outcomes({i: self._load(self._engines[i])}, self._timeout_s)
-            if lost:
-                raise WorkerLostError(f"{_lost(i, lost[i])}, and so was its replacement")
 
 
 def _lost(i: int, why: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from mmr1.trainer.distributed.all_ranks import AllRanks
-from mmr1.trainer.distributed.published_weights import PublishedWeights
+from mmr1.trainer.distributed.rank_weights import RankWeights
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.types import RolloutGroup, StepStats
@@ -43,9 +43,9 @@ class RayLearner(Generic[Example]):
     def shift(self, offset: float) -> None:
         self._ranks.call("shift", offset)
 
-    def weights(self) -> PublishedWeights:
-        """In the object store, from where they do not pass this process."""
-        return self._ranks.publish("weights")
+    def weights(self) -> RankWeights:
+        """On the ranks, from where they do not pass this process."""
+        return self._ranks.weights("engine_weights")
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
         return self._ranks.snapshot("snapshot", copy)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost
-from mmr1.trainer.distributed.published_weights import PublishedWeights
+from mmr1.trainer.distributed.rank_weights import RankWeights
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import TokenScores
 from mmr1.trainer.models.critic import critic_stats, first_fit, of_critic
@@ -43,9 +43,9 @@ class RayPolicy:
         self.version = self.state_dict()["version"]
         return stats
 
-    def weights(self, copy: bool = False) -> PublishedWeights:
-        """In the object store, from where they do not pass this process; always a copy."""
-        return self._ranks.publish("policy.weights")
+    def weights(self, copy: bool = False) -> RankWeights:
+        """On the ranks, from where they do not pass this process."""
+        return self._ranks.weights("policy.engine_weights", copy)
 
     def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:
         return self._ranks.snapshot("policy.snapshot", copy, only_model)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from mmr1.adapters import unwrapped
 from mmr1.vision.families.loading import model_parts
 
 _PROJECTOR = re.compile(r"(^|\.)(merger|deepstack_merger_list|multi_modal_projector)\.")
@@ -38,6 +39,21 @@ def parameters_of(model: Any, part: str, key: str) -> set[str]:
 def outside_language_model(model: Any) -> set[str]:
     """Names of the parameters of the vision tower and of its projector."""
     return {name for name, part in _parts(model).items() if part != "language_model"}
+
+
+def known_to_engines(model: Any) -> set[str]:
+    """Names of the weights that an engine which read the model's files can do without.
+
+    Those of a vision tower and projector in which nothing is trained, adapters included, and all
+    names but the first of weights that are one (tied ones).
+    """
+    base = unwrapped(model)
+    parameters = dict(base.named_parameters())
+    known = set(dict(base.named_parameters(remove_duplicate=False))) - set(parameters)
+    vision = outside_language_model(base)
+    if not any(parameters[name].requires_grad for name in vision):
+        known |= vision
+    return {name.replace(".base_layer.", ".") for name in known}
 
 
 def _parts(model: Any) -> dict[str, str]:

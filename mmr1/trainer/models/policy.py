@@ -48,10 +48,11 @@ class Policy(Protocol):
         """Learn from one batch; returns what to log."""
         ...
 
-    def weights(self, copy: bool = False) -> Mapping[str, torch.Tensor]:
-        """The current weights by the names of the transformers model.
+    def weights(self, copy: bool = False) -> Any:
+        """The current weights, for ``load_weights`` of the engines that belong to the policy.
 
-        With ``copy`` they stay as they are while training goes on.
+        In one process a mapping from names of the transformers model, and on ranks what has them
+        sent. With ``copy`` they stay as they are while training goes on.
         """
         ...
 
@@ -108,6 +109,10 @@ class LocalPolicy:
     def weights(self, copy: bool = False) -> Mapping[str, torch.Tensor]:
         weights = self._packed_model.weights()
         return copy_to_cpu(weights) if copy else weights
+
+    def engine_weights(self) -> Mapping[str, torch.Tensor]:
+        """See :meth:`PackedModel.engine_weights`."""
+        return self._packed_model.engine_weights()
 
     def snapshot(self, copy: bool = False, only_model: bool = False) -> Callable[[Path], None]:
         packed_model = self._packed_model

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,15 +98,37 @@ def load_snapshot(checkpoint: Path, optimizer: Optimizer, rank: int = 0) -> None
     _load_rng(checkpoint / TRAINING / "rng", rank)
 
 
-def model_weights(model: Any) -> Mapping[str, torch.Tensor]:
+def model_weights(model: Any, left_out: Set[str] = frozenset()) -> Mapping[str, torch.Tensor]:
     """By the names of the plain transformers model, adapters merged, sharded ones put together.
 
     Not copies, but for the merged ones and those put together, which are made when asked for: all
     ranks must ask for the same ones in the same order.
+
+    Args:
+        left_out: Names of weights that are not wanted.
     """
     weights = plain_weights(model)
+    if left_out:
+        weights = _Selected(weights, tuple(name for name in weights if name not in left_out))
     sharded = any(isinstance(p, DTensor) for p in model.parameters())
     return WholeWeights(weights, unwrapped(model).config.dtype) if sharded else weights
+
+
+@dataclass(frozen=True)
+class _Selected(Mapping[str, torch.Tensor]):
+    """Some of the weights, which are made when asked for."""
+
+    weights: Mapping[str, torch.Tensor]
+    names: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.weights[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,10 @@ class PolicyLearner(Generic[Example]):
         """By the names of the transformers model."""
         return self.packed_model.weights()
 
+    def engine_weights(self) -> Mapping[str, torch.Tensor]:
+        """See :meth:`PackedModel.engine_weights`."""
+        return self.packed_model.engine_weights()
+
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
         own = self.packed_model
         processor, group = own.family.processor, own.process_group

@@ -10,8 +10,9 @@ import psutil
 import pytest
 
 from mmr1.trainer.distributed.cluster import hung_or_lost
-from mmr1.trainer.distributed.errors import HungError, WorkerLostError
-from mmr1.trainer.distributed.fsdp import _use_interface_of
+from mmr1.trainer.distributed.errors import HungError, TransferError, WorkerLostError
+from mmr1.trainer.distributed.fsdp import watched
+from mmr1.trainer.distributed.network import use_interface_of
 
 NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -37,7 +38,7 @@ def test_gloo_and_nccl_use_the_interface_of_the_nodes_address():
     for address, name in interfaces().items():
         for variable in NAMES:
             os.environ.pop(variable, None)
-        _use_interface_of(address)
+        use_interface_of(address)
         assert [os.environ[variable] for variable in NAMES] == [name, f"={name}"]
 
 
@@ -45,14 +46,14 @@ def test_what_the_user_set_stays_but_on_loopback(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     others = [address for address in interfaces() if not address.startswith("127.")]
     for address in others[:1]:
-        _use_interface_of(address)
+        use_interface_of(address)
         assert os.environ["GLOO_SOCKET_IFNAME"] == "ib0"
-    _use_interface_of("127.0.0.1")
+    use_interface_of("127.0.0.1")
     assert os.environ["GLOO_SOCKET_IFNAME"] == interfaces()["127.0.0.1"]
 
 
 def test_an_address_that_no_interface_has_is_left_alone():
-    _use_interface_of("203.0.113.7")
+    use_interface_of("203.0.113.7")
     assert not set(NAMES) & set(os.environ)
 
 
@@ -67,3 +68,11 @@ def test_a_rank_that_nccl_ends_has_hung_if_it_wrote_its_stacks(tmp_path):
     assert "rank 1 died" in str(explained)
     os.utime(tmp_path / "rank_1.stacks", (begin - 10, begin - 10))  # of an earlier start
     assert hung_or_lost(lost, tmp_path, begin) is lost
+
+
+def test_an_engine_that_is_gone_is_not_taken_for_a_rank(tmp_path):
+    """Both are told of by a connection that is reset."""
+    with pytest.raises(WorkerLostError), watched(60, tmp_path / "rank_0.stacks"):
+        raise RuntimeError("Connection reset by peer")
+    with pytest.raises(TransferError), watched(60, tmp_path / "rank_0.stacks"):
+        raise TransferError("Connection reset by peer")

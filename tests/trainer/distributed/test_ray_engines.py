@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +15,8 @@ import torch
 from mmr1.config import Config
 from mmr1.data.record import read_records
 from mmr1.rollout.engine import Request
-from mmr1.trainer.distributed.cluster import on_ray
+from mmr1.trainer.distributed.cluster import Cluster, on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
-from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.models.loading import load_model
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import load_family
@@ -47,18 +47,28 @@ def requests(tiny_model, mixed) -> list[Request]:
     return [Request(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
 
 
-@pytest.fixture
-def engines(tiny_model, tmp_path) -> Iterator[RayEngines]:
-    """With weights of their own: not those that the model's folder has."""
-    settings = config(tiny_model, tmp_path)
-    torch.manual_seed(1)
-    weights = {
+def other_weights(settings: Config, seed: int) -> dict[str, torch.Tensor]:
+    """Not those that the model's folder has."""
+    torch.manual_seed(seed)
+    return {
         name: weight + 0.02 * torch.randn_like(weight)
         for name, weight in load_model(settings.model).state_dict().items()
     }
-    with on_ray(settings) as cluster:
-        cluster.engines.load_weights(weights, 7)
-        yield cluster.engines
+
+
+def set_weights(cluster: Cluster, weights: dict[str, torch.Tensor]) -> None:
+    """Of the policy on the ranks."""
+    cluster.policy._ranks.load_weights("policy._packed_model.load_weights", weights)
+
+
+@pytest.fixture
+def cluster(tiny_model, tmp_path) -> Iterator[Cluster]:
+    """Ranks and engines with weights of their own."""
+    settings = config(tiny_model, tmp_path)
+    with on_ray(settings) as made:
+        set_weights(made, other_weights(settings, 1))
+        made.engines.load_weights(made.policy.weights(), 7)
+        yield made
 
 
 def processes() -> list[psutil.Process]:
@@ -73,8 +83,9 @@ def tokens(groups: list[RolloutGroup]) -> list[list[int]]:
 
 
 def test_engines_that_die_or_hang_are_replaced_with_the_weights_they_had(
-    engines, requests, tiny_model, tmp_path, caplog
+    cluster, requests, tiny_model, tmp_path, caplog
 ):
+    engines = cluster.engines
     sampling = config(tiny_model, tmp_path).rollout.sampling
     expected = tokens(engines.generate(requests, sampling))
     os.kill(processes()[0].pid, signal.SIGKILL)
@@ -91,6 +102,38 @@ def test_engines_that_die_or_hang_are_replaced_with_the_weights_they_had(
     assert len(processes()) == 2
     assert not hung.is_running()
 
+    # One dies while it is sent weights, and the others are not left half way.
+    dying = processes()[0]
+    dying.suspend()  # so that it dies in the transfer
+    engines._restarts = 3
+    killing = threading.Timer(3, dying.kill)
+    killing.start()
+    engines.load_weights(cluster.policy.weights(), 7)
+    assert engines.restarted == 3
+    assert "the weights did not reach all engines" in caplog.text
+    assert tokens(engines.generate(requests, sampling)) == expected
+
     os.kill(processes()[0].pid, signal.SIGKILL)
-    with pytest.raises(WorkerLostError, match=r"rollout\.max_restarts=2 are used up"):
+    with pytest.raises(WorkerLostError, match=r"rollout\.max_restarts=3 are used up"):
         engines.generate(requests, sampling)
+
+
+@pytest.mark.slow
+def test_a_copy_of_the_weights_outlives_what_the_ranks_learn(
+    cluster, requests, tiny_model, tmp_path
+):
+    """Rollouts that run ahead: a replaced engine gets the weights that its version names."""
+    settings = config(tiny_model, tmp_path)
+    sampling = settings.rollout.sampling
+    expected = tokens(cluster.engines.generate(requests, sampling))
+    kept = cluster.policy.weights(copy=True)
+    set_weights(cluster, other_weights(settings, 2))
+    cluster.engines.load_weights(kept, 7)
+    assert tokens(cluster.engines.generate(requests, sampling)) == expected
+    os.kill(processes()[0].pid, signal.SIGKILL)
+    assert tokens(cluster.engines.generate(requests, sampling)) == expected
+    assert cluster.engines.restarted == 1
+    cluster.engines.load_weights(cluster.policy.weights(), 7)  # and the copy is freed
+    assert tokens(cluster.engines.generate(requests, sampling)) != expected
+    with pytest.raises(KeyError):
+        kept.send(cluster.engines._engines, 7)

@@ -1,0 +1,136 @@
+"""vLLM's own transfer of weights: what mmr1 adds to it in vLLM's workers, and its senders.
+
+vLLM imports this module in each of its workers, as the module of ``worker_extension_cls``; that is
+how they know the backend ``tcp``.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from vllm.config import set_current_vllm_config
+from vllm.distributed.weight_transfer import (
+    WeightTransferEngine,
+    WeightTransferEngineFactory,
+    WeightTransferTrainerFactory,
+)
+from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
+from vllm.model_executor.model_loader.reload import (
+    finalize_layerwise_reload,
+    initialize_layerwise_reload,
+)
+
+from mmr1.rollout.tcp_transfer import SyncClient, TcpReceiver, WeightSender, WeightSource
+
+
+@dataclass
+class TcpInitInfo(WeightTransferInitInfo):
+    """What the sender tells ``TcpReceiver.connect``."""
+
+    host: str
+    port: int
+    token: str
+    timeout_s: float
+    chunk_bytes: int
+
+
+@dataclass
+class TcpUpdateInfo(WeightTransferUpdateInfo):
+    """What it sends, in this order."""
+
+    names: list[str]
+    dtype_names: list[str]
+    shapes: list[list[int]]
+
+
+class TcpWeightTransferEngine(WeightTransferEngine[TcpInitInfo, TcpUpdateInfo]):
+    """The backend ``tcp`` in a worker of vLLM."""
+
+    init_info_cls = TcpInitInfo
+    update_info_cls = TcpUpdateInfo
+
+    def __init__(self, config: Any, vllm_config: Any, device: torch.device, model: Any) -> None:
+        super().__init__(config, vllm_config, device, model)
+        self._receiver = TcpReceiver()
+
+    def init_transfer_engine(self, init_info: TcpInitInfo) -> None:
+        self._receiver.connect(**asdict(init_info))
+
+    def start_weight_update(self) -> None:
+        if self.device.type == "cpu":
+            forget_packed_experts(self.model)
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Not vLLM's, which then waits for a device that a CPU backend does not have."""
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: TcpUpdateInfo) -> None:
+        with disable_mtp_completeness_check():
+            self._receiver.receive(**asdict(update_info), load=self.model.load_weights)
+
+    def finish_weight_update(self) -> None:
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        self._receiver.close()
+
+
+WeightTransferEngineFactory.register_engine("tcp", TcpWeightTransferEngine)
+
+
+class WorkerExtension:
+    """Methods that vLLM's workers get."""
+
+    def abandon_weight_update(self: Any) -> None:
+        """Drop what a transfer that broke off has left.
+
+        vLLM keeps what it has of each layer, and would count it to the next transfer. Layers that
+        were begun have undefined weights until then.
+        """
+        with set_current_vllm_config(self.vllm_config):
+            finalize_layerwise_reload(self.get_model(), self.model_config)
+        self._weight_update_active = False
+        self.weight_transfer_engine.shutdown()
+
+
+def nccl_sender(client: SyncClient, source: WeightSource, host: str, workers: int) -> WeightSender:
+    """vLLM's sender by NCCL. The group's rank 0 is this process, on its current GPU.
+
+    Args:
+        host: Address of this machine that the engines reach.
+        workers: Of all engines together.
+    """
+    info = NCCLTrainerInitInfo(
+        master_address=host,
+        master_port=_free_port(host),
+        world_size=1 + workers,
+        packed=True,
+        rank=0,
+    )
+    sender: WeightSender = WeightTransferTrainerFactory.trainer_init(
+        info, client=client, source=source
+    )
+    return sender
+
+
+def forget_packed_experts(model: Any) -> None:
+    """vLLM 0.32 packs the experts' weights for a CPU only where their kernel is new, and would
+    write unpacked ones in the place of packed ones.
+    """
+    for module in model.modules():
+        method: Any = getattr(module, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None:
+            method.moe_kernel = None
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        port: int = server.getsockname()[1]
+        return port

@@ -1,0 +1,110 @@
+"""The weights of a transfer as the engines expect them, one put together at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from mmr1.config import Config
+from mmr1.rollout.tcp_transfer import ParamMeta
+from mmr1.trainer.models.state import WholeWeights
+from mmr1.vision.families.loading import find_architecture
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How engines expect weights.
+
+    Attributes:
+        dtype: Of all of them.
+        in_files: From a name and a weight of transformers' model makes the weight that files have.
+    """
+
+    dtype: torch.dtype
+    in_files: Callable[[str, torch.Tensor], torch.Tensor]
+
+    def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        return self.in_files(name, weight.detach().to(self.dtype))
+
+
+def layout_for(config: Config) -> Layout:
+    """For the engines that ``rollout.engine`` names."""
+    dtype = getattr(torch, config.rollout_dtype)
+    if config.rollout.engine == "hf":
+        return Layout(dtype, lambda name, weight: weight)
+    return Layout(dtype, find_architecture(config.model.path).in_files)
+
+
+class RankSource:
+    """The weights that the ranks have now; a ``WeightSource``.
+
+    A sharded weight is put together when its turn comes, which all ranks must do in step. A sender
+    may stop early, so whoever begins a pass also ends it.
+
+    Args:
+        read: Gives the weights by their names in transformers' model.
+
+    Attributes:
+        failure: What a weight could not be put together for.
+    """
+
+    def __init__(self, read: Callable[[], Mapping[str, torch.Tensor]], layout: Layout) -> None:
+        self.failure: BaseException | None = None
+        self._read = read
+        self._layout = layout
+        self._metadata: list[ParamMeta] = []
+        self._pass: Iterator[tuple[str, torch.Tensor]] = iter(())
+
+    def begin(self) -> None:
+        """Begin a pass, whose weights iteration gives."""
+        weights = self._read()
+        if not self._metadata:
+            self._metadata = [self._meta(name, weights) for name in weights]
+        self._pass = self._weights(weights)
+
+    def end(self) -> None:
+        """Put together what the pass has left, for the ranks that need the others to do so."""
+        deque(self._pass, maxlen=0)
+
+    def metadata(self) -> list[ParamMeta]:
+        return self._metadata
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        return self._pass
+
+    def _meta(self, name: str, weights: Mapping[str, torch.Tensor]) -> ParamMeta:
+        """Without putting the weight together."""
+        shards = weights.shards if isinstance(weights, WholeWeights) else weights
+        like = torch.empty(shards[name].shape, device="meta")
+        return ParamMeta(name, self._layout.dtype, tuple(self._layout.of(name, like).shape))
+
+    def _weights(self, weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+        try:
+            for name in weights:
+                yield name, self._layout.of(name, weights[name])
+        except Exception as error:
+            self.failure = error
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSource:
+    """Copies of weights in main memory; a ``WeightSource``.
+
+    Attributes:
+        device: Where they are sent from.
+    """
+
+    described: list[ParamMeta]
+    weights: dict[str, torch.Tensor]
+    device: str
+
+    def metadata(self) -> list[ParamMeta]:
+        return self.described
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, weight in self.weights.items():
+            yield name, weight.to(self.device)
