@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, MutableMapping, MutableSequence
 from pathlib import Path
 from typing import Any
 
 from datasets_prep.finish import copy_frames, link_or_copy
 from datasets_prep.record_files import content_digest
-from mmr1.data.record import dump
+from mmr1.data.record import dump_parsed
 from mmr1.types import MediaRef
 from mmr1.vision.paths import real_path, resolve_media
 
@@ -30,6 +29,7 @@ class Carrier:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._home = real_path(str(folder)).rstrip("/") + "/"
         self._places: dict[tuple[Path, str], str] = {}
 
     def line(self, row: dict[str, Any], root: Path) -> bytes:
@@ -42,9 +42,23 @@ class Carrier:
         for holder, key in _paths(row):
             medium = (root, holder[key])
             if (place := self._places.get(medium)) is None:
-                place = self._places[medium] = _carried_medium(root, holder[key], self._folder)
+                place = self._places[medium] = self._carried(root, holder[key])
             holder[key] = place
-        return dump(row).encode() + b"\n"
+        return dump_parsed(row) + b"\n"
+
+    def _carried(self, root: Path, name: str) -> str:
+        """The path of a medium from the new record file."""
+        path = resolve_media(root, name)
+        text = str(path)
+        if text.startswith(self._home):
+            return text.removeprefix(self._home)
+        digest = content_digest(MediaRef("image", path)).hex()
+        if text.endswith(FRAMES):
+            copy_frames(path, self._folder)
+            return f"media/{digest[:32]}/{path.name}"
+        place = f"media/{digest[:2]}/{digest[:32]}{path.suffix}"
+        link_or_copy(text, f"{self._folder}/{place}")
+        return place
 
 
 def _paths(
@@ -57,29 +71,3 @@ def _paths(
     for turn in row["messages"]:
         if isinstance(turn["content"], list):
             yield from ((item, "path") for item in turn["content"] if item.get("path") is not None)
-
-
-def _carried_medium(root: Path, name: str, folder: Path) -> str:
-    path = resolve_media(root, name)
-    home = real_path(str(folder)).rstrip("/") + "/"
-    if str(path).startswith(home):
-        return str(path).removeprefix(home)
-    place = _place(path)
-    if not os.path.exists(f"{folder}/{place}"):  # noqa: PTH110 - for every medium
-        _bring(path, folder, place)
-    return place
-
-
-def _place(path: Path) -> str:
-    """Where a medium of another folder belongs in the new one, by its content."""
-    digest = content_digest(MediaRef("image", path)).hex()
-    if path.name.endswith(FRAMES):
-        return f"media/{digest[:32]}/{path.name}"
-    return f"media/{digest[:2]}/{digest[:32]}{path.suffix}"
-
-
-def _bring(path: Path, folder: Path, place: str) -> None:
-    if path.name.endswith(FRAMES):
-        copy_frames(path, folder)
-        return
-    link_or_copy(path, folder / place)

@@ -169,15 +169,26 @@ def leakage(
     first: Annotated[Path, typer.Argument(help="Training records")],
     second: Annotated[Path, typer.Argument(help="Test records")],
 ) -> None:
-    """List test samples whose image, video or question is in the training data."""
+    """List test samples that are in the training data (exit code 2), or look like some of it."""
     from datasets_prep.leakage import find_leaks
     from datasets_prep.tables import print_table
 
-    total, matches = find_leaks(first, second)
-    if matches:
-        rows = [(m.second, m.first, m.by) for m in matches]
-        print_table("leaks", (str(second), str(first), "by"), rows)
-    typer.echo(f"{len(matches):,} of {total:,} samples of {second} are in {first}")
+    found = find_leaks(first, second)
+    for title, matches in (("leaks", found.leaks), ("alike, to be looked at", found.alike)):
+        if matches:
+            rows = [(m.second, m.first, m.by) for m in matches]
+            print_table(title, (str(second), str(first), "by"), rows)
+    if found.alike:
+        typer.echo(
+            f"{len(found.alike):,} of {found.total:,} samples of {second} look like samples of "
+            f"{first}; they may be others"
+        )
+    if found.leaks:
+        raise ValueError(
+            f"{len(found.leaks):,} of {found.total:,} samples of {second} are in {first}; remove "
+            "them from one of the two"
+        )
+    typer.echo(f"none of {found.total:,} samples of {second} is known to be in {first}")
 
 
 @app.command("filter")

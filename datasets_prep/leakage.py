@@ -6,7 +6,7 @@ import re
 import tempfile
 import unicodedata
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets_prep.looks import ENOUGH, Index, Looks
+from datasets_prep.looks import ENOUGH, Index, Looks, reduced
 from datasets_prep.outputs import joined, refuse_empty
 from datasets_prep.record_files import content_digest, each_piece, record_files, row_of, rows_of
 from mmr1.data.ids import hash64
@@ -28,22 +28,39 @@ from mmr1.vision.images import load_grey
 MIN_WORDS = 5
 """Shorter questions (``How many?``) occur in many datasets and are no evidence."""
 NO_QUESTION = 0
-BY = ("same file", "same picture", "same question")
+BY = ("same file", "similar picture", "same question")
 FILE, PICTURE, QUESTION = range(len(BY))
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Two samples that show the same medium or ask the same question."""
+    """A training sample and a test sample that show the same or ask the same."""
 
     first: str
     second: str
     by: str
 
 
+@dataclass(frozen=True, slots=True)
+class Leakage:
+    """What test data have in common with training data.
+
+    Attributes:
+        total: Number of test samples.
+        leaks: Test samples that are in the training data: a medium has the same bytes, or a
+            question without media has the same words.
+        alike: Other test samples to look at: a picture looks the same, or a question about another
+            medium has the same words.
+    """
+
+    total: int
+    leaks: list[Match]
+    alike: list[Match]
+
+
 @one_pool()
-def find_leaks(first: Path, second: Path) -> tuple[int, list[Match]]:
-    """The number of test samples, and each of them that is in the training data.
+def find_leaks(first: Path, second: Path) -> Leakage:
+    """The test samples that are in the training data, and those that only look like it.
 
     Media are compared by their bytes, pictures also by their looks, and questions by their words.
     What is held in memory depends on the size of the test data alone.
@@ -70,8 +87,15 @@ def find_leaks(first: Path, second: Path) -> tuple[int, list[Match]]:
         for hits in each_piece(hits_of, training, f"reading {first.name}", repeat((folder,))):
             for test, by, name in hits:
                 found.setdefault(test, {}).setdefault(by, name)
-        names = _names(files, folder, sorted(found))
-    return total, [_match(names[test], by) for test, by in sorted(found.items())]
+        tests = sorted(found)
+        names = _names(files, folder, tests)
+        shows = np.isin(tests, np.load(Path(folder) / "record.npy"))
+    leaks: list[Match] = []
+    alike: list[Match] = []
+    for test, has_media in zip(tests, shows.tolist(), strict=True):
+        certain = FILE in found[test] or (QUESTION in found[test] and not has_media)
+        (leaks if certain else alike).append(_match(names[test], found[test]))
+    return Leakage(total, leaks, alike)
 
 
 @dataclass
@@ -100,31 +124,31 @@ class Marks:
 def marks_of(piece: Piece) -> Marks:
     """What the records of a piece are recognised by."""
     marks = Marks(piece.path)
-    looks: dict[int, Looks] = {}
+    pictures: dict[int, np.ndarray] = {}
     for position, _, sample in rows_of(piece):
         for ref in sample.media:
             medium = hash64(content_digest(ref))
             marks.media.append(medium)
             marks.record.append(len(marks.positions))
-            if ref.kind == "image" and medium not in looks:
-                looks[medium] = look_of(ref)
+            if ref.kind == "image" and medium not in pictures:
+                pictures[medium] = reduced_picture(ref)
         marks.positions.append(position)
         marks.questions.append(question_hash(sample))
-    marks.pictures.extend(looks)
-    marks.looks = _stacked(list(looks.values()))
+    marks.pictures.extend(pictures)
+    marks.looks = Looks.of_reduced(list(pictures.values()))
     return marks
 
 
-def look_of(ref: MediaRef) -> Looks:
-    """The look of one picture; of a file once per process."""
+def reduced_picture(ref: MediaRef) -> np.ndarray:
+    """What the look of a picture is made of; a file is decoded once per process."""
     if ref.path is None:
-        return Looks.of([load_grey(ref, ENOUGH)])
-    return _look_of_file(str(ref.path), stamp(ref.path))
+        return reduced(load_grey(ref, ENOUGH))
+    return _reduced_file(str(ref.path), stamp(ref.path))
 
 
-@lru_cache(maxsize=1 << 14)
-def _look_of_file(path: str, _stamp: tuple[int, ...]) -> Looks:
-    return Looks.of([load_grey(MediaRef("image", Path(path)), ENOUGH)])
+@lru_cache(maxsize=1 << 12)
+def _reduced_file(path: str, _stamp: tuple[int, ...]) -> np.ndarray:
+    return reduced(load_grey(MediaRef("image", Path(path)), ENOUGH))
 
 
 def _stacked(looks: Sequence[Looks]) -> Looks:
@@ -145,6 +169,7 @@ class Tests:
         questions: ``[records]``, hashes, sorted.
         question_record: ``[records]``, whose it is.
         pictures: ``[looks]``, hashes of the bytes of the pictures in the index.
+        looks: Of the same pictures.
         index: Of their looks.
     """
 
@@ -153,6 +178,7 @@ class Tests:
     questions: np.ndarray
     question_record: np.ndarray
     pictures: np.ndarray
+    looks: Looks
     index: Index
 
 
@@ -190,52 +216,78 @@ def read_tests(folder: str) -> Tests:
         path = Path(folder) / f"{name}.npy"
         return np.load(path, mmap_mode="r") if np.load(path, mmap_mode="r").size else np.load(path)
 
+    looks = Looks(mapped("bits"), mapped("tones"))
     return Tests(
         mapped("media"),
         mapped("record"),
         mapped("questions"),
         mapped("question_record"),
         mapped("pictures"),
-        Index(Looks(mapped("bits"), mapped("tones"))),
+        looks,
+        Index(looks),
     )
 
 
 def hits_of(piece: Piece, folder: str) -> list[tuple[int, int, str]]:
     """``(test record, by what, training sample)`` for the first of each pair in a piece."""
     tests = read_tests(folder)
-    hits: dict[tuple[int, int], str] = {}
-    for _, _, sample in rows_of(piece):
+    names: list[str] = []
+    questions, media = array("Q"), array("Q")
+    owners = array("q")  # of the media, counted in the piece
+    pictures: dict[int, int] = {}  # by the hashes of their bytes, the first owners
+    unknown: dict[int, np.ndarray] = {}
+    for number, (_, _, sample) in enumerate(rows_of(piece)):
+        names.append(sample.id)
+        questions.append(question_hash(sample))
         for ref in sample.media:
-            medium = hash64(content_digest(ref))
-            for test in _equal(tests.media, tests.record, medium):
-                hits.setdefault((test, FILE), sample.id)
-            if ref.kind == "image" and len(tests.pictures):
-                for picture in _alike(folder, ref):
-                    if (known := int(tests.pictures[picture])) != medium:
-                        for test in _equal(tests.media, tests.record, known):
-                            hits.setdefault((test, PICTURE), sample.id)
-        if (question := question_hash(sample)) != NO_QUESTION:
-            for test in _equal(tests.questions, tests.question_record, question):
-                hits.setdefault((test, QUESTION), sample.id)
+            media.append(medium := hash64(content_digest(ref)))
+            owners.append(number)
+            if ref.kind == "image" and medium not in pictures and len(tests.pictures):
+                pictures[medium] = number
+                if not _is_in(tests.pictures, medium):  # else its look is known
+                    unknown[medium] = reduced_picture(ref)
+    hits: dict[tuple[int, int], str] = {}
+    for at, test in _equal(tests.media, tests.record, media):
+        hits.setdefault((test, FILE), names[owners[at]])
+    for medium, similar in _similar(tests, pictures, unknown):
+        for _, test in _equal(tests.media, tests.record, array("Q", [similar])):
+            hits.setdefault((test, PICTURE), names[pictures[medium]])
+    for number, test in _equal(tests.questions, tests.question_record, questions):
+        if questions[number] != NO_QUESTION:
+            hits.setdefault((test, QUESTION), names[number])
     return [(test, by, name) for (test, by), name in hits.items()]
 
 
-def _equal(ordered: np.ndarray, record: np.ndarray, value: int) -> list[int]:
-    wanted = np.uint64(value)
-    start, end = (int(np.searchsorted(ordered, wanted, side)) for side in ("left", "right"))
-    return record[start:end].tolist()
+def _similar(
+    tests: Tests, pictures: Iterable[int], unknown: Mapping[int, np.ndarray]
+) -> Iterator[tuple[int, int]]:
+    """Pairs of a picture and another one of the test data that looks like it, by their hashes."""
+    looks = Looks.of_reduced(list(unknown.values()))
+    place = {medium: at for at, medium in enumerate(unknown)}
+    for medium in pictures:
+        own, at = (looks, place[medium]) if medium in place else (tests.looks, _at(tests, medium))
+        (known,) = tests.index.find(Looks(own.bits[at : at + 1], own.tones[at : at + 1]))
+        yield from ((medium, p) for p in tests.pictures[known].tolist() if p != medium)
 
 
-def _alike(folder: str, ref: MediaRef) -> list[int]:
-    if ref.path is None:
-        return read_tests(folder).index.find(look_of(ref))[0].tolist()
-    return _alike_file(folder, str(ref.path), stamp(ref.path))
+def _at(tests: Tests, medium: int) -> int:
+    return int(np.searchsorted(tests.pictures, np.uint64(medium)))
 
 
-@lru_cache(maxsize=1 << 14)
-def _alike_file(folder: str, path: str, _stamp: tuple[int, ...]) -> list[int]:
-    look = Looks.of([load_grey(MediaRef("image", Path(path)), ENOUGH)])
-    return read_tests(folder).index.find(look)[0].tolist()
+def _is_in(ordered: np.ndarray, value: int) -> bool:
+    at = int(np.searchsorted(ordered, np.uint64(value)))
+    return at < len(ordered) and int(ordered[at]) == value
+
+
+def _equal(
+    ordered: np.ndarray, record: np.ndarray, values: array[int]
+) -> Iterator[tuple[int, int]]:
+    """``(index of a value, record that has it)``, in the order of the values."""
+    wanted = np.frombuffer(values, np.uint64) if values else np.array([], np.uint64)
+    starts, ends = (np.searchsorted(ordered, wanted, side) for side in ("left", "right"))
+    for index in np.flatnonzero(ends > starts).tolist():
+        for test in record[starts[index] : ends[index]].tolist():
+            yield index, test
 
 
 def _names(files: Sequence[Path], folder: str, tests: Sequence[int]) -> dict[int, str]:

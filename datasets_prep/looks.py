@@ -21,9 +21,9 @@ ENOUGH = 128
 """Pixels of the shorter side that a look is taken from."""
 SIDE = 16
 BITS = 8  # bytes of the 64 bits; candidates have one of them in common
-COSINES = dct(np.eye(2 * SIDE), axis=0, norm="ortho")[:8]
+COSINES = dct(np.eye(2 * SIDE), axis=0, norm="ortho")[:8].astype(np.float32)
 """``[8, 32]``, the lowest frequencies of the discrete cosine transform."""
-HALVES = np.repeat(np.eye(SIDE), 2, axis=1) / 2
+HALVES = np.repeat(np.eye(SIDE, dtype=np.float32), 2, axis=1) / 2
 """``[16, 32]``, the means of two neighbours."""
 CONTENT = 32
 """Difference from the margin's brightness, of 255, from which a pixel is content."""
@@ -46,41 +46,59 @@ class Looks:
     @staticmethod
     def of(images: Sequence[Image.Image]) -> Looks:
         """Those of decoded images."""
-        looks = [_look(image) for image in images]
-        return Looks(
-            np.array([bits for bits, _ in looks], np.uint8).reshape(-1, 2, BITS),
-            np.array([tones for _, tones in looks], np.int8).reshape(-1, 2, SIDE * SIDE),
-        )
+        return Looks.of_reduced([reduced(image) for image in images])
+
+    @staticmethod
+    def of_reduced(images: Sequence[np.ndarray]) -> Looks:
+        """Those of what :func:`reduced` leaves of images; many together take less time."""
+        values = np.array(images, np.float32).reshape(-1, 2 * SIDE, 2 * SIDE)
+        bits, tones = _bits(values), _tones(values)
+        return Looks(bits.reshape(-1, 2, BITS), tones.reshape(-1, 2, SIDE * SIDE))
 
 
-def _look(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
-    grey = image.convert("L")
+def reduced(image: Image.Image) -> np.ndarray:
+    """``[2, 32, 32]`` uint8, the brightness of an image and of its content without a margin."""
+    grey = image if image.mode == "L" else image.convert("L")
     if (factor := min(grey.size) // ENOUGH) > 1:
         grey = grey.reduce(factor)
-    whole, content = (_part(part) for part in (grey, _without_margin(grey)))
-    return np.stack([whole[0], content[0]]), np.stack([whole[1], content[1]])
+    content = _without_margin(grey)
+    whole = _to_side(grey)
+    return np.stack([whole, whole if content is grey else _to_side(content)])
+
+
+def _to_side(grey: Image.Image) -> np.ndarray:
+    return np.asarray(grey.resize((2 * SIDE, 2 * SIDE), Image.Resampling.BOX))
 
 
 def _without_margin(grey: Image.Image) -> Image.Image:
+    """The content of a picture, or the same picture where it reaches every edge."""
     values = np.asarray(grey)
     edge = np.concatenate([values[0], values[-1], values[:, 0], values[:, -1]])
     margin = int(np.sort(edge)[len(edge) // 2])  # the median; numpy's own is slow
-    content = np.abs(values.astype(np.int16) - margin) > CONTENT
+    low, high = max(margin - CONTENT, 0), min(margin + CONTENT, 255)
+    # Bytes wrap around: what is darker than ``low`` becomes bright.
+    content = values - np.uint8(low) > np.uint8(high - low)
     rows, columns = (np.flatnonzero(content.any(axis)) for axis in (1, 0))
     if min(len(rows), len(columns)) < BITS:
         return grey
-    return grey.crop((int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1))
+    box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+    return grey if box == (0, 0, *grey.size) else grey.crop(box)
 
 
-def _part(grey: Image.Image) -> tuple[np.ndarray, np.ndarray]:
-    values = np.asarray(grey.resize((2 * SIDE, 2 * SIDE), Image.Resampling.BOX), float)
-    low = (COSINES @ values @ COSINES.T).ravel()[1:]
-    bits = np.packbits(np.append(low > np.sort(low)[len(low) // 2], False))
-    tones = (HALVES @ values @ HALVES.T).ravel()
-    tones -= tones.mean()
-    if tones @ tones < FLAT**2 * len(tones):
-        return bits, np.zeros(SIDE * SIDE, np.int8)
-    return bits, np.rint(127 * tones / np.abs(tones).max()).astype(np.int8)
+def _bits(values: np.ndarray) -> np.ndarray:
+    """``[n, 8]`` of ``[n, 32, 32]`` brightnesses."""
+    low = (COSINES @ values @ COSINES.T).reshape(len(values), BITS * BITS)[:, 1:]
+    median = np.sort(low, axis=1)[:, low.shape[1] // 2, None]
+    return np.packbits(np.pad(low > median, ((0, 0), (0, 1))), axis=1)
+
+
+def _tones(values: np.ndarray) -> np.ndarray:
+    """``[n, 256]`` of ``[n, 32, 32]`` brightnesses."""
+    tones = (HALVES @ values @ HALVES.T).reshape(len(values), SIDE * SIDE)
+    tones -= tones.mean(axis=1, keepdims=True)
+    tones[(tones**2).mean(axis=1) < FLAT**2] = 0
+    largest = np.abs(tones).max(axis=1, initial=1e-9, keepdims=True)
+    return np.rint(127 * tones / largest).astype(np.int8)
 
 
 class Index:
@@ -94,30 +112,48 @@ class Index:
         self._known = known
         columns = known.bits.reshape(len(known.bits), 2 * BITS).T
         self._order = np.argsort(columns, axis=1, kind="stable").astype(np.int32)
-        # Where the pictures with each value of each byte begin: [16, 257].
-        self._starts = np.stack(
-            [np.searchsorted(np.sort(column), np.arange(257)) for column in columns]
+        # Where the pictures with each value of each byte begin: [16][257].
+        self._starts = [
+            np.searchsorted(np.sort(column), np.arange(257)).tolist() for column in columns
+        ]
+        self._lengths = np.concatenate(
+            [np.empty((0, 2)), *(_lengths(part) for part in _blocks(known.tones))]
         )
 
     def find(self, looks: Looks) -> list[np.ndarray]:
         """For each picture the indices of the known ones that look like it, sorted."""
+        lengths = _lengths(looks.tones)
         return [
-            self._alike(bits, tones) for bits, tones in zip(looks.bits, looks.tones, strict=True)
+            self._alike(bits, tones, length)
+            for bits, tones, length in zip(looks.bits.tolist(), looks.tones, lengths, strict=True)
         ]
 
-    def _alike(self, bits: np.ndarray, tones: np.ndarray) -> np.ndarray:
+    def _alike(self, bits: list[list[int]], tones: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         found = []
         for part, limit in enumerate(LIMITS):
-            near = np.unique(
-                np.concatenate(
-                    [
-                        self._order[row, self._starts[row, value] : self._starts[row, value + 1]]
-                        for row, value in enumerate(bits[part].tolist(), part * BITS)
-                    ]
-                )
-            )
+            near = self._near(part, bits[part])
             own = tones[part].astype(np.float32)
             theirs = self._known.tones[near, part].astype(np.float32)
-            scale = np.linalg.norm(theirs, axis=1) * np.linalg.norm(own)
+            scale = self._lengths[near, part] * lengths[part]
             found.append(near[theirs @ own > limit * np.maximum(scale, 1e-9)])
         return np.unique(np.concatenate(found))
+
+    def _near(self, part: int, bits: list[int]) -> np.ndarray:
+        """The known pictures that have one byte in common with these; some of them twice."""
+        rows = range(part * BITS, (part + 1) * BITS)
+        starts = [self._starts[row] for row in rows]
+        return np.concatenate(
+            [
+                self._order[row, start[value] : start[value + 1]]
+                for row, start, value in zip(rows, starts, bits, strict=True)
+            ]
+        )
+
+
+def _lengths(tones: np.ndarray) -> np.ndarray:
+    """``[n, 2]``, the lengths of the tones as vectors."""
+    return np.linalg.norm(tones.astype(np.float32), axis=2)
+
+
+def _blocks(tones: np.ndarray, size: int = 1 << 12) -> list[np.ndarray]:
+    return [tones[at : at + size] for at in range(0, len(tones), size)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from mmr1.data.index import is_index
 from mmr1.data.schema import VERSION
-from mmr1.files import atomic, is_draft
+from mmr1.files import atomic, is_draft, sha256_of
 from mmr1.parallel import in_order
 from mmr1.progress import Progress
 
@@ -21,8 +21,7 @@ BATCH = 64
 
 def file_hash(path: Path) -> str:
     """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(path).hex()
 
 
 def content_hashes(folder: Path, skip: str = "") -> dict[str, str]:

@@ -13,7 +13,7 @@ from mmr1.data.ids import hash64
 from mmr1.data.lines import PIECE, Piece, line_numbers, pieces, text_of, total_size
 from mmr1.data.plain import Find
 from mmr1.data.record import decode, parse_json, refuse_lone_surrogates
-from mmr1.files import stamp
+from mmr1.files import sha256_of, stamp
 from mmr1.parallel import cores, in_order
 from mmr1.progress import Progress
 from mmr1.types import MediaRef, Sample
@@ -100,7 +100,7 @@ def finder() -> Find:
 
 def row_of(line: bytes, position: int) -> Any:
     """A line of JSON. Raises ValueError when it is none."""
-    row = parse_json(text_of(line, position))
+    row = parse_json(line if position else text_of(line, position))
     if b"\\u" in line:  # the only way to write half of a surrogate pair
         refuse_lone_surrogates(row)
     return row
@@ -128,5 +128,4 @@ def content_digest(ref: MediaRef) -> bytes:
 
 @lru_cache(maxsize=1 << 16)
 def _file_digest(path: str, _stamp: tuple[int, ...]) -> bytes:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+    return sha256_of(path)

@@ -15,7 +15,7 @@ import numpy as np
 from datasets_prep.outputs import refuse_empty
 from datasets_prep.record_files import each_piece, record_files, rows_of
 from mmr1.data.lines import Piece
-from mmr1.types import MediaRef, Sample
+from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, tokens
 from mmr1.vision.images import image_size
 from mmr1.vision.videos import sampled_grid
@@ -61,23 +61,24 @@ def collect_piece(piece: Piece, budget: PixelBudget, video: VideoBudget) -> Stat
     """The statistics of the records of a piece."""
     stats = Stats()
     for _, _, sample in rows_of(piece):
+        media = sample.media
         stats.samples += 1
         stats.tasks[sample.task or "none"] += 1
         stats.sources[sample.source or "none"] += 1
-        stats.media[media_class(sample.media)] += 1
+        stats.media[media_class(tuple([ref.kind for ref in media]))] += 1
         stats.answers[answer_class(sample.answer)] += 1
         stats.question_characters[len(sample.question)] += 1
-        stats.vision_tokens[vision_tokens(sample, budget, video)] += 1
-        for ref in sample.media:
+        stats.vision_tokens[vision_tokens(media, budget, video)] += 1
+        for ref in media:
             if ref.kind == "image":
                 stats.sizes[ref.size or image_size(ref)] += 1
     return stats
 
 
-def vision_tokens(sample: Sample, budget: PixelBudget, video: VideoBudget) -> int:
-    """Vision tokens of a sample's media, from their headers. ValueError names a broken file."""
+def vision_tokens(media: Sequence[MediaRef], budget: PixelBudget, video: VideoBudget) -> int:
+    """Vision tokens of media, from their headers. ValueError names a broken file."""
     total = 0
-    for ref in sample.media:
+    for ref in media:
         if ref.kind == "image":
             total += _image_tokens(ref.size or image_size(ref), budget.of(ref.options))
         else:
@@ -90,9 +91,10 @@ def _image_tokens(size: tuple[int, int], budget: PixelBudget) -> int:
     return tokens(image_grid(*size, budget), budget.merge)
 
 
-def media_class(media: Sequence[MediaRef]) -> str:
-    """``text``, ``1 image``, ``2 images``, ``1 video``, ``1 image, 1 video``, …"""
-    counts = Counter(ref.kind for ref in media)
+@lru_cache(maxsize=1 << 10)
+def media_class(media: tuple[str, ...]) -> str:
+    """``text``, ``1 image``, ``2 images``, ``1 video``, ``1 image, 1 video``, … of their kinds."""
+    counts = Counter(media)
     kinds = [f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in sorted(counts.items())]
     return ", ".join(kinds) or "text"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import secrets
@@ -158,6 +159,17 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256_of(path: str | Path) -> bytes:
+    """SHA-256 of a file. A small one is read in one call."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - strings: for every medium
+        if os.fstat(file.fileno()).st_size > _AT_ONCE:
+            return hashlib.file_digest(file, "sha256").digest()
+        return hashlib.sha256(file.readall()).digest()
+
+
+_AT_ONCE = 1 << 20
 
 
 def stamp(path: Path) -> tuple[int, ...]:

@@ -93,12 +93,12 @@ class Message:
     @property
     def text(self) -> str:
         """The text parts, joined."""
-        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+        return "".join([part.text for part in self.parts if isinstance(part, TextPart)])
 
 
 def media_of(messages: Iterable[Message]) -> tuple[MediaRef, ...]:
     """The media of these messages, in the order of their placeholders."""
-    return tuple(p for m in messages for p in m.parts if isinstance(p, MediaRef))
+    return tuple([p for m in messages for p in m.parts if isinstance(p, MediaRef)])
 
 
 @dataclass(frozen=True, slots=True)

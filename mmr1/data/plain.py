@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, ValidationError, convert
 
 from mmr1.data.schema import VERSION
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
@@ -16,9 +18,48 @@ from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
 Find = Callable[[Path, str], Path]
 """From the media root and the name of a medium to its file; raises ValueError if there is none."""
 
-_KEYS = frozenset({"version", "id", "messages", "answer", "task", "source", "meta"})
-_ROLES = frozenset({"system", "user", "assistant"})
-_MEDIUM = frozenset({"type", "path", "width", "height", "options"})
+_Pixels = Annotated[int, Meta(gt=0)]
+
+
+class _Text(Struct, tag_field="type", tag="text", forbid_unknown_fields=True, gc=False):
+    text: str
+
+
+class _Medium(Struct, tag_field="type", forbid_unknown_fields=True):
+    path: str
+    width: _Pixels | None = None
+    height: _Pixels | None = None
+    options: dict[str, Any] = {}
+
+
+class _Image(_Medium, tag="image"):
+    pass
+
+
+class _Video(_Medium, tag="video"):
+    pass
+
+
+class _Turn(Struct, forbid_unknown_fields=True):
+    role: Literal["system", "user", "assistant"]
+    content: str | list[_Text | _Image | _Video]
+
+
+class _Record(Struct, forbid_unknown_fields=True):
+    version: Literal[1]
+    id: Annotated[str, Meta(min_length=1)]
+    messages: Annotated[list[_Turn], Meta(min_length=1)]
+    answer: Any = None
+    task: str | None = None
+    source: str | None = None
+    meta: dict[str, Any] = {}
+
+
+assert VERSION == 1
+
+
+class _UnusualError(Exception):
+    """The row is for the schema."""
 
 
 def plain_sample(row: Any, root: Path, find: Find) -> Sample | None:
@@ -27,77 +68,65 @@ def plain_sample(row: Any, root: Path, find: Find) -> Sample | None:
     Raises:
         ValueError: A medium is not there.
     """
-    if type(row) is not dict or not row.keys() <= _KEYS or type(row.get("version")) is not int:
+    if type(row) is not dict:
         return None
-    name, turns, task = row.get("id"), row.get("messages"), row.get("task")
-    source, meta = row.get("source"), row.get("meta", {})
-    if (
-        row["version"] != VERSION
-        or not _is_text(name)
-        or not name
-        or not (task is None or _is_text(task))
-        or not (source is None or _is_text(source))
-        or type(meta) is not dict
-        or type(turns) is not list
-        or not turns
-        or not all(map(_is_plain, turns))
-    ):
+    try:
+        record = convert(row, _Record)
+        for text in (record.id, record.task, record.source):
+            _check_text(text or "")
+        for turn in record.messages:
+            _check_turn(turn)
+    except (ValidationError, UnicodeError, _UnusualError):
         return None
-    messages = tuple(_message(turn, root, find) for turn in turns)
-    return Sample(name, messages, row.get("answer"), task, source, dict(meta))
+    messages = tuple(
+        [Message(turn.role, _parts(turn.content, root, find)) for turn in record.messages]
+    )
+    return Sample(record.id, messages, record.answer, record.task, record.source, record.meta)
 
 
-def _is_plain(turn: Any) -> bool:
-    if type(turn) is not dict or len(turn) != 2:
-        return False
-    role, content = turn.get("role"), turn.get("content")
-    if type(role) is not str or role not in _ROLES:
-        return False
-    if type(content) is str:
-        return "<" not in content and _is_text(content)  # "<": a tag, a token of the model
-    return type(content) is list and all(map(_is_plain_item, content))
+def _check_turn(turn: _Turn) -> None:
+    if isinstance(turn.content, str):
+        _check_question(turn.content)
+        return
+    for item in turn.content:
+        if isinstance(item, _Text):
+            _check_question(item.text)
+        else:
+            _check_text(item.path)
+            if (item.width is None) != (item.height is None):
+                raise _UnusualError
 
 
-def _is_plain_item(item: Any) -> bool:
-    if type(item) is not dict:
-        return False
-    kind = item.get("type")
-    if kind == "text":
-        return len(item) == 2 and _is_text(item.get("text")) and "<" not in item["text"]
-    if kind not in ("image", "video") or not item.keys() <= _MEDIUM:
-        return False
-    width, height = item.get("width"), item.get("height")
-    sized = type(width) is int and type(height) is int and width > 0 and height > 0
-    return (
-        _is_text(item.get("path"))
-        and (sized or (width is None and height is None))
-        and type(item.get("options", {})) is dict
+def _check_question(text: str) -> None:
+    if "<" in text:  # a tag, a token of the model
+        raise _UnusualError
+    _check_text(text)
+
+
+def _check_text(text: str) -> None:
+    """Whether it is a text that UTF-8 has, without half of a surrogate pair."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _UnusualError from None
+
+
+def _parts(
+    content: str | list[_Text | _Image | _Video], root: Path, find: Find
+) -> tuple[ContentPart, ...]:
+    if isinstance(content, str):
+        return (TextPart(content),) if content else ()
+    return tuple(
+        [
+            TextPart(item.text) if isinstance(item, _Text) else _medium(item, root, find)
+            for item in content
+        ]
     )
 
 
-def _is_text(value: Any) -> bool:
-    """Whether it is a text that UTF-8 has, without half of a surrogate pair."""
-    if type(value) is not str:
-        return False
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _message(turn: dict[str, Any], root: Path, find: Find) -> Message:
-    content = turn["content"]
-    if type(content) is str:
-        return Message(turn["role"], (TextPart(content),) if content else ())
-    return Message(turn["role"], tuple(_part(item, root, find) for item in content))
-
-
-def _part(item: dict[str, Any], root: Path, find: Find) -> ContentPart:
-    if item["type"] == "text":
-        return TextPart(item["text"])
-    width = item.get("width")
-    size = None if width is None else (width, item["height"])
-    return MediaRef(item["type"], find(root, item["path"]), None, size, item.get("options", {}))
+def _medium(item: _Image | _Video, root: Path, find: Find) -> MediaRef:
+    size = (item.width, item.height) if item.width and item.height else None
+    kind: Literal["image", "video"] = "image" if isinstance(item, _Image) else "video"
+    return MediaRef(kind, find(root, item.path), None, size, item.options)

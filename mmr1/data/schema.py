@@ -89,11 +89,15 @@ def _explain(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     # pydantic puts the names of union members into the path; they are not keys of the row.
     union_members = {"str", "text", "image", "video", "list[tagged-union[TextItem,MediaItem]]"}
-    path = [p for p in first["loc"] if isinstance(p, int) or p not in union_members]
+    *above, last = first["loc"] or ("record",)
+    path = [p for p in above if isinstance(p, int) or p not in union_members]
+    if first["type"] == "extra_forbidden" or last not in union_members:
+        path.append(last)
     where = ".".join(str(p) for p in path) or "record"
     if first["type"] == "extra_forbidden":
         keys = ["text", "path", "data", *Record.model_fields, *Turn.model_fields]
-        return f"unknown key '{where}'{suggest(str(path[-1]), keys)}; put it under 'meta'"
+        meant = "" if last in keys else suggest(str(last), keys)  # a key, in another place
+        return f"unknown key '{where}'{meant}; put it under 'meta'"
     return f"'{where}': {first['msg']}"
 
 

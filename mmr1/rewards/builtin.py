@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 
 from mmr1.registry import Registry
 from mmr1.rewards.item import Job
@@ -92,6 +92,7 @@ def gold_check(name: str) -> Callable[..., Job | None] | None:
 _OF_PLAIN = {task_type.replace("-", " "): name for task_type, name in TASKS.items()}
 
 
+@lru_cache(maxsize=1 << 10)
 def reward_of_task(task: str | None) -> str | None:
     """The built-in for a task type, or None; case, ``-`` and ``_`` do not matter."""
     if task is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -122,21 +123,32 @@ def image_size(ref: MediaRef) -> tuple[int, int]:
     Raises:
         ValueError: As :func:`load_image`, as far as the header shows it.
     """
-    if (webp := _webp_head(ref)) is not None and not webp.may_be_turned:
+    try:
+        webp = _webp_head(ref, _start(ref))
+    except OSError:
+        webp = None  # opening it properly will say what is wrong
+    if webp is not None and not webp.may_be_turned:
         return webp.size
-    with _opened(ref) as image:
+    with _opened(ref, header=True) as image:
         width, height = image.size
         return (height, width) if _orientation(image) in _QUARTER_TURNS else (width, height)
 
 
 @contextmanager
-def _opened(ref: MediaRef) -> Iterator[Image.Image]:
-    """The lazily opened file, its size within the cap; decoding errors inside name the file."""
-    _webp_head(ref)  # refuses a canvas over the cap before PIL allocates it
+def _opened(ref: MediaRef, header: bool = False) -> Iterator[Image.Image]:
+    """The lazily opened image, its size within the cap; decoding errors inside name the file.
+
+    Args:
+        ref: The image.
+        header: No pixel will be asked for, so that the file need not be read as a whole.
+    """
     try:
-        source = io.BytesIO(ref.data) if ref.data is not None else ref.path
+        content = ref.data if header else _content(ref)
+        start = _start(ref) if content is None else content[:_START]
+        _webp_head(ref, start)  # refuses a canvas over the cap before PIL allocates it
+        source = ref.path if content is None else io.BytesIO(content)
         assert source is not None
-        with Image.open(source, formats=_formats(ref)) as image:
+        with Image.open(source, formats=_formats(start)) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(_too_large(image.size))
             yield image
@@ -150,25 +162,43 @@ def _opened(ref: MediaRef) -> Iterator[Image.Image]:
         raise ValueError(f"{ref}: {error or type(error).__name__}") from error
 
 
-def _webp_head(ref: MediaRef) -> WebpHead | None:
-    """The head of a WebP image, or None for other formats and unreadable files."""
-    try:
-        if ref.data is not None:
-            head = webp_head(ref.data[:HEAD])
-        else:
-            assert ref.path is not None
-            with ref.path.open("rb") as file:
-                head = webp_head(file.read(HEAD))
-    except OSError:
-        return None  # opening it properly will say what is wrong
+def _content(ref: MediaRef) -> bytes | None:
+    """The encoded bytes, read in one call; None of a file so large that its header goes first."""
+    if ref.data is None:
+        assert ref.path is not None
+        with open(ref.path, "rb", buffering=0) as file:  # noqa: PTH123 - for every medium
+            if os.fstat(file.fileno()).st_size > _AT_ONCE:
+                return None
+            return file.readall()
+    return ref.data
+
+
+_AT_ONCE = 16 << 20
+
+
+def _start(ref: MediaRef) -> bytes:
+    """The first bytes, which tell the format."""
+    if ref.data is not None:
+        return ref.data[:_START]
+    assert ref.path is not None
+    with open(ref.path, "rb", buffering=0) as file:  # noqa: PTH123 - for every medium
+        return file.read(_START)
+
+
+_START = 64
+
+
+def _webp_head(ref: MediaRef, start: bytes) -> WebpHead | None:
+    """The head of a WebP image, or None for other formats."""
+    head = webp_head(start[:HEAD])
     if head is not None and head.size[0] * head.size[1] > MAX_PIXELS:
         raise ValueError(f"{ref}: {_too_large(head.size)}")
     return head
 
 
-def _formats(ref: MediaRef) -> tuple[str, ...]:
-    """``FORMATS``, and HEIC for a file of that kind."""
-    if not is_heic(ref):
+def _formats(start: bytes) -> tuple[str, ...]:
+    """``FORMATS``, and HEIC for a file that begins like one."""
+    if not is_heic(start):
         return FORMATS
     try:
         from pillow_heif import register_heif_opener
@@ -181,16 +211,10 @@ def _formats(ref: MediaRef) -> tuple[str, ...]:
     return (*FORMATS, "HEIF")
 
 
-def is_heic(ref: MediaRef) -> bool:
-    """Is it a picture as iPhones store them? By its first bytes."""
-    if ref.data is not None:
-        head = ref.data[:64]
-    else:
-        assert ref.path is not None
-        with ref.path.open("rb") as file:
-            head = file.read(64)
+def is_heic(start: bytes) -> bool:
+    """Is it a picture as iPhones store them? By its first 64 bytes."""
     # AVIF may have the brand of the container too, with its own among the compatible ones.
-    return head[4:8] == b"ftyp" and head[8:12] in HEIC_BRANDS and b"avif" not in head
+    return start[4:8] == b"ftyp" and start[8:12] in HEIC_BRANDS and b"avif" not in start
 
 
 def _too_large(size: tuple[int, int]) -> str:

