@@ -6,6 +6,7 @@ shard of each model.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cl
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.ray_learner import RayLearner
 from mmr1.trainer.distributed.ray_policy import RayCritic, RayPolicy, RayReference
+from mmr1.trainer.models.served_reference import API_KEY
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.types import Prompt, RolloutGroup
 from mmr1.vision.build import family_of
@@ -124,7 +126,9 @@ def workers(
         trainers = [start(Rank, i, config, i, build) for i in range(ranks)]
         samplers = [start(Engine, ranks + i, config) for i in range(engines)]
         address = get([rank.open_rendezvous.remote() for rank in trainers[:1]])
-        get([r.build.remote(*address) for r in trainers] + [e.build.remote() for e in samplers])
+        of_driver = _environment_of_ranks()
+        building = [rank.build.remote(*address, of_driver) for rank in trainers]
+        get(building + [engine.build.remote() for engine in samplers])
         rollout = config.rollout
         all_engines = RayEngines(samplers, replace, rollout.timeout_s, rollout.max_restarts)
         try:
@@ -138,6 +142,11 @@ def workers(
             ray.util.remove_placement_group(group)
         if not joined:
             ray.shutdown()
+
+
+def _environment_of_ranks() -> dict[str, str]:
+    """The key of a reference behind a server, for the ranks ask it."""
+    return {API_KEY: os.environ[API_KEY]} if API_KEY in os.environ else {}
 
 
 def hung_or_lost(error: WorkerLostError, folder: Path, begin: float) -> RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -79,8 +80,14 @@ class Rank:
         self._listener = socket.create_server((host, 0), family=family)
         return f"{host}:{self._listener.getsockname()[1]}"
 
-    def build(self, address: str) -> None:
-        """Load the models and shard them; all ranks must call it together."""
+    def build(self, address: str, environment: Mapping[str, str]) -> None:
+        """Load the models and shard them; all ranks must call it together.
+
+        Args:
+            environment: Variables of the driver that this process lacks: Ray gives its workers
+                those of the machine's own start, and shows what ``runtime_env`` adds to them.
+        """
+        os.environ.update(environment)
         config, resources = self.config, self.config.resources
         size = resources.ranks
         set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)

@@ -25,6 +25,9 @@ from mmr1.trainer.forward.sequences import ModelInputs, completion_mask
 from mmr1.types import MediaRef, RolloutGroup
 
 _PATH = "/inference/v1/generate"
+API_KEY = "VLLM_API_KEY"
+"""The environment variable that holds the server's key."""
+
 _TIMEOUT_S = 600.0  # of one call; a busy server has a queue
 _RETRIES = 4
 _PARALLEL = 64
@@ -53,7 +56,7 @@ class ServedReference:
 
     def __init__(self, url: str, inputs: ModelInputs) -> None:
         self._inputs = inputs
-        key = os.environ.get("VLLM_API_KEY")
+        key = os.environ.get(API_KEY)
         self._post = JsonPost(
             [parse_address(url.rstrip("/") + _PATH)],
             {"Authorization": f"Bearer {key}"} if key else {},

@@ -7,13 +7,18 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import psutil
 import pytest
 
 from mmr1.config import Config
-from mmr1.trainer.distributed.cluster import _placement, on_ray
+from mmr1.trainer.distributed.cluster import _placement, on_ray, workers
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
+from mmr1.trainer.distributed.ray_policy import RayReference
+from mmr1.trainer.models.training_models import build_training_models
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -83,6 +88,53 @@ def test_a_local_cluster_listens_on_loopback_and_asks_for_its_token(
         stranger = join_from_another_process({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64})
         assert stranger.returncode != 0
         assert "joined" not in stranger.stdout
+
+
+@pytest.mark.slow
+def test_ranks_of_a_cluster_have_the_key_of_a_served_reference_and_nothing_writes_it(
+    parts, tiny_model, tmp_path, monkeypatch, capfd
+):
+    """The machine's own part of the cluster was started without it."""
+    key = "key-0123456789-of-the-server"
+    asked: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(self.headers["Authorization"])
+            self.send_error(403)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    config = Config.model_validate(
+        {
+            "model": {"path": str(tiny_model), "dtype": "float32"},
+            "algorithm": {"kl_coef": 0.1, "ref_model_path": url},
+            "rollout": {"engine": "hf", "max_model_len": 96},
+            "trainer": {"output_dir": str(tmp_path), "threads": 1},
+        }
+    )
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    start_local_cluster(1)
+    try:
+        monkeypatch.setenv("VLLM_API_KEY", key)
+        with workers(config, 1, 0, build_training_models) as (ranks, _):
+            with pytest.raises(Exception, match="403"):
+                RayReference(ranks).logprobs([parts[3][0].group])
+            logs = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+    finally:
+        ray.shutdown()
+        server.shutdown()
+        server.server_close()
+    assert set(asked) == {f"Bearer {key}"}
+    files = [path for top in (logs, tmp_path) for path in top.rglob("*") if path.is_file()]
+    assert any("worker" in path.name for path in files)
+    assert not [path for path in files if key.encode() in path.read_bytes()]
+    assert key not in "".join(capfd.readouterr())
 
 
 def test_a_cluster_that_is_not_there_is_one_line_with_the_remedy():
