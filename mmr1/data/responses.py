@@ -36,12 +36,22 @@ def demonstration(family: ModelFamily, prompt: Prompt, media: MediaCache) -> Rol
 
 
 def assistant_text(sample: Sample) -> str:
-    """The demonstration at the end of a sample. Raises ValueError when there is none."""
+    """The demonstration at the end of a sample.
+
+    Raises:
+        ValueError: There is none, or one of its turns has a picture.
+    """
     last = sample.messages[-1]
     if last.role != "assistant" or not last.text:
         raise ValueError(
             f"sample '{sample.id}' has no assistant message at its end; supervised fine-tuning "
             "needs a demonstration in every record"
+        )
+    learned = [m for m in sample.messages[sample.demonstrated_from :] if m.role == "assistant"]
+    if media_of(learned):
+        raise ValueError(
+            f"sample '{sample.id}' has a picture or a video in a turn of the assistant, which a "
+            "model that writes text cannot learn; move it into a message of the user or of a tool"
         )
     return last.text
 

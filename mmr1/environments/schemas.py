@@ -17,7 +17,7 @@ from mmr1.config.environment import TOOLS
 from mmr1.environments.forms.detect import trl_tools
 from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
 from mmr1.environments.interpreter import python
-from mmr1.environments.worker import load_functions, media_parameters
+from mmr1.environments.worker import check_parser, load_functions, media_parameters, shows_pictures
 from mmr1.environments.workers import readable_of
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.limits import GIB, Limits
@@ -38,6 +38,7 @@ class Tool:
         kept: It keeps something from call to call, so each conversation has one of its own.
         sees_pictures: It is given all pictures of the conversation.
         alone: A process serves one call of it.
+        shows: Does it return pictures, by its type hint?
     """
 
     spec: str
@@ -47,6 +48,7 @@ class Tool:
     kept: bool = False
     sees_pictures: bool = False
     alone: bool = False
+    shows: bool = False
 
 
 def tool_schemas(config: EnvironmentConfig | None) -> list[dict[str, Any]]:
@@ -58,13 +60,15 @@ def described(config: EnvironmentConfig) -> list[Tool]:
     """The tools of an environment; none where an environment reads the text of a turn.
 
     Raises:
-        ValueError: A tool cannot be loaded, or lacks type hints or a docstring.
+        ValueError: A tool cannot be loaded, or lacks type hints or a docstring. The parser cannot
+            be loaded, or does not read an empty turn.
     """
     own = config.use != TOOLS
     specs = (config.use,) if own else config.tools
-    readable = tuple(path for spec in specs for path in readable_of(spec, config))
+    files = (*specs, *([config.parser] if config.parser else []))
+    readable = tuple(path for spec in files for path in readable_of(spec, config))
     options = json.dumps(config.options, sort_keys=True)
-    tools = _described(specs, own, options, readable, config.start_timeout_s)
+    tools = _described(specs, own, options, config.parser, readable, config.start_timeout_s)
     names = [tool.name for tool in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"environment.tools has two tools named '{twice}'; rename one")
@@ -73,9 +77,14 @@ def described(config: EnvironmentConfig) -> list[Tool]:
 
 @lru_cache(8)
 def _described(
-    specs: tuple[str, ...], own: bool, options: str, readable: tuple[str, ...], start_s: float
+    specs: tuple[str, ...],
+    own: bool,
+    options: str,
+    parser: str | None,
+    readable: tuple[str, ...],
+    start_s: float,
 ) -> list[Tool]:
-    job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options)))
+    job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options), parser))
     warm = Job("mmr1.environments.worker:imported", ())
     with Pool(
         1, warm=warm, prepare=job, limits=_LIMITS, readable=readable, start_s=start_s
@@ -83,13 +92,18 @@ def _described(
         return [Tool(**tool) for tool in pool.start()]
 
 
-def describe(specs: Sequence[str], own: bool, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+def describe(
+    specs: Sequence[str], own: bool, options: Mapping[str, Any], parser: str | None
+) -> list[dict[str, Any]]:
     """The fields of each :class:`Tool`. Runs in the sandbox.
 
     Args:
         own: They name an environment, which has tools if it has TRL's form.
         options: Of that environment.
+        parser: What reads the calls of a turn, to be checked; None for Qwen's form.
     """
+    if parser is not None:
+        check_parser(parser)
     return [tool for spec in specs for tool in _describe(spec, own, options)]
 
 
@@ -134,7 +148,13 @@ def _of_function(spec: str, tool: Callable[..., Any], *, method: bool) -> dict[s
         }
     function["parameters"] = {**parameters, "required": required}
     function.pop("return", None)
-    return {"spec": spec, "name": function["name"], "schema": schema, "media": media}
+    return {
+        "spec": spec,
+        "name": function["name"],
+        "schema": schema,
+        "media": media,
+        "shows": shows_pictures(tool),
+    }
 
 
 def _with_numbers(tool: Any, media: dict[str, str]) -> Any:

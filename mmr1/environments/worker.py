@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol, get_args, get_type_hints
 
 from PIL import Image
 
@@ -94,6 +94,15 @@ def media_parameters(tool: Callable[..., Any]) -> dict[str, str]:
     return {n: MEDIA[hint] for n, hint in hints.items() if n != "return" and hint in MEDIA}
 
 
+def shows_pictures(tool: Callable[..., Any]) -> bool:
+    """Is a picture in what it returns, by its type hint?"""
+    return _names_picture(get_type_hints(tool).get("return"))
+
+
+def _names_picture(hint: Any) -> bool:
+    return hint in (Picture, Image.Image) or any(map(_names_picture, get_args(hint)))
+
+
 def call_tool(
     spec: str,
     name: str,
@@ -123,6 +132,17 @@ def call_tool(
     bound = inspect.signature(tool).bind(**{**arguments, **_given(media, space)})
     value = settled(tool(*bound.args, **bound.kwargs))
     return {"parts": to_parts(value, max_pixels, max_characters), "reward": None}
+
+
+def check_parser(spec: str) -> None:
+    """Read an empty turn, which a policy may write too. Raises ValueError if that fails."""
+    try:
+        parse(spec, "")
+    except Exception as error:  # whatever it raises
+        raise ValueError(
+            f"environment.parser '{spec}' does not read an empty turn: {type(error).__name__}: "
+            f"{error}; it is a function from a turn's text to a list of calls"
+        ) from error
 
 
 def parse(spec: str, text: str) -> list[dict[str, Any]]:

@@ -289,7 +289,7 @@ class ConversationEngine:
             text = "".join(message.text for message in answer.messages)
             ids = tuple(self.family.tokenizer(text, add_special_tokens=False)["input_ids"])
         else:
-            answer = replace(answer, messages=tuple(map(self._presentable, answer.messages)))
+            answer = self._presentable(answer)
             ended = conversation.tokens[-1] in self.family.stop_ids
             ids = self.family.observation_ids(answer.messages, ended)
         media = tuple(self._media[m] for m in media_of(answer.messages))
@@ -297,14 +297,24 @@ class ConversationEngine:
         self.family.expand_placeholders(ids, media)
         return _Answered(answer, ids, media)
 
-    def _presentable(self, message: Message) -> Message:
-        """The message, or why the model cannot be shown its pictures."""
+    def _presentable(self, answer: Answer) -> Answer:
+        """With the reason in the place of a message whose pictures the model cannot be shown."""
+        messages, calls = list(answer.messages), list(answer.calls)
+        for index, message in enumerate(messages):
+            if (problem := self._problem(message)) is None:
+                continue
+            messages[index] = Message(message.role, (TextPart(f"Error: {problem}"),))
+            if index < len(calls):  # of tools each message answers a call
+                calls[index] = replace(calls[index], error=problem)
+        return replace(answer, messages=tuple(messages), calls=tuple(calls))
+
+    def _problem(self, message: Message) -> str | None:
         try:
             for medium in media_of([message]):
                 self._media[medium]
         except ValueError as error:
-            return Message(message.role, (TextPart(f"Error: it cannot be shown: {error}"),))
-        return message
+            return f"it cannot be shown: {error}"
+        return None
 
     def _goes_on(
         self, conversation: _Conversation, answered: _Answered, sampling: SamplingConfig

@@ -12,7 +12,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
-from mmr1.environments.schemas import tool_schemas
+from mmr1.environments.schemas import described, tool_schemas
 from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.installed import check_engine
@@ -83,6 +83,7 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     sources, weights = load_mixture(config.data, rows["train"]) if train else ({}, {})
     with_eval = config.data.eval is not None or not train
     held_out = load_held_out(config, rows["eval"]) if with_eval else []
+    _refuse_unseen_pictures(config)
     family = family_of(config, tool_schemas(config.environment))
     render = renderer(family, config)
     for samples in (*sources.values(), held_out):
@@ -115,3 +116,16 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
         render,
         demonstrations,
     )
+
+
+def _refuse_unseen_pictures(config: Config) -> None:
+    """A reference behind a server is sent the pictures of the prompt only."""
+    if config.environment is None or not config.algorithm.reference_is_served:
+        return
+    shows = [tool.name for tool in described(config.environment) if tool.shows]
+    if shows:
+        raise ValueError(
+            f"environment.tools: {', '.join(shows)} return pictures, which a reference behind a "
+            "server (algorithm.ref_model_path) does not see; name a model directory there, or "
+            "tools that return text"
+        )

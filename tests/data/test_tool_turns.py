@@ -11,7 +11,7 @@ from mmr1.data.forms import read_row
 from mmr1.data.forms.chat import turns_of
 from mmr1.data.forms.form import Place
 from mmr1.data.record import decode, read_records, write_records
-from mmr1.data.responses import demonstration
+from mmr1.data.responses import assistant_text, demonstration
 from mmr1.types import Message, TextPart
 from mmr1.vision.prepare import MediaCache
 from tests.trainer.conversations import picture
@@ -30,6 +30,15 @@ def record(folder: Path, *turns: tuple[str, str]) -> dict:
 
 ASKED = ("user", "<image>Which digit?")
 TURNS = (ASKED, ("assistant", CALL), ("tool", "Here: <image>"), ("assistant", "It is 7."))
+
+
+def test_a_picture_in_a_turn_of_the_assistant_is_refused_with_the_record_named(tmp_path):
+    shown = (ASKED, ("assistant", f"{CALL}<image>"), ("tool", "Here."), ("assistant", "It is 7."))
+    with pytest.raises(ValueError, match=r"sample '1' has a picture .* turn of the assistant"):
+        assistant_text(decode(record(tmp_path, *shown), tmp_path))
+    with pytest.raises(ValueError, match=r"sample '1' has a picture .* turn of the assistant"):
+        assistant_text(decode(record(tmp_path, ASKED, ("assistant", "<image>7")), tmp_path))
+    assert assistant_text(decode(record(tmp_path, *TURNS), tmp_path)) == "It is 7."
 
 
 def test_a_prompt_ends_where_the_demonstration_begins(tmp_path):

@@ -13,6 +13,11 @@ def always_guess(text):
     return [{"name": "guess", "arguments": {"number": 7}}]
 
 
+def always_a_line(text):
+    """Every turn asks for a picture that no model is shown: it is much too narrow."""
+    return [{"name": "huge", "arguments": {"width": 4, "height": 4000}}]
+
+
 class Counter:
     """Says which turn it was."""
 

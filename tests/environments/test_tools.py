@@ -341,6 +341,7 @@ def test_schemas_come_from_type_hints_and_docstrings():
         {"image": "image"},
         {},
     )
+    assert (zoom.shows, halves.shows, lookup.shows) == (True, False, False)  # by their hints
     json.dumps([zoom.schema, halves.schema, lookup.schema])
 
 
@@ -357,6 +358,19 @@ def test_schemas_come_from_type_hints_and_docstrings():
 def test_a_tool_that_cannot_be_used_is_named_before_the_run(spec, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         described(EnvironmentConfig(tools=(spec,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("square_cals", "has no 'square_cals' (did you mean 'square_calls'?)"),
+        ("LENGTHS", "'dict' object is not callable"),
+        ("lookup", "KeyError: ''"),
+    ],
+)
+def test_a_parser_that_cannot_be_used_is_told_before_the_run(name, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        described(EnvironmentConfig(tools=("calculate",), parser=f"{OWN}:{name}"))
 
 
 def test_a_parser_of_ones_own():

@@ -26,6 +26,7 @@ from mmr1.vision.prepare import MediaCache
 
 PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
 FORMS = Path(PLUGINS).with_name("forms")
+TOOLS = str(Path(__file__).parents[1] / "environments" / "tools.py")
 ZOOM = {"tools": ("zoom",), "parser": f"{PLUGINS}:always_zoom"}
 SAMPLING = SamplingConfig(max_tokens=400)
 
@@ -155,6 +156,19 @@ def test_limits_end_a_conversation_and_are_told(parts, requests, options, tokens
         assert c.spans[-1].role == "assistant"
         for span in c.spans:
             assert span.role == "tool" or span.tokens <= options.get("max_tokens_per_turn", 40)
+
+
+def test_a_picture_that_cannot_be_shown_is_an_error_of_its_call(parts, requests):
+    options = {"tools": (f"{TOOLS}:huge",), "parser": f"{PLUGINS}:always_a_line", "max_turns": 2}
+    engine = conversing(parts, **options)
+    (group,) = engine.generate([replace(requests[0], n=1)], SAMPLING)
+    engine.close()
+    first, told = group.completions[0].spans[:2]
+    (call,) = first.calls
+    assert call.name == "huge"
+    assert "cannot be shown" in call.error
+    assert told.text == f"Error: {call.error}"
+    assert not told.media
 
 
 def test_an_environment_of_ones_own(parts, requests):

@@ -14,6 +14,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Prompt
+from mmr1.vision.build import family_of
 from mmr1.vision.prepare import MediaCache
 from tests.vision.families.general_family import GENERAL, General, plain_scores
 from tests.vision.families.general_models import MODELS
@@ -28,6 +29,16 @@ def general(request) -> General:
 
 def prompts_of(general: General) -> list[Prompt]:
     return [group.prompt for group in general.groups()]
+
+
+def test_an_environment_is_refused_by_the_configuration(general):
+    config = Config(
+        model={"path": str(general.folder)},
+        rollout={"engine": "hf"},
+        environment={"tools": ["zoom"]},
+    )
+    with pytest.raises(ValueError, match=r"environment and model\.path .* leave the environment"):
+        family_of(config)
 
 
 def read_otherwise(general: General, prompt: Prompt) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.config import Config
+from mmr1.config import AlgorithmConfig, Config
 from mmr1.data.record import write_records
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.page import write_report
@@ -200,6 +200,14 @@ def test_an_evaluation_has_tools_too(run, data, tmp_path):
 def test_what_conversations_are_not_made_for_is_refused(changes, key):
     with pytest.raises(ValueError, match=f"environment and .*{key}"):
         Config(model={"path": "m"}, environment={"tools": ["zoom"]}, **changes)
+
+
+def test_pictures_of_tools_that_a_served_reference_does_not_see_are_refused(model, data, tmp_path):
+    made = config(model, data, tmp_path / "out")
+    served = AlgorithmConfig(kl_coef=0.1, ref_model_path="http://127.0.0.1:9")
+    with pytest.raises(ValueError, match=r"environment\.tools: zoom return pictures, which a "):
+        run_training(made.model_copy(update={"algorithm": served}))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
