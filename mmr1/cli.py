@@ -274,11 +274,16 @@ def model_new(
     family: Annotated[
         str, typer.Option(help="model_type of the model's family, as in its config.json")
     ] = DEFAULT_FAMILY,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(help="Text file that the tokenizer learns from, in place of the family's"),
+    ] = None,
 ) -> None:
     """Create a small model with random weights, a tokenizer and a processor."""
     from mmr1.vision.families.tiny import new_model
 
-    parameters = new_model(output, preset, seed, family=family)
+    lines = None if corpus is None else corpus.read_text(encoding="utf-8").splitlines()
+    parameters = new_model(output, preset, seed, lines, family)
     typer.echo(f"{output}: {family} {preset}, {parameters:,} parameters")
 
 

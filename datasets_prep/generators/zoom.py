@@ -1,9 +1,10 @@
-"""A handwritten digit on a large sheet, too small to be read before a tool shows its part."""
+"""A handwritten digit on a large sheet, which cannot be read before a tool shows its part."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,73 +12,98 @@ from PIL import Image
 
 from datasets_prep.generators import Generator
 from datasets_prep.generators.common import ask, sample
-from datasets_prep.generators.digits import draw, load_scans, split_indices
+from datasets_prep.generators.digits import load_scans, split_indices
 from mmr1.types import MediaRef, Message, Sample, TextPart
 
-SHEET, DIGIT = 224, 32
-"""Pixels of a side."""
+SHEET, PAPER, DIGIT = 448, 160, 32
+"""Pixels of a side: of the sheet, of the paper on it, and of the digit in the paper's middle."""
 SEEN = 28
-"""Pixels of a side that the model sees of a sheet: a digit is 4 of them high."""
-CORNERS = ((5, 5), (19, 5), (5, 19), (19, 19))
-"""Where a digit may lie: the left and upper end of its box, in pixels that the model sees."""
+"""Pixels of a side that the model sees of a sheet: a digit is 2 of them high."""
+DARK, GREY = 20, 128
+"""The sheet and the paper."""
 QUESTION = "Which digit is this?"
+GUESSES, READINGS = 2, 2
+"""For each demonstration that looks: how many guess, and how many read the digit cut out."""
 
 
-def sheet(scan: np.ndarray, part: int, rng: np.random.Generator) -> Image.Image:
-    """Dark noise, and the digit in the middle of one of the four parts."""
-    image = Image.fromarray(rng.integers(0, 60, (SHEET, SHEET, 3)).astype(np.uint8))
-    left, top, _, _ = box_of(part, SHEET)
-    image.paste(draw(scan, DIGIT), (left, top))
-    return image
+def sheet(scan: np.ndarray, part: int) -> Image.Image:
+    """A dark sheet with grey paper in one of its four parts, and a digit in the paper's middle.
+
+    The digit is printed in a fine chequered pattern, ink lighter and darker than the paper by as
+    much. Made smaller, the sheet is the same whatever the digit. Plain ink could still be told by
+    its brightness: a classifier reads such digits with 2 pixels a side.
+    """
+    grey = np.full((SHEET, SHEET), float(DARK))
+    grey[within(part, PAPER)] = GREY
+    chequer = np.kron([[1, -1], [-1, 1]], np.ones((2, 2)))
+    grey[within(part, DIGIT)] += (255 - GREY) * np.kron(scan / 16, chequer)
+    return Image.fromarray(np.round(grey).astype(np.uint8))
 
 
-def box_of(part: int, side: int) -> tuple[int, int, int, int]:
-    """The digit's box on a sheet of so many pixels a side."""
-    scale, width = side // SEEN, DIGIT * SEEN // SHEET
-    left, top = CORNERS[part]
-    return left * scale, top * scale, (left + width) * scale, (top + width) * scale
+def within(part: int, side: int) -> tuple[slice, slice]:
+    """The rows and columns of a square in the middle of one of the four parts."""
+    top, left = (SHEET // 4 * (1 + 2 * place) - side // 2 for place in divmod(part, 2))
+    return slice(top, top + side), slice(left, left + side)
+
+
+def box_of(part: int) -> list[int]:
+    """The digit's box, in pixels of the sheet as the model sees it."""
+    rows, columns = within(part, DIGIT)
+    ends = (columns.start, rows.start, columns.stop, rows.stop)
+    return [end * SEEN // SHEET for end in ends]
 
 
 def call_of(part: int) -> str:
-    """The call that shows the digit, in pixels of the sheet as the model sees it."""
-    call = {"name": "zoom", "arguments": {"box": list(box_of(part, SEEN))}}
+    """The call that shows the digit."""
+    call = {"name": "zoom", "arguments": {"box": box_of(part)}}
     return f"<tool_call>{json.dumps(call)}</tool_call>"
 
 
 def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
-    """Two demonstrations of three look before they answer; the third guesses."""
+    """A scan of the demonstrations is on one sheet, which they look at or guess, and cut out."""
     rng = np.random.default_rng(seed)
     scans, labels = load_scans()
     for name in ("sheets", "parts"):
         (folder / name).mkdir()
 
-    def make(index: int, number: int, split: str) -> Sample:
-        part = int(rng.integers(4))
-        path, digit = folder / f"sheets/{index:04d}.png", str(labels[index])
-        image = sheet(scans[index], part, rng)
-        image.save(path)
+    def asked(index: int) -> Sample:
+        part, path = int(rng.integers(4)), folder / f"sheets/{index:04d}.png"
+        sheet(scans[index], part).save(path)
         small = {"min_pixels": SEEN**2, "max_pixels": SEEN**2}
         shown = MediaRef("image", path, size=(SHEET, SHEET), options=small)
         messages = [ask([shown], QUESTION)]
-        if split == "sft":
-            if number % 3:
-                crop = folder / f"parts/{index:04d}.png"
-                image.crop(box_of(part, SHEET)).save(crop)
-                seen = MediaRef("image", crop, size=(DIGIT, DIGIT))
-                messages.append(Message("assistant", (TextPart(call_of(part)),)))
-                messages.append(Message("tool", (seen,)))
-            messages.append(Message("assistant", (TextPart(f"<answer>{digit}</answer>"),)))
-        return sample(f"zoom-{index:04d}", messages, digit, "math", "zoom", part=part)
+        return sample(f"zoom-{index:04d}", messages, str(labels[index]), "math", "zoom", part=part)
 
+    def demonstrations(index: int) -> Iterator[Sample]:
+        asks, path = asked(index), folder / f"parts/{index:04d}.png"
+        part = asks.meta["part"]
+        Image.fromarray(np.asarray(sheet(scans[index], part))[within(part, DIGIT)]).save(path)
+        cut = MediaRef("image", path, size=(DIGIT, DIGIT))
+        answer = said(f"<answer>{labels[index]}</answer>")
+        ways = {
+            "look": [*asks.messages, said(call_of(part)), Message("tool", (cut,)), answer],
+            "guess": [*asks.messages, answer],
+            "read": [ask([cut], QUESTION), answer],
+        }
+        for way, count in {"look": 1, "guess": GUESSES, "read": READINGS}.items():
+            for number in range(count):
+                yield replace(asks, id=f"{asks.id}-{way}-{number}", messages=tuple(ways[way]))
+
+    splits = split_indices(labels, seed)
     return {
-        split: [make(index, number, split) for number, index in enumerate(indices)]
-        for split, indices in split_indices(labels, seed).items()
+        "sft": [shown for index in splits["sft"] for shown in demonstrations(index)],
+        "rl": [asked(index) for index in splits["rl"]],
+        "eval": [asked(index) for index in splits["eval"]],
     }
+
+
+def said(text: str) -> Message:
+    return Message("assistant", (TextPart(text),))
 
 
 ZOOM = Generator(
     name="zoom",
-    description="a handwritten digit on a sheet, too small to be read without the tool zoom",
+    description="a handwritten digit on a sheet, which cannot be read without the tool zoom",
     source="scikit-learn load_digits (UCI Optical Recognition of Handwritten Digits, test part)",
     licence="CC BY 4.0 (UCI Machine Learning Repository)",
     build=build,

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from mmr1.vision.families.loading import (
     architecture_named,
@@ -107,6 +108,18 @@ def test_the_command_line_makes_a_model_of_a_named_family(mmr1, tmp_path):
     assert json.loads((tmp_path / "model/config.json").read_text())["model_type"] == "qwen2_5_vl"
     code, _, message = mmr1("model", "new", "--family", "qwen", tmp_path / "other")
     assert (code, "unknown model family 'qwen'" in message) == (2, True)
+
+
+def test_the_command_line_makes_a_tokenizer_of_a_corpus(mmr1, tmp_path):
+    (tmp_path / "corpus.txt").write_text("tomography tomography\nechocardiogram\n")
+    assert mmr1("model", "new", tmp_path / "own")[0] == 0
+    code, _, _ = mmr1("model", "new", "--corpus", tmp_path / "corpus.txt", tmp_path / "given")
+    assert code == 0
+    own, given = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("own", "given"))
+    for word in ("tomography", "echocardiogram"):
+        assert len(given.tokenize(word)) == 1 < len(own.tokenize(word))
+    code, _, message = mmr1("model", "new", "--corpus", tmp_path / "gone", tmp_path / "other")
+    assert (code, "gone" in message) == (1, True)
 
 
 def test_spans_are_where_the_placeholders_are_expanded():
