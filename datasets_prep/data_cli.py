@@ -243,6 +243,22 @@ def demonstrations(
 
 
 @app.command()
+def rankings(
+    path: Records,
+    completions: Annotated[
+        Path, typer.Argument(help="completions.jsonl of mmr1 eval, or the rollouts folder of a run")
+    ],
+    output: Annotated[Path, typer.Option(help="Record file to write")],
+    function: Annotated[str, typer.Option(help="Reward function that ranks")],
+) -> None:
+    """Write rankings of a model's completions, for mmr1 rm."""
+    from datasets_prep.rankings import write_rankings
+
+    written, _, total = write_rankings(path, completions, output, function)
+    typer.echo(f"{output}: {written:,} rankings, of {total:,} records")
+
+
+@app.command()
 def frames(
     folder: Annotated[Path, typer.Argument(help="Folder with one image per frame, in name order")],
     fps: Annotated[float, typer.Option(help="Frame rate of the images")],

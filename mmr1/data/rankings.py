@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,16 @@ def _rankings(run: Path, samples: Mapping[str, Sample], ranked_by: str) -> Itera
 
 
 def ranked(completions: Sequence[Mapping[str, Any]], ranked_by: str) -> list[str]:
-    """One text per value of the reward function, the highest first; no text twice."""
+    """The texts of a group's completions, the best first; those without a value are left out."""
+    valued = [(c["text"], c["components"].get(ranked_by)) for c in completions]
+    return best_first((text, value) for text, value in valued if value is not None)
+
+
+def best_first(valued: Iterable[tuple[str, float]]) -> list[str]:
+    """One text per value, the highest first; no text twice."""
     by_value: dict[float, str] = {}
-    for completion in completions:
-        text, value = completion["text"], completion["components"].get(ranked_by)
-        if value is not None and text and text not in by_value.values():
+    for text, value in valued:
+        if text and text not in by_value.values():
             by_value.setdefault(value, text)
     return [by_value[value] for value in sorted(by_value, reverse=True)]
 

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# A reward model of steps; it then rewards the steps of a policy, and chooses the best of eight answers.
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+convert steps visualprm VisualPRM400K-v1.1-Raw
+convert train geometry3k_hub geometry3k/train
+convert geometry3k geometry3k_hub geometry3k/test
+stage rm rm data.train="$(records steps)" ${smoke:+rm.batch_size=2}
+judge="$(checkpoint rm)"
+stage train rl data.train="$(records train)" data.eval="$(records geometry3k)" ${smoke:+eval.n=2} \
+    algorithm.step_rewards="$judge" rewards.functions.steps.options.path="$judge"
