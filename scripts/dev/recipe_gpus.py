@@ -25,6 +25,7 @@ SINGLE = RECIPES / "qwen2_5_vl_3b" / "grpo.yaml"  # started by hand, on one GPU
 MEMORY = 80 * GIB
 PROMPTS = {"video": (4096, 3840), "text": (256, 0), "image": (1280, 1024)}
 VIDEO, TEXT = ("video_r1", "open_r1_video"), ("text_math/rl", "lmm_r1/text")
+COMMANDS = ("train", "sft", "dpo", "rm", "iterate")
 SHAPES = {"3B": "qwen2_5_vl_3b", "7B": "qwen2_5_vl_7b"}
 
 
@@ -34,7 +35,7 @@ class Stage:
 
     Attributes:
         name: ``RECIPE/FILE``, without its ending.
-        command: ``train`` or ``sft``.
+        command: Of ``COMMANDS``.
         config: With the published shapes of its model in place of the model.
     """
 
@@ -43,15 +44,22 @@ class Stage:
     config: Config
 
     @property
+    def samples(self) -> bool:
+        """Does it start engines?"""
+        in_rounds = self.command == "dpo" and self.config.dpo.rounds > 0
+        return self.command in ("train", "iterate") or in_rounds
+
+    @property
     def gpus(self) -> int:
         """Trainer ranks and engines; both share a GPU where there is one of each."""
         resources = self.config.resources
-        return resources.ranks + resources.engines if resources.distributed else 1
+        engines = resources.engines if self.samples else 0
+        return resources.ranks + engines if resources.distributed else 1
 
     @property
     def room(self) -> float:
         """Bytes that the trainer may take of a GPU."""
-        shares = self.command == "train" and not self.config.resources.distributed
+        shares = self.samples and not self.config.resources.distributed
         return MEMORY * (1 - self.config.gpu_memory_utilization if shares else 1)
 
     def estimate(self) -> Estimate:
@@ -77,12 +85,12 @@ def stages(model: str) -> Iterator[Stage]:
 
 
 def _commands(script: Path, model: str) -> Iterator[list[str]]:
-    """The arguments of ``mmr1 train`` and ``mmr1 sft``: the script runs with echo for Python."""
+    """The arguments of the training commands: the script runs with echo for Python."""
     lines: dict[str, None] = {}
     for path in sorted(script.parent.glob("*.yaml")):
         shown = subprocess.run(
             [script, *(["--7b"] if model == "7B" else [])],
-            env={**os.environ, "PYTHON": "echo", "ALGORITHM": path.stem},
+            env={**os.environ, "PYTHON": "echo", "ALGORITHM": path.stem, "JUDGE": "http://judge"},
             cwd=SCRIPTS.parent,
             capture_output=True,
             text=True,
@@ -90,8 +98,12 @@ def _commands(script: Path, model: str) -> Iterator[list[str]]:
         )
         lines |= dict.fromkeys(shown.stdout.splitlines())
     for words in map(str.split, lines):
-        if words[:2] == ["-m", "mmr1.cli"] and words[2] in ("train", "sft"):
-            yield [_published(word) for word in words[2:] if not word.startswith("model.path=")]
+        if words[:2] == ["-m", "mmr1.cli"] and words[2] in COMMANDS:
+            # No value: a checkpoint, which is not there yet.
+            chosen = [
+                w for w in words[2:] if not w.startswith("model.path=") and not w.endswith("=")
+            ]
+            yield [_published(word) for word in chosen]
 
 
 def _published(word: str) -> str:

@@ -38,14 +38,14 @@ if [[ -n "$smoke" ]]; then
     )
 fi
 
-# convert NAME CONVERTER INPUT: converts a downloaded dataset into $out/data/NAME/records.jsonl.
+# convert NAME CONVERTER INPUT [option ...]: converts a downloaded dataset into $out/data/NAME/records.jsonl.
 convert() {
     local input="${DATA:-data}/$3"
     if [[ -n "$smoke" ]]; then
         input="$out/rows/$1"
         "$python" scripts/recipes/sample_rows.py "$1" "$2" "$input"
     fi
-    "$python" -m datasets_prep convert "$2" --input "$input" --output "$out/data/$1" --workers "${WORKERS:-1}"
+    "$python" -m datasets_prep convert "$2" --input "$input" --output "$out/data/$1" --workers "${WORKERS:-1}" "${@:4}"
 }
 
 # stage COMMAND NAME [key=value ...]: runs mmr1 COMMAND with NAME.yaml; the output goes to $out/NAME.
@@ -54,7 +54,7 @@ stage() {
     shift 2
     if [[ -n "$larger" ]]; then
         sized=(model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_token_cost=0.42)
-        if [[ "$command" == train ]]; then sized+=(resources.ranks=4); else sized+=(optimizer.offload=true); fi
+        if [[ "$command" == sft ]]; then sized+=(optimizer.offload=true); else sized+=(resources.ranks=4); fi
     fi
     if [[ -n "${MODEL:-}" ]]; then sized+=(model.path="$MODEL"); fi
     mmr1 "$command" "$folder/$name.yaml" "trainer.output_dir=$out/$name" \

@@ -143,6 +143,25 @@ def mm_eureka(folder: Path, number: int) -> Row:
     return {"id": str(number), "conversations": turns, "answer": str(count), "image_urls": [image]}
 
 
+def pair(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    chosen, rejected = (f"There are {n} dots." for n in (count, count + 1))
+    question = "How many dots are there?"
+    return {"image": image, "question": question, "chosen": chosen, "rejected": rejected}
+
+
+def visualprm(folder: Path, number: int) -> Row:
+    image, count = dots(folder, number)
+    steps = [
+        {"step": "I look at the image.", "score": 1.0},
+        {"step": f"I count {count + 1} dots.", "score": 0.25},
+    ]
+    return {
+        "image": image, "question": "<image>\nHow many dots are there?", "answer": str(count),
+        "response": "", "steps_with_score": steps,
+    }  # fmt: skip
+
+
 def text(folder: Path, number: int) -> Row:
     return {"problem": f"What is {number} + 2?", "answer": str(number + 2)}
 
@@ -162,6 +181,8 @@ MAKERS: dict[str, Callable[[Path, int], Row]] = {
     "video_r1": video_r1,
     "cot": video_r1_cot,
     "mm_eureka": mm_eureka,
+    "pairs": pair,
+    "visualprm": visualprm,
     "easyr1": text,
 }
 

@@ -13,6 +13,7 @@ import pytest
 from mmr1.config.file import load_config
 from scripts.dev.recipe_gpus import MEMORY, stages
 from tests.paths import REPOSITORY
+from tests.vllm_server import vllm_server
 
 RECIPES = REPOSITORY / "scripts/recipes"
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/run.sh"))
@@ -77,6 +78,18 @@ def test_smoke_with_a_model_of_another_family(name, family, tmp_path):
     run_smoke(name, tmp_path, FAMILY=family)
     config = json.loads((tmp_path / name / "model/config.json").read_text())
     assert config["model_type"] == family
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_smoke_with_a_judge(tiny_model, tmp_path):
+    """Rounds in which a tiny model behind vLLM's own server compares the answers."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    with vllm_server(tiny_model, tmp_path / "log", "--served-model-name", "tiny") as url:
+        run_smoke("rlaif_v", tmp_path, JUDGE=f"{url}/v1", JUDGE_MODEL="tiny")
+    summary = json.loads((tmp_path / "rlaif_v/judged/summary.json").read_text())
+    assert summary["state"] == "finished"
+    assert summary["faults"] == {}
 
 
 def test_a_recipe_takes_another_model(tmp_path):

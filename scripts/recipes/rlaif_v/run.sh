@@ -4,7 +4,7 @@
 # there are no rounds.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
-convert pairs rows RLAIF-V-Dataset
+convert pairs rows RLAIF-V-Dataset --map question=question,image=image
 pairs="$(records pairs)" liked=rewards.functions.liked.options
 loss=()
 if [[ -n "${LOSS:-}" ]]; then loss=(dpo.loss_type="$LOSS"); fi

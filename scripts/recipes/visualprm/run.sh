@@ -6,6 +6,5 @@ convert steps visualprm VisualPRM400K-v1.1-Raw
 convert train geometry3k_hub geometry3k/train
 convert geometry3k geometry3k_hub geometry3k/test
 stage rm rm data.train="$(records steps)" ${smoke:+rm.batch_size=2}
-judge="$(checkpoint rm)"
 stage train rl data.train="$(records train)" data.eval="$(records geometry3k)" ${smoke:+eval.n=2} \
-    algorithm.step_rewards="$judge" rewards.functions.steps.options.path="$judge"
+    algorithm.step_rewards="$(checkpoint rm)" rewards.functions.steps.options.path="$(checkpoint rm)"
