@@ -225,28 +225,34 @@ class Config(Section):
 
     def _refuse_what_an_environment_cannot(self) -> None:
         """What reads a completion as one text, or hands it on without its pictures."""
+        algorithm, stop = self.algorithm, self.rollout.sampling.stop
         functions = {f.use or name: name for name, f in self.rewards.functions.items()}
+        one_text = "it reads a completion as one text"
+        without_pictures = "it keeps completions without what tools showed in them"
         refused = {
-            "resources.ranks or resources.engines": self.resources.distributed,
-            f"rollout.max_off_policy_steps={self.rollout.max_off_policy_steps}": bool(
-                self.rollout.max_off_policy_steps
+            f"algorithm.name={algorithm.name}": (
+                algorithm.name == "t_grpo",
+                "it shuffles the frames of a video, and a tool would show them in their order",
             ),
-            f"algorithm.name={self.algorithm.name}": self.algorithm.name
-            in ("t_grpo", "process_grpo"),
-            "algorithm.step_rewards": self.algorithm.step_rewards is not None,
-            "algorithm.replay": self.algorithm.replay is not None,
-            f"rewards.functions.{functions.get('reward_model')}": "reward_model" in functions,
-            f"dpo.rounds={self.dpo.rounds}": bool(self.dpo.rounds),
-            f"rollout.sampling.stop={list(self.rollout.sampling.stop)}": bool(
-                self.rollout.sampling.stop
+            f"algorithm.name={algorithm.name} and its steps": (
+                algorithm.name == "process_grpo",
+                one_text,
+            ),
+            "algorithm.step_rewards": (algorithm.step_rewards is not None, one_text),
+            "algorithm.replay": (algorithm.replay is not None, without_pictures),
+            f"rewards.functions.{functions.get('reward_model')}": (
+                "reward_model" in functions,
+                one_text,
+            ),
+            f"dpo.rounds={self.dpo.rounds}": (bool(self.dpo.rounds), without_pictures),
+            f"rollout.sampling.stop={list(stop)}": (
+                bool(stop),
+                "it could end a turn within a call",
             ),
         }
-        for key, is_set in refused.items():
+        for key, (is_set, reason) in refused.items():
             if is_set:
-                raise ValueError(
-                    f"environment and {key}: conversations of several turns are not made for it; "
-                    "leave one of them out"
-                )
+                raise ValueError(f"environment and {key}: {reason}; leave one of them out")
 
     def check_steps(self) -> None:
         """Raises ValueError where ``trainer.max_steps`` is too low for other keys."""

@@ -20,7 +20,7 @@ from mmr1.data.loader import MediaCheck
 from mmr1.evaluation.presets import with_preset
 from mmr1.evaluation.store import Store
 from mmr1.rewards import CompositeReward, build_composite_reward
-from mmr1.rollout.build import build_engine
+from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import engines_on_ray
 from mmr1.trainer.inputs import Inputs, check_inputs
@@ -124,7 +124,9 @@ def _engine(config: Config, inputs: Inputs, log: Path) -> Iterator[RolloutEngine
     """One here, or ``resources.engines`` on Ray."""
     if config.resources.engines > 1:
         with engines_on_ray(config) as engines:
-            yield engines
+            own = with_conversations(config, engines, engines, inputs.family, inputs.media)
+            with closing(own) as engine:
+                yield engine
         return
     model = load_model(config.model) if config.rollout.engine == "hf" else None
     with closing(build_engine(config, inputs.family, inputs.media, log, model)) as engine:

@@ -53,7 +53,7 @@ def build_engine(
     """
     if config.rollout.engine == "hf":
         own = HfEngine(model, family, media, shares_weights=True, features=features)
-        return own if config.environment is None else _conversing(config, own, own, family, media)
+        return with_conversations(config, own, own, family, media)
     engine = EngineProcess(
         build_vllm_engine,
         (config, None if model is None or is_packed(family) else names_in_files(model)),
@@ -63,16 +63,20 @@ def build_engine(
         restarts=config.rollout.max_restarts,
     )
     prefetching = PrefetchingEngine(engine, media, config.rollout.deterministic)
-    if config.environment is None:
-        return prefetching
-    return _conversing(config, prefetching, engine, family, media)
+    return with_conversations(config, prefetching, engine, family, media)
 
 
-def _conversing(
+def with_conversations(
     config: Config, engine: RolloutEngine, turns: TurnEngine, family: ModelFamily, media: MediaCache
-) -> ConversationEngine:
-    """The engine with the environment of the configuration between the policy's turns."""
-    assert config.environment is not None
+) -> RolloutEngine:
+    """The engine with the environment of the configuration, if there is one, between the policy's
+    turns.
+
+    Args:
+        turns: The same engine, or the process that it lives in.
+    """
+    if config.environment is None:
+        return engine
     at_once = config.rollout.engine == "hf" or config.rollout.deterministic
     try:
         environment = build_environment(config.environment)

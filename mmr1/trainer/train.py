@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmr1.config import Config
 from mmr1.rewards import CompositeReward, build_composite_reward
-from mmr1.rollout.build import build_engine
+from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.rehearsal import RehearsalEngine
@@ -95,9 +95,12 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
     """In this process, or as many as ``resources`` asks for on Ray."""
     if config.resources.distributed:
         with on_ray(config) as cluster:
-            yield Workers(
-                cluster.policy, cluster.reference, cluster.critic, lambda log: cluster.engines
-            )
+            engines = cluster.engines
+
+            def on_cluster(log: Path) -> RolloutEngine:
+                return with_conversations(config, engines, engines, inputs.family, inputs.media)
+
+            yield Workers(cluster.policy, cluster.reference, cluster.critic, on_cluster)
         return
     own = build_training_models(config, inputs.family, inputs.media)
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from mmr1.data.record import write_records
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample, Span, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
@@ -21,6 +25,26 @@ def picture(seed: int, width: int = 56, height: int = 84, pixel: int | None = No
     file = io.BytesIO()
     Image.fromarray(colours).save(file, "PNG")
     return MediaRef("image", data=file.getvalue())
+
+
+def brief_model(tiny_model: Path, path: Path) -> Path:
+    """One whose turns end after about six tokens, so that conversations have several."""
+    shutil.copytree(tiny_model, path)
+    file = path / "generation_config.json"
+    options = json.loads(file.read_text())
+    file.write_text(json.dumps({**options, "eos_token_id": list(range(100, 200))}))
+    return path
+
+
+def write_scans(folder: Path) -> Path:
+    """Eight records with a picture each."""
+    samples = []
+    for number in range(8):
+        (folder / f"{number}.png").write_bytes(picture(number).read())
+        asked = Message("user", (picture(number), TextPart("Which digit is this?")))
+        samples.append(Sample(str(number), (asked,), "7", "math"))
+    write_records(folder / "rl.jsonl", samples)
+    return folder / "rl.jsonl"
 
 
 Turns = Sequence[int | list[int | MediaRef]]

@@ -19,6 +19,7 @@ from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
+from mmr1.rollout.build import with_conversations
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
@@ -83,8 +84,8 @@ def shared(tiny_model, files) -> Iterator[tuple[Any, ...]]:
         yield family, model, media, scorer, tiny_model
 
 
-def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, Any]:
-    """The steps of a run, its model and its reference."""
+def run(shared, samples, config: Config, scorer=None, engine=None) -> tuple[list[Step], Any, Any]:
+    """The steps of a run, its model and its reference; ``engine`` makes one of a model."""
     family, start, media, noise, path = shared
     config = config.model_copy(update={"model": ModelConfig(path=str(path), dtype="float32")})
     model = copy.deepcopy(start)
@@ -97,7 +98,9 @@ def run(shared, samples, config: Config, scorer=None) -> tuple[list[Step], Any, 
     parts = TrainerComponents(
         loader=SampleLoader(Sampler(samples, 0), MediaCheck(media, Quarantine(0))),
         render=family.render_prompt,
-        rollout=HfEngine(model, family, media, shares_weights=True),
+        rollout=engine(copy.deepcopy(model))
+        if engine
+        else HfEngine(model, family, media, shares_weights=True),
         rewards=RewardManager(scorer or noise, media, 0.0),
         algorithm=algorithm,
         policy=LocalPolicy(
@@ -233,3 +236,44 @@ def test_model_inputs_are_built_once_for_each_group_of_a_step(
     (step,), _, _ = run(shared, digit_samples, config)
     assert [id(group) for group in built] == [id(scored.group) for scored in step.scored]
     assert len(built) == config.rollout.batch_size
+
+
+def test_conversations_are_sampled_ahead_of_the_update(shared, digit_samples, files):
+    """With the weights of the update before the last, and twice alike."""
+    family, *others = shared
+    brief = replace(family, stop_ids=tuple(range(100, 200)))  # turns of about six tokens
+    plugins = Path(__file__).parents[1] / "environments" / "plugins.py"
+    settings = config_of(files, name="grpo").model_dump()
+    settings["rollout"] |= {"engine": "vllm", "max_off_policy_steps": 1}
+    settings["rollout"]["sampling"]["max_tokens"] = 160
+    settings["trainer"]["max_steps"] = 3
+    settings["environment"] = {
+        "tools": ["zoom"],
+        "parser": f"{plugins}:always_zoom",
+        "max_turns": 3,
+        "max_tokens_per_turn": 30,
+        "workers": 1,
+    }
+    config = Config.model_validate(settings)
+
+    def engine(model):
+        own = HfEngine(model, brief, others[1])
+        made.append(with_conversations(config, own, own, brief, others[1]))
+        return made[-1]
+
+    made: list[Any] = []
+    try:
+        runs = [run((brief, *others), digit_samples, config, engine=engine)[0] for _ in range(2)]
+    finally:
+        for conversing in made:
+            conversing.close()
+    for step, other in zip(*runs, strict=True):
+        completions = [c for s in step.scored for c in s.group.completions]
+        assert {c.policy_version for c in completions} == {max(0, step.number - 2)}
+        assert max(c.turns for c in completions) == 3
+        again = [c for s in other.scored for c in s.group.completions]
+        assert [c.token_ids.tolist() for c in again] == [c.token_ids.tolist() for c in completions]
+    stats = [step.stats for step in runs[0]]
+    assert [line["rollout/staleness"] for line in stats] == [0, 1, 1]
+    gaps = [line["rollout/logprob_gap_after_picture"] for line in stats]
+    assert gaps[0] < 1e-4 < gaps[1]

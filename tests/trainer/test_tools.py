@@ -8,45 +8,27 @@ from pathlib import Path
 import pytest
 
 from mmr1.config import AlgorithmConfig, Config
-from mmr1.data.record import write_records
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run
 from mmr1.rewards.plugins.rollout_rows import read_items
 from mmr1.trainer.train import run_training
-from mmr1.types import Message, Sample, TextPart
 from tests.environments import plugins
 from tests.jsonl import read_jsonl
 from tests.report.test_page import element, unpacked
-from tests.trainer.conversations import picture
+from tests.trainer.conversations import brief_model, write_scans
 
 PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
 
 
 @pytest.fixture(scope="module")
 def model(tiny_model, tmp_path_factory) -> Path:
-    """One whose turns end after about six tokens, so that conversations have several."""
-    import shutil
-
-    path = tmp_path_factory.mktemp("models") / "brief"
-    shutil.copytree(tiny_model, path)
-    file = path / "generation_config.json"
-    options = json.loads(file.read_text())
-    file.write_text(json.dumps({**options, "eos_token_id": list(range(100, 200))}))
-    return path
+    return brief_model(tiny_model, tmp_path_factory.mktemp("models") / "brief")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    samples = []
-    for number in range(8):
-        (folder / f"{number}.png").write_bytes(picture(number).read())
-        medium = picture(number)
-        asked = Message("user", (medium, TextPart("Which digit is this?")))
-        samples.append(Sample(str(number), (asked,), "7", "math"))
-    write_records(folder / "rl.jsonl", samples)
-    return folder / "rl.jsonl"
+    return write_scans(tmp_path_factory.mktemp("data"))
 
 
 def config(model: Path, data: Path, out: Path, **trainer: object) -> Config:
@@ -179,26 +161,30 @@ def test_an_evaluation_has_tools_too(run, data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "key"),
+    ("changes", "message"),
     [
-        ({"resources": {"ranks": 2}}, "resources.ranks"),
-        ({"rollout": {"max_off_policy_steps": 1}}, "max_off_policy_steps=1"),
-        ({"rollout": {"sampling": {"stop": ["x"]}}}, "sampling.stop"),
+        (
+            {"rollout": {"sampling": {"stop": ["x"]}}},
+            r"rollout.sampling.stop=\['x'\]: it could end a turn within a call",
+        ),
         (
             {"algorithm": {"name": "process_grpo", "step_rewards": "x.py:f"}},
-            "algorithm.name=process_grpo",
+            "algorithm.name=process_grpo and its steps: it reads a completion as one text",
         ),
-        ({"algorithm": {"replay": {}}}, "algorithm.replay"),
-        ({"dpo": {"rounds": 1}}, "dpo.rounds=1"),
-        ({"rewards": {"functions": {"rm": {"use": "reward_model"}}}}, "rewards.functions.rm"),
+        ({"algorithm": {"replay": {}}}, "algorithm.replay: it keeps completions without what"),
+        ({"dpo": {"rounds": 1}}, "dpo.rounds=1: it keeps completions without what tools showed"),
+        (
+            {"rewards": {"functions": {"rm": {"use": "reward_model"}}}},
+            "rewards.functions.rm: it reads a completion as one text",
+        ),
         (
             {"algorithm": {"name": "t_grpo"}, "rewards": {"functions": {"temporal_contrast": {}}}},
-            "algorithm.name=t_grpo",
+            "algorithm.name=t_grpo: it shuffles the frames of a video",
         ),
     ],
 )
-def test_what_conversations_are_not_made_for_is_refused(changes, key):
-    with pytest.raises(ValueError, match=f"environment and .*{key}"):
+def test_what_conversations_are_not_made_for_is_refused(changes, message):
+    with pytest.raises(ValueError, match=f"environment and {message}.*; leave one of them out"):
         Config(model={"path": "m"}, environment={"tools": ["zoom"]}, **changes)
 
 

@@ -130,7 +130,10 @@ def workers(
         building = [rank.build.remote(*address, of_driver) for rank in trainers]
         get(building + [engine.build.remote() for engine in samplers])
         rollout = config.rollout
-        all_engines = RayEngines(samplers, replace, rollout.timeout_s, rollout.max_restarts)
+        at_once = rollout.engine == "hf" or rollout.deterministic
+        all_engines = RayEngines(
+            samplers, replace, rollout.timeout_s, rollout.max_restarts, at_once
+        )
         try:
             yield AllRanks(trainers, _prompt_cost(config)), all_engines
         except WorkerLostError as error:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import build_vllm_engine
-from mmr1.rollout.engine import Probe, ReceivingEngine, Request, RolloutEngine
+from mmr1.rollout.engine import (
+    PreparedRequest,
+    Probe,
+    ReceivingEngine,
+    Request,
+    RolloutEngine,
+    TurnEngine,
+)
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed.network import node_address, use_interface_of
 from mmr1.trainer.models.loading import feature_cache, load_model
-from mmr1.types import Prompt, RolloutGroup
+from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.build import family_of, media_cache
+from mmr1.vision.prepare import MediaCache
+
+_MOMENT_S = 0.05  # then turns that have come meanwhile are let in
 
 
 class Engine:
@@ -25,30 +37,65 @@ class Engine:
 
     def build(self) -> None:
         use_interface_of(node_address())
-        self._engine, self._receiving = build_engine_with_own_weights(self._config)
+        self._engine = build_engine_with_own_weights(self._config)
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
-        return self._engine.generate(requests, sampling)
+        return self._engine.rollout.generate(requests, sampling)
+
+    def advance(
+        self, requests: Mapping[int, Request], sampling: SamplingConfig
+    ) -> dict[int, Completion]:
+        """See ``TurnEngine``; returns when a turn has ended, or a moment has passed."""
+        media = self._engine.media
+        ended = self._engine.turns.advance(
+            {
+                number: PreparedRequest(r, tuple(media[m] for m in r.prompt.media))
+                for number, r in requests.items()
+            },
+            sampling,
+        )
+        until = time.monotonic() + _MOMENT_S
+        while not ended and time.monotonic() < until:
+            ended = self._engine.turns.advance({}, sampling)
+        return ended
+
+    def abandon(self) -> None:
+        self._engine.turns.abandon()
 
     def transfer(self, method: str, *args: Any) -> None:
         """Call a method of the ``ReceivingEngine``."""
-        getattr(self._receiving, method)(*args)
+        getattr(self._engine.receiving, method)(*args)
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        return self._engine.probe(prompts)
+        return self._engine.rollout.probe(prompts)
 
 
-def build_engine_with_own_weights(config: Config) -> tuple[RolloutEngine, ReceivingEngine]:
-    """An engine with its own copy of the weights, for a process that holds no policy.
+@dataclass(frozen=True, slots=True)
+class OwnEngine:
+    """The engine of a process that holds no policy.
 
-    The engine as it samples, and as it is sent weights.
+    Attributes:
+        rollout: As it samples completions.
+        turns: As it samples the turns of conversations.
+        receiving: As it is sent weights.
+        media: Prepared media.
     """
+
+    rollout: RolloutEngine
+    turns: TurnEngine
+    receiving: ReceivingEngine
+    media: MediaCache
+
+
+def build_engine_with_own_weights(config: Config) -> OwnEngine:
+    """An engine with its own copy of the weights."""
     family = family_of(config)
     media = media_cache(family, config)
     if config.rollout.engine == "hf":
         set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
         model = load_model(config.model).requires_grad_(False)
         own = HfEngine(model, family, media, features=feature_cache(config))
-        return own, own
+        return OwnEngine(own, own, own, media)
     engine = build_vllm_engine(config, transfer=True)
-    return PrefetchingEngine(engine, media, config.rollout.deterministic), engine
+    prefetching = PrefetchingEngine(engine, media, config.rollout.deterministic)
+    return OwnEngine(prefetching, engine, engine, media)

@@ -24,7 +24,10 @@ def get(calls: Sequence[Any]) -> list[Any]:
 
 
 def outcomes(
-    calls: Mapping[int, Any], timeout_s: float | None, wait_for_all: bool = True
+    calls: Mapping[int, Any],
+    timeout_s: float | None,
+    wait_for_all: bool = True,
+    only_first: bool = False,
 ) -> tuple[dict[int, Any], dict[int, str]]:
     """Results by key, and what became of workers that died or did not answer in time, by key.
 
@@ -33,6 +36,7 @@ def outcomes(
     Args:
         timeout_s: Longest time to wait for all of them together; None for any.
         wait_for_all: Also wait for the others where a worker is lost.
+        only_first: Wait for one alone; the others go on.
     """
     import ray
 
@@ -41,7 +45,7 @@ def outcomes(
     lost: dict[int, str] = {}
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pending = list(key_of)
-    while pending and (wait_for_all or not lost):
+    while pending and (wait_for_all or not lost) and not (only_first and (results or lost)):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         finished, pending = ray.wait(pending, timeout=left)
         if not finished:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mmr1.config import SamplingConfig
 from mmr1.faults import tell_fault
-from mmr1.rollout.engine import Probe, Request
+from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
+from mmr1.trainer.distributed.open_turns import OpenTurns
 from mmr1.trainer.distributed.rank_weights import RankWeights
 from mmr1.trainer.distributed.ray_calls import outcomes
-from mmr1.types import Prompt, RolloutGroup
+from mmr1.types import Completion, Prompt, RolloutGroup
 
 logger = logging.getLogger(__name__)
 
 
 class RayEngines:
-    """Several engines as one ``RolloutEngine``: each gets its share of the prompts.
+    """Several engines as one ``RolloutEngine`` and ``TurnEngine``: each gets its share of the
+    prompts.
 
     An engine that dies or hangs is replaced; the ranks send the weights that it had once more, to
     all engines, and it is asked again. Nothing that the lost one sampled was received, so no
@@ -31,6 +33,7 @@ class RayEngines:
         replace: Ends an actor and starts another in its place, by its index.
         timeout_s: Longest time that a call may take.
         restarts: How often, in all, an engine is replaced.
+        at_once: Turns of conversations are sampled together, to the end of all.
 
     Attributes:
         restarted: How often one was.
@@ -42,8 +45,12 @@ class RayEngines:
         replace: Callable[[int, Any], Any],
         timeout_s: float,
         restarts: int,
+        at_once: bool = False,
     ) -> None:
         self.restarted = 0
+        self._at_once = at_once
+        self._turns = OpenTurns(len(engines))
+        self._asked: dict[int, Any] = {}  # engines that are sampling turns, and what they answer
         self._engines = list(engines)
         self._replace = replace
         self._timeout_s = timeout_s
@@ -61,6 +68,63 @@ class RayEngines:
             list(of_engine), lambda i, engine: engine.generate.remote(of_engine[i], sampling)
         )
         return [group for of_share in groups for group in of_share]
+
+    def advance(
+        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
+    ) -> dict[int, Completion]:
+        """See ``TurnEngine``. Where an engine is lost, turns under way are sampled again."""
+        if not self._turns:
+            self._turns = OpenTurns(len(self._engines))
+        self._turns.add({number: prepared.request for number, prepared in requests.items()})
+        ended = self._sample_on(sampling)
+        while self._at_once and self._turns:
+            ended |= self._sample_on(sampling)
+        return ended
+
+    def abandon(self) -> None:
+        self._turns, self._asked = OpenTurns(len(self._engines)), {}
+        self._ask(range(len(self._engines)), lambda i, engine: engine.abandon.remote())
+
+    def _sample_on(self, sampling: SamplingConfig) -> dict[int, Completion]:
+        """Ask those engines that have turns and are not at it; what the first of all has ended."""
+        for i in self._turns.waiting():
+            if i not in self._asked:
+                self._asked[i] = self._engines[i].advance.remote(self._turns.take(i), sampling)
+        answers, lost = outcomes(self._asked, self._timeout_s, only_first=not self._at_once)
+        ended = self._taken(answers)
+        if lost:
+            others = {i: call for i, call in self._asked.items() if i not in lost}
+            answers, also_lost = outcomes(others, self._timeout_s)
+            ended |= self._taken(answers)
+            self._begin_again(lost | also_lost)
+        return ended
+
+    def _taken(self, answers: Mapping[int, dict[int, Completion]]) -> dict[int, Completion]:
+        """The turns that engines have ended."""
+        ended: dict[int, Completion] = {}
+        for i, completions in answers.items():
+            del self._asked[i]
+            self._turns.finish(i, completions)
+            ended |= completions
+        return ended
+
+    def _begin_again(self, lost: Mapping[int, str]) -> None:
+        """Replace engines; all have to drop their turns to be sent weights."""
+        self._asked = {}
+        for i, why in lost.items():
+            self._replace_lost(i, why)
+            self._turns.lose(i)
+        if self._weights is None:
+            return
+        for i in range(len(self._engines)):
+            self._turns.lose(i)
+        kept = [i for i in range(len(self._engines)) if i not in lost]
+        _, also_lost = outcomes(
+            {i: self._engines[i].abandon.remote() for i in kept}, self._timeout_s
+        )
+        for i, why in also_lost.items():
+            self._replace_lost(i, why)
+        self._sync()
 
     def load_weights(self, weights: RankWeights, version: int) -> None:
         """The ranks send the engines their weights."""

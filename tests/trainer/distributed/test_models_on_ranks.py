@@ -26,6 +26,7 @@ from mmr1.trainer.models.training_models import TrainingModels, build_training_m
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.types import Experience, Prompt, Reward, ScoredGroup, StepStats
 from mmr1.vision.build import family_of, media_cache
+from tests.trainer.conversations import conversations, picture
 from tests.trainer.distributed.gloo import on_two_ranks
 from tests.trainer.tiny_groups import group
 
@@ -37,10 +38,20 @@ CASES: dict[str, dict[str, Any]] = {
         "algorithm": {"kl_coef": 0.1, "kl_estimator": "full"},
         "model": {"lora": {"rank": 4}, "freeze_vision_tower": True},
     },
+    "conversations": {"algorithm": {"kl_coef": 0.1, "ppo_mini_batch_size": 2}},
     "offloaded": {
         "algorithm": {"kl_coef": 0.1, "offload_reference": True},
         "optimizer": {"offload": True},
     },
+}
+
+
+ZOOMED, OTHER = picture(1), picture(2, 84, 56)
+TURNS: dict[str, list[Any]] = {
+    "a picture for both": [[4, [3, ZOOMED, 2], 5], [6, [1, ZOOMED, 2], 3]],
+    "text": [[4, [5], 3], [2, [3], 4, [6], 5]],
+    "several turns": [[3, [2, ZOOMED, 2], 4, [1, OTHER, 1], 2, [3], 6], [5, [4], 2]],
+    "another picture": [[3, [2, picture(3), 4], 6], [4]],
 }
 
 
@@ -58,12 +69,23 @@ def config_of(case: str, tiny_model: Path, out: Path) -> Config:
 
 
 def batch_of(case: str, config: Config, models: TrainingModels, mixed: Path) -> Experience:
-    """Four prompts, of text, one image, two images and a video, with two completions each."""
+    """Four prompts, of text, one image, two images and a video, with two completions each.
+
+    Of conversations: some with pictures of tools, so that a rank may have none.
+    """
     family = family_of(config)
-    groups = [
-        group_of_responses(family, family.render_prompt(sample), ["it is one digit", "no"])
-        for sample in read_records(mixed)[:4]
-    ]
+    if case == "conversations":
+        cache = media_cache(family, config)
+        shown = [[], [ZOOMED], [picture(7)], []]
+        groups = [
+            conversations(family, cache, turns, pictures, seed)
+            for seed, (turns, pictures) in enumerate(zip(TURNS.values(), shown, strict=True))
+        ]
+    else:
+        groups = [
+            group_of_responses(family, family.render_prompt(sample), ["it is one digit", "no"])
+            for sample in read_records(mixed)[:4]
+        ]
     scored = [
         ScoredGroup(g, (Reward(0.25 * i), Reward(1.0 - 0.5 * i))) for i, g in enumerate(groups)
     ]
@@ -78,8 +100,8 @@ def batch_of(case: str, config: Config, models: TrainingModels, mixed: Path) -> 
     if case != "demonstrations":
         return batch
     # One for the first mini-batch, so that a rank has none, and two for the second.
-    shown = [replace(g, completions=g.completions[:1]) for g in groups[:3]]
-    return replace(batch, demonstrations=((shown[0],), tuple(shown[1:])), ptx_coef=0.5)
+    told = [replace(g, completions=g.completions[:1]) for g in groups[:3]]
+    return replace(batch, demonstrations=((told[0],), tuple(told[1:])), ptx_coef=0.5)
 
 
 def cost(prompt: Prompt) -> float:

@@ -33,7 +33,9 @@ from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.families.loading import load_family
 from tests.jsonl import read_jsonl
 from tests.trainer.algorithms.test_algorithms import experience_of, scored
+from tests.trainer.conversations import brief_model, write_scans
 from tests.trainer.test_resume import LENGTH_REWARD
+from tests.trainer.test_tools import config as tool_run
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -150,6 +152,18 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     algorithm = {"ppo_mini_batch_size": 2, "top_entropy_quantile": 0.5}
     run = partial(config, tiny_model, mixed, reward, algorithm=algorithm)
     assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
+    assert not left_over()
+
+
+@pytest.mark.slow
+def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model, tmp_path):
+    brief, scans = brief_model(tiny_model, tmp_path / "brief"), write_scans(tmp_path)
+
+    def run(out: Path, **sections: dict) -> Config:
+        return Config.model_validate({**tool_run(brief, scans, out).model_dump(), **sections})
+
+    assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
+    assert metrics(tmp_path / "second_0")[0]["environment/pictures"] > 0
     assert not left_over()
 
 

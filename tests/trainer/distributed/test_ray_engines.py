@@ -6,20 +6,28 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
 
-from mmr1.config import Config
+from mmr1.config import Config, EnvironmentConfig
 from mmr1.data.record import read_records
+from mmr1.rollout.build import with_conversations
 from mmr1.rollout.engine import Request
+from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.cluster import Cluster, on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
+from mmr1.trainer.distributed.open_turns import OpenTurns
 from mmr1.trainer.models.loading import load_model
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import load_family
+from mmr1.vision.prepare import MediaCache
+from tests.trainer.conversations import brief_model
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -137,3 +145,81 @@ def test_a_copy_of_the_weights_outlives_what_the_ranks_learn(
     assert tokens(cluster.engines.generate(requests, sampling)) != expected
     with pytest.raises(KeyError):
         kept.send(cluster.engines._engines, 7)
+
+
+PLUGINS = str(Path(__file__).parents[2] / "environments" / "plugins.py")
+
+
+@pytest.fixture(scope="module")
+def brief(tiny_model, tmp_path_factory) -> Path:
+    return brief_model(tiny_model, tmp_path_factory.mktemp("models") / "brief")
+
+
+def test_conversations_over_engines_are_those_of_one_process(brief, mixed, tmp_path):
+    """Also where an engine dies in the middle: its turns are drawn again."""
+    settings = config(brief, tmp_path, max_model_len=256, sampling={"max_tokens": 160})
+    settings = settings.model_copy(
+        update={
+            "environment": EnvironmentConfig(
+                tools=("zoom",),
+                parser=f"{PLUGINS}:always_zoom",
+                max_turns=3,
+                max_tokens_per_turn=30,
+                workers=1,
+            )
+        }
+    )
+    family = load_family(str(brief))
+    media = MediaCache(family.prepare_media)
+    asked = [Request(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
+    model = load_model(settings.model)
+    model.load_state_dict(other_weights(settings, 1))
+    own = HfEngine(model, family, media)
+    with closing(with_conversations(settings, own, own, family, media)) as engine:
+        expected = engine.generate(asked, settings.rollout.sampling)
+    assert max(c.turns for g in expected for c in g.completions) == 3
+    assert any(c.media for g in expected for c in g.completions)
+    with on_ray(settings) as made:
+        set_weights(made, other_weights(settings, 1))
+        made.engines.load_weights(made.policy.weights(), 7)
+        engines, advance, calls = made.engines, made.engines.advance, []
+
+        def killing(requests, sampling):
+            calls.append(len(requests))
+            if len(calls) == 2:
+                os.kill(processes()[0].pid, signal.SIGKILL)
+            return advance(requests, sampling)
+
+        engines.advance = killing
+        with closing(with_conversations(settings, engines, engines, family, media)) as engine:
+            got = engine.generate(asked, settings.rollout.sampling)
+        assert engines.restarted == 1
+    for one, other in zip(got, expected, strict=True):
+        for a, b in zip(one.completions, other.completions, strict=True):
+            assert a.policy_version == 7
+            assert a.token_ids.tolist() == b.token_ids.tolist()
+            assert [span.tokens for span in a.spans] == [span.tokens for span in b.spans]
+            assert [m.digest() for m in a.media] == [m.digest() for m in b.media]
+            np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+
+
+def test_turns_of_a_prompt_stay_with_an_engine(requests):
+    turns = OpenTurns(2)
+    of = {number: requests[number // 2] for number in range(8)}
+    turns.add(of)
+    first, second = turns.take(0), turns.take(1)
+    assert sorted(first) == [0, 1, 4, 5]
+    assert sorted(second) == [2, 3, 6, 7]
+    turns.finish(0, [0, 1, 4, 5])
+    assert turns.waiting() == [1]
+    own = requests[0].prompt
+    later = replace(requests[0], prompt=replace(own, token_ids=(*own.token_ids, 5)))
+    turns.add({0: later})
+    assert turns.take(0) == {0: later}
+    assert turns.take(1) == {}
+    turns.lose(1)
+    assert turns.take(1) == second
+    assert turns
+    turns.finish(0, [0])
+    turns.finish(1, second)
+    assert not turns
