@@ -18,11 +18,15 @@ from mmr1.environments.build import build_environment
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.rehearsal import Rehearsal, RehearsalEngine
 from mmr1.trainer.forward.padded import padded_scores
-from mmr1.trainer.forward.sequences import completion_mask, group_input
+from mmr1.trainer.forward.sequences import ModelInputs, completion_mask, group_input
+from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.sampling.parity import ParityError, check_parity
 from mmr1.types import Message, Sample, Status, TextPart
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
+from tests.trainer.conversations import picture
 
 PLUGINS = str(Path(__file__).parents[1] / "environments" / "plugins.py")
 FORMS = Path(PLUGINS).with_name("forms")
@@ -94,6 +98,72 @@ def test_sampled_tokens_are_the_engines_own(parts, groups):
         assert (own < 0).all()
         assert not row.logprobs[~sampled[: len(row.logprobs)]].any()
         np.testing.assert_allclose(row.logprobs, wanted[: len(row.logprobs)], atol=1e-5)
+    # What was sampled is not what its text would be read as: nothing was read again.
+    turns = [c.token_ids[: c.spans[0].tokens].tolist() for c in completions(groups)]
+    assert any(family.tokenizer(family.tokenizer.decode(t))["input_ids"] != t for t in turns)
+
+
+def test_one_pixel_of_a_tools_picture_changes_what_is_said_next(parts):
+    family, model, media = parts
+    prompt = family.render_prompt(Sample("1", (Message("user", (TextPart("Look."),)),)))
+    said = []
+    for pixel in (0, 255):
+        shown = Rehearsal(Message("tool", (picture(2, pixel=pixel),)))
+        config = EnvironmentConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=40)
+        engine = HfEngine(model, family, media)
+        conversing = ConversationEngine(engine, engine, shown, config, family, media, at_once=True)
+        ((c,),) = (g.completions for g in conversing.generate([Request(prompt, 1, 0)], SAMPLING))
+        conversing.close()
+        said.append(c)
+    first, second = said
+    before = sum(span.tokens for span in first.spans[:2])
+    assert first.token_ids[:before].tolist() == second.token_ids[:before].tolist()
+    assert first.logprobs[:before].tolist() == second.logprobs[:before].tolist()
+    assert abs(first.logprobs[before] - second.logprobs[before]) > 1e-6
+
+
+class Other:
+    """A policy whose update sees another picture in the place of the tool's."""
+
+    def __init__(self, policy):
+        self.policy = policy
+
+    def logprobs(self, groups):
+        other = picture(5, 84, 84)
+        return self.policy.logprobs(
+            [
+                replace(
+                    group,
+                    completions=tuple(
+                        replace(
+                            c,
+                            spans=tuple(
+                                replace(s, media=(other,)) if s.media else s for s in c.spans
+                            ),
+                        )
+                        for c in group.completions
+                    ),
+                )
+                for group in groups
+            ]
+        )
+
+
+def test_the_check_at_the_start_holds_conversations_of_two_turns(parts, requests):
+    family, model, media = parts
+    engine = conversing(parts, **ZOOM)
+    rehearsal = RehearsalEngine(engine, 400)
+    prompts = [request.prompt for request in requests]
+    short = SAMPLING.model_copy(update={"max_tokens": 16})
+    for c in completions(rehearsal.generate(requests, short)):
+        assert [span.role for span in c.spans] == ["assistant", "tool", "assistant"]
+        assert len(c.media) == 1
+    policy = PackedModel(model, ModelInputs(family, media), 1.0, 4096)
+    parity = check_parity(rehearsal, policy, family, media, prompts, SAMPLING, 1e-4)
+    assert parity.prompts == len(prompts)
+    with pytest.raises(ParityError, match="log-probs of the rollout engine and the trainer"):
+        check_parity(rehearsal, Other(policy), family, media, prompts, SAMPLING, 1e-4)
+    engine.close()
 
 
 def test_an_answer_is_written_as_the_chat_template_writes_it(parts, groups):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,22 @@ from mmr1.trainer.distributed.ray_calls import get
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.types import Prompt, RolloutGroup
+from mmr1.types import Completion, Prompt, RolloutGroup
 
 PromptCost = Callable[[Prompt], float]
-"""Cost of a prompt in tokens of the language model, its media included."""
+"""Cost of a prompt in tokens of the language model, its media included. Of what tools have shown
+since (``observed``) only what the vision tower costs: the completions have its tokens."""
+
+
+def cost_of_group(
+    prompt_cost: PromptCost, prompt: Prompt, completions: Iterable[Completion]
+) -> float:
+    """Of a prompt and its completions; a picture that several received is encoded once."""
+    completions = list(completions)
+    asked = {medium.digest() for medium in prompt.media}
+    shown = {m.digest(): m for c in completions for m in c.media if m.digest() not in asked}
+    tokens = sum(len(c.token_ids) for c in completions)
+    return prompt_cost(replace(prompt, observed=tuple(shown.values()))) + tokens
 
 
 class AllRanks:
@@ -93,7 +106,7 @@ class AllRanks:
 
     def cost(self, group: RolloutGroup) -> float:
         """Of the prompt and its completions, in tokens."""
-        return self.prompt_cost(group.prompt) + sum(len(c.token_ids) for c in group.completions)
+        return cost_of_group(self.prompt_cost, group.prompt, group.completions)
 
     def by_token(self, method: str, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         """``[B, R]``: each rank computes the numbers of its share of the groups."""

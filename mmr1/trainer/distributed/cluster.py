@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ def workers(
             samplers, replace, rollout.timeout_s, rollout.max_restarts, at_once
         )
         try:
-            yield AllRanks(trainers, _prompt_cost(config)), all_engines
+            yield AllRanks(trainers, prompt_cost(config)), all_engines
         except WorkerLostError as error:
             raise hung_or_lost(error, Path(config.trainer.output_dir), begin) from error
     finally:
@@ -175,14 +175,15 @@ def hung_or_lost(error: WorkerLostError, folder: Path, begin: float) -> RuntimeE
     )
 
 
-def _prompt_cost(config: Config) -> PromptCost:
+def prompt_cost(config: Config) -> PromptCost:
     """As micro-batches count it, from the headers of the media: nothing is decoded here."""
     family = family_of(config)
     of_vision_token = 0.0 if config.model.freeze_vision_tower else config.trainer.vision_token_cost
 
     def cost(prompt: Prompt) -> float:
         vision = sum(family.media_tokens(medium) for medium in prompt.media)
-        return family.prompt_length(prompt) + of_vision_token * vision
+        own = replace(prompt, observed=())
+        return family.prompt_length(own) + of_vision_token * vision
 
     return cost
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost
+from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost, cost_of_group
 from mmr1.trainer.distributed.rank_weights import RankWeights
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import TokenScores
@@ -140,7 +140,7 @@ def _demonstrations(
     """Each rank's demonstrations of each mini-batch."""
     divided = []
     for own in experience.demonstrations:
-        costs = [prompt_cost(d.prompt) + len(d.completions[0].token_ids) for d in own]
+        costs = [cost_of_group(prompt_cost, d.prompt, d.completions[:1]) for d in own]
         divided.append([tuple(own[i] for i in share) for share in balanced(costs, ranks)])
     return [tuple(of_mini_batch[rank] for of_mini_batch in divided) for rank in range(ranks)]
 
@@ -184,9 +184,13 @@ def shares_of_update(
 def _costs_of_learning(experience: Experience, prompt_cost: PromptCost) -> list[float]:
     """Of each group: its prompt and the completions that learn; 0 where none does."""
     costs, start = [], 0
-    for scored in experience.groups:
-        lengths = torch.tensor([len(c.token_ids) for c in scored.group.completions])
-        rows = slice(start, start := start + len(lengths))
-        kept = lengths if experience.learning is None else lengths[experience.learning[rows]]
-        costs.append(prompt_cost(scored.group.prompt) + float(kept.sum()) if len(kept) else 0.0)
+    for group in (scored.group for scored in experience.groups):
+        rows = range(start, start := start + len(group.completions))
+        learning = experience.learning
+        kept = [
+            completion
+            for row, completion in zip(rows, group.completions, strict=True)
+            if learning is None or learning[row]
+        ]
+        costs.append(cost_of_group(prompt_cost, group.prompt, kept) if kept else 0.0)
     return costs

@@ -17,6 +17,8 @@ from mmr1.data.record import read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed import fsdp
+from mmr1.trainer.distributed.all_ranks import cost_of_group
+from mmr1.trainer.distributed.cluster import prompt_cost
 from mmr1.trainer.distributed.ray_policy import parts_of_update
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.critic import first_fit, of_critic
@@ -167,6 +169,20 @@ def test_two_ranks_learn_what_one_process_learns(case, on_ranks, tiny_model, mix
     pairs = zip(ranks["weights"], alone["weights"], strict=True)
     apart = torch.cat([(ours - theirs).abs().flatten() for ours, theirs in pairs])
     assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is no more than rounding
+
+
+def test_a_tools_picture_costs_the_tower_once_for_a_group(tiny_model, tmp_path):
+    config = config_of("conversations", tiny_model, tmp_path)
+    family = family_of(config)
+    cache, of_prompt = media_cache(family, config), prompt_cost(config)
+    turns = [[4, [3, ZOOMED, 2], 5], [6, [1, ZOOMED, 2], 3], [5]]
+    for asked, encoded in (([], 1), ([ZOOMED], 0)):
+        group = conversations(family, cache, turns, asked, 0)
+        tokens = sum(len(c.token_ids) for c in group.completions)
+        of_tools = cost_of_group(of_prompt, group.prompt, group.completions) - tokens
+        vision = config.trainer.vision_token_cost * cache[ZOOMED].tokens
+        assert of_tools == of_prompt(group.prompt) + encoded * vision
+        assert vision > 0
 
 
 def _step_in_copies(rank: int, mesh: Any, path: Path, batch: Any) -> None:
