@@ -42,10 +42,16 @@ def migrate_file(
 
 
 def comparison(source: Source, migration: Migration) -> list[str]:
-    """The settings of the loss side by side: theirs as they are read there, ours as here."""
+    """The settings of the loss side by side: theirs as they are read there, ours as here.
+
+    One that their project does not read with these other settings is left out.
+    """
     ours = Config.model_validate(migration.tree).model_dump()
     rows = [(source.title, "", "mmr1", "")]
     for key, names in source.loss_settings.items():
+        switch, counts = source.in_force.get(key, (key, _always))
+        if not counts(migration.theirs.get(switch)):
+            continue
         values = ", ".join(str(_at(ours, name)) for name in names)
         theirs = migration.theirs.get(key)
         rows.append((key, str(theirs), ", ".join(n.rpartition(".")[2] for n in names), values))
@@ -54,6 +60,10 @@ def comparison(source: Source, migration: Migration) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def _always(value: Any) -> bool:
+    return True
 
 
 def _at(tree: Tree, key: str) -> Any:

@@ -9,6 +9,7 @@ from mmr1.migrate.easyr1_keys import (
     COMPOSED,
     DEFAULTS,
     ESTIMATORS,
+    IN_FORCE,
     KL,
     LOSS_SETTINGS,
     LOSSES,
@@ -283,5 +284,6 @@ EASYR1 = Source(
     composed=COMPOSED,
     unneeded=UNNEEDED,
     loss_settings=LOSS_SETTINGS,
+    in_force=IN_FORCE,
     whole=frozenset({"worker.reward.reward_function_kwargs"}),
 )  # fmt: skip

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from operator import not_
+
 from mmr1.migrate.migration import Tree
+from mmr1.migrate.shared import is_none_of, is_one_of
 
 # What EasyR1 takes for a key that its YAML leaves out (its config.py files), where it matters to
 # what is sampled and learned.
@@ -262,3 +265,18 @@ LOSS_SETTINGS = {
     "worker.rollout.temperature": ("rollout.sampling.temperature",),
 }
 """What ``--check`` shows: their key, and where its meaning is here."""
+
+_LOSS = "worker.actor.loss_type"
+IN_FORCE = {
+    **dict.fromkeys(
+        ("worker.actor.clip_ratio_low", "worker.actor.clip_ratio_high"), (_LOSS, is_none_of("sapo"))
+    ),
+    "worker.actor.clip_ratio_dual": (_LOSS, is_none_of("sapo", "cispo")),
+    **dict.fromkeys(
+        ("worker.actor.tau_positive", "worker.actor.tau_negative"), (_LOSS, is_one_of("sapo"))
+    ),
+    **dict.fromkeys(
+        ("algorithm.kl_coef", "algorithm.use_kl_loss", "algorithm.kl_penalty"),
+        ("algorithm.disable_kl", not_),
+    ),
+}

@@ -9,6 +9,7 @@ from mmr1.migrate.migration import Migration, Tree
 from mmr1.migrate.openrlhf_keys import (
     COMPOSED,
     DEFAULTS,
+    IN_FORCE,
     LOSS_SETTINGS,
     OLDER,
     OLDER_DEFAULTS,
@@ -391,6 +392,7 @@ def _source(title: str, is_theirs: Any, defaults: Tree, is_old: bool) -> Source:
         composed=COMPOSED,
         unneeded=UNNEEDED,
         loss_settings=LOSS_SETTINGS,
+        in_force=IN_FORCE,
     )  # fmt: skip
 
 

@@ -7,6 +7,8 @@ which LMM-R1 is made.
 
 from __future__ import annotations
 
+from operator import not_
+
 from mmr1.migrate.migration import Tree
 
 DEFAULTS: Tree = {
@@ -385,6 +387,12 @@ UNNEEDED = {
     "store_extra_buffers": "there is no buffer of extra rows",
     "custom_experience_filter": "algorithm.dynamic_sampling and algorithm.filter_key",
     "exclude_modules": "name the others instead, in model.lora.target_modules",
+}
+
+IN_FORCE = {
+    "actor.eps_clip": ("actor.eps_clip_low_high", not_),
+    "actor.eps_clip_low_high": ("actor.eps_clip_low_high", bool),
+    **dict.fromkeys(("algo.kl.estimator", "algo.kl.use_loss"), ("algo.kl.init_coef", bool)),
 }
 
 LOSS_SETTINGS = {

@@ -13,6 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from mmr1.config import Config
 from mmr1.migrate.migration import Tree
 from mmr1.migrate.shell import read_script
 from mmr1.migrate.source import Source, flattened
@@ -58,6 +59,11 @@ def read(path: Path, overrides: Sequence[str], sources: Sequence[Source]) -> Giv
 
 def _of_yaml(text: str, overrides: Sequence[str], sources: Sequence[Source]) -> Given:
     tree = _yaml(text)
+    if _is_ours(tree):
+        raise ValueError(
+            "this is a configuration of mmr1 already, and needs no migration; mmr1 COMMAND FILE "
+            "--dry-run shows it with all defaults"
+        )
     for source in sources:
         keys = with_arguments(tree, overrides, source)
         if source.is_theirs(keys) or (source.kind and len(sources) == 1):
@@ -67,6 +73,14 @@ def _of_yaml(text: str, overrides: Sequence[str], sources: Sequence[Source]) -> 
         raise ValueError(f"several trainers have these keys; add --from {', or '.join(kinds)}")
     raise ValueError(
         f"these are no keys of {_titles(sources)}; docs/migration.md has the tables of their keys"
+    )
+
+
+def _is_ours(tree: Mapping[str, Any]) -> bool:
+    """Has it our sections alone, and the key that every configuration of ours has?"""
+    model = tree.get("model")
+    return (
+        isinstance(model, Mapping) and "path" in model and tree.keys() <= Config.model_fields.keys()
     )
 
 

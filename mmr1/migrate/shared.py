@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from mmr1.migrate.migration import Migration
@@ -12,6 +13,16 @@ ALWAYS = ("console", "file")
 
 NO_LIMIT = 1_000_000
 """In place of "as often as it takes"."""
+
+
+def is_one_of(*values: Any) -> Callable[[Any], bool]:
+    """A test of a setting's value."""
+    return lambda value: value in values
+
+
+def is_none_of(*values: Any) -> Callable[[Any], bool]:
+    """The contrary."""
+    return lambda value: value not in values
 
 
 def set_trackers(migration: Migration, key: str, given: Any) -> None:

@@ -45,6 +45,8 @@ class Source:
         composed: Keys that ``carry`` takes, with their meaning here, for the documentation.
         unneeded: Keys without a counterpart, or sections of such keys, and why there is none.
         loss_settings: What ``--check`` shows: their key, and where its meaning is here.
+        in_force: Of these, the ones that count only for some values of another: that key, and a
+            test of its value.
         nullable: Keys with a default that null switches off; for others it is as good as nothing.
         whole: Keys whose value is a mapping that stays together.
         command: Our command that runs what comes out.
@@ -60,6 +62,7 @@ class Source:
     composed: Mapping[str, str]
     unneeded: Mapping[str, str]
     loss_settings: Mapping[str, tuple[str, ...]]
+    in_force: Mapping[str, tuple[str, Callable[[Any], bool]]] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     translated: Mapping[str, tuple[str, Mapping[Any, Any]]] = field(default_factory=dict)
     older: Mapping[str, str] = field(default_factory=dict)

@@ -273,6 +273,7 @@ GRPO = Source(
     composed={**keys.COMPOSED, **keys.ONLINE_COMPOSED, **keys.GRPO_COMPOSED},
     unneeded={**keys.ONLINE_UNNEEDED, **keys.GRPO_UNNEEDED, **keys.UNNEEDED},
     loss_settings=keys.GRPO_SETTINGS,
+    in_force=keys.GRPO_IN_FORCE,
 )
 
 RLOO = Source(

@@ -8,6 +8,7 @@ and of the ``TrainingArguments`` of transformers 5.
 from __future__ import annotations
 
 from mmr1.migrate.migration import Tree
+from mmr1.migrate.shared import is_none_of, is_one_of
 
 # --- What all trainers share ---------------------------------------------------------------------
 
@@ -319,6 +320,15 @@ AGGREGATIONS = {
     "luspo": "seq-mean-token-sum",
 }
 ADVANTAGES = {"group": None, "batch": "batch_std", "none": "dr_grpo"}
+
+GRPO_IN_FORCE = {
+    "epsilon": ("loss_type", is_none_of("sapo", "cispo")),
+    "epsilon_high": ("loss_type", is_none_of("sapo")),
+    "delta": ("loss_type", is_none_of("sapo", "cispo")),
+    "sapo_temperature_pos": ("loss_type", is_one_of("sapo")),
+    "sapo_temperature_neg": ("loss_type", is_one_of("sapo")),
+    "use_bias_correction_kl": ("beta", bool),
+}
 
 GRPO_SETTINGS = {
     "loss_type": ("algorithm.name", "algorithm.loss_agg_mode", "algorithm.loss_agg_scope"),

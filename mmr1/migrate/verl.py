@@ -23,6 +23,7 @@ from mmr1.migrate.verl_keys import (
     DEFAULTS,
     DISTILLATION,
     ESTIMATORS,
+    IN_FORCE,
     KL,
     LOSS_SETTINGS,
     LOSSES,
@@ -566,6 +567,7 @@ VERL = Source(
     composed=COMPOSED,
     unneeded=UNNEEDED,
     loss_settings=LOSS_SETTINGS,
+    in_force=IN_FORCE,
     nullable=frozenset({f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"}),
     whole=frozenset({"reward.custom_reward_function.reward_kwargs"}),
 )  # fmt: skip

@@ -7,6 +7,7 @@ the keys that 0.7 and 0.8 had besides.
 from __future__ import annotations
 
 from mmr1.migrate.migration import Tree
+from mmr1.migrate.shared import is_none_of, is_one_of
 
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"
@@ -504,6 +505,31 @@ UNNEEDED = {
     "defaults": "of verl's own command line",
     "--config-path": "of verl's own command line",
     "--config-dir": "of verl's own command line",
+}
+
+_LOSS = f"{ACTOR}.policy_loss.loss_mode"
+IN_FORCE = {
+    "algorithm.norm_adv_by_std_in_grpo": (
+        "algorithm.adv_estimator",
+        is_one_of("grpo", "grpo_vectorized", "grpo_passk"),
+    ),
+    **dict.fromkeys(
+        (f"{ACTOR}.clip_ratio_low", f"{ACTOR}.clip_ratio_high"),
+        (_LOSS, is_none_of("sapo", "kl_cov", "gpg")),
+    ),
+    f"{ACTOR}.clip_ratio_c": (_LOSS, is_one_of("vanilla")),
+    f"{ACTOR}.policy_loss.clip_cov_ratio": (_LOSS, is_one_of("clip_cov")),
+    **dict.fromkeys(
+        (f"{ACTOR}.policy_loss.kl_cov_ratio", f"{ACTOR}.policy_loss.ppo_kl_coef"),
+        (_LOSS, is_one_of("kl_cov")),
+    ),
+    **dict.fromkeys((f"{ACTOR}.tau_pos", f"{ACTOR}.tau_neg"), (_LOSS, is_one_of("sapo"))),
+    **dict.fromkeys(
+        (f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type"), (f"{ACTOR}.use_kl_loss", bool)
+    ),
+    **dict.fromkeys(
+        ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"), ("algorithm.use_kl_in_reward", bool)
+    ),
 }
 
 LOSS_SETTINGS = {

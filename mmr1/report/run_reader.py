@@ -82,9 +82,14 @@ def open_run(folder: Path) -> Run:
     """The run in a directory.
 
     Raises:
-        ValueError: It has no ``config.yaml``, or none that can be read.
+        ValueError: It has no ``config.yaml``, or none that can be read; or it is an evaluation's.
     """
     file = folder / "config.yaml"
+    if (folder / "settings.json").is_file():
+        raise ValueError(
+            f"{folder} is the folder of an evaluation (mmr1 eval), not of a run: result.json has "
+            "its numbers, completions.jsonl what was sampled. Name the trainer.output_dir of a run"
+        )
     if not file.is_file():
         raise ValueError(
             f"{folder} is not the directory of a run (there is no config.yaml); name the "

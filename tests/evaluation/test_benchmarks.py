@@ -11,6 +11,7 @@ from mmr1.config import Config
 from mmr1.config.file import load_config
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.evaluation.store import settings
+from mmr1.report.run_reader import open_run
 from mmr1.vision.families.tiny import new_model
 from tests.jsonl import read_jsonl
 
@@ -53,6 +54,8 @@ def test_two_models_on_two_datasets(config, tiny_model, other_model, tmp_path, m
             "prompts": 6, **result["modes"],
         }  # fmt: skip
         assert len(lines(folder / "completions.jsonl")) == 6 * (1 + 3)
+    with pytest.raises(ValueError, match=r"folder of an evaluation .*not of a run"):
+        open_run(tmp_path / "out/a/mine")
     # A benchmark's name brings its rewards, another name leaves those of the configuration.
     assert set(pairs["a", "geoqa"]["modes"]["greedy"]["components"]) == {"format", "math"}
     assert len(content["comparisons"]) == 4  # two datasets, two decodings

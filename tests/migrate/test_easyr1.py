@@ -13,13 +13,15 @@ import torch
 import yaml
 
 from mmr1.config import Config
-from mmr1.config.file import load_config
+from mmr1.config.file import dump_yaml, load_config
+from mmr1.migrate.command import migrate_file
 from mmr1.migrate.easyr1 import EASYR1
 from mmr1.migrate.easyr1_keys import DEFAULTS
 from mmr1.migrate.reading import with_arguments
 from mmr1.migrate.source import migrate
 from tests.migrate.checks import silent_keys, unlisted_keys
 from tests.migrate.losses import EACH, REWARDS, check_equal, our_loss, tensors, tokens
+from tests.paths import REPOSITORY
 
 # The keys of EasyR1's examples/config.yaml.
 THEIRS = """
@@ -247,6 +249,37 @@ def test_check_shows_the_losses_side_by_side(tmp_path: Path, mmr1):
     assert re.search(r"worker.actor.loss_type +cispo ", output)
     assert re.search(r"clip_ratio_high +0\.3 +clip_ratio_high +0\.3", output)
     assert re.search(r"algorithm.adv_estimator +grpo +name, adv_estimator +cispo, None", output)
+    assert "clip_ratio_dual" not in output  # cispo does not read it, nor SAPO's temperatures
+    assert "tau_positive" not in output
+    assert "worker.actor.clip_ratio_low" in output
+
+
+@pytest.mark.parametrize(
+    ("overrides", "shown"),
+    [
+        (["algorithm.disable_kl=true"], set()),
+        (
+            ["algorithm.disable_kl=false"],
+            {"algorithm.kl_coef", "algorithm.use_kl_loss", "algorithm.kl_penalty"},
+        ),
+    ],
+)
+def test_check_leaves_out_what_is_not_in_force(overrides, shown, tmp_path: Path):
+    """Without a KL term its coefficient and estimator are numbers that nobody reads."""
+    (tmp_path / "theirs.yaml").write_text(THEIRS)
+    output = migrate_file(tmp_path / "theirs.yaml", overrides, check=True)
+    settings = output.partition("\n\n")[0]
+    first = {line.split()[0] for line in settings.splitlines()}
+    assert {"algorithm.disable_kl"} | shown == {key for key in first if "kl" in key}
+
+
+def test_our_own_configuration_is_not_taken_for_another_projects(tmp_path: Path):
+    run = REPOSITORY / "scripts/recipes/quickstart/rl.yaml"
+    with pytest.raises(ValueError, match=r"rl\.yaml: this is a configuration of mmr1 already"):
+        migrate_file(run)
+    (tmp_path / "whole.yaml").write_text(dump_yaml(load_config(run)))
+    with pytest.raises(ValueError, match=r"this is a configuration of mmr1 already"):
+        migrate_file(tmp_path / "whole.yaml")
 
 
 def test_what_is_none_of_theirs_is_refused(tmp_path: Path, mmr1):

@@ -14,6 +14,8 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from mmr1.config import Config
+from mmr1.data.loader import MediaCheck
+from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
 from mmr1.data.steps import labelled_steps
@@ -61,7 +63,8 @@ def run_process_reward_model(config: Config, *, resume: bool = False) -> Path:
     """
     records = load_training_records(config, labelled_steps, resume=resume)
     config = with_epochs(config, records.count, config.rm.batch_size)
-    held_out = load_held_out(config) if config.data.eval is not None else []
+    eval_rows = Quarantine(config.data.max_bad_fraction)
+    held_out = load_held_out(config, eval_rows) if config.data.eval is not None else []
     for sample in held_out:
         labelled_steps(sample)
     example, group_of = partial(_example, records, config.rm.step_separator), attrgetter("group")
@@ -77,14 +80,16 @@ def run_process_reward_model(config: Config, *, resume: bool = False) -> Path:
         task = OfflineTask(learner, config.rm.batch_size, step, snapshot)
         checkpoint = run_offline(config, records, task)
         if held_out:
-            result = step_accuracy(learner, [example(sample) for sample in held_out])
+            check, dataset = MediaCheck(records.media, eval_rows), str(config.data.eval)
+            usable = [example(sample) for sample in held_out if check.usable(dataset, sample)]
+            result = step_accuracy(learner, usable)
     if held_out:
         folder = Path(config.trainer.output_dir) / "eval"
         folder.mkdir(exist_ok=True)
         (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
         print(
             f"held out: {result['accuracy']:.3f} of {result['steps']} steps judged right, first "
-            f"wrong step found in {result['first_error']:.3f} of {len(held_out)} answers"
+            f"wrong step found in {result['first_error']:.3f} of {len(usable)} answers"
         )
     return checkpoint
 

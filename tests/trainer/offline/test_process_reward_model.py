@@ -142,6 +142,26 @@ def test_it_takes_so_many_epochs(tiny_model, digits, step_file, tmp_path):
     assert run_process_reward_model(config).name == "step_000002"
 
 
+def test_held_out_answers_whose_picture_is_cut_are_left_out(
+    tiny_model, digits, digit_samples, step_file, tmp_path, capsys
+):
+    lines = step_file.read_text().splitlines(keepends=True)[:6]
+    picture = digit_samples[2].media[0].path
+    (tmp_path / "cut.png").write_bytes(picture.read_bytes()[:80])
+    lines[2] = lines[2].replace(f"images/{picture.name}", f"{tmp_path}/cut.png")
+    (tmp_path / "eval.jsonl").write_text("".join(lines))
+    config = config_of(
+        *(tiny_model, step_file, digits, tmp_path / "run", "rm.supervision=process"),
+        *("trainer.max_steps=1", "rm.batch_size=2"),
+        *(f"data.eval={tmp_path / 'eval.jsonl'}", "data.max_bad_fraction=0.3"),
+    )
+    run_process_reward_model(config)
+    result = json.loads((tmp_path / "run/eval/result.json").read_text())
+    kept = map(json.loads, lines[:2] + lines[3:])
+    assert result["steps"] == sum(len(row["meta"]["labels"]) for row in kept)
+    assert "of 5 answers" in capsys.readouterr().out
+
+
 def test_it_judges_steps_and_says_so_in_its_file(step_model):
     result = json.loads((step_model.parents[1] / "eval/result.json").read_text())
     assert result["accuracy"] == 1.0
