@@ -15,14 +15,16 @@ import psutil
 import pytest
 import torch
 
-from mmr1.config import Config, EnvironmentConfig
+from mmr1.config import Config
 from mmr1.data.record import read_records
 from mmr1.rollout.build import with_conversations
 from mmr1.rollout.engine import Request
 from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.distributed.cluster import Cluster, on_ray
+from mmr1.trainer.distributed.cluster import Cluster, engines_on_ray, on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
 from mmr1.trainer.distributed.open_turns import OpenTurns
+from mmr1.trainer.forward.padded import padded_scores
+from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.loading import load_model
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import load_family
@@ -155,20 +157,47 @@ def brief(tiny_model, tmp_path_factory) -> Path:
     return brief_model(tiny_model, tmp_path_factory.mktemp("models") / "brief")
 
 
+def zooming(brief: Path, tmp_path: Path, **rollout: object) -> Config:
+    settings = config(
+        brief, tmp_path, max_model_len=256, sampling={"max_tokens": 160}, **rollout
+    ).model_dump()
+    settings["environment"] = {
+        "tools": ["zoom"],
+        "parser": f"{PLUGINS}:always_zoom",
+        "max_turns": 3,
+        "max_tokens_per_turn": 30,
+        "workers": 1,
+    }
+    return Config.model_validate(settings)
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_conversations_go_on_over_engines_of_vllm(brief, mixed, tmp_path):
+    """Each by itself, with the log-probs of a transformers forward."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    settings = zooming(brief, tmp_path, engine="vllm", timeout_s=600)
+    family = load_family(str(brief))
+    media = MediaCache(family.prepare_media)
+    asked = [Request(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
+    with (
+        engines_on_ray(settings) as engines,
+        closing(with_conversations(settings, engines, engines, family, media)) as engine,
+    ):
+        groups = engine.generate(asked, settings.rollout.sampling)
+    completions = [c for group in groups for c in group.completions]
+    assert max(c.turns for c in completions) == 3
+    inputs = [group_input(family, media, group) for group in groups]
+    expected = padded_scores(
+        load_model(settings.model), inputs, 1.0, family.forbidden_ids
+    ).logprobs.detach()
+    for c, wanted in zip(completions, expected, strict=True):
+        np.testing.assert_allclose(c.logprobs, wanted[: len(c.logprobs)], atol=1e-4)
+
+
 def test_conversations_over_engines_are_those_of_one_process(brief, mixed, tmp_path):
     """Also where an engine dies in the middle: its turns are drawn again."""
-    settings = config(brief, tmp_path, max_model_len=256, sampling={"max_tokens": 160})
-    settings = settings.model_copy(
-        update={
-            "environment": EnvironmentConfig(
-                tools=("zoom",),
-                parser=f"{PLUGINS}:always_zoom",
-                max_turns=3,
-                max_tokens_per_turn=30,
-                workers=1,
-            )
-        }
-    )
+    settings = zooming(brief, tmp_path)
     family = load_family(str(brief))
     media = MediaCache(family.prepare_media)
     asked = [Request(family.render_prompt(s), 2, i) for i, s in enumerate(read_records(mixed)[:4])]
