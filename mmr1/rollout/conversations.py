@@ -66,10 +66,6 @@ class _Conversation:
     reward: float | None = None
     failure: tuple[Status, str] | None = None
 
-    def open(self, opening: Opening, prompt: Prompt) -> None:
-        self.failure = opening.failure
-        self.request = replace(self.request, prompt=prompt)
-
     @property
     def turns(self) -> int:
         return sum(span.role == "assistant" for span in self.spans)
@@ -127,16 +123,14 @@ class _Conversation:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """What a conversation goes on with.
+    """What a conversation goes on with; ``opening`` before its first turn, else an answer.
 
     Attributes:
-        answer: Of the environment; None before the first turn.
-        ids: What the policy is to read of it, placeholders not expanded.
-        media: Its pictures, prepared.
+        media: The pictures of the answer, prepared.
     """
 
-    answer: Answer | None = None
-    ids: tuple[int, ...] = ()
+    opening: Opening | None = None
+    answer: Answer = field(default=Answer())
     media: tuple[PreparedMedia, ...] = ()
 
 
@@ -247,55 +241,24 @@ class ConversationEngine:
         return sorted(number for number, future in answering.items() if future.done())
 
     def _begin(self, conversation: _Conversation) -> _Answered:
-        """Let the environment begin, and write what it says into the prompt. In a thread."""
-        prompt = conversation.request.prompt
-        opening = conversation.episode.begin(prompt.text)
-        conversation.open(opening, self._opened(prompt, opening.text) if opening.text else prompt)
-        return _Answered()
-
-    def _opened(self, prompt: Prompt, text: str) -> Prompt:
-        messages = list(prompt.sample.messages)
-        last = max(n for n, message in enumerate(messages) if message.role == "user")
-        messages[last] = replace(messages[last], parts=(*messages[last].parts, TextPart(text)))
-        sample = replace(prompt.sample, messages=tuple(messages))
-        return self.family.render_prompt(sample, self._system_prompt)
+        """In a thread."""
+        return _Answered(conversation.episode.begin(conversation.request.prompt.text))
 
     def _answer(self, conversation: _Conversation) -> _Answered:
         """Ask the environment about the last turn, and prepare what it shows. In a thread."""
         if conversation.failure is not None:  # it could not begin
-            return _Answered(Answer(failure=conversation.failure))
+            return _Answered(None, Answer(failure=conversation.failure))
         prompt = conversation.prompt()
         shown = [Shown(m, self._media[m].pixels) for m in prompt.media]
         last = conversation.truncated or conversation.turns >= self._config.max_turns
         answer = conversation.episode.step(Action(conversation.text, shown, last))
-        if not answer.messages:
-            return _Answered(answer)
-        try:
-            return self._written(conversation, answer)
-        except ValueError as error:
-            if not answer.verbatim:
-                raise
-            failed = replace(answer, messages=(), failure=(Status.ERROR, f"step: {error}"))
-            return _Answered(failed)
-
-    def _written(self, conversation: _Conversation, answer: Answer) -> _Answered:
-        """The answer as the policy is to read it.
-
-        Raises:
-            ValueError: One that has the tokens of the template cannot be shown, or its pictures are
-                not as many as its placeholders.
-        """
-        if answer.verbatim:
-            text = "".join(message.text for message in answer.messages)
-            ids = tuple(self.family.tokenizer(text, add_special_tokens=False)["input_ids"])
-        else:
+        if not answer.verbatim:
             answer = self._presentable(answer)
-            ended = conversation.tokens[-1] in self.family.stop_ids
-            ids = self.family.observation_ids(answer.messages, ended)
-        media = tuple(self._media[m] for m in media_of(answer.messages))
-        assert is_packed(self.family), "others cannot write an answer"
-        self.family.expand_placeholders(ids, media)
-        return _Answered(answer, ids, media)
+        try:
+            return _Answered(None, answer, tuple(self._media[m] for m in media_of(answer.messages)))
+        except ValueError as error:  # it stands in the midst of the template's own tokens
+            failure = (Status.ERROR, f"step: a picture cannot be shown: {error}")
+            return _Answered(None, replace(answer, messages=(), failure=failure))
 
     def _presentable(self, answer: Answer) -> Answer:
         """With the reason in the place of a message whose pictures the model cannot be shown."""
@@ -320,24 +283,51 @@ class ConversationEngine:
         self, conversation: _Conversation, answered: _Answered, sampling: SamplingConfig
     ) -> bool:
         """Take the answer in. Is there another turn?"""
-        answer = answered.answer
-        if answer is None:
+        if answered.opening is not None:
+            conversation.failure = answered.opening.failure
+            self._open(conversation, answered.opening.text)
             return True  # its first turn; a completion has tokens, even if it could not begin
+        answer = answered.answer
         conversation.take_answer(answer)
         if answer.failure is not None or (conversation.truncated and self._ends_when_cut):
             return False
         if not answer.messages:
             conversation.truncated |= answer.cut
             return False
+        ids = self._ids(answer, ended=conversation.tokens[-1] in self.family.stop_ids)
         assert is_packed(self.family), "others cannot write an answer"
-        tokens = self.family.expand_placeholders(answered.ids, answered.media)
+        try:
+            tokens = self.family.expand_placeholders(ids, answered.media)
+        except ValueError as error:
+            assert answer.verbatim, "the template writes a placeholder for each picture"
+            conversation.failure = (Status.ERROR, f"step: {error}")
+            return False
         pictures = len(conversation.observed) + len(answered.media)
         left = sampling.max_tokens - len(conversation.tokens) - len(tokens)
         if left < 1 or pictures > self._config.max_images:
             conversation.truncated = True
             return False
-        conversation.observe(answer.messages, answered.ids, tokens)
+        conversation.observe(answer.messages, ids, tokens)
         return True
+
+    def _open(self, conversation: _Conversation, text: str) -> None:
+        """Add what an environment says to the last message of the user."""
+        if not text:
+            return
+        request = conversation.request
+        messages = list(request.prompt.sample.messages)
+        last = max(n for n, message in enumerate(messages) if message.role == "user")
+        messages[last] = replace(messages[last], parts=(*messages[last].parts, TextPart(text)))
+        sample = replace(request.prompt.sample, messages=tuple(messages))
+        prompt = self.family.render_prompt(sample, self._system_prompt)
+        conversation.request = replace(request, prompt=prompt)
+
+    def _ids(self, answer: Answer, ended: bool) -> Sequence[int]:
+        """The answer as the policy is to read it, placeholders not expanded."""
+        if not answer.verbatim:
+            return self.family.observation_ids(answer.messages, ended)
+        text = "".join(message.text for message in answer.messages)
+        return self.family.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def _next_request(
         self, conversation: _Conversation, sampling: SamplingConfig
