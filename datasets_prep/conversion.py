@@ -29,9 +29,9 @@ from datasets_prep.manifest import NAME as MANIFEST
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.parquet import write_parquet
 from mmr1.data.forms.form import Place
-from mmr1.data.record import dump
+from mmr1.data.record import dump, dump_parsed, parse_json
 from mmr1.data.schema import VERSION
-from mmr1.files import atomic
+from mmr1.files import atomic, atomic_binary
 from mmr1.parallel import cores, in_order, one_pool
 from mmr1.progress import Progress
 from mmr1.types import Sample
@@ -254,9 +254,9 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
                 lines.append(finish(result, plan.output, plan.embed))
         except ValueError as error:
             dropped.append({"row": where, "reason": str(error)})
-    with atomic(outcome_file) as file:
-        outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
-        json.dump(outcome, file, ensure_ascii=False)
+    outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
+    with atomic_binary(outcome_file) as (file,):
+        file.write(dump_parsed(outcome))
     return len(rows)
 
 
@@ -288,7 +288,7 @@ def _join(
     reasons: Counter[str] = Counter()
     with atomic(plan.output / RECORDS) as records, atomic(plan.output / QUARANTINE) as quarantine:
         for outcome_file in outcome_files:
-            outcome = json.loads(outcome_file.read_text(encoding="utf-8"))
+            outcome = parse_json(outcome_file.read_bytes())
             records.writelines(line + "\n" for line in outcome["lines"])
             quarantine.writelines(dump(entry) + "\n" for entry in outcome["dropped"])
             counts["rows"] += outcome["rows"]

@@ -66,8 +66,7 @@ def check_media(ref: MediaRef, deep: bool = False) -> tuple[int, int]:
 
 def _store(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
     if ref.kind == "image" and ref.path is not None and not embed:
-        place, size = _checked_image(str(ref.path), ref.size, stamp(ref.path))
-        target = folder / place
+        target, size = _checked_image(str(ref.path), ref.size, stamp(ref.path), folder)
         if not os.path.exists(target):  # noqa: PTH110 - for every medium of every record
             link_or_copy(ref.path, target)
         return MediaRef(ref.kind, target, None, size, ref.options)
@@ -88,12 +87,12 @@ def _store(ref: MediaRef, folder: Path, embed: bool) -> MediaRef:
 
 @lru_cache(maxsize=1 << 14)
 def _checked_image(
-    name: str, size: tuple[int, int] | None, _stamp: tuple[int, ...]
-) -> tuple[str, tuple[int, int]]:
+    name: str, size: tuple[int, int] | None, _stamp: tuple[int, ...], folder: Path
+) -> tuple[Path, tuple[int, int]]:
     """Where a picture is stored, and its size; that of many rows is decoded once per process."""
     ref = MediaRef("image", Path(name), None, size)
-    digest = hashlib.sha256(ref.read()).hexdigest()
-    return _place(digest, Path(name).suffix.lower()), check_media(ref)
+    place = _place(sha256_of(name).hex(), Path(name).suffix.lower())
+    return folder / place, check_media(ref)
 
 
 def _place(digest: str, suffix: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +30,37 @@ def content_hashes(folder: Path, skip: str = "") -> dict[str, str]:
 
     Left out are the manifest, the folder ``skip``, indices, and drafts that a kill left behind.
     """
-    files = sorted(
-        p
-        for p in folder.rglob("*")
-        if p.name != NAME
-        and not is_draft(p)
-        and not is_index(p)
-        and p.relative_to(folder).parts[0] != skip
-        and p.is_file()
-    )
+    names = sorted(_names(folder, skip))
     hashes: dict[str, str] = {}
-    with Progress(f"hashing {folder.name}", "files", len(files)) as progress:
-        batches = [files[start : start + BATCH] for start in range(0, len(files), BATCH)]
-        for batch, found in zip(batches, in_order(_hashes, ((b,) for b in batches)), strict=True):
-            names = (p.relative_to(folder).as_posix() for p in batch)
-            hashes.update(zip(names, found, strict=True))
+    with Progress(f"hashing {folder.name}", "files", len(names)) as progress:
+        batches = [names[start : start + BATCH] for start in range(0, len(names), BATCH)]
+        jobs = ((str(folder), batch) for batch in batches)
+        for batch, found in zip(batches, in_order(_hashes, jobs), strict=True):
+            hashes.update(zip(batch, found, strict=True))
             progress.advance(len(batch))
     return hashes
 
 
-def _hashes(files: list[Path]) -> list[str]:
-    return [file_hash(path) for path in files]
+def _names(folder: Path, skip: str) -> Iterator[str]:
+    """The files that count, by their paths in the folder; strings, since there may be millions."""
+    for where, folders, files in os.walk(folder):
+        inside = os.path.relpath(where, folder).replace(os.sep, "/")
+        if inside == ".":
+            folders[:] = [name for name in folders if name != skip]
+        above = "" if inside == "." else f"{inside}/"
+        for name in files:
+            if name == NAME or (name.startswith(".") and _is_ours(Path(name))):
+                continue
+            if os.path.isfile(f"{where}/{name}"):  # noqa: PTH113 - no pipe, no broken link
+                yield above + name
+
+
+def _is_ours(path: Path) -> bool:
+    return is_draft(path) or is_index(path)
+
+
+def _hashes(folder: str, names: list[str]) -> list[str]:
+    return [sha256_of(f"{folder}/{name}").hex() for name in names]
 
 
 def media_hash(hashes: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ from mmr1.data.plain import Find, plain_sample
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
 from mmr1.files import atomic
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
-from mmr1.vision.paths import real_path, resolve_media
+from mmr1.vision.paths import real_folder, real_path, resolve_media
 
 
 def read_records(path: str | Path, media_root: str | Path | None = None) -> list[Sample]:
@@ -156,11 +156,12 @@ def encode(sample: Sample, root: Path) -> dict[str, Any]:
     Raises:
         ValueError: A media file lies outside the root.
     """
+    folder = real_folder(str(root)).rstrip("/")
     row: dict[str, Any] = {
         "version": VERSION,
         "id": sample.id,
         "messages": [
-            {"role": m.role, "content": [_item(part, root) for part in m.parts]}
+            {"role": m.role, "content": [_item(part, folder) for part in m.parts]}
             for m in sample.messages
         ],
         "answer": sample.answer,
@@ -172,14 +173,14 @@ def encode(sample: Sample, root: Path) -> dict[str, Any]:
     return row
 
 
-def _item(part: ContentPart, root: Path) -> dict[str, Any]:
+def _item(part: ContentPart, folder: str) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     item: dict[str, Any] = {"type": part.kind}
     if part.path is None:
         item["data"] = base64.b64encode(part.read()).decode()
     else:
-        path, folder = real_path(str(part.path)), real_path(str(root)).rstrip("/")
+        path = real_path(str(part.path))
         if not path.startswith(f"{folder}/"):
             raise ValueError(f"{path} lies outside {folder}; records name media beside them")
         item["path"] = path.removeprefix(f"{folder}/")

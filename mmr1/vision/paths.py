@@ -54,7 +54,7 @@ def confine(root: Path, name: str) -> Path:
 
 def _confined(root: Path, name: str) -> tuple[str, bool]:
     """As :func:`confine`, and whether a regular file is there, if that is known by the way."""
-    home = _real_folder(str(root))
+    home = real_folder(str(root))
     try:
         path, regular = _real(os.path.join(home, local_name(name)))  # noqa: PTH118
     except (OSError, RuntimeError) as error:  # a loop of symlinks, a name too long
@@ -76,7 +76,7 @@ def _real(path: str) -> tuple[str, bool]:
     folder, name = os.path.split(path)
     if name in ("", ".", ".."):
         return str(Path(path).resolve()), False
-    path = os.path.join(_real_folder(folder), name)  # noqa: PTH118
+    path = os.path.join(real_folder(folder), name)  # noqa: PTH118
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -84,7 +84,7 @@ def _real(path: str) -> tuple[str, bool]:
     return (str(Path(path).resolve()), False) if stat.S_ISLNK(mode) else (path, stat.S_ISREG(mode))
 
 
-def _real_folder(folder: str) -> str:
+def real_folder(folder: str) -> str:
     """A folder with symlinks resolved. Folders must not move while a process reads records."""
     # The working directory may change, so what is kept is about absolute paths.
     absolute = folder if os.path.isabs(folder) else str(Path(folder).absolute())  # noqa: PTH117

@@ -76,6 +76,15 @@ def _check_texts(row: Row, turns: Turns) -> None:
         raise ValueError("the row has sound ('audios'), which the model cannot hear; drop it")
 
 
+def _is_json(value: Any) -> bool:
+    """Bytes, arrays and NaN have no place in a record."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
     """The non-empty columns that JSON can represent; ``id`` becomes ``source_id``."""
     columns: dict[str, Any] = {}
@@ -84,9 +93,7 @@ def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
             continue
         if value is None or value == [] or value == "":
             continue
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError):
-            continue  # bytes, arrays and NaN have no place in a record
+        if not isinstance(value, str | bool | int) and not _is_json(value):
+            continue
         columns["source_id" if name == "id" else name] = value
     return columns

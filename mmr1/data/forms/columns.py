@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from mmr1.data.forms.form import Row
@@ -20,7 +21,7 @@ def images_of(row: Row) -> Any:
 
     ``image_1``, ``image_2``, … are its images in this order.
     """
-    numbered = {int(m[1]): row[name] for name in row if (m := _NUMBERED.fullmatch(name))}
+    numbered = {n: row[name] for name in row if (n := _number(name)) is not None}
     if any(value is not None for value in numbered.values()):
         return [numbered[number] for number in sorted(numbered) if numbered[number] is not None]
     return first_of(row, IMAGES)
@@ -35,10 +36,11 @@ def first_of(row: Row, names: tuple[str, ...]) -> Any:
     """The first of these columns that holds something, or None."""
     for name in names:
         value = row.get(name)
+        if value is None or value == "" or value == []:
+            continue
         if isinstance(value, Mapping) and not any(v is not None for v in value.values()):
             continue  # an empty struct of a parquet file
-        if value is not None and value != "" and value != []:
-            return value
+        return value
     return None
 
 
@@ -74,4 +76,11 @@ def is_media_column(name: str) -> bool:
 
 
 def _is_image_column(name: str) -> bool:
-    return name in IMAGES or _NUMBERED.fullmatch(name) is not None
+    return name in IMAGES or _number(name) is not None
+
+
+@lru_cache(maxsize=1 << 12)
+def _number(name: str) -> int | None:
+    """The number in ``image_2``, or None."""
+    match = _NUMBERED.fullmatch(name)
+    return int(match[1]) if match else None
