@@ -1,4 +1,4 @@
-"""Write the table of row formats in docs/datasets.md from ``mmr1/data/forms``.
+"""Write the tables of docs/datasets.md: row formats (``mmr1/data/forms``), and kinds of files.
 
 python scripts/dev/forms_table.py            write it
 python scripts/dev/forms_table.py --check    exit with 1 if the page is out of date
@@ -10,30 +10,39 @@ import json
 import sys
 from pathlib import Path
 
+import file_examples
+
 from mmr1.data.forms import FORMS
-from mmr1.data.forms.form import Form
+from mmr1.data.forms.form import Form, Row
 
 PAGE = Path(__file__).parents[2] / "docs/datasets.md"
-BEGIN, END = "<!-- forms: begin -->\n", "<!-- forms: end -->\n"
 
 
-def table() -> str:
-    """Every format with an example row, in the order in which they are tried."""
+def forms() -> str:
+    """Every format with example rows, in the order in which they are tried."""
     head = "| `data.format` | written by | told by | an example row |\n|---|---|---|---|\n"
-    return head + "".join(map(_line, FORMS.values()))
+    return head + "".join(line for form in FORMS.values() for line in _lines(form))
 
 
 def page(text: str) -> str:
-    """The page with the table in its place."""
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}{table()}{END}{after}"
+    """The page with the tables in their places."""
+    for name, table in (("forms", forms()), ("files", file_examples.table())):
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{table}{end}{rest.partition(end)[2]}"
+    return text
 
 
-def _line(form: Form) -> str:
+def _lines(form: Form) -> list[str]:
     keys = ", ".join(f"`{key}`" for key in form.keys)
-    example = json.dumps(form.example, ensure_ascii=False).replace("|", "&#124;")
-    return f"| `{form.name}` | {form.written_by} | {keys} | `{example}` |\n"
+    return [_line(form.name, form.written_by, keys, form.example)] + [
+        _line(form.name, who, keys, row) for who, row in form.variants.items()
+    ]
+
+
+def _line(name: str, who: str, keys: str, example: Row) -> str:
+    text = json.dumps(example, ensure_ascii=False).replace("|", "&#124;")
+    return f"| `{name}` | {who} | {keys} | `{text}` |\n"
 
 
 if __name__ == "__main__":

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from datasets_prep.conversion import convert
+from mmr1.config import DataConfig
 from mmr1.data.forms import FORMS, recognise
+from mmr1.data.readers import KINDS
+from mmr1.data.sources import load_samples
 from mmr1.types import Sample
 from tests.data.form_rows import read, write_media, written
 from tests.paths import REPOSITORY
@@ -47,13 +55,97 @@ def test_the_example_of_every_format(tmp_path: Path, name: str) -> None:
     assert (written(sample), sample.answer, sample.task) == EXPECTED[name]
 
 
-def test_the_documentation_shows_every_example() -> None:
-    path = REPOSITORY / "scripts/dev/forms_table.py"
-    spec = importlib.util.spec_from_file_location("forms_table", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+VARIANTS: dict[str, tuple[list[str], object, str | None]] = {
+    "verl, a part that holds its picture": (["user: [a.png]x?"], "5", None),
+    "OpenRLHF, a chat as JSON text": (["user: [a.png]x?"], "5", "math"),
+    "TRL, a prompt that is a text": (["user: What is 2 + 3?"], "5", None),
+    "OpenAI, a picture by its address (`data:` too)": (
+        ["user: [a.png]Who?", "assistant: A man."], None, None,
+    ),
+    "Qwen, a video with its options": (["user: [clip.mp4]Who?"], "5", "math"),
+    "ms-swift, boxes that are the reply": (
+        ["user: [a.png]Find the cup."], [[3.0, 6.0, 33.0, 28.0]], "iou",
+    ),
+    "MATH-Vision": (["user: Which? [a.png]\nA. one\nB. two"], "B", "choice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_variants_of_formats(tmp_path: Path, name: str) -> None:
+    write_media(tmp_path)
+    (form,) = [form for form in FORMS.values() if name in form.variants]
+    row = dict(form.variants[name])
+    assert recognise(row) == form.name
+    sample = read(row, tmp_path)
+    assert (written(sample), sample.answer, sample.task) == VARIANTS[name]
+
+
+def test_every_variant_is_read() -> None:
+    assert {name for form in FORMS.values() for name in form.variants} == set(VARIANTS)
+
+
+QUESTION = ["user: [a.png]How many?"]
+PACKED = ["user: [bytes]How many?"]
+FILES: dict[str, list[tuple[list[str], object, str | None]]] = {
+    "rows.jsonl": [(QUESTION, "3", "math")],
+    "rows.jsonl.gz": [(QUESTION, "3", "math")],
+    "lines.json": [(QUESTION, "3", "math")] * 2,
+    "array.json": [(QUESTION, "3", "math")],
+    "array.json.gz": [(QUESTION, "3", "math")],
+    "questions.json": [(["user: [a.png]How many buses?"], "2", "count")],
+    "testmini.json": [(QUESTION, "3", "math")],
+    "mathvista.parquet": [(["user: [bytes]How far?"], "25", "numeric")],
+    "math_vision.parquet": [(["user: Which? [bytes]\nA. one\nB. two"], "B", "choice")],
+    "bench.tsv": [(["user: [bytes]Colour?\nA. red\nB. blue"], "A", "choice")],
+    "rows.csv": [(QUESTION, "3", "math")],
+    "shard.tar": [(PACKED, "3", "math")],
+    "parts": [(QUESTION, "3", "math")],
+    "saved": [(["user: [bytes]When?"], "2", "math")],
+    "instances.json": [
+        (["user: [picture]Locate every cup in the image. Give their bounding boxes."],
+         [[4.0, 8.0, 24.0, 23.0]], "iou"),
+    ],
+    "refcoco": [
+        (["user: [picture]Give the bounding box of: The left cup"],
+         [[4.0, 8.0, 24.0, 23.0]], "iou"),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def examples() -> Iterator[Any]:
+    """The script that writes the tables."""
+    sys.path.insert(0, str(REPOSITORY / "scripts/dev"))
+    yield importlib.import_module("forms_table")
+    sys.path.remove(str(REPOSITORY / "scripts/dev"))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_example_of_every_kind_of_file(tmp_path: Path, examples: Any, name: str) -> None:
+    (example,) = [e for e in examples.file_examples.EXAMPLES if e.name == name]
+    write_media(tmp_path)
+    spec = example.write(tmp_path)
+    config = DataConfig(media_root=str(tmp_path))
+    if example.converter is not None:
+        convert(example.converter, spec, tmp_path / "out", tmp_path, workers=1)
+        spec, config = tmp_path / "out", DataConfig()  # training takes it as it is
+    samples = [
+        ([re.sub(r"[0-9a-f]{32}\.png", "picture", m) for m in written(s)], s.answer, s.task)
+        for s in load_samples(spec, config)
+    ]
+    assert samples == FILES[name]
+
+
+def test_every_kind_of_file_is_read(examples: Any) -> None:
+    assert {e.name for e in examples.file_examples.EXAMPLES} == set(FILES)
+    names = " ".join(name for e in examples.file_examples.EXAMPLES for name in e.files)
+    assert all(kind in names for kind in KINDS)
+
+
+def test_the_documentation_shows_every_example(examples: Any) -> None:
     text = (REPOSITORY / "docs/datasets.md").read_text()
-    assert module.page(text) == text, "run python scripts/dev/forms_table.py"
-    assert all(f"| `{name}` |" in text for name in FORMS)
+    assert examples.page(text) == text, "run python scripts/dev/forms_table.py"
+    assert all(f"| `{name}` |" in text for name in (*FORMS, *FILES))
+    stale = text.replace("Find x.", "Find y.", 1), text.replace("| `rows.csv` |", "| `r.csv` |")
+    assert text not in stale
+    assert all(examples.page(other) == text for other in stale)

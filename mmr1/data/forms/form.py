@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Form:
         read: ``(row, place) -> sample``; raises ValueError for a row that cannot be used.
         example: A row, for the documentation. Its media are ``a.png``, ``b.png`` and ``clip.mp4``.
         fits: What tells the row apart from others with the same columns.
+        variants: More rows: by who writes them.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Form:
     read: Callable[[Row, Place], Sample]
     example: Row
     fits: Callable[[Row], bool] = lambda row: True
+    variants: Mapping[str, Row] = field(default_factory=dict)
 
     def matches(self, row: Row) -> bool:
         """Whether a row has this format."""

@@ -23,4 +23,11 @@ FORM = Form(
     keys=("prompt", "label"),
     read=read,
     example={"prompt": "<image>Find x.", "images": ["a.png"], "label": "5"},
+    variants={
+        "OpenRLHF, a chat as JSON text": {
+            "prompt": '[{"role": "user", "content": [{"type": "image", "image": "a.png"}, '
+            '{"type": "text", "text": "x?"}]}]',
+            "label": "5",
+        }
+    },
 )

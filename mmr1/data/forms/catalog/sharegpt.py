@@ -42,4 +42,38 @@ FORM = Form(
         ],
         "images": ["a.png"],
     },
+    variants={
+        "OpenAI, a picture by its address (`data:` too)": {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image_url", "image_url": {"url": "a.png"}},
+                        {"type": "text", "text": "Who?"},
+                    ],
+                },
+                {"role": "assistant", "content": "A man."},
+            ]
+        },
+        "Qwen, a video with its options": {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "video", "video": "clip.mp4", "fps": 2.0},
+                        {"type": "text", "text": "Who?"},
+                    ],
+                }
+            ],
+            "answer": "5",
+        },
+        "ms-swift, boxes that are the reply": {
+            "messages": [
+                {"role": "user", "content": "<image>Find <ref-object>."},
+                {"role": "assistant", "content": "<bbox>"},
+            ],
+            "images": ["a.png"],
+            "objects": {"ref": ["the cup"], "bbox": [[3, 6, 33, 28]]},
+        },
+    },
 )

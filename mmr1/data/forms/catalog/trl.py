@@ -38,4 +38,5 @@ FORM = Form(
         "image": "a.png",
         "solution": "<answer>5</answer>",
     },
+    variants={"TRL, a prompt that is a text": {"prompt": "What is 2 + 3?", "answer": "5"}},
 )

@@ -29,4 +29,18 @@ FORM = Form(
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": "5"},
     },
+    variants={
+        "verl, a part that holds its picture": {
+            "prompt": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image", "image": "a.png"},
+                        {"type": "text", "text": "x?"},
+                    ],
+                }
+            ],
+            "reward_model": {"style": "rule", "ground_truth": "5"},
+        }
+    },
 )

@@ -44,4 +44,12 @@ FORM = Form(
     keys=("question", "answer"),
     read=read,
     example={"question": "How many?", "image": "a.png", "answer": 4},
+    variants={
+        "MATH-Vision": {
+            "question": "Which? <image1>",
+            "options": ["one", "two"],
+            "image": "a.png",
+            "answer": "B",
+        }
+    },
 )
