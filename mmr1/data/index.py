@@ -54,14 +54,26 @@ def kept_table(
 
 
 def kept_batches(
-    path: Path, what: str, schema: pa.Schema, batches: Callable[[], Iterable[pa.RecordBatch]]
+    path: Path,
+    what: str,
+    schema: pa.Schema,
+    batches: Callable[[], Iterable[pa.RecordBatch]],
+    of_code: bool = False,
 ) -> pa.ipc.RecordBatchFileReader:
     """Batches about a file, of which one at a time is in memory, from the disk.
+
+    Args:
+        path: The file.
+        what: A word for the name of what is kept.
+        schema: Of the batches.
+        batches: Makes them.
+        of_code: They depend on the code of this package, not on the file alone.
 
     Raises:
         OSError: They cannot be written beside the file.
     """
-    file, stamp = _beside(path, what, "batches"), _stamp(path)
+    facts = ["batches", _code()] if of_code else "batches"
+    file, stamp = _beside(path, what, facts), _stamp(path)
     if _read(file, stamp) is None:
         _write(file, schema.with_metadata({b"stamp": stamp}), batches())
     return pa.ipc.open_file(pa.memory_map(str(file)))

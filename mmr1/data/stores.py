@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mmr1.data.index import kept_batches
 from mmr1.data.lines import line_numbers, pieces, text_of
-from mmr1.data.readers import files_of, kind_of
+from mmr1.data.readers import files_of, kind_of, read_rows
 from mmr1.data.readers.hub import hub_dataset, is_saved
 from mmr1.data.readers.json_arrays import array_element, array_elements, is_array
 from mmr1.data.readers.json_files import has_lines
 from mmr1.data.record import parse_json
+from mmr1.progress import Progress
 
 logger = logging.getLogger(__name__)
 BATCH = 64
@@ -140,6 +143,61 @@ def _batches(table: pq.ParquetFile, schema: pa.Schema) -> Iterator[pa.RecordBatc
         yield pa.RecordBatch.from_arrays(list(columns), schema=schema)
 
 
+class PackedStore:
+    """A file that can only be read from its beginning; a copy of its rows is mapped into memory.
+
+    Packed with gzip, a table of text or a tar file. Positions are those of :class:`ParquetStore`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size = path, path.stat().st_size
+        self._batches = kept_batches(path, "copy", _UNPACKED, lambda: _unpacked(path), of_code=True)
+
+    def rows(self) -> Iterator[tuple[int, Any | ValueError, int]]:
+        count = self._batches.num_record_batches
+        for batch in range(count):
+            content = self._batches.get_batch(batch)
+            for number, (row, error) in enumerate(
+                zip(content["row"].to_pylist(), content["error"].to_pylist(), strict=True)
+            ):
+                value = ValueError(error) if row is None else msgspec.msgpack.decode(row)
+                yield (batch << _SHIFT) + number, value, self.size * batch // count
+
+    def row(self, position: int) -> Any:
+        return msgspec.msgpack.decode(self._at("row", position))
+
+    def places(self, found: Sequence[tuple[int, int]]) -> list[str]:
+        return [str(self._at("place", position)) for position, _ in found]
+
+    def _at(self, column: str, position: int) -> Any:
+        batch, number = position >> _SHIFT, position & ((1 << _SHIFT) - 1)
+        return self._batches.get_batch(batch)[column][number].as_py()
+
+
+_UNPACKED = pa.schema({"row": pa.binary(), "error": pa.string(), "place": pa.string()})
+
+
+def _unpacked(path: Path) -> Iterator[pa.RecordBatch]:
+    located = read_rows(path)
+    with Progress(f"unpacking {path.name}", "rows") as progress:
+        while block := list(islice(located, BATCH)):
+            bad = [isinstance(row, ValueError) for _, row in block]
+            columns = [
+                [None if no else _packed(row) for no, (_, row) in zip(bad, block, strict=True)],
+                [str(row) if no else None for no, (_, row) in zip(bad, block, strict=True)],
+                [place for place, _ in block],
+            ]
+            yield pa.RecordBatch.from_pydict(
+                dict(zip(_UNPACKED.names, columns, strict=True)), schema=_UNPACKED
+            )
+            progress.advance(len(block))
+
+
+def _packed(row: Any) -> bytes:
+    """As MessagePack, which holds bytes. Raises OverflowError for numbers beyond 64 bits."""
+    return msgspec.msgpack.encode(row)
+
+
 class DatasetStore:
     """A dataset of the Hub, or one that ``datasets`` saved; a position is a row's number.
 
@@ -172,7 +230,7 @@ def stores_of(spec: str | Path, from_bytes: int) -> list[Store] | None:
         from_bytes: Smaller data have none.
 
     Returns:
-        None for small data, and for files that can only be read from their beginning.
+        None for small data, and for a JSON object with the rows in it.
 
     Raises:
         ValueError: There is no such dataset.
@@ -184,7 +242,7 @@ def stores_of(spec: str | Path, from_bytes: int) -> list[Store] | None:
         return None
     try:
         return [kind(path) for kind, path in zip(kinds, files, strict=True) if kind is not None]
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, OverflowError, pa.ArrowException) as error:
         logger.warning("the rows of %s are held in memory: %s", spec, error)
         return None
 
@@ -197,7 +255,7 @@ def _kind(path: Path) -> Callable[[Path], Store] | None:
         return ParquetStore
     if kind == ".json":
         return ArrayStore if is_array(path) else LinesStore if has_lines(path) else None
-    return None
+    return None if kind is None else PackedStore
 
 
 def _stores_of_dataset(spec: str | Path, from_bytes: int) -> list[Store] | None:

@@ -76,7 +76,7 @@ def outcome(read: Any, row: Any, root: Path) -> tuple[str, str]:
         return "refused", str(error)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(rows())
 def test_equal_to_the_schema(root: Path, row: Any) -> None:
     expected = outcome(checked_sample, row, root)

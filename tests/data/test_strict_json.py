@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmr1.data.record import dump, dump_parsed, parse_json
@@ -32,6 +32,7 @@ def half(value: Any) -> bool:
     return False
 
 
+@settings(deadline=None)
 @given(VALUES, st.booleans())
 def test_values_are_read_as_json_reads_them(value: Any, plain: bool) -> None:
     text = json.dumps(value, ensure_ascii=half(value) or plain)
@@ -39,6 +40,7 @@ def test_values_are_read_as_json_reads_them(value: Any, plain: bool) -> None:
     assert repr(parse_json(text)) == repr(parse_json(text.encode())) == expected
 
 
+@settings(deadline=None)
 @given(DIGITS)
 def test_numbers_are_read_as_json_reads_them(text: str) -> None:
     if "inf" in (expected := repr(json.loads(text))):
@@ -48,6 +50,7 @@ def test_numbers_are_read_as_json_reads_them(text: str) -> None:
         assert repr(parse_json(text)) == expected
 
 
+@settings(deadline=None)
 @given(VALUES.filter(lambda value: not half(value)))
 def test_what_was_read_is_written_so_that_json_reads_the_same(value: Any) -> None:
     line = dump_parsed(value)
