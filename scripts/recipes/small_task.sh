@@ -6,10 +6,11 @@ for override in "${overrides[@]}"; do
 done
 [[ -n "$smoke" ]] || out+="/seed$seed"
 
-# begin GENERATOR: makes the data in $out/data and a random model in $out/model.
+# begin GENERATOR [OPTION ...]: makes the data in $out/data and a random model, with these options, in
+# $out/model.
 begin() {
     "$python" -m datasets_prep make "$1" --output "$out/data" --seed "$seed"
-    [[ -n "$smoke" ]] || mmr1 model new --seed "$seed" "$out/model"
+    [[ -n "$smoke" ]] || mmr1 model new --seed "$seed" "${@:2}" "$out/model"
 }
 
 # first COUNT SPLIT: writes the first records of a split to a file.

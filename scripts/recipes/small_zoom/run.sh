@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Which digit is it? It cannot be read before zoom shows it. SFT, GRPO with the tool, a control: SFT for
+# as long as GRPO took, and GRPO without the tool.
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+source scripts/recipes/small_task.sh
+
+begin zoom --corpus "$folder/corpus.txt"
+stage sft sft model.path="$out/model" data.train="$out/data/sft.jsonl"
+stage train rl model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl"
+control "$out/data/sft.jsonl"
+compare eval
+stage train without model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl"
+mmr1 eval "$folder/without.yaml" eval.models.without="$(checkpoint without)" \
+    eval.data.held_out="$out/data/eval.jsonl" eval.output_dir="$out/eval_without" \
+    ${smoke:+eval.limit=8 rewards.timeout_s=20} "${overrides[@]}"
