@@ -352,7 +352,7 @@ UNNEEDED = {
     "train.partial_rollout_enable": "completions are never cut to load weights",
     "train.enable_ema": "there is no average of the policy besides algorithm.ref_model_mixup_alpha",
     "train.ema_beta": "there is no average of the policy",
-    "train.agent_func_path": "turns and tools are set in the section environment",
+    "train.agent_func_path": "environment.use names its AgentExecutor as it is (docs/tools.md)",
     "actor.num_nodes": _PROCESSES,
     "actor.num_gpus_per_node": _PROCESSES,
     "actor.gradient_checkpointing_reentrant": _SPEED,

@@ -338,7 +338,7 @@ UNNEEDED = {
     "data.train_max_samples": "all rows are read; cut the file",
     "data.val_max_samples": "eval.limit evaluates the first records only",
     "data.val_batch_size": "eval.batch_size bounds the prompts per call, not the result",
-    "data.tool_config_path": _TURNS,
+    "data.tool_config_path": "environment.tools names that YAML as it is (docs/tools.md)",
     "data.function_tool_path": _TURNS,
     "data.return_raw_input_ids": "prompts are always kept as text and as tokens",
     "data.return_raw_chat": "prompts are always kept as text and as tokens",
