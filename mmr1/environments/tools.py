@@ -107,8 +107,8 @@ class ToolEnvironment:
         if not tool.kept:
             workers = self._code_workers if tool.alone else self.workers
             return workers.call("call_tool", tool.spec, tool.name, given, media, *limits)
-        pictures = [s.media.read() for s in shown if s.media.kind == "image"]
-        images = pictures if tool.sees_pictures else []
+        seen = [s.media for s in shown if tool.sees_pictures and s.media.kind == "image"]
+        images = [picture.read() for picture in seen]
         asked = (number, tool.spec, tool.name, given, media, images, *limits)
         return self.workers.call("call_kept_tool", *asked, worker=number)
 

@@ -22,7 +22,7 @@ SIGNATURES = """\
              AgentExecutor; or step(observation, action, label) -> dict"""
 
 Form = Literal["mmr1", "TRL", "OpenRLHF class", "OpenRLHF step"]
-_STATES = ("states", "state_dict", "state")
+_STATES = ("states", "state_dict")
 
 
 class SpokenEpisode(Protocol):
