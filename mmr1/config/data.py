@@ -77,7 +77,9 @@ class DataConfig(Section):
         None, description="Name of a prompt template (think_answer, boxed, ...), or a .jinja file"
     )
     system_prompt: str | None = Field(
-        None, description="System message added before every conversation"
+        None,
+        description="System message of the conversations that have none of their own in their "
+        "record",
     )
     chat_template: str | None = Field(
         None,

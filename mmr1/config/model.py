@@ -28,6 +28,11 @@ class LoraConfig(Section):
         description="QLoRA: keep the weights below the adapters in 4 bits (NF4, double "
         "quantization), by bitsandbytes",
     )
+    merge: bool = Field(
+        True,
+        description="Rollout engines get weights with the adapters merged. false: vLLM gets the "
+        "adapters alone and adds them itself; for one process and a frozen vision tower",
+    )
     rank: Positive = Field(16, description="Rank of the adapters (PEFT: r)")
     alpha: float = Field(
         32.0, gt=0, description="Adapters are scaled by alpha / rank (PEFT: lora_alpha)"

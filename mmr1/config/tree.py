@@ -153,6 +153,8 @@ class Config(Section):
                 "rollout.engine=hf samples from the model as it is; set rollout.engine=vllm, or "
                 "leave rollout.dtype out"
             )
+        if self.model.lora is not None and not self.model.lora.merge:
+            self._refuse_what_adapters_alone_cannot()
         if self.resources.distributed:
             self._refuse_what_ranks_cannot()
         if self.environment is not None:
@@ -208,6 +210,27 @@ class Config(Section):
             or self.algorithm.replay is not None
         )
         return "token" if is_off_policy else "none"
+
+    def _refuse_what_adapters_alone_cannot(self) -> None:
+        assert self.model.lora is not None
+        refused = {
+            "rollout.engine=hf, which samples from the policy itself": self.rollout.engine == "hf",
+            "model.freeze_vision_tower=false: vLLM adds no adapters to a vision tower": (
+                not self.model.freeze_vision_tower
+            ),
+            "model.lora.load_in_4bit: the engine's weights below them are other ones": (
+                self.model.lora.load_in_4bit
+            ),
+            "resources.ranks or resources.engines, which send merged weights": (
+                self.resources.distributed
+            ),
+            "dpo.rounds, which hands on merged weights": bool(self.dpo.rounds),
+        }
+        for why, is_set in refused.items():
+            if is_set:
+                raise ValueError(
+                    f"model.lora.merge=false and {why}; leave model.lora.merge out, or change that"
+                )
 
     def _refuse_what_ranks_cannot(self) -> None:
         if self.model.lora is not None and self.model.lora.load_in_4bit:

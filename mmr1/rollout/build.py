@@ -16,6 +16,7 @@ from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.vllm import VllmEngine
+from mmr1.rollout.vllm_adapters import adapter_shape
 from mmr1.vision.build import family_of
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import names_in_files
@@ -115,4 +116,5 @@ def build_vllm_engine(
         config.gpu_memory_utilization,
         names,
         transfer,
+        adapter_shape(model.lora),
     )

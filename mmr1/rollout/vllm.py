@@ -20,6 +20,7 @@ from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
+from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
 from mmr1.runtime import keep_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
 from mmr1.vision.decoded import as_decoded
@@ -45,6 +46,7 @@ class VllmEngine:
         memory_utilization: Share of the GPU memory that vLLM may use.
         names: Of weights, where vLLM knows them by others than transformers does.
         transfer: Weights come by vLLM's own transfer, and not by ``load_weights``.
+        adapters: ``load_weights`` is given LoRA adapters of this shape, and not weights.
 
     Raises:
         ValueError: vLLM is not installed.
@@ -61,6 +63,7 @@ class VllmEngine:
         memory_utilization: float = 0.5,
         names: Mapping[str, str] | None = None,
         transfer: bool = False,
+        adapters: AdapterShape | None = None,
     ) -> None:
         self._names = names or {}
         self._in_files = find_architecture(model_path).in_files
@@ -92,8 +95,13 @@ class VllmEngine:
             mm_device_do_normalize=False,
             mm_processor_cache_gb=0,
             **(transfer_settings() if transfer else {}),
+            **({} if adapters is None else adapter_settings(adapters)),
             **parallel_settings(config),
             **(_cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
+        )
+
+        self._adapters = (
+            None if adapters is None else EngineAdapters(self._llm.llm_engine, adapters)
         )
 
     def stream(
@@ -106,7 +114,7 @@ class VllmEngine:
             while not queue.empty or engine.has_unfinished_requests():
                 for place, prepared in queue.admit():
                     params = self._params(prepared.request, sampling)
-                    engine.add_request(str(place), self._input(prepared), params)
+                    self._add(place, prepared, params)
                 for output in engine.step() if engine.has_unfinished_requests() else ():
                     if output.finished:
                         outputs[output.request_id] = output
@@ -129,7 +137,7 @@ class VllmEngine:
         turns.add(requests)
         for place, prepared in turns.queue.admit():
             params = self._params(prepared.request, sampling)
-            engine.add_request(str(place), self._input(prepared), params)
+            self._add(place, prepared, params)
         finished = {}
         for output in engine.step() if engine.has_unfinished_requests() else ():
             if output.finished:
@@ -145,6 +153,10 @@ class VllmEngine:
             self._turns = None
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        if self._adapters is not None:
+            self._adapters.load(weights)
+            self._drop_stale(version)
+            return
         weights = {
             self._names.get(name, name): self._in_files(name, tensor)
             for name, tensor in weights.items()
@@ -182,6 +194,12 @@ class VllmEngine:
         if not self._vision_frozen:
             self._llm.llm_engine.reset_encoder_cache()
         self._version = version
+
+    def _add(self, place: int, prepared: PreparedRequest, params: Any) -> None:
+        adapters = None if self._adapters is None else self._adapters.request
+        self._llm.llm_engine.add_request(
+            str(place), self._input(prepared), params, lora_request=adapters
+        )
 
     def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
         """How vLLM itself would read the prompts, from their files: an independent witness."""
@@ -315,6 +333,11 @@ def _prepare_environment(config: RolloutConfig) -> bool:
         # Compiling costs 8-16 s at the first generate and gains nothing at the sizes a CPU runs.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     return on_cpu
+
+
+def adapter_settings(adapters: AdapterShape) -> dict[str, Any]:
+    """For LoRA adapters that are added to the weights as they were read."""
+    return {"enable_lora": True, "max_lora_rank": adapters.room, "max_loras": 1}
 
 
 def transfer_backend(engine: str) -> str:

@@ -147,6 +147,9 @@ def _train(
         if before := directory.last_checkpoint(warn=display.say):
             done = restore(before, components)
             display.say(f"continuing after step {done}")
+        elif config.model.lora is not None and config.model.lora.path is not None:
+            # The engine has read the model without the adapters that the policy starts with.
+            engine.load_weights(workers.policy.weights(copy=True), workers.policy.version)
         with timer("parity check"):
             agreement = parity_summary(config, inputs, engine, workers.policy)
         display.say(agreement)

@@ -36,6 +36,12 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
             "model whose processor is given whole prompts; leave the environment out, or take a "
             "model that shares prompts (docs/models.md)"
         )
+    lora = config.model.lora
+    if lora is not None and not lora.merge and not family.shares_prompts:
+        raise ValueError(
+            f"model.lora.merge=false and model.path '{config.model.path}': vLLM may call its "
+            "layers otherwise than transformers does; leave model.lora.merge out"
+        )
     if config.resources.distributed and not family.shares_prompts:
         raise ValueError(
             f"resources.ranks={config.resources.ranks} engines={config.resources.engines}: model."

@@ -14,6 +14,7 @@ from mmr1.trainer.forward.micro_batches import MicroBatch, micro_batches
 from mmr1.trainer.forward.process_group import ProcessGroup, Run, SingleProcess, run_whole
 from mmr1.trainer.forward.scores import completion_distributions, completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores, completion_mask
+from mmr1.trainer.models.lora import adapter_state
 from mmr1.trainer.models.parts import known_to_engines
 from mmr1.trainer.models.state import copy_into, model_weights
 from mmr1.types import RolloutGroup
@@ -146,6 +147,10 @@ class PackedModel:
     def weights(self) -> Mapping[str, torch.Tensor]:
         """By the names of the plain transformers model; see :func:`state.model_weights`."""
         return model_weights(self.model)
+
+    def adapters(self) -> Mapping[str, torch.Tensor]:
+        """Those of the policy alone, as peft saves them."""
+        return adapter_state(self.model)
 
     def engine_weights(self) -> Mapping[str, torch.Tensor]:
         """Those of :meth:`weights` that an engine which read the model's files needs."""

@@ -51,8 +51,9 @@ class Policy(Protocol):
     def weights(self, copy: bool = False) -> Any:
         """The current weights, for ``load_weights`` of the engines that belong to the policy.
 
-        In one process a mapping from names of the transformers model, and on ranks what has them
-        sent. With ``copy`` they stay as they are while training goes on.
+        In one process a mapping from names of the transformers model, or of its adapters with
+        ``model.lora.merge: false``; on ranks what has them sent. With ``copy`` they stay as they
+        are while training goes on.
         """
         ...
 
@@ -77,6 +78,7 @@ class LocalPolicy:
         reference: To measure the KL over the vocabulary to, where the loss has it.
         correction: What makes up for the engine's own probabilities; see
             ``importance_sampling.py``.
+        hands_adapters: Engines are given the adapters alone, in place of merged weights.
         distil_demonstrations: The PTX term is the divergence from the reference at the
             demonstrations' tokens, and not their likelihood.
     """
@@ -90,6 +92,7 @@ class LocalPolicy:
         reference: SupportsDistributions | None = None,
         correction: Correction = unit_weights,
         distil_demonstrations: bool = False,
+        hands_adapters: bool = False,
     ) -> None:
         self.version = 0
         self._packed_model = packed_model
@@ -99,6 +102,7 @@ class LocalPolicy:
         self._reference = reference
         self._correction = correction
         self._distil_demonstrations = distil_demonstrations
+        self._hands_adapters = hands_adapters
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         return self._packed_model.logprobs(groups)
@@ -107,7 +111,8 @@ class LocalPolicy:
         return self._packed_model.scores(groups)
 
     def weights(self, copy: bool = False) -> Mapping[str, torch.Tensor]:
-        weights = self._packed_model.weights()
+        model = self._packed_model
+        weights = model.adapters() if self._hands_adapters else model.weights()
         return copy_to_cpu(weights) if copy else weights
 
     def engine_weights(self) -> Mapping[str, torch.Tensor]:

@@ -1,0 +1,99 @@
+"""LoRA adapters for vLLM, which adds them to the weights that it has read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from mmr1.config import LoraConfig
+
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # those that vLLM has room for
+_SETTINGS, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterShape:
+    """Rank and scale of the adapters that an engine is given."""
+
+    rank: int
+    alpha: float
+
+    @property
+    def room(self) -> int:
+        """The smallest rank that vLLM makes room for and that is enough.
+
+        Raises:
+            ValueError: There is none.
+        """
+        if self.rank > _RANKS[-1]:
+            raise ValueError(
+                f"adapters of rank {self.rank} and model.lora.merge=false: vLLM has room for "
+                f"{_RANKS[-1]}; leave model.lora.merge out"
+            )
+        return next(rank for rank in _RANKS if rank >= self.rank)
+
+
+def adapter_shape(lora: LoraConfig | None) -> AdapterShape | None:
+    """Of the adapters that the engine gets; None where it gets merged weights."""
+    if lora is None or lora.merge:
+        return None
+    if lora.path is None:
+        return AdapterShape(lora.rank, lora.alpha)
+    stored = json.loads((Path(lora.path) / _SETTINGS).read_text())
+    return AdapterShape(int(stored["r"]), float(stored["lora_alpha"]))
+
+
+class EngineAdapters:
+    """The policy's adapters in a vLLM engine: one set of them at a time.
+
+    vLLM reads adapters from a folder. It is a temporary one, and it is gone once they are read.
+
+    Attributes:
+        request: Goes with every prompt; None before the first adapters.
+    """
+
+    def __init__(self, engine: Any, shape: AdapterShape) -> None:
+        self._engine, self._shape = engine, shape
+        self.request: Any = None
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put these in place of those before.
+
+        Args:
+            tensors: By the names that peft saves them under.
+        """
+        from vllm.lora.request import LoRARequest
+
+        number = 1 if self.request is None else self.request.lora_int_id + 1
+        folder = Path(tempfile.mkdtemp(prefix="mmr1-adapters-"))
+        try:
+            _write(folder, tensors, self._shape)
+            request = LoRARequest(f"policy-{number}", number, str(folder))
+            if self.request is not None:
+                self._engine.remove_lora(self.request.lora_int_id)
+            if not self._engine.add_lora(request):
+                raise RuntimeError("vLLM did not take the policy's adapters")
+        finally:
+            shutil.rmtree(folder)
+        self.request = request
+
+
+def _write(folder: Path, tensors: Mapping[str, torch.Tensor], shape: AdapterShape) -> None:
+    modules = sorted({name.split(".lora_")[0].rpartition(".")[2] for name in tensors})
+    settings = {
+        "peft_type": "LORA",
+        "r": shape.rank,
+        "lora_alpha": shape.alpha,
+        "target_modules": modules,
+        "bias": "none",
+    }
+    (folder / _SETTINGS).write_text(json.dumps(settings))
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / _TENSORS)

@@ -1,0 +1,91 @@
+"""LoRA adapters that vLLM adds itself: what it samples against the policy's own log-probs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from mmr1.config import Config, LoraConfig
+from mmr1.rollout.vllm_adapters import AdapterShape, adapter_shape
+from mmr1.trainer.models.lora import add_adapters
+from mmr1.trainer.train import run_training
+from tests.jsonl import read_jsonl
+
+
+def test_their_shape_is_the_configurations_or_that_of_the_stored_ones(tiny_model, tmp_path):
+    assert adapter_shape(None) is None
+    assert adapter_shape(LoraConfig(rank=4)) is None  # merged
+    made = adapter_shape(LoraConfig(rank=4, alpha=6, merge=False))
+    assert made == AdapterShape(4, 6)
+    assert (made.room, AdapterShape(64, 1).room) == (8, 64)
+    with pytest.raises(ValueError, match=r"rank 600 and model\.lora\.merge=false"):
+        _ = AdapterShape(600, 1).room
+    stored = with_adapters(tiny_model, tmp_path / "adapters")
+    assert adapter_shape(LoraConfig(path=str(stored), merge=False)) == AdapterShape(5, 20)
+
+
+def with_adapters(model: Path, folder: Path) -> Path:
+    """Adapters that change what the model says."""
+    loaded = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32)
+    adapted = add_adapters(loaded, LoraConfig(rank=5, alpha=20), freeze_vision_tower=True)
+    torch.manual_seed(1)
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rollout": {"engine": "hf"}}, "rollout.engine=hf"),
+        ({"model": {"freeze_vision_tower": False}}, "freeze_vision_tower=false"),
+        ({"model": {"lora": {"load_in_4bit": True}}}, "load_in_4bit"),
+        ({"resources": {"ranks": 2}}, "resources.ranks"),
+        ({"dpo": {"rounds": 1}}, "dpo.rounds"),
+    ],
+)
+def test_what_adapters_alone_cannot_is_refused(changes, message):
+    model = {"path": "m", "freeze_vision_tower": True, **changes.get("model", {})}
+    model["lora"] = {"merge": False, **model.get("lora", {})}
+    with pytest.raises(ValueError, match=rf"model\.lora\.merge=false and .*{message}"):
+        Config(**{**changes, "model": model})
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(tiny_model, digits, tmp_path):
+    """It starts from adapters that the engine did not read, and moves away from them."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    adapters = with_adapters(tiny_model, tmp_path / "adapters")
+    reward = tmp_path / "length.py"
+    reward.write_text("def reward(completion, answer, **sample):\n    return len(completion) / 7\n")
+    config = Config(
+        model={
+            "path": str(tiny_model),
+            "dtype": "float32",
+            "freeze_vision_tower": True,
+            "lora": {"path": str(adapters), "merge": False},
+        },
+        data={"train": str(digits / "rl.jsonl")},
+        rollout={
+            "batch_size": 2,
+            "n": 4,
+            "max_model_len": 128,
+            "sampling": {"max_tokens": 8},
+        },
+        rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+        algorithm={"name": "reinforce", "kl_coef": 0.05},
+        optimizer={"lr": 0.02, "warmup_steps": 0, "lr_scheduler_type": "constant"},
+        trainer={"max_steps": 3, "output_dir": str(tmp_path / "run"), "threads": 1},
+    )
+    run_training(config)
+    lines = read_jsonl(tmp_path / "run/metrics.jsonl")
+    assert [line["rollout/staleness"] for line in lines] == [0, 0, 0]
+    assert all(line["rollout/logprob_gap"] < 1e-5 for line in lines)
+    assert lines[0]["kl"] < 1e-6
+    assert lines[2]["kl"] > 1e-2
