@@ -35,8 +35,14 @@ class DataConfig(Section):
     @property
     def columns(self) -> dict[str, str]:
         """The columns that have other names than in EasyR1's rows: its name to theirs."""
-        keys = (self.prompt_key, self.answer_key, self.image_key, self.video_key)
-        named = zip(("problem", "answer", "images", "videos"), keys, strict=True)
+        keys = (
+            self.prompt_key,
+            self.answer_key,
+            self.image_key,
+            self.video_key,
+            self.system_key,
+        )
+        named = zip(("problem", "answer", "images", "videos", "system"), keys, strict=True)
         return {ours: theirs for ours, theirs in named if theirs is not None}
 
     @model_validator(mode="after")
@@ -73,6 +79,9 @@ class DataConfig(Section):
     answer_key: str | None = Field(None, description="Column of the answer. Default: answer")
     image_key: str | None = Field(None, description="Column of the images. Default: images")
     video_key: str | None = Field(None, description="Column of the videos. Default: videos")
+    system_key: str | None = Field(
+        None, description="Column of the record's own system prompt. Default: system"
+    )
     prompt_template: str | None = Field(
         None, description="Name of a prompt template (think_answer, boxed, ...), or a .jinja file"
     )

@@ -13,6 +13,7 @@ from mmr1.data import sources
 from mmr1.data.forms.columns import images_of, renamed, videos_of
 from mmr1.data.sources import load_samples
 from tests.data.form_rows import write_media
+from tests.trainer.tiny_groups import family
 
 KEYS = {"prompt_key": "q", "answer_key": "gt", "image_key": "pic", "video_key": "film"}
 
@@ -48,6 +49,28 @@ def test_rows_with_columns_of_other_names(root, monkeypatch, large):
     # The kept index of a large file is that of these keys.
     (one,) = load_samples(rows(root, {"q": "1?", "problem": "2?", "answer": "3"}))
     assert one.question == "2?"
+
+
+def test_the_system_prompt_of_a_record(root):
+    """It is the record's own, and goes before that of the configuration."""
+    path = rows(
+        root,
+        {"q": "<image>Who?", "answer": "A", "images": ["a.png"], "asks": "Be brief."},
+        {"q": "1 + 1?", "answer": "2", "asks": None},
+    )
+    first, second = load_samples(path, DataConfig(prompt_key="q", system_key="asks"))
+    assert [m.role for m in first.messages] == ["system", "user"]
+    assert first.messages[0].text == "Be brief."
+    assert [m.role for m in second.messages] == ["user"]
+    assert "asks" not in first.meta
+    prompts = [family().render_prompt(sample, "Think.").text for sample in (first, second)]
+    assert "Be brief." in prompts[0]
+    assert "Think." not in prompts[0]
+    assert "Think." in prompts[1]
+    with pytest.raises(ValueError, match="no column 'asked'"):
+        load_samples(path, DataConfig(prompt_key="q", system_key="asked"))
+    (plain,) = load_samples(rows(root, {"problem": "1?", "answer": "1", "system": "Be kind."}))
+    assert plain.messages[0].text == "Be kind."
 
 
 def test_named_media_go_before_other_columns_of_media():

@@ -1,4 +1,6 @@
-"""EasyR1: a problem with tags, its answer, ``images`` or ``videos``; and options, if any."""
+"""EasyR1: a problem with tags, its answer, ``images`` or ``videos``; options and a system prompt,
+if any.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ def read(row: Row, place: Place) -> Sample:
     """Columns in the plural have a tag for each medium; others may have none."""
     return assemble_question(
         row, place, row["problem"], row["answer"], images=images_of(row), videos=videos_of(row),
-        task="math", used=("problem", "answer"),
+        task="math", used=("problem", "answer", "system"), system=row.get("system"),
         untagged="images" not in row and "videos" not in row,
     )  # fmt: skip
 
