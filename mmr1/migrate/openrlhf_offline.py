@@ -1,4 +1,7 @@
-"""OpenRLHF's ``train_sft``, ``train_dpo`` and ``train_rm`` as ours."""
+"""OpenRLHF's ``train_sft``, ``train_dpo``, ``train_rm``, ``train_kto`` and ``train_prm`` as ours.
+
+The latter two are of 0.7 to 0.9.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +145,11 @@ OLDER = {
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What one of the three has besides."""
+    """What one of them has besides.
+
+    Attributes:
+        today: It is in 0.11 too.
+    """
 
     name: str
     section: str
@@ -150,6 +157,7 @@ class _Kind:
     defaults: Tree
     composed: Mapping[str, str]
     settings: Mapping[str, tuple[str, ...]]
+    today: bool = True
 
 
 def _common(section: str) -> Carry:
@@ -190,9 +198,7 @@ def _trainer(flat: Tree, migration: Migration) -> None:
 
 
 def _sft(flat: Tree, migration: Migration) -> None:
-    for key, ours in (("data.input_key", "prompt"), ("data.output_key", "completion")):
-        if (name := flat.pop(key, None)) not in (ours, None):
-            migration.notes.append(f"{key}: rename the column '{name}' of the data to '{ours}'")
+    _columns(flat, migration, {"data.input_key": "prompt", "data.output_key": "completion"})
     if flat.pop("model.pretrain_mode_enable"):
         migration.note(
             "model.pretrain_mode_enable", True, "the loss is of the answers only, not of the whole "
@@ -228,6 +234,41 @@ def _rm(flat: Tree, migration: Migration) -> None:
     flat.pop("model.compute_fp32_loss_enable")  # as it is here
 
 
+def _columns(flat: Tree, migration: Migration, names: Mapping[str, str]) -> None:
+    """Columns of the data that have other names here."""
+    for key, ours in names.items():
+        if (name := flat.pop(key, None)) not in (ours, None):
+            migration.notes.append(f"{key}: rename the column '{name}' of the data to '{ours}'")
+
+
+def _kto(flat: Tree, migration: Migration) -> None:
+    migration.set("dpo.loss_type", "kto")
+    migration.set("dpo.beta", flat.pop("model.beta"))
+    for kind in ("desirable", "undesirable"):
+        migration.set(f"dpo.{kind}_weight", flat.pop(f"{kind}_loss_weight"))
+    _columns(
+        flat,
+        migration,
+        {"data.input_key": "prompt", "data.output_key": "completion", "label_key": "label"},
+    )
+
+
+def _prm(flat: Tree, migration: Migration) -> None:
+    migration.set("rm.supervision", "process")
+    for key in _OF_STEPS:
+        if (value := flat.pop(key, None)) is not None:
+            migration.note(key, value, _STEPS)
+    migration.notes.append(
+        "the loss of a step is the cross-entropy of its label by a new head of one number; "
+        "OpenRLHF's is by the model's own logits of the reward tokens"
+    )
+
+
+_OF_STEPS = ("data.input_key", "label_key", "placeholder_token", "reward_tokens")
+_STEPS = (
+    "rows have the texts of the steps in 'completions' and their labels in 'labels'; cut the text "
+    "at the placeholder and write the tokens as true and false"
+)
 _KINDS = (
     _Kind(
         "sft", "sft", _sft,
@@ -275,6 +316,35 @@ _KINDS = (
         },
         {"model.loss_type": ("rm.supervision",), "train.batch_size": ("rm.batch_size",)},
     ),
+    _Kind(
+        "kto", "dpo", _kto,
+        {
+            "adam.lr": 1e-5, "train.max_epochs": 1, "data.max_len": 2048, "model.beta": 0.01,
+            "desirable_loss_weight": 1.0, "undesirable_loss_weight": 1.0,
+            "data.input_key": "input", "label_key": "label",
+        },
+        {
+            "model.beta": "`dpo.beta`, with `dpo.loss_type=kto`",
+            "desirable_loss_weight": "`dpo.desirable_weight`",
+            "undesirable_loss_weight": "`dpo.undesirable_weight`",
+            "data.input_key": "rename the column to prompt",
+            "data.output_key": "rename the column to completion",
+            "label_key": "rename the column to label",
+        },
+        {
+            "model.beta": ("dpo.beta",), "desirable_loss_weight": ("dpo.desirable_weight",),
+            "undesirable_loss_weight": ("dpo.undesirable_weight",),
+            "train.batch_size": ("dpo.batch_size",),
+        },
+        today=False,
+    ),
+    _Kind(
+        "prm", "rm", _prm,
+        {"adam.lr": 1e-6, "train.max_epochs": 1, "data.max_len": 2048},
+        dict.fromkeys(_OF_STEPS, "none: steps and labels have columns of their own"),
+        {"train.batch_size": ("rm.batch_size",), "adam.lr": ("optimizer.lr",)},
+        today=False,
+    ),
 )  # fmt: skip
 
 
@@ -310,4 +380,6 @@ def _source(kind: _Kind, is_old: bool) -> Source:
     )
 
 
-OFFLINE = tuple(_source(kind, is_old) for kind in _KINDS for is_old in (False, True))
+OFFLINE = tuple(
+    _source(kind, is_old) for kind in _KINDS for is_old in (False, True) if is_old or kind.today
+)

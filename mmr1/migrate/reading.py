@@ -251,6 +251,8 @@ def _options(arguments: Sequence[str]) -> list[tuple[str, Any]]:
 
 def scalar(text: str) -> Any:
     """The value of a text, as YAML has it; ``1e-6`` is a number, and what is no YAML stays text."""
+    if text == "-":
+        return text  # which YAML takes for a list of nothing
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:

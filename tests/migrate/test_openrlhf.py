@@ -268,5 +268,29 @@ def test_other_trainers(tmp_path: Path, mmr1):
     assert (ours.optimizer.warmup_ratio, ours.data.train) == (0.03, "d@train")
 
 
+def test_kto_and_reward_models_of_steps(tmp_path: Path, mmr1):
+    (tmp_path / "kto.sh").write_text(
+        "deepspeed --module openrlhf.cli.train_kto --pretrain m --dataset d --beta 0.2 --bf16 "
+        "--desirable_loss_weight 1.5 --output_key response --label_key score\n"
+    )
+    code, output, message = mmr1("migrate", tmp_path / "kto.sh")
+    assert code == 0, message
+    ours = Config.model_validate(yaml.safe_load(output)).dpo
+    weights = (ours.desirable_weight, ours.undesirable_weight)
+    assert (ours.loss_type, ours.beta, weights) == ("kto", 0.2, (1.5, 1.0))
+    assert "run it with mmr1 dpo" in output
+    assert "label_key: rename the column 'score' of the data to 'label'" in output
+    (tmp_path / "prm.sh").write_text(
+        "deepspeed --module openrlhf.cli.train_prm --pretrain m --dataset d --reward_tokens + - "
+        "--placeholder_token x --bf16\n"
+    )
+    code, output, message = mmr1("migrate", tmp_path / "prm.sh")
+    assert code == 0, message
+    assert "run it with mmr1 rm" in output
+    assert "reward_tokens: ['+', '-']: rows have the texts of the steps" in output
+    read = Config.model_validate(yaml.safe_load(output))
+    assert (read.rm.supervision, read.rm.batch_size, read.optimizer.lr) == ("process", 128, 1e-6)
+
+
 def test_some_examples_are_compared():
     assert len(COMPARED) >= 4
