@@ -7,7 +7,6 @@ from typing import Any
 
 from mmr1.migrate.migration import Migration, Tree
 from mmr1.migrate.shared import (
-    NO_LIMIT,
     set_checkpoints,
     set_lora,
     set_schedule,
@@ -17,25 +16,23 @@ from mmr1.migrate.shared import (
 from mmr1.migrate.source import Source
 from mmr1.migrate.verl_keys import (
     ACTOR,
-    AGGREGATIONS,
     COMPOSED,
-    CORRECTION,
     DEFAULTS,
-    DISTILLATION,
-    ESTIMATORS,
     IN_FORCE,
-    KL,
     LOSS_SETTINGS,
-    LOSSES,
     MODEL,
     OLDER,
-    OWN_ALGORITHMS,
-    REJECTIONS,
     RENAMED,
-    REWARDS_OF_ALL,
     ROLLOUT,
     TRANSLATED,
     UNNEEDED,
+)
+from mmr1.migrate.verl_loss import (
+    carry_algorithm,
+    carry_correction,
+    carry_distillation,
+    carry_filter,
+    carry_kl,
 )
 
 
@@ -63,314 +60,6 @@ def _data(flat: Tree, migration: Migration) -> None:
         migration.note("data.shuffle", False, "the data are always shuffled, by seed")
     if (cut := flat.pop("data.truncation")) != "error":
         migration.note("data.truncation", cut, "prompts that are too long are left out, and listed")
-
-
-def _algorithm(flat: Tree, migration: Migration) -> None:
-    """Their advantage and their loss are two keys; ours is an algorithm, with another advantage."""
-    estimator, loss = (
-        flat.pop("algorithm.adv_estimator"),
-        flat.pop(f"{ACTOR}.policy_loss.loss_mode"),
-    )
-    by_deviation = flat.pop("algorithm.norm_adv_by_std_in_grpo")
-    advantage = _advantage(estimator, by_deviation, migration)
-    if advantage is None and estimator not in (*ESTIMATORS, *OWN_ALGORITHMS):
-        migration.note("algorithm.adv_estimator", estimator, "no such advantage here; it is GRPO's")
-    name = OWN_ALGORITHMS.get(estimator) or LOSSES.get(loss, "grpo")
-    if loss == "gpg" and advantage == "rloo":
-        name, advantage = "rloo", None
-    if estimator in ESTIMATORS and flat[f"{ROLLOUT}.n"] == 1 and not flat["distillation.enabled"]:
-        name, advantage = "reinforce", None
-        migration.note(
-            f"{ROLLOUT}.n", 1, "a group of one has no baseline in verl, so the advantage is the "
-            "reward; here it is the reward less the mean of those before",
-        )  # fmt: skip
-        migration.set("algorithm.baseline", "mean")
-    migration.set("algorithm.name", name)
-    if advantage is not None:
-        migration.set("algorithm.adv_estimator", advantage)
-    _loss(loss, name, migration)
-    _aggregation(flat, migration, name)
-    _clip(flat, migration, name)
-    _critic(flat, migration, name)
-
-
-def _advantage(estimator: str, by_deviation: bool, migration: Migration) -> str | None:
-    if estimator in ("reinforce_plus_plus", "reinforce_plus_plus_baseline", "gae"):
-        migration.note(
-            "algorithm.adv_estimator", estimator, "advantages of N tokens are divided by the "
-            "population's deviation, in verl by the sample's, which is larger by sqrt(N / (N - 1))",
-        )  # fmt: skip
-    if estimator == "gdpo":
-        migration.note(
-            "algorithm.adv_estimator", estimator, "advantages are divided by their deviation over "
-            "completions, in verl they are normalised over tokens",
-        )  # fmt: skip
-    if estimator == "gpg":
-        migration.note(
-            "algorithm.adv_estimator", estimator, "advantages are scaled by groups / groups with a "
-            "signal, in verl by completions / completions with a reward other than 0",
-        )  # fmt: skip
-    if not by_deviation and estimator in ("grpo", "grpo_vectorized"):
-        return "dr_grpo"
-    if not by_deviation and estimator == "grpo_passk":
-        migration.note(
-            "algorithm.norm_adv_by_std_in_grpo", False, "pass_at_k divides by the deviation"
-        )
-    return ESTIMATORS.get(estimator)
-
-
-def _loss(loss: str, name: str, migration: Migration) -> None:
-    key = f"{ACTOR}.policy_loss.loss_mode"
-    if loss == "gpg" and name in ("rloo", "remax", "gpg"):
-        migration.set("algorithm.importance_sampling", "none")
-    elif loss not in LOSSES:
-        migration.note(
-            key, loss, "no such loss here; it is the clipped one, whose gradient is that of the "
-            "plain policy gradient as long as a rollout has one update",
-        )  # fmt: skip
-    elif name != LOSSES[loss] and loss != "vanilla":
-        migration.note(key, loss, f"{name} has PPO's clipped loss here")
-
-
-def _aggregation(flat: Tree, migration: Migration, name: str) -> None:
-    key = f"{ACTOR}.loss_agg_mode"
-    mode, length = flat.pop(key), flat["data.max_response_length"]
-    if name == "sapo":
-        if mode != "seq-mean-token-mean":
-            migration.note(key, mode, "not read by verl's sapo, which is seq-mean-token-mean")
-        mode = "seq-mean-token-mean"
-    if mode not in AGGREGATIONS:
-        migration.note(key, mode, "no such mean here; it is token-mean, another learning rate")
-        mode = "token-mean"
-    migration.set("algorithm.loss_agg_mode", mode)
-    factor = flat.pop(f"{ACTOR}.loss_scale_factor", None)
-    if factor is not None and factor != length:
-        migration.note(
-            f"{ACTOR}.loss_scale_factor", factor, "seq-mean-token-sum-norm divides by "
-            f"max_response_length={length}",
-        )  # fmt: skip
-
-
-def _clip(flat: Tree, migration: Migration, name: str) -> None:
-    both, taus = (
-        flat.pop(f"{ACTOR}.clip_ratio"),
-        [flat.pop(f"{ACTOR}.tau_pos"), flat.pop(f"{ACTOR}.tau_neg")],
-    )
-    low, high = (flat.pop(f"{ACTOR}.clip_ratio_{bound}", both) for bound in ("low", "high"))
-    dual = flat.pop(f"{ACTOR}.clip_ratio_c", None)
-    if both not in (low, high):
-        migration.note(
-            f"{ACTOR}.clip_ratio", both, f"verl does not read it: clip_ratio_low={low} and "
-            f"clip_ratio_high={high} are set",
-        )  # fmt: skip
-    _covariance(flat, migration, name)
-    if name == "sapo":
-        migration.set("algorithm.sapo_tau", taus)
-        return
-    if name == "kl_cov":
-        return
-    migration.set("algorithm.clip_ratio_low", low)
-    migration.set("algorithm.clip_ratio_high", high)
-    if name not in ("cispo", "gspo", "clip_cov"):  # whose loss does not read it
-        migration.set("algorithm.clip_ratio_dual", dual)
-
-
-def _covariance(flat: Tree, migration: Migration, name: str) -> None:
-    """Of Clip-Cov and KL-Cov."""
-    own = {
-        "clip_cov": {n: n for n in ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub")},
-        "kl_cov": {"kl_cov_ratio": "kl_cov_ratio", "ppo_kl_coef": "kl_cov_coef"},
-    }
-    for loss, keys in own.items():
-        for theirs, ours in keys.items():
-            value = flat.pop(f"{ACTOR}.policy_loss.{theirs}")
-            if name == loss:
-                migration.set(f"algorithm.{ours}", value)
-    if name in own:
-        migration.note(
-            f"{ACTOR}.policy_loss.loss_mode", name, "tokens are chosen by the log-probs before the "
-            "rollout's first update, in verl by those of each update",
-        )  # fmt: skip
-
-
-def _distillation(flat: Tree, migration: Migration) -> None:
-    """A teacher in place of the rewards; the policy gradient of the reverse KL."""
-    names = ("loss_mode", "use_task_rewards", "use_policy_gradient")
-    kind, rewarded, by_gradient = (flat.pop(f"{DISTILLATION}.{name}") for name in names)
-    clip = [flat.pop(f"{DISTILLATION}.clip_ratio_{bound}") for bound in ("low", "high")]
-    if not flat.pop("distillation.enabled"):
-        return
-    own = ("on_policy_distillation", *clip, 3.0)
-    keys = ("name", "clip_ratio_low", "clip_ratio_high", "clip_ratio_dual")
-    aggregation = migration.tree["algorithm"]["loss_agg_mode"]
-    migration.tree["algorithm"] = dict(zip(keys, own, strict=True))
-    migration.set("algorithm.loss_agg_mode", aggregation)
-    teachers = [
-        key for key in flat if key.startswith("distillation.") and key[-10:] == "model_path"
-    ]
-    for teacher in teachers[1:]:
-        migration.note(teacher, flat.pop(teacher), "there is one teacher, the first")
-    migration.set("algorithm.ref_model_path", flat.pop(teachers[0]) if teachers else None)
-    if not (by_gradient and kind in ("k1", "kl")):
-        migration.note(
-            f"{DISTILLATION}.loss_mode", kind, "the loss is the policy gradient of k1, the reverse "
-            "KL, as with use_policy_gradient",
-        )  # fmt: skip
-    if not rewarded:
-        migration.set("rewards.functions", {"math": {"weight": 0.0}})
-    else:
-        migration.note(
-            f"{DISTILLATION}.use_task_rewards", True, "the rewards' advantage is added to the "
-            "teacher's, under one clip; verl adds two losses",
-        )  # fmt: skip
-
-
-def _critic(flat: Tree, migration: Migration, name: str) -> None:
-    gamma, lam = flat.pop("algorithm.gamma"), flat.pop("algorithm.lam")
-    warmup = flat.pop("trainer.critic_warmup")
-    flat.pop("critic.enable", None)
-    own = {key: flat.pop(key) for key in list(flat) if key in COMPOSED and key[:7] == "critic."}
-    if name != "ppo":
-        if name == "reinforce_pp":
-            migration.set("algorithm.gamma", gamma)
-        unread = {key: value for key, value in own.items() if value != DEFAULTS.get(key)}
-        for key, value in unread.items():
-            migration.note(key, value, f"{name} has no critic")
-        return
-    critic = {
-        "path": own.get("critic.model.path"),
-        "lr": own["critic.optim.lr"],
-        "gamma": gamma,
-        "lam": lam,
-        "cliprange_value": own["critic.cliprange_value"],
-        "ppo_epochs": own.get("critic.ppo_epochs"),
-        "ppo_mini_batch_size": own.get("critic.ppo_mini_batch_size"),
-        "warmup_steps": warmup,
-    }
-    migration.set("algorithm.critic", {k: v for k, v in critic.items() if v is not None})
-    if own.get("critic.loss_agg_mode", "token-mean") != "token-mean":
-        migration.note(
-            "critic.loss_agg_mode", own["critic.loss_agg_mode"], "the critic's loss is per token"
-        )
-    for mine, policys in (
-        ("critic.optim.weight_decay", f"{ACTOR}.optim.weight_decay"),
-        ("critic.grad_clip", f"{ACTOR}.grad_clip"),
-        ("critic.optim.lr_warmup_steps", f"{ACTOR}.optim.lr_warmup_steps"),
-        ("critic.optim.lr_warmup_steps_ratio", f"{ACTOR}.optim.lr_warmup_steps_ratio"),
-    ):
-        if mine in own and own[mine] != flat.get(policys):
-            migration.note(mine, own[mine], f"that of the policy: {flat.get(policys)}")
-
-
-def _kl(flat: Tree, migration: Migration) -> None:
-    distils = migration.tree["algorithm"]["name"] == "on_policy_distillation"
-    in_loss, in_reward = flat.pop(f"{ACTOR}.use_kl_loss"), flat.pop("algorithm.use_kl_in_reward")
-    loss = flat.pop(f"{ACTOR}.kl_loss_coef"), flat.pop(f"{ACTOR}.kl_loss_type")
-    reward = flat.pop("algorithm.kl_ctrl.kl_coef"), flat.pop("algorithm.kl_penalty")
-    kind, horizon, target = (
-        flat.pop(f"algorithm.kl_ctrl.{name}") for name in ("type", "horizon", "target_kl")
-    )
-    in_loss, in_reward = in_loss and loss[0] != 0, in_reward and reward[0] != 0
-    if distils:
-        if in_loss or in_reward:
-            migration.note("use_kl_loss, use_kl_in_reward", True, "the teacher is the reference")
-        return
-    if not in_loss and not in_reward:
-        migration.set("algorithm.kl_coef", 0.0)
-        return
-    if in_loss and in_reward:
-        migration.note(
-            "algorithm.use_kl_in_reward", True, "the KL is in the loss or in the reward, not in "
-            "both; it is in the loss",
-        )  # fmt: skip
-    coefficient, estimator = loss if in_loss else reward
-    migration.set("algorithm.kl_coef", coefficient)
-    migration.set("algorithm.use_kl_loss", bool(in_loss))
-    migration.set("algorithm.kl_estimator", _estimator(estimator, bool(in_loss), migration))
-    if kind == "adaptive" and not in_loss:
-        completions = flat["data.train_batch_size"] * flat[f"{ROLLOUT}.n"]
-        migration.set("algorithm.kl_target", target)
-        migration.set("algorithm.kl_adaptation_rate", completions / horizon)
-        migration.note(
-            "algorithm.kl_ctrl.type", kind, "adapts to the mean of k3 per token, not of the penalty"
-        )
-
-
-def _estimator(kind: str, in_loss: bool, migration: Migration) -> str:
-    """``k3+`` has the value of k3 and the gradient of k2."""
-    if kind.endswith("+") and in_loss:
-        migration.note(
-            f"{ACTOR}.kl_loss_type", kind, "k2, which has the same gradient; what is logged differs"
-        )
-        return "k2"
-    if kind.rstrip("+") not in KL:
-        migration.note("kl_penalty", kind, "no such estimator; it is k1")
-    return KL.get(kind.rstrip("+"), "k1")
-
-
-def _correction(flat: Tree, migration: Migration) -> None:
-    """Importance weights and rejection between the engine that samples and the trainer."""
-    keys = [key for key in flat if key.startswith(f"{CORRECTION}.")]
-    given = {key.removeprefix(f"{CORRECTION}."): flat.pop(key) for key in keys}
-    level, most = given.get("rollout_is"), given.get("rollout_is_threshold", 2.0)
-    migration.set("algorithm.rollout_is", level or "none")
-    if level is not None and isinstance(most, int | float):
-        migration.set("algorithm.rollout_is_threshold", most)
-    elif level is not None:
-        migration.note(
-            f"{CORRECTION}.rollout_is_threshold", most, "weights are capped at "
-            "algorithm.rollout_is_threshold, and none is set to 0",
-        )  # fmt: skip
-    if given["rollout_is_batch_normalize"] and level is not None:
-        migration.note(
-            f"{CORRECTION}.rollout_is_batch_normalize", True, "weights are not divided by their "
-            "mean",
-        )  # fmt: skip
-    if (kind := given.get("rollout_rs")) is not None:
-        _rejection(kind, given.get("rollout_rs_threshold"), migration)
-    if given["bypass_mode"]:
-        migration.note(
-            f"{CORRECTION}.bypass_mode", True, "old log-probs are always the trainer's own, not "
-            f"the engine's; loss_type={given['loss_type']} is not read",
-        )  # fmt: skip
-
-
-def _rejection(kind: str, threshold: Any, migration: Migration) -> None:
-    """``u`` keeps ratios from 1 / u to u, as here; ``l_u`` those from l to u."""
-    low, _, high = str(threshold).rpartition("_")
-    try:
-        lowest, highest = float(low or 1 / float(high)), float(high)
-    except ValueError:
-        lowest, highest = 0.0, 0.0
-    if kind in REJECTIONS and highest > 1 and abs(lowest * highest - 1) < 1e-3:
-        migration.set("algorithm.rollout_rs", REJECTIONS[kind])
-        migration.set("algorithm.rollout_rs_threshold", highest)
-    else:
-        migration.note(
-            f"{CORRECTION}.rollout_rs", f"{kind} {threshold}", "ratios are kept between a bound "
-            "and its inverse (token_k1, seq_sum_k1 or seq_mean_k1); nothing is rejected",
-        )  # fmt: skip
-
-
-def _filter(flat: Tree, migration: Migration) -> None:
-    prefix = "algorithm.filter_groups"
-    metric, most = flat.pop(f"{prefix}.metric"), flat.pop(f"{prefix}.max_num_gen_batches")
-    drawn = flat.pop("data.gen_batch_size", None)
-    if not flat.pop(f"{prefix}.enable"):
-        return
-    migration.set("algorithm.dynamic_sampling", True)
-    migration.set("algorithm.max_num_gen_batches", most if most > 0 else NO_LIMIT)
-    if drawn is not None:
-        migration.set("algorithm.oversample", max(1.0, drawn / flat["data.train_batch_size"]))
-    if metric not in REWARDS_OF_ALL:
-        migration.note(
-            f"{prefix}.metric", metric, "groups stay whose whole rewards differ; give that score a "
-            "reward function of its own in rewards.functions, with weight 0, and name it in "
-            "algorithm.filter_key",
-        )  # fmt: skip
-    migration.note(
-        f"{prefix}.max_num_gen_batches", most, "after so many draws a step uses the groups it has"
-    )
 
 
 def _batches(flat: Tree, migration: Migration) -> None:
@@ -556,9 +245,8 @@ VERL = Source(
     arguments="hydra",
     is_theirs=_is_theirs,
     carry=(
-        _data, _algorithm, _distillation, _kl, _correction, _filter, _batches, _lora, _optimizer,
-        _lengths,
-        _validation, _reward, _trainer,
+        _data, carry_algorithm, carry_distillation, carry_kl, carry_correction, carry_filter,
+        _batches, _lora, _optimizer, _lengths, _validation, _reward, _trainer,
     ),
     defaults=DEFAULTS,
     older=OLDER,
