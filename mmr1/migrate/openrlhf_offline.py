@@ -349,7 +349,8 @@ _KINDS = (
 
 
 def _has_dots(keys: Mapping[str, Any]) -> bool:
-    return any(key.startswith(("model.", "adam.", "train.", "data.")) for key in keys)
+    own = any(key.startswith(("adam.", "train.")) for key in keys)
+    return own or "model.model_name_or_path" in keys
 
 
 def _has_none(keys: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 from mmr1.config import Config, DpoConfig
 from mmr1.config.dpo import load_preference_loss
 from mmr1.config.file import load_config
+from mmr1.migrate.command import migrate_file
 from mmr1.migrate.openrlhf import LMM_R1, OPENRLHF
 from mmr1.migrate.openrlhf_offline import OFFLINE
 from mmr1.migrate.reading import with_arguments
@@ -290,6 +291,16 @@ def test_kto_and_reward_models_of_steps(tmp_path: Path, mmr1):
     assert "reward_tokens: ['+', '-']: rows have the texts of the steps" in output
     read = Config.model_validate(yaml.safe_load(output))
     assert (read.rm.supervision, read.rm.batch_size, read.optimizer.lr) == ("process", 128, 1e-6)
+
+
+def test_verls_supervised_training_is_not_taken_for_openrlhfs(tmp_path: Path):
+    """It has sections ``model`` and ``data`` too, and no migration."""
+    (tmp_path / "sft.yaml").write_text(
+        "data: {train_files: a.parquet, train_batch_size: 8}\nmodel: {partial_pretrain: m}\n"
+        "optim: {lr: 1.0e-5}\ntrainer: {total_epochs: 2}\n"
+    )
+    with pytest.raises(ValueError, match=r"these are no keys of EasyR1, verl, "):
+        migrate_file(tmp_path / "sft.yaml")
 
 
 def test_some_examples_are_compared():
