@@ -51,12 +51,19 @@ def requests(parts, digit_samples):
     return [Request(prompt, 2, 100 * number) for number, prompt in enumerate(prompts)]
 
 
-def conversing(parts, **options):
+def conversing(parts, system_prompt=None, **options):
     family, model, media = parts
     config = EnvironmentConfig(**{"workers": 1, "max_tokens_per_turn": 40, **options})
     engine = HfEngine(model, family, media)
     return ConversationEngine(
-        engine, engine, build_environment(config), config, family, media, at_once=True
+        engine,
+        engine,
+        build_environment(config),
+        config,
+        family,
+        media,
+        at_once=True,
+        system_prompt=system_prompt,
     )
 
 
@@ -288,11 +295,14 @@ def test_placeholders_without_pictures_are_a_status(parts, requests):
 def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
     family, model, media = parts
     own = {"use": f"{FORMS}/trl_environment.py:NumberEnv", "parser": f"{PLUGINS}:always_guess"}
-    engine = conversing(parts, **own, max_turns=3)
+    engine = conversing(parts, "Be brief.", **own, max_turns=3)
     samples = [replace(r.prompt.sample, answer="7", meta={"limit": 9}) for r in requests[1:]]
-    groups = engine.generate([Request(family.render_prompt(s), 2, 7) for s in samples], SAMPLING)
+    prompts = [family.render_prompt(s, "Be brief.") for s in samples]
+    groups = engine.generate([Request(prompt, 2, 7) for prompt in prompts], SAMPLING)
     engine.close()
-    for group in groups:
+    for group, prompt in zip(groups, prompts, strict=True):
+        before, end, after = prompt.text.rpartition("<|im_end|>")
+        assert group.prompt.text == before + " It is at most 9." + end + after
         assert group.prompt.sample.messages[-1].text.endswith(" It is at most 9.")
         assert family.tokenizer.decode(group.prompt.token_ids) == group.prompt.text
         assert " It is at most 9.<|im_end|>" in group.prompt.text
