@@ -20,6 +20,7 @@ from rich.console import Console
 if TYPE_CHECKING:
     from mmr1.config import Config
     from mmr1.estimate import Load
+    from mmr1.gpu_split import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ def run_estimate(
     console = Console(highlight=False)
     table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
     table.columns[2].justify = "right"
-    for row in rows(needs, memory):
+    for row in rows(needs, memory, config.resources.colocate):
         table.add_row(*row)
     console.print(table)
     console.print(
@@ -280,9 +281,9 @@ def run_estimate(
 
 
 def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterator[str]:
-    """The best split of the GPUs with rollouts in turn, and with rollouts one step ahead."""
-    from mmr1.estimate import GIB, read_shapes, trainer_bytes
-    from mmr1.gpu_split import Step, best_split
+    """The best split of the GPUs with rollouts in turn, one step ahead, and colocated."""
+    from mmr1.estimate import GIB, fits_colocated, read_shapes, trainer_bytes
+    from mmr1.gpu_split import Step, best_split, colocated_split
 
     shapes, rollout = read_shapes(config), config.rollout
     step = Step(
@@ -298,12 +299,22 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
         if best is None:
             yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
             continue
-        yield (
-            f"{mode}: resources.ranks={best.ranks} resources.engines={best.engines}, a step of "
-            f"{best.step_s:.1f} s (rollout {best.rollout_s:.1f}, update {best.update_s:.1f}, "
-            f"weights {best.ranks_s + best.engines_s:.1f}), GPUs busy {best.busy:.0%}"
-        )
+        yield f"{mode}: {_described(best)}"
+    together = {"ranks": gpus, "engines": gpus, "colocate": True}
+    resources = config.resources.model_copy(update=together)
+    if fits_colocated(config.model_copy(update={"resources": resources}), load, memory):
+        yield f"resources.colocate=true: {_described(colocated_split(step, gpus))}"
+    else:
+        yield f"resources.colocate=true: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
     yield "seconds are calculated for H100 GPUs, not measured"
+
+
+def _described(best: Split) -> str:
+    return (
+        f"resources.ranks={best.ranks} resources.engines={best.engines}, a step of "
+        f"{best.step_s:.1f} s (rollout {best.rollout_s:.1f}, update {best.update_s:.1f}, "
+        f"weights {best.ranks_s + best.engines_s:.1f}), GPUs busy {best.busy:.0%}"
+    )
 
 
 def measured_load(config: Config, samples: int = 500) -> Load:

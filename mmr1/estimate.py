@@ -21,6 +21,7 @@ from mmr1.vision.families.loading import find_architecture
 from mmr1.vision.features import MAX_BYTES
 
 GIB = 2**30
+ASLEEP = 2 * GIB  # assumed of an engine that sleeps: its CUDA context, graphs and buffers
 WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
 
 
@@ -333,9 +334,18 @@ def _advice(config: Config, model: ModelShape, result: Estimate, memory: float) 
     if not config.resources.distributed:  # one process: trainer and engine share the device
         room = memory * (1 - config.gpu_memory_utilization)
     advice = []
-    if result.total("trainer") > room:
-        advice += _lighter_trainer(config, model, result)
     engine_memory = memory * config.gpu_memory_utilization
+    if config.resources.colocate:
+        kept = held_while_sampling(result)
+        if result.total("trainer") > memory - ASLEEP:
+            advice += _lighter_trainer(config, model, result)
+        elif kept > memory - engine_memory:
+            advice.append(
+                f"rollout.gpu_memory_utilization={max(0.0, 0.95 - kept / memory):.2f}: the ranks "
+                f"keep {kept / GIB:.1f} GiB while the engine samples"
+            )
+    elif result.total("trainer") > room:
+        advice += _lighter_trainer(config, model, result)
     weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
     if weights > 0.9 * engine_memory:
         advice.append(
@@ -344,6 +354,24 @@ def _advice(config: Config, model: ModelShape, result: Estimate, memory: float) 
             "raise it, or rollout.tensor_parallel_size"
         )
     return advice
+
+
+def fits_colocated(config: Config, load: Load, memory: float) -> bool:
+    """Do a rank and an engine take turns on a device of so many bytes?
+
+    The engine needs its weights and, at the least, a tenth of them for its cache.
+    """
+    result = estimate(config, load)
+    weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
+    learning, sampling = result.total("trainer") + ASLEEP, held_while_sampling(result)
+    return max(learning, sampling + 1.1 * weights) <= memory
+
+
+def held_while_sampling(result: Estimate) -> float:
+    """Bytes that a rank keeps while an engine on its GPU samples."""
+    of_learning = {"gradients", "activations of a micro-batch", "backward pass", "gathered weights"}
+    items = result.items
+    return sum(i.bytes for i in items if i.owner == "trainer" and i.name not in of_learning)
 
 
 def _lighter_trainer(config: Config, model: ModelShape, result: Estimate) -> list[str]:
@@ -372,13 +400,22 @@ def _lighter_trainer(config: Config, model: ModelShape, result: Estimate) -> lis
     return advice
 
 
-def rows(result: Estimate, memory: float | None) -> Sequence[tuple[str, str, str]]:
-    """``(owner, item, GiB)`` for a table, with a total of each owner."""
+def rows(
+    result: Estimate, memory: float | None, colocated: bool = False
+) -> Sequence[tuple[str, str, str]]:
+    """``(owner, item, GiB)`` for a table, with a total of each owner.
+
+    Args:
+        colocated: Trainer and engine share a device.
+    """
     table = []
     for owner in ("trainer", "engine"):
         items = [i for i in result.items if i.owner == owner and i.bytes]
         table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
         table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
+    if colocated:
+        held = held_while_sampling(result)
+        table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
     if memory is not None:
         table.append(("device", "memory", f"{memory / GIB:.2f}"))
     return table

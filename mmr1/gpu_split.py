@@ -2,7 +2,7 @@
 
 It describes the system as it is built: an engine has GPUs of its own, ranks hold shards, rank 0
 puts the weights together and sends them to the engines, and rollouts are sampled in turn with the
-updates or one step ahead of them.
+updates or one step ahead of them. Or ranks and engines are colocated, and take turns on all GPUs.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class Split:
             rollouts ahead, copied into main memory.
         engines_s: Seconds for which only the engines wait for the weights.
         gpus: Of ranks and engines together.
+        colocated: They share these GPUs.
     """
 
     ranks: int
@@ -116,6 +117,7 @@ class Split:
     ranks_s: float
     engines_s: float
     gpus: int
+    colocated: bool = False
 
     @property
     def step_s(self) -> float:
@@ -125,6 +127,8 @@ class Split:
     @property
     def busy(self) -> float:
         """Share of the GPUs' time in rollouts and updates."""
+        if self.colocated:
+            return (self.rollout_s + self.update_s) / self.step_s
         worked = (self.gpus - self.ranks) * self.rollout_s + self.ranks * self.update_s
         return worked / (self.gpus * self.step_s)
 
@@ -146,6 +150,25 @@ def split(
         ranks_s=gather + (copy if ahead else send),
         engines_s=copy + send if ahead else 0.0,
         gpus=gpus,
+    )
+
+
+def colocated_split(step: Step, gpus: int, machine: Machine | None = None) -> Split:
+    """Ranks and engines on the same GPUs; falling asleep and waking up take no time.
+
+    Every rank gathers the weights, and hands them on inside its GPU.
+    """
+    machine = machine or Machine()
+    return Split(
+        ranks=gpus,
+        engines=gpus,
+        ahead=False,
+        rollout_s=rollout_seconds(step, gpus, 1, machine),
+        update_s=update_seconds(step, gpus, machine),
+        ranks_s=2 * step.weights / machine.link(gpus),
+        engines_s=0.0,
+        gpus=gpus,
+        colocated=True,
     )
 
 

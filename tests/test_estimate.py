@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.config import Config
-from mmr1.estimate import GIB, Load, activation_elements, estimate, longest_load, read_shapes
+from mmr1.estimate import (
+    GIB,
+    Load,
+    activation_elements,
+    estimate,
+    held_while_sampling,
+    longest_load,
+    read_shapes,
+    rows,
+)
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.vision.families.loading import architecture_named, architecture_of
 from mmr1.vision.families.tiny import new_model
@@ -124,6 +135,31 @@ def test_what_does_not_fit_gets_advice_that_helps(three_b):
     )
     assert estimate(lighter, load, memory).advice == ()
     assert estimate(full, load).advice == ()  # nothing to compare with
+
+
+def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
+    load, memory = Load(1100, 1024, 512), 80 * GIB
+    run = partial(
+        config_for,
+        three_b,
+        model={"gradient_checkpointing": True},
+        resources={"ranks": 4, "engines": 4, "colocate": True},
+    )
+    result = estimate(run(rollout={"gpu_memory_utilization": 0.6}), load, memory)
+    assert result.advice == ()
+    held = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
+    kept = held_while_sampling(result)
+    assert kept == held["weights"] + held["AdamW moments"]  # no gradients, and float32 shards
+    greedy = estimate(run(rollout={"gpu_memory_utilization": 0.9}), load, memory)
+    assert len(greedy.advice) == 1
+    advised = float(re.search(r"gpu_memory_utilization=([\d.]+)", greedy.advice[0])[1])
+    fits = estimate(run(rollout={"gpu_memory_utilization": advised}), load, memory)
+    assert fits.advice == ()
+    assert rows(result, memory, colocated=True)[-2] == (
+        "trainer",
+        "kept while the engine samples",
+        f"{kept / GIB:.2f}",
+    )
 
 
 def test_ranks_share_what_is_sharded(three_b):

@@ -9,7 +9,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config
 from mmr1.estimate import Load, read_shapes
-from mmr1.gpu_split import Machine, Step, best_split, split
+from mmr1.gpu_split import Machine, Step, best_split, colocated_split, split
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.families.tiny import new_model
@@ -57,6 +57,17 @@ def test_the_best_split_is_that_of_a_plain_search():
     assert 0 < best.busy <= 1
 
 
+def test_colocated_gpus_are_busy_all_the_time_but_for_the_weights():
+    """All of them sample, then all of them learn."""
+    shared, alone = colocated_split(SEVEN_B, 8), split(SEVEN_B, 8, 8, 1, False, FREE_SYNC)
+    assert shared.rollout_s == alone.rollout_s
+    assert shared.update_s == alone.update_s
+    weights = 2 * 8.29e9 / Machine().inside_node
+    assert shared.step_s == pytest.approx(shared.rollout_s + shared.update_s + weights)
+    assert 0.95 < shared.busy < 1
+    assert shared.step_s < best_split(SEVEN_B, 8, 1, ahead=False).step_s
+
+
 def test_a_split_without_room_is_not_proposed():
     four_at_least = best_split(SEVEN_B, 8, 2, True, fits=lambda ranks: ranks >= 5)
     assert four_at_least is not None
@@ -72,4 +83,7 @@ def test_the_doctor_says_how_to_split(mmr1, tmp_path):
     assert code == 0
     assert "rollout.max_off_policy_steps=0: resources.ranks=" in out
     assert "rollout.max_off_policy_steps=1: resources.ranks=" in out
+    assert "resources.colocate=true: resources.ranks=8 resources.engines=8, a step of" in out
     assert "GPUs busy" in out
+    _, out, _ = mmr1("doctor", "--estimate", tmp_path / "run.yaml", "--memory", 1, "--gpus", 8)
+    assert "resources.colocate=true: 8 GPUs of 1 GiB are too few" in out

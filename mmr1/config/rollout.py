@@ -92,7 +92,8 @@ class RolloutConfig(Section):
     gpu_memory_utilization: Fraction | None = Field(
         None,
         description="Share of the GPU memory that vLLM may use; default: 0.9 on Ray, where each "
-        "engine has GPUs of its own, and 0.5 in one process, where it shares the trainer's",
+        "engine has GPUs of its own, and 0.5 where it shares the trainer's (one process, "
+        "resources.colocate)",
     )
     tensor_parallel_size: Positive = Field(1, description="GPUs per vLLM engine")
     max_vision_tokens: Positive = Field(

@@ -123,6 +123,11 @@ class ResourcesConfig(Section):
     engines: Positive = Field(
         1, description="Rollout engines; the prompts of a step are divided among them"
     )
+    colocate: bool = Field(
+        False,
+        description="Engine i shares the GPU of rank i and sleeps while the ranks learn; as many "
+        "engines as ranks",
+    )
     address: str | None = Field(
         None,
         description="Address of a Ray cluster; auto: the cluster of this machine; default: start "
@@ -151,7 +156,7 @@ class ResourcesConfig(Section):
 
     @property
     def distributed(self) -> bool:
-        return self.ranks > 1 or self.engines > 1
+        return self.ranks > 1 or self.engines > 1 or self.colocate
 
 
 class SftConfig(Section):

@@ -157,6 +157,8 @@ class Config(Section):
             self._refuse_what_adapters_alone_cannot()
         if self.resources.distributed:
             self._refuse_what_ranks_cannot()
+        if self.resources.colocate:
+            self._refuse_what_colocated_engines_cannot()
         if self.environment is not None:
             self._refuse_what_an_environment_cannot()
         return self
@@ -175,7 +177,8 @@ class Config(Section):
     @property
     def gpu_memory_utilization(self) -> float:
         """``rollout.gpu_memory_utilization``, or its default."""
-        return self.rollout.gpu_memory_utilization or (0.9 if self.resources.distributed else 0.5)
+        own = self.resources.distributed and not self.resources.colocate
+        return self.rollout.gpu_memory_utilization or (0.9 if own else 0.5)
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -231,6 +234,27 @@ class Config(Section):
                 raise ValueError(
                     f"model.lora.merge=false and {why}; leave model.lora.merge out, or change that"
                 )
+
+    def _refuse_what_colocated_engines_cannot(self) -> None:
+        resources, rollout = self.resources, self.rollout
+        remedies = {
+            f"rollout.engine={rollout.engine}": rollout.engine != "vllm"
+            and "only vLLM can sleep; set rollout.engine=vllm",
+            f"resources.ranks={resources.ranks} engines={resources.engines}": resources.ranks
+            != resources.engines
+            and "each rank shares its GPU with one engine; set both to the number of GPUs",
+            f"rollout.tensor_parallel_size={rollout.tensor_parallel_size}": (
+                rollout.tensor_parallel_size > 1
+            )
+            and "an engine shares the GPU of one rank; set it to 1",
+            f"rollout.max_off_policy_steps={rollout.max_off_policy_steps}": (
+                rollout.max_off_policy_steps > 0
+            )
+            and "engines sleep while the ranks learn, and sample nothing ahead; set it to 0",
+        }
+        for key, remedy in remedies.items():
+            if remedy:
+                raise ValueError(f"resources.colocate and {key}: {remedy}, or leave colocate out")
 
     def _refuse_what_ranks_cannot(self) -> None:
         if self.model.lora is not None and self.model.lora.load_in_4bit:

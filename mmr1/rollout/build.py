@@ -15,7 +15,7 @@ from mmr1.rollout.engine import RolloutEngine, TurnEngine
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.prefetching import PrefetchingEngine
-from mmr1.rollout.vllm import VllmEngine
+from mmr1.rollout.vllm import Transfer, VllmEngine
 from mmr1.rollout.vllm_adapters import adapter_shape
 from mmr1.vision.build import family_of
 from mmr1.vision.families.family import ModelFamily, is_packed
@@ -97,13 +97,13 @@ def with_conversations(
 
 
 def build_vllm_engine(
-    config: Config, names: Mapping[str, str] | None = None, transfer: bool = False
+    config: Config, names: Mapping[str, str] | None = None, transfer: Transfer | None = None
 ) -> VllmEngine:
     """Runs in the engine's process, which loads the processor for itself.
 
     Args:
         names: Of weights, where vLLM knows them by others than transformers does.
-        transfer: Weights come by vLLM's own transfer.
+        transfer: How weights come by vLLM's own transfer.
     """
     model = config.model
     return VllmEngine(

@@ -144,6 +144,18 @@ class ReceivingEngine(Protocol):
         ...
 
 
+class SleepingEngine(Protocol):
+    """An engine that gives up its memory while it has nothing to do."""
+
+    def sleep(self) -> None:
+        """Give up weights and caches."""
+        ...
+
+    def wake_up(self, tag: str) -> None:
+        """Have memory again: for ``weights``, which are to be sent, then for ``kv_cache``."""
+        ...
+
+
 _DRAWS = 1_000_000  # more than a step can have: tells repeats within a draw from other draws
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,17 @@ _PREFILL_TOKENS = 4096  # in one step of the engine
 _RECURRENT_PROMPTS = 16  # of the longest kind, likewise
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Weights come by vLLM's own transfer.
+
+    Attributes:
+        colocated: From a rank on the same GPU, which the engine leaves to it by sleeping.
+    """
+
+    colocated: bool = False
+
+
 class VllmEngine:
     """One vLLM engine.
 
@@ -45,7 +56,7 @@ class VllmEngine:
         vision_frozen: The vision tower stays as it is in ``model_path``.
         memory_utilization: Share of the GPU memory that vLLM may use.
         names: Of weights, where vLLM knows them by others than transformers does.
-        transfer: Weights come by vLLM's own transfer, and not by ``load_weights``.
+        transfer: How weights come by vLLM's own transfer; None where ``load_weights`` brings them.
         adapters: ``load_weights`` is given LoRA adapters of this shape, and not weights.
 
     Raises:
@@ -62,7 +73,7 @@ class VllmEngine:
         vision_frozen: bool = False,
         memory_utilization: float = 0.5,
         names: Mapping[str, str] | None = None,
-        transfer: bool = False,
+        transfer: Transfer | None = None,
         adapters: AdapterShape | None = None,
     ) -> None:
         self._names = names or {}
@@ -94,7 +105,7 @@ class VllmEngine:
             # Media come prepared: normalised, and cached by the trainer.
             mm_device_do_normalize=False,
             mm_processor_cache_gb=0,
-            **(transfer_settings() if transfer else {}),
+            **({} if transfer is None else transfer_settings(transfer.colocated)),
             **({} if adapters is None else adapter_settings(adapters)),
             **parallel_settings(config),
             **(_cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
@@ -186,14 +197,30 @@ class VllmEngine:
     def abandon_weight_update(self) -> None:
         self._llm.collective_rpc("abandon_weight_update")
 
+    def sleep(self) -> None:
+        """A CPU backend cannot: it drops its caches, and keeps weights until others come."""
+        self._drop_caches()
+        if not self._on_cpu:
+            self._llm.sleep(level=2)
+
+    def wake_up(self, tag: str) -> None:
+        awake = self._on_cpu or self._llm.wake_up([tag])
+        if tag == "kv_cache":
+            if not awake:
+                raise RuntimeError("vLLM has not woken up, though it has all its memory again")
+            self._drop_caches()
+
     def _drop_stale(self, version: int) -> None:
         """What the caches have of the weights before."""
-        # Cached keys and values belong to the old weights; vision features do where they learn.
+        self._drop_caches(vision=not self._vision_frozen)
+        self._version = version
+
+    def _drop_caches(self, vision: bool = True) -> None:
+        """Keys and values, and features of the vision tower."""
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not drop its prefix cache, which holds the old weights")
-        if not self._vision_frozen:
+        if vision:
             self._llm.llm_engine.reset_encoder_cache()
-        self._version = version
 
     def _add(self, place: int, prepared: PreparedRequest, params: Any) -> None:
         adapters = None if self._adapters is None else self._adapters.request
@@ -340,16 +367,20 @@ def adapter_settings(adapters: AdapterShape) -> dict[str, Any]:
     return {"enable_lora": True, "max_lora_rank": adapters.room, "max_loras": 1}
 
 
-def transfer_backend(engine: str) -> str:
-    """By which weights reach engines of this kind: ``nccl`` or ``tcp``."""
-    return "nccl" if engine == "vllm" and torch.cuda.is_available() else "tcp"
+def transfer_backend(engine: str, colocated: bool) -> str:
+    """By which weights reach engines of this kind: ``nccl``, ``tcp``, or on one GPU ``ipc``."""
+    if engine != "vllm" or not torch.cuda.is_available():
+        return "tcp"
+    return "ipc" if colocated else "nccl"
 
 
-def transfer_settings() -> dict[str, Any]:
+def transfer_settings(colocated: bool) -> dict[str, Any]:
     """For weights that come by vLLM's own transfer."""
+    backend = transfer_backend("vllm", colocated)
     return {
-        "weight_transfer_config": {"backend": transfer_backend("vllm")},
+        "weight_transfer_config": {"backend": backend},
         "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
+        "enable_sleep_mode": backend == "ipc",
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from vllm.distributed.weight_transfer import (
     WeightTransferTrainerFactory,
 )
 from vllm.distributed.weight_transfer.base import WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+from vllm.distributed.weight_transfer.packed_tensor import DEFAULT_PACKED_BUFFER_SIZE_BYTES
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
@@ -112,6 +115,20 @@ def nccl_sender(client: SyncClient, source: WeightSource, host: str, workers: in
         world_size=1 + workers,
         packed=True,
         rank=0,
+    )
+    sender: WeightSender = WeightTransferTrainerFactory.trainer_init(
+        info, client=client, source=source
+    )
+    return sender
+
+
+def ipc_sender(client: SyncClient, source: WeightSource, rank: int) -> WeightSender:
+    """vLLM's sender to engines on the ranks' own GPUs; all ranks make one and send together."""
+    largest = max(m.dtype.itemsize * prod(m.shape) for m in source.metadata())
+    info = IPCTrainerInitInfo(
+        packed=True,
+        packed_buffer_size_bytes=max(largest, DEFAULT_PACKED_BUFFER_SIZE_BYTES),
+        rank=rank,
     )
     sender: WeightSender = WeightTransferTrainerFactory.trainer_init(
         info, client=client, source=source

@@ -150,9 +150,12 @@ def _train(
         elif config.model.lora is not None and config.model.lora.path is not None:
             # The engine has read the model without the adapters that the policy starts with.
             engine.load_weights(workers.policy.weights(copy=True), workers.policy.version)
-        with timer("parity check"):
-            agreement = parity_summary(config, inputs, engine, workers.policy)
-        display.say(agreement)
+        # Once more when colocated engines have slept and woken up: with damaged weights they would
+        # go on without an error.
+        for _ in range(2 if config.resources.colocate else 1):
+            with timer("parity check"):
+                agreement = parity_summary(config, inputs, engine, workers.policy)
+            display.say(agreement)
         directory.begin()
         directory.log_dropped(inputs.dropped)
 

@@ -4,7 +4,7 @@
 
 For each model and number of GPUs the split into ranks and engines with the shortest step, as
 ``mmr1 doctor --estimate CONFIG --gpus N`` finds it (``mmr1/gpu_split.py``): rollouts in turn with
-the updates, and one step ahead of them.
+the updates, and one step ahead of them; and ranks and engines colocated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import common
 from matplotlib import pyplot as plt
 
 from mmr1.estimate import Load
-from mmr1.gpu_split import Split, Step, best_split
+from mmr1.gpu_split import Split, Step, best_split, colocated_split
 from mmr1.vision.families.family import ModelShape, StackShape
 
 GPU_COUNTS = (8, 64, 256, 1024)
@@ -40,15 +40,15 @@ MODELS = {
 }
 STATE_BYTES = 18  # of a parameter: bfloat16 weight, float32 master, gradient and two moments
 MEMORY = 60 * 2**30  # of a GPU's 80 GiB; the rest is for activations
+KEPT_BYTES, WHOLE_MEMORY = 12, 80 * 2**30  # colocated ranks keep shards and moments
+MODES = ("in turn", "ahead", "colocated")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/bench"))
     output = parser.parse_args().output
-    rows = [
-        row(name, gpus, ahead) for name in MODELS for gpus in GPU_COUNTS for ahead in (False, True)
-    ]
+    rows = [row(name, gpus, mode) for name in MODELS for gpus in GPU_COUNTS for mode in MODES]
     common.table(rows)
     figure, axes = plt.subplots(figsize=(6, 3.5))
     for name in MODELS:
@@ -59,7 +59,7 @@ def main() -> None:
     common.save(output, "cluster", {"rows": rows}, figure)
 
 
-def row(name: str, gpus: int, ahead: bool) -> dict[str, object]:
+def row(name: str, gpus: int, mode: str) -> dict[str, object]:
     shape, parameters, engine_gpus = MODELS[name]
     step = Step(
         ModelShape(shape, TOWER), parameters, VOCABULARY, gpus * PROMPTS_PER_GPU, GROUP, LOAD
@@ -68,9 +68,12 @@ def row(name: str, gpus: int, ahead: bool) -> dict[str, object]:
     def fits(ranks: int) -> bool:
         return STATE_BYTES * parameters / ranks <= MEMORY
 
-    best = best_split(step, gpus, engine_gpus, ahead, fits)
-    head = {"model": name, "GPUs": gpus, "rollouts": "ahead" if ahead else "in turn"}
-    return head | columns(best, gpus)
+    head = {"model": name, "GPUs": gpus, "rollouts": mode}
+    if mode != "colocated":
+        return head | columns(best_split(step, gpus, engine_gpus, mode == "ahead", fits), gpus)
+    while_sampling = (KEPT_BYTES / gpus + 1.1 * 2) * parameters
+    shared = fits(gpus) and while_sampling <= WHOLE_MEMORY
+    return head | columns(colocated_split(step, gpus) if shared else None, gpus)
 
 
 def columns(best: Split | None, gpus: int) -> dict[str, object]:

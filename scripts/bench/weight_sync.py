@@ -77,7 +77,7 @@ class Engine:
         self._own = Weights(gib).own
         self._receiver = TcpReceiver()
 
-    def transfer(self, method: str, *args: Any) -> None:
+    def call(self, method: str, *args: Any) -> None:
         if method == "init_weight_transfer_engine":
             self._receiver.connect(**args[0])
         elif method == "update_weights":

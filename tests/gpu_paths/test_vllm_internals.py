@@ -24,6 +24,8 @@ TRANSFER = "distributed/weight_transfer"
 CALLS = [
     ("entrypoints/llm.py", "LLM", "collective_rpc", 1, ("args",)),
     ("entrypoints/llm.py", "LLM", "reset_prefix_cache", 0, ()),
+    ("entrypoints/llm.py", "LLM", "sleep", 0, ("level",)),
+    ("entrypoints/llm.py", "LLM", "wake_up", 1, ()),
     ("v1/engine/llm_engine.py", "LLMEngine", "add_request", 3, ()),
     ("v1/engine/llm_engine.py", "LLMEngine", "abort_request", 1, ()),
     ("v1/engine/llm_engine.py", "LLMEngine", "has_unfinished_requests", 0, ()),
@@ -50,6 +52,7 @@ CALLS = [
     (f"{TRANSFER}/base.py", "WeightTransferEngine", "parse_update_info", 1, ()),
     (f"{TRANSFER}/nccl_engine.py", "NCCLTrainerWeightTransferEngine", "send_weights", 0, ()),
     (f"{TRANSFER}/nccl_engine.py", "NCCLTrainerWeightTransferEngine", "shutdown", 0, ()),
+    (f"{TRANSFER}/ipc_engine.py", "IPCTrainerWeightTransferEngine", "send_weights", 0, ()),
     ("model_executor/model_loader/reload/layerwise.py", "", "initialize_layerwise_reload", 1, ()),
     ("model_executor/model_loader/reload/layerwise.py", "", "finalize_layerwise_reload", 2, ()),
     ("model_executor/model_loader/mtp_validation.py", "", "disable_mtp_completeness_check", 0, ()),
@@ -102,6 +105,7 @@ def test_settings_of_the_engine_and_of_sampling():
         "tensor_parallel_size", "disable_log_stats", "mm_device_do_normalize",
         "mm_processor_cache_gb", "enforce_eager", "block_size", "enable_chunked_prefill",
         "max_num_batched_tokens", "weight_transfer_config", "worker_extension_cls",
+        "enable_sleep_mode",
     } <= fields("engine/arg_utils.py", "EngineArgs")  # fmt: skip
     assert {
         "n", "seed", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens",
@@ -130,6 +134,9 @@ def test_what_the_transfer_of_weights_reads_and_is_read_of():
     assert {"master_address", "master_port", "world_size", "packed"} <= fields(
         nccl, "NCCLTrainerInitInfo"
     )
+    assert {"packed", "packed_buffer_size_bytes"} <= fields(
+        f"{TRANSFER}/ipc_engine.py", "IPCTrainerInitInfo"
+    )
     assert "rank" in fields(base, "TrainerInitInfo")
     assert "rank_offset" in fields(f"{TRANSFER}/nccl_common.py", "NCCLWeightTransferInitInfo")
     worker = (VLLM / "v1/worker/gpu_worker.py").read_text()
@@ -139,6 +146,15 @@ def test_what_the_transfer_of_weights_reads_and_is_read_of():
     sender = (VLLM / nccl).read_text()
     assert "rank_offset=1" in sender
     assert "engine.client.init_weight_transfer_engine" in sender
+
+
+def test_what_a_sleeping_engine_has_of_its_memory():
+    """``VllmEngine.wake_up`` gives vLLM's tags, one at a time, and asks whether all are awake."""
+    worker = (VLLM / "v1/worker/gpu_worker.py").read_text()
+    for tag in ("weights", "kv_cache"):
+        assert f'tag="{tag}"' in worker
+    core = (VLLM / "v1/engine/core.py").read_text()
+    assert "fully_awake = not self.model_executor.is_sleeping" in core
 
 
 def methods(file: str, name: str) -> set[str]:

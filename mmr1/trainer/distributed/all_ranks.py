@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.rank_actor import SAVING
 from mmr1.trainer.distributed.rank_weights import KeptWeights, LiveWeights, RankWeights
 from mmr1.trainer.distributed.ray_calls import get
@@ -38,11 +39,15 @@ class AllRanks:
 
     Args:
         prompt_cost: By which work is divided into equal shares.
+
+    Attributes:
+        colocation: Where engines share the ranks' GPUs: they leave them before the ranks compute.
     """
 
     def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost) -> None:
         self._ranks = ranks
         self._copies = 0
+        self.colocation: Colocation | None = None
         self.prompt_cost = prompt_cost
 
     def __len__(self) -> int:
@@ -50,10 +55,12 @@ class AllRanks:
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method on all with the same arguments; what rank 0 returns."""
+        self._begin()
         return get([rank.call.remote(method, *args) for rank in self._ranks])[0]
 
     def call_each(self, method: str, own: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method on each with arguments of its own; what they return."""
+        self._begin()
         calls = zip(self._ranks, own, strict=True)
         return get([rank.call.remote(method, *args) for rank, args in calls])
 
@@ -61,12 +68,18 @@ class AllRanks:
         """What rank 0 answers without the others."""
         return get([self._ranks[0].ask.remote(method)])[0]
 
-    def weights(self, method: str, copy: bool = False) -> RankWeights:
-        """The weights that a method gives, to be sent to engines.
+    def weights(self, owner: str, copy: bool = False) -> RankWeights:
+        """The weights of what has ``weights`` and ``engine_weights``, to be sent to engines.
+
+        Engines that sleep forget all weights, those of a frozen tower too.
 
         Args:
+            owner: Its name, with a dot behind it; empty for what was built itself.
             copy: Those of now, also when the ranks have learnt more.
         """
+        if self.colocation is not None:  # nothing is sampled while the ranks learn: no copy either
+            return LiveWeights(self._ranks, f"{owner}weights")
+        method = f"{owner}engine_weights"
         if not copy:
             return LiveWeights(self._ranks, method)
         self._copies += 1
@@ -75,12 +88,14 @@ class AllRanks:
 
     def gather(self, method: str) -> Mapping[str, torch.Tensor]:
         """The weights that a method gives, in this process."""
+        self._begin()
         return get([rank.gather.remote(method) for rank in self._ranks])[0]
 
     def load_weights(self, method: str, weights: Mapping[str, torch.Tensor]) -> None:
         """Give a method whole weights, of which each rank takes its shards."""
         import ray
 
+        self._begin()
         shared = ray.put(dict(weights))
         get([rank.call.remote(method, shared) for rank in self._ranks])
 
@@ -91,12 +106,14 @@ class AllRanks:
             copy: Of what is now, and while training goes on; else of what is when it is called.
             args: Further ones of the method.
         """
+        self._begin()
         if copy:
             get([rank.take.remote(method, *args) for rank in self._ranks])
 
         def write_files(folder: Path) -> None:
             place = folder.resolve()
             if not copy:
+                self._begin()
                 get([rank.save.remote(method, place, *args) for rank in self._ranks])
                 return
             calls = [rank.write.options(concurrency_group=SAVING) for rank in self._ranks]
@@ -130,6 +147,14 @@ class AllRanks:
             rows = [row for i in share for row in rows_of[i]]
             numbers[rows, : result.shape[1]] = result
         return numbers
+
+    def free(self) -> None:
+        """All free memory that they hold without need."""
+        get([rank.free.remote() for rank in self._ranks])
+
+    def _begin(self) -> None:
+        if self.colocation is not None:
+            self.colocation.learn()
 
     def _shares(self, groups: Sequence[RolloutGroup]) -> list[list[int]]:
         """Indices of each rank's groups, about equal in cost."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost
+from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.rank_actor import SAVING, SENDING, Build, Rank
@@ -45,8 +46,11 @@ def on_ray(config: Config) -> Iterator[Cluster]:
     """Start ranks and engines on the cluster that ``resources`` names; see :func:`workers`."""
     ranks, engines = config.resources.ranks, config.resources.engines
     with workers(config, ranks, engines, build_training_models) as (all_ranks, all_engines):
+        policy = RayPolicy(all_ranks)
+        if config.resources.colocate:  # they woke up to nothing yet
+            all_engines.load_weights(policy.weights(), policy.version)
         yield Cluster(
-            RayPolicy(all_ranks),
+            policy,
             RayReference(all_ranks) if config.algorithm.kl_coef else None,
             RayCritic(all_ranks, config.critic_mini_batch_size)
             if config.algorithm.critic
@@ -66,7 +70,10 @@ def learner_on_ray(
         group_of: The prompt and completions of an example.
     """
     with workers(config, config.resources.ranks, engines, build) as (all_ranks, all_engines):
-        yield RayLearner(all_ranks, group_of), all_engines
+        learner = RayLearner(all_ranks, group_of)
+        if config.resources.colocate and engines:
+            all_engines.load_weights(learner.weights(), 0)
+        yield learner, all_engines
 
 
 @contextmanager
@@ -109,8 +116,13 @@ def workers(
     reserved: list[Any] = []
     begin = time.time()
     try:
-        gpus_of = [1] * ranks + [config.rollout.tensor_parallel_size] * engines
-        place = _placement(gpus_of, resources.start_timeout_s, reserved)
+        colocated = resources.colocate and ranks > 0 and engines > 0
+        places = (
+            shared_places(ranks)
+            if colocated
+            else own_places(ranks, engines, config.rollout.tensor_parallel_size)
+        )
+        place = _placement(places, resources.start_timeout_s, reserved)
 
         def start(cls: type, index: int, *args: Any) -> Any:
             actors.append(place(cls, index, *args))
@@ -120,22 +132,28 @@ def workers(
             ray.kill(engine)
             new = start(Engine, ranks + i, config)
             _wait_for_room(new, resources.start_timeout_s)
-            get([new.build.remote()])
+            get([new.build.remote(colocated)])
             return new
 
         trainers = [start(Rank, i, config, i, build) for i in range(ranks)]
         samplers = [start(Engine, ranks + i, config) for i in range(engines)]
         address = get([rank.open_rendezvous.remote() for rank in trainers[:1]])
+        building = [engine.build.remote(colocated) for engine in samplers]
+        if colocated:
+            get(building)  # vLLM wants its memory to be free when it starts; then it sleeps
         of_driver = _environment_of_ranks()
-        building = [rank.build.remote(*address, of_driver) for rank in trainers]
-        get(building + [engine.build.remote() for engine in samplers])
+        get([rank.build.remote(*address, of_driver) for rank in trainers] + building)
         rollout = config.rollout
         at_once = rollout.engine == "hf" or rollout.deterministic
         all_engines = RayEngines(
             samplers, replace, rollout.timeout_s, rollout.max_restarts, at_once
         )
+        all_ranks = AllRanks(trainers, prompt_cost(config))
+        if colocated:
+            colocation = Colocation(all_engines.call, all_engines.send, all_ranks.free)
+            all_engines.colocation = all_ranks.colocation = colocation
         try:
-            yield AllRanks(trainers, prompt_cost(config)), all_engines
+            yield all_ranks, all_engines
         except WorkerLostError as error:
             raise hung_or_lost(error, Path(config.trainer.output_dir), begin) from error
     finally:
@@ -202,11 +220,35 @@ def _wait_for_room(actor: Any, timeout_s: float) -> None:
         )
 
 
-def _placement(gpus_of: Sequence[int], timeout_s: float, groups: list[Any]) -> Callable[..., Any]:
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where workers go.
+
+    Attributes:
+        bundles: GPUs of each bundle of resources, which lies on one machine.
+        workers: The bundle of each worker, and its share of that.
+    """
+
+    bundles: list[int]
+    workers: list[tuple[int, float]]
+
+
+def own_places(ranks: int, engines: int, engine_gpus: int) -> Places:
+    """Every rank, then every engine, has GPUs of its own."""
+    bundles = [1] * ranks + [engine_gpus] * engines
+    return Places(bundles, [(i, 1.0) for i, _ in enumerate(bundles)])
+
+
+def shared_places(pairs: int) -> Places:
+    """Rank i and engine i share a GPU."""
+    return Places([1] * pairs, [(i, 0.5) for i in range(pairs)] * 2)
+
+
+def _placement(places: Places, timeout_s: float, groups: list[Any]) -> Callable[..., Any]:
     """Reserve resources for every worker; returns a function that starts an actor on the i-th.
 
     Args:
-        gpus_of: How many GPUs each worker takes, where the cluster has GPUs.
+        places: GPUs count where the cluster has some.
         groups: The placement group is added to it, for whoever removes it.
 
     Raises:
@@ -218,12 +260,13 @@ def _placement(gpus_of: Sequence[int], timeout_s: float, groups: list[Any]) -> C
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     gpus = ray.cluster_resources().get("GPU", 0) > 0
-    if max(gpus_of) > 1 and not gpus:
+    largest = max(places.bundles)
+    if largest > 1 and not gpus:
         raise ValueError(
-            f"rollout.tensor_parallel_size={max(gpus_of)}, and the Ray cluster has no GPU; set "
+            f"rollout.tensor_parallel_size={largest}, and the Ray cluster has no GPU; set "
             "rollout.tensor_parallel_size=1"
         )
-    bundles = [{"CPU": 1, "GPU": n} if gpus else {"CPU": 1} for n in gpus_of]
+    bundles = [{"CPU": 1, "GPU": n} if gpus else {"CPU": 1} for n in places.bundles]
     group = placement_group(bundles, strategy="PACK")
     groups.append(group)
     if not group.wait(timeout_s):
@@ -234,8 +277,10 @@ def _placement(gpus_of: Sequence[int], timeout_s: float, groups: list[Any]) -> C
         )
 
     def place(cls: type, index: int, *args: Any) -> Any:
-        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
-        reserved = {"num_cpus": 1, "num_gpus": bundles[index].get("GPU", 0)}
+        bundle, share = places.workers[index]
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+        gpus_of_bundle = bundles[bundle].get("GPU", 0)
+        reserved = {"num_cpus": share, "num_gpus": share * gpus_of_bundle}
         options = {"scheduling_strategy": strategy, **reserved}
         if cls is Rank:
             options["concurrency_groups"] = {SAVING: 1, SENDING: 1}

@@ -19,6 +19,7 @@ from mmr1.rollout.engine import (
 )
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.prefetching import PrefetchingEngine
+from mmr1.rollout.vllm import Transfer
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed.network import node_address, use_interface_of
 from mmr1.trainer.models.loading import feature_cache, load_model
@@ -35,9 +36,12 @@ class Engine:
     def __init__(self, config: Config) -> None:
         self._config = config
 
-    def build(self) -> None:
+    def build(self, colocated: bool = False) -> None:
+        """Load the model; a colocated engine then sleeps, and leaves the GPU to its rank."""
         use_interface_of(node_address())
-        self._engine = build_engine_with_own_weights(self._config)
+        self._engine = build_engine_with_own_weights(self._config, colocated)
+        if colocated:
+            self.call("sleep")
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         return self._engine.rollout.generate(requests, sampling)
@@ -62,8 +66,8 @@ class Engine:
     def abandon(self) -> None:
         self._engine.turns.abandon()
 
-    def transfer(self, method: str, *args: Any) -> None:
-        """Call a method of the ``ReceivingEngine``."""
+    def call(self, method: str, *args: Any) -> None:
+        """A method of the ``ReceivingEngine``, or of a ``SleepingEngine``."""
         getattr(self._engine.receiving, method)(*args)
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
@@ -87,7 +91,7 @@ class OwnEngine:
     media: MediaCache
 
 
-def build_engine_with_own_weights(config: Config) -> OwnEngine:
+def build_engine_with_own_weights(config: Config, colocated: bool) -> OwnEngine:
     """An engine with its own copy of the weights."""
     family = family_of(config)
     media = media_cache(family, config)
@@ -96,6 +100,6 @@ def build_engine_with_own_weights(config: Config) -> OwnEngine:
         model = load_model(config.model).requires_grad_(False)
         own = HfEngine(model, family, media, features=feature_cache(config))
         return OwnEngine(own, own, own, media)
-    engine = build_vllm_engine(config, transfer=True)
+    engine = build_vllm_engine(config, transfer=Transfer(colocated))
     prefetching = PrefetchingEngine(engine, media, config.rollout.deterministic)
     return OwnEngine(prefetching, engine, engine, media)

@@ -1,4 +1,4 @@
-"""Rank 0's connection to the engines, over which it sends them weights."""
+"""A rank's connection to the engines, over which it sends them weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ class EngineLink:
 
     Args:
         host: Address of this machine that the engines reach.
+        rank: That this process is.
     """
 
-    def __init__(self, config: Config, host: str) -> None:
+    def __init__(self, config: Config, host: str, rank: int) -> None:
         self._host = host
-        self._backend = transfer_backend(config.rollout.engine)
+        self._rank = rank
+        self._backend = transfer_backend(config.rollout.engine, config.resources.colocate)
         self._workers = config.rollout.tensor_parallel_size
         # Before the ranks that wait for this one give up.
         self._timeout_s = min(config.rollout.timeout_s, config.resources.collective_timeout_s / 2)
@@ -30,9 +32,14 @@ class EngineLink:
         self._sender: WeightSender | None = None
 
     @property
+    def sends(self) -> bool:
+        """Does this rank send? All do to engines on their own GPUs, else the first."""
+        return self._rank == 0 or self._backend == "ipc"
+
+    @property
     def device(self) -> str:
         """Where weights have to be."""
-        return "cuda" if self._backend == "nccl" else "cpu"
+        return "cpu" if self._backend == "tcp" else "cuda"
 
     def send(self, source: WeightSource, engines: Sequence[Any], version: int) -> None:
         """All of these engines sample with the weights of the source when this returns.
@@ -69,6 +76,10 @@ class EngineLink:
             from mmr1.rollout.vllm_transfer import nccl_sender
 
             self._sender = nccl_sender(self._client, source, self._host, workers)
+        elif self._backend == "ipc":
+            from mmr1.rollout.vllm_transfer import ipc_sender
+
+            self._sender = ipc_sender(self._client, source, self._rank)
         else:
             self._sender = TcpSender(self._client, self._host, workers, self._timeout_s)
 
@@ -118,7 +129,7 @@ class EngineClient:
 
     def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> None:
         each = zip(self._engines, arguments, strict=True)
-        calls = {i: engine.transfer.remote(method, *own) for i, (engine, own) in enumerate(each)}
+        calls = {i: engine.call.remote(method, *own) for i, (engine, own) in enumerate(each)}
         try:
             _, lost = outcomes(calls, self._timeout_s, wait_for_all=False)
             for i, why in lost.items():

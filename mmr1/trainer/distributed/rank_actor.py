@@ -100,7 +100,7 @@ class Rank:
             resources.fsdp_size,
             self._listener,
         )
-        self._link = EngineLink(config, node_address())
+        self._link = EngineLink(config, node_address(), self._rank)
         family = family_of(config)
         self._built = self._build(
             config,
@@ -121,8 +121,8 @@ class Rank:
 
     @collective
     def send(self, method: str, engines: list[Any], version: int) -> None:
-        """Rank 0 sends the weights that the method gives to the engines; all ranks put them
-        together, one by one.
+        """Rank 0, or each to the engine on its GPU, sends the weights that the method gives; all
+        ranks put them together, one by one.
 
         Raises:
             TransferError: An engine was lost, or failed.
@@ -130,7 +130,7 @@ class Rank:
         source = self._source(method)
         source.begin()
         try:
-            if self._rank == 0:
+            if self._link.sends:
                 self._link.send(source, engines, version)
         finally:
             source.end()
@@ -148,6 +148,11 @@ class Rank:
     def send_kept(self, key: int, engines: list[Any], version: int) -> None:
         """Send what ``keep`` copied; called in a thread of its own while the ranks learn."""
         self._link.send(self._kept[key], engines, version)
+
+    def free(self) -> None:
+        """Give the device what is cached for later; gradients are freed after each step."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def release(self, key: int) -> None:
         """Free what ``keep`` copied."""

@@ -11,6 +11,7 @@ import numpy as np
 from mmr1.config import SamplingConfig
 from mmr1.faults import tell_fault
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.open_turns import OpenTurns
 from mmr1.trainer.distributed.rank_weights import RankWeights
@@ -37,6 +38,8 @@ class RayEngines:
 
     Attributes:
         restarted: How often one was.
+        colocation: Where engines share the ranks' GPUs. Those are not replaced: beside a rank, a
+            new one would not find the memory that it needs to start.
     """
 
     def __init__(
@@ -55,10 +58,13 @@ class RayEngines:
         self._replace = replace
         self._timeout_s = timeout_s
         self._restarts = restarts
+        self.colocation: Colocation | None = None
         self._weights: RankWeights | None = None
         self._version = 0
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        if self.colocation is not None:
+            self.colocation.sample()
         # Contiguous shares, because prompts that share an image are neighbours.
         shares = np.array_split(np.arange(len(requests)), len(self._engines))
         of_engine = {
@@ -73,6 +79,8 @@ class RayEngines:
         self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
     ) -> dict[int, Completion]:
         """See ``TurnEngine``. Where an engine is lost, turns under way are sampled again."""
+        if self.colocation is not None:
+            self.colocation.sample()
         if not self._turns:
             self._turns = OpenTurns(len(self._engines))
         self._turns.add({number: prepared.request for number, prepared in requests.items()})
@@ -124,12 +132,15 @@ class RayEngines:
         )
         for i, why in also_lost.items():
             self._replace_lost(i, why)
-        self._sync()
+        self.send()
 
     def load_weights(self, weights: RankWeights, version: int) -> None:
         """The ranks send the engines their weights."""
         before, self._weights, self._version = self._weights, weights, version
-        self._sync()
+        if self.colocation is None:
+            self.send()
+        else:
+            self.colocation.learn()  # they are sent when the engines wake up
         if before is not None:
             before.release()
 
@@ -139,7 +150,11 @@ class RayEngines:
     def close(self) -> None:
         """``on_ray`` ends the actors."""
 
-    def _sync(self) -> None:
+    def call(self, method: str, *args: Any) -> None:
+        """Call a method of all engines."""
+        self._ask(range(len(self._engines)), lambda i, e: e.call.remote(method, *args))
+
+    def send(self) -> None:
         """All engines get the weights; those that are lost on the way are replaced.
 
         Raises:
@@ -154,7 +169,7 @@ class RayEngines:
             except TransferError as error:
                 # Whoever answers has dropped what it had of the transfer.
                 engines = dict(enumerate(self._engines))
-                calls = {i: e.transfer.remote("abandon_weight_update") for i, e in engines.items()}
+                calls = {i: e.call.remote("abandon_weight_update") for i, e in engines.items()}
                 _, lost = outcomes(calls, self._timeout_s)
                 if repeated and not lost:
                     raise
@@ -174,13 +189,18 @@ class RayEngines:
         for i, why in lost.items():
             self._replace_lost(i, why)
         if lost and self._weights is not None:
-            self._sync()
+            self.send()
         again, lost = outcomes({i: call(i, self._engines[i]) for i in lost}, self._timeout_s)
         if lost:
             raise WorkerLostError(f"{_lost(*next(iter(lost.items())))}, and so was its replacement")
         return [(answers | again)[i] for i in asked]
 
     def _replace_lost(self, i: int, why: str) -> None:
+        if self.colocation is not None:
+            raise WorkerLostError(
+                f"{_lost(i, why)}; engines that share the ranks' GPUs are not replaced. --resume "
+                "goes on from the last checkpoint"
+            )
         if self.restarted == self._restarts:
             raise WorkerLostError(
                 f"{_lost(i, why)}; rollout.max_restarts={self._restarts} are used up. --resume "

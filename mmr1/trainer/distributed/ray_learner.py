@@ -45,7 +45,7 @@ class RayLearner(Generic[Example]):
 
     def weights(self) -> RankWeights:
         """On the ranks, from where they do not pass this process."""
-        return self._ranks.weights("engine_weights")
+        return self._ranks.weights("")
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
         return self._ranks.snapshot("snapshot", copy)

@@ -45,7 +45,7 @@ class RayPolicy:
 
     def weights(self, copy: bool = False) -> RankWeights:
         """On the ranks, from where they do not pass this process."""
-        return self._ranks.weights("policy.engine_weights", copy)
+        return self._ranks.weights("policy.", copy)
 
     def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:
         return self._ranks.snapshot("policy.snapshot", copy, only_model)

@@ -64,19 +64,22 @@ def fitted(
     copy = resources.fsdp_size or 1
     if not samples:
         ranks = min(resources.ranks, room) // copy * copy
-        return _at_least_two(resources, room, ranks=ranks)
+        return _enough(resources, room, 2, ranks=ranks)
+    if resources.colocate:
+        pairs = min(resources.ranks, room) // copy * copy
+        return _enough(resources, room, 1, ranks=pairs, engines=pairs)
     wanted = resources.ranks + engine_size * resources.engines
     if room >= wanted:
         return resources
     beside_a_copy = (room - copy) // engine_size
     engines = min(max(1, resources.engines * room // wanted), beside_a_copy)
     ranks = min(resources.ranks, room - engine_size * engines) // copy * copy
-    return _at_least_two(resources, room, ranks=ranks, engines=engines)
+    return _enough(resources, room, 2, ranks=ranks, engines=engines)
 
 
-def _at_least_two(resources: ResourcesConfig, room: int, **numbers: int) -> ResourcesConfig:
-    """These numbers of processes, of which one kind has several: fewer do not run on Ray."""
-    if min(numbers.values()) < 1 or max(numbers.values()) < 2:
+def _enough(resources: ResourcesConfig, room: int, least: int, **numbers: int) -> ResourcesConfig:
+    """These numbers of processes, of which one kind has at least so many, as a run on Ray has."""
+    if min(numbers.values()) < 1 or max(numbers.values()) < least:
         needed = ", ".join(f"resources.{name}={getattr(resources, name)}" for name in numbers)
         raise WorkerLostError(
             f"the Ray cluster has {room} devices left, too few to go on with a part of {needed} "

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from mmr1.config import RolloutConfig
-from mmr1.trainer.distributed.cluster import _placement
+from mmr1.trainer.distributed.cluster import _placement, own_places, shared_places
 from mmr1.trainer.distributed.ray_calls import get
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
 
-@pytest.fixture
-def eight_gpus() -> Iterator[None]:
-    """Ray only counts GPUs; none is there."""
+@pytest.fixture(scope="module")
+def a_cluster() -> Iterator[None]:
+    """Of 8 GPUs. Ray only counts them; none is there."""
     import ray
 
     ray.init(
@@ -29,6 +30,17 @@ def eight_gpus() -> Iterator[None]:
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def reserved(a_cluster) -> Iterator[list[Any]]:
+    """Placement groups, which make room for the next test."""
+    import ray
+
+    groups: list[Any] = []
+    yield groups
+    for group in groups:
+        ray.util.remove_placement_group(group)
 
 
 class Worker:
@@ -49,18 +61,26 @@ class Worker:
         return [own_choice.distributed_executor_backend, ours.distributed_executor_backend]
 
 
-def test_each_worker_has_its_gpus(eight_gpus):
-    place = _placement([1] * 4 + [2] * 2, 60, [])
+def test_each_worker_has_its_gpus(reserved):
+    place = _placement(own_places(4, 2, 2), 60, reserved)
     workers = [place(Worker, i) for i in range(6)]
     of_worker = [gpus.split(",") for gpus in get([w.gpus.remote() for w in workers])]
     assert [len(gpus) for gpus in of_worker] == [1, 1, 1, 1, 2, 2]
     assert len({gpu for gpus in of_worker for gpu in gpus}) == 8
 
 
+def test_colocated_workers_share_a_gpu(reserved):
+    place = _placement(shared_places(4), 60, reserved)
+    workers = [place(Worker, i) for i in range(8)]
+    of_worker = get([w.gpus.remote() for w in workers])
+    assert of_worker[:4] == of_worker[4:]  # rank i and engine i
+    assert len(set(of_worker)) == 4
+
+
 @pytest.mark.slow
 @pytest.mark.vllm
-def test_an_engine_of_two_gpus_starts_its_own_processes(eight_gpus):
+def test_an_engine_of_two_gpus_starts_its_own_processes(reserved):
     """In an actor with a placement group vLLM would take Ray, and refuse a bundle of two GPUs."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    place = _placement([1, 2], 60, [])
+    place = _placement(own_places(1, 1, 2), 60, reserved)
     assert get([place(Worker, 1).backends.remote()])[0] == ["ray", "mp"]

@@ -23,8 +23,10 @@ from mmr1.config.file import dump_yaml
 from mmr1.data.record import read_records
 from mmr1.rollout.engine import Request
 from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
+from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.sampling.experience import build_experience
@@ -227,6 +229,45 @@ def test_two_vllm_engines_sample_what_one_does(tiny_model, mixed, reward, tmp_pa
             )
         )
     assert tokens(tmp_path / "1") == tokens(tmp_path / "2")
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+def test_engines_that_share_the_ranks_gpus_change_no_number(
+    tiny_model, mixed, reward, tmp_path, monkeypatch
+):
+    """On a CPU vLLM cannot sleep; it does all else that it does then."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    calls = []
+
+    def spied(method):
+        def call(self, *args):
+            calls.append(" ".join([method.__name__, *map(str, args)]))
+            return method(self, *args)
+
+        return call
+
+    for owner, name in ((RayEngines, "call"), (RayEngines, "send"), (AllRanks, "free")):
+        monkeypatch.setattr(owner, name, spied(getattr(owner, name)))
+    run = partial(
+        config,
+        tiny_model,
+        mixed,
+        reward,
+        rollout={"engine": "vllm"},
+        model={"path": str(tiny_model), "freeze_vision_tower": True},
+    )
+    pair = {"ranks": 2, "engines": 2}
+    run_training(run(tmp_path / "split", resources=pair))
+    assert calls == ["send"] * 3
+    calls.clear()
+    run_training(run(tmp_path / "colocated", resources={**pair, "colocate": True}))
+    waking = ["free", "call wake_up weights", "send", "call wake_up kv_cache"]
+    turns = [*waking, "call sleep"]
+    # The parity check twice, then the steps.
+    assert calls == turns * 5
+    assert tokens(tmp_path / "split") == tokens(tmp_path / "colocated")
+    assert_close(tmp_path / "split", tmp_path / "colocated")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from mmr1.config import Config
-from mmr1.trainer.distributed.cluster import _placement, on_ray, workers
+from mmr1.trainer.distributed.cluster import _placement, on_ray, own_places, workers
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_policy import RayReference
 from mmr1.trainer.models.training_models import build_training_models
@@ -155,4 +155,4 @@ def test_a_ray_that_does_not_keep_to_loopback_is_refused(monkeypatch):
 def test_engines_of_several_gpus_on_a_cluster_without_any_are_refused(monkeypatch):
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
     with pytest.raises(ValueError, match=r"tensor_parallel_size=2, and the Ray cluster has no GPU"):
-        _placement([1, 1, 2], 60, [])
+        _placement(own_places(2, 1, 2), 60, [])

@@ -63,6 +63,13 @@ def test_ranks_and_engines_fit_what_is_left(resources, engine_size, room, left):
     assert (found.ranks, found.engines) == left
 
 
+@pytest.mark.parametrize(("room", "left"), [(8, 8), (16, 8), (5, 4), (2, 2)])
+def test_colocated_ranks_and_engines_become_fewer_together(room, left):
+    wanted = ResourcesConfig(ranks=8, engines=8, fsdp_size=2, colocate=True)
+    found = fitted(wanted, 1, room, samples=True)
+    assert (found.ranks, found.engines) == (left, left)
+
+
 @pytest.mark.parametrize(
     ("resources", "room", "left"),
     [
@@ -84,6 +91,7 @@ def test_without_sampling_the_ranks_have_all_the_room(resources, room, left):
         ({"ranks": 8, "engines": 4}, 2, 3, True),  # one rank and one engine do not run on Ray
         ({"ranks": 2, "engines": 2}, 1, 2, True),
         ({"ranks": 2, "engines": 2}, 1, 0, True),
+        ({"ranks": 2, "engines": 2, "colocate": True}, 1, 0, True),
         ({"ranks": 4}, 1, 1, False),
         ({"ranks": 4, "fsdp_size": 4}, 1, 3, False),
     ],
