@@ -10,6 +10,7 @@ from typing import Any
 
 import av
 import numpy as np
+from av.sidedata.sidedata import SideDataContainer
 
 from mmr1.vision.budget import VideoHeader
 from mmr1.vision.images import MAX_PIXELS
@@ -140,7 +141,10 @@ def display_matrix(frame: Any) -> tuple[int, int, int, int]:
     Raises:
         ValueError: The picture is turned by another angle than a right one.
     """
-    data = next((d for d in frame.side_data if d.type.name == "DISPLAYMATRIX"), None)
+    # ``frame.side_data`` would keep the container in the frame, and the two would keep each other
+    # until the next garbage collection, with all pixels.
+    beside: Any = SideDataContainer(frame)  # type: ignore[call-arg]  # its stub lacks it
+    data = next((d for d in beside if d.type.name == "DISPLAYMATRIX"), None)
     if data is None:
         return 1, 0, 0, 1
     a, b, _, c, d = np.frombuffer(data, np.int32)[:5] / 65536

@@ -6,6 +6,7 @@ The truth: every frame decoded in order by PyAV, and the number that was drawn i
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import av
@@ -15,7 +16,7 @@ import pytest
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget
 from mmr1.vision.videos import check_video, load_video, probe_video
-from tests.vision.media import noise, number_in, write_numbered
+from tests.vision.media import noise, number_in, write_numbered, write_video
 
 EXACT = VideoBudget(frame=PixelBudget(784, 64 * 784))
 """224 x 56 pixels are left as they are."""
@@ -244,3 +245,25 @@ def test_ffmpeg_turns_it_the_same_way(tmp_path: Path) -> None:
     shown = np.frombuffer(raw.stdout, np.uint8).reshape(224, 56, 3)
     ours = pictures(ref(path, nframes=2))[0]
     assert np.abs(shown.astype(int) - ours).max() < 8  # another version of swscale
+
+
+MEMORY = """
+import dataclasses, resource, sys
+from mmr1.vision.budget import PixelBudget, VideoBudget
+from mmr1.vision.video_decoder import decode
+
+budget = dataclasses.asdict(VideoBudget(frame=PixelBudget(784, 4 * 784)))
+for count in map(int, sys.argv[2:]):
+    request = {"path": sys.argv[1], "options": {"nframes": count}, "budget": budget}
+    assert decode(request)[1].shape[0] == count
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_each_frame_is_resized_before_the_next_is_decoded(tmp_path: Path) -> None:
+    """Forty frames of 1280 x 720 are 105 MiB, and half of that as the decoder has them."""
+    path = write_video(tmp_path / "large.mp4", 40, 1280, 720, codec="mpeg4")
+    command = [sys.executable, "-c", MEMORY, str(path), "4", "40"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    few, many = (int(line) for line in done.stdout.split())  # KiB
+    assert many - few < 10 * 1280 * 720 * 3 / 1024
