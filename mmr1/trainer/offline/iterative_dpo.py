@@ -131,6 +131,7 @@ def _train(
                 config.trainer, rounds.steps(done), record, snapshot, directory.checkpoints
             )
         if inputs.held_out:
+            engine.load_weights(workers.learner.weights(), config.dpo.rounds)
             result = evaluate(
                 config,
                 engine,
