@@ -232,6 +232,16 @@ def test_two_vllm_engines_sample_what_one_does(tiny_model, mixed, reward, tmp_pa
 
 
 @pytest.mark.slow
+def test_rollouts_ahead_do_not_depend_on_the_number_of_ranks(tiny_model, mixed, reward, tmp_path):
+    """The weights of a step are kept while the ranks learn the next one."""
+    run = partial(config, tiny_model, mixed, reward, rollout={"max_off_policy_steps": 1})
+    one, two = (partial(run, resources={"ranks": n, "engines": 2}) for n in (1, 2))
+    assert_same_learning(tmp_path, one, two)
+    staleness = [row["rollout/staleness"] for row in metrics(tmp_path / "second_0")]
+    assert staleness == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_engines_that_share_the_ranks_gpus_change_no_number(
     tiny_model, mixed, reward, tmp_path, monkeypatch
