@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +21,9 @@ def a_cluster() -> Iterator[None]:
     """Of 8 GPUs. Ray only counts them; none is there."""
     import ray
 
+    # As every cluster of ours: Ray reads the token once in a process.
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ.pop("RAY_AUTH_MODE", None)
     ray.init(
         address="local",
         num_cpus=8,
