@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from mmr1.config import LoraConfig
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # those that vLLM has room for
+_OTHER_SCALES = ("use_rslora", "rank_pattern", "alpha_pattern")
 _SETTINGS, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -42,12 +43,21 @@ class AdapterShape:
 
 
 def adapter_shape(lora: LoraConfig | None) -> AdapterShape | None:
-    """Of the adapters that the engine gets; None where it gets merged weights."""
+    """Of the adapters that the engine gets; None where it gets merged weights.
+
+    Raises:
+        ValueError: They have scales that differ from alpha / rank.
+    """
     if lora is None or lora.merge:
         return None
     if lora.path is None:
         return AdapterShape(lora.rank, lora.alpha)
     stored = json.loads((Path(lora.path) / _SETTINGS).read_text())
+    if scaled := [key for key in _OTHER_SCALES if stored.get(key)]:
+        raise ValueError(
+            f"model.lora.path '{lora.path}' has {', '.join(scaled)}, which an engine is not told; "
+            "leave model.lora.merge out"
+        )
     return AdapterShape(int(stored["r"]), float(stored["lora_alpha"]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ def test_their_shape_is_the_configurations_or_that_of_the_stored_ones(tiny_model
         _ = AdapterShape(600, 1).room
     stored = with_adapters(tiny_model, tmp_path / "adapters")
     assert adapter_shape(LoraConfig(path=str(stored), merge=False)) == AdapterShape(5, 20)
+    settings = json.loads((stored / "adapter_config.json").read_text())
+    (stored / "adapter_config.json").write_text(json.dumps({**settings, "use_rslora": True}))
+    with pytest.raises(ValueError, match=r"has use_rslora, which an engine is not told"):
+        adapter_shape(LoraConfig(path=str(stored), merge=False))
 
 
 def with_adapters(model: Path, folder: Path) -> Path:

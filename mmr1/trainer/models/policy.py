@@ -234,14 +234,15 @@ class LocalPolicy:
         Without a token nothing was measured, and a mean of 0 would be taken for a measurement.
         """
         tokens = sums.pop("tokens")
-        after_picture = max(sums.pop(TOKENS_AFTER_PICTURE, 0), 1)
+        after_picture = sums.pop(TOKENS_AFTER_PICTURE, 0)
         whole = {name: sums.pop(name) for name in ("loss", WIDEST_GAP)}
         loss = whole["loss"]
         if not math.isfinite(loss):
             self._optimizer.zero_grad()
         check_finite(loss)
-        if GAP_AFTER_PICTURE in sums:
-            whole[GAP_AFTER_PICTURE] = sums.pop(GAP_AFTER_PICTURE) / after_picture
+        gap = sums.pop(GAP_AFTER_PICTURE, 0.0)
+        if after_picture:
+            whole[GAP_AFTER_PICTURE] = gap / after_picture
         means = {name: value / tokens for name, value in sums.items()} if tokens else {}
         return {**whole, **means}
 

@@ -110,6 +110,9 @@ def _train(
     ):
         rounds = Rounds(config, inputs, engine, reward_manager, workers.learner)
         done = _restore(rounds, directory, display.say)
+        if not done and config.model.lora is not None and config.model.lora.path is not None:
+            # The engine has read the model without the adapters that the policy starts with.
+            engine.load_weights(workers.learner.weights(), 0)
         display.say(parity_summary(config, inputs, engine, workers.learner))
         directory.begin()
         directory.log_dropped(inputs.dropped)

@@ -114,6 +114,9 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
     name = "rollout/logprob_gap_after_picture"
     assert stats[name] == pytest.approx(torch.cat(after).mean().item(), rel=1e-4)
     assert 0 < len(torch.cat(after)) < len(torch.cat(gaps))
+    cut = torch.zeros_like(batch.completion_mask)
+    cut[:, :3] = batch.completion_mask[:, :3]  # before the first picture of a tool
+    assert name not in policy.update(replace(batch, completion_mask=cut, learning=None))
 
 
 @pytest.mark.parametrize(
