@@ -19,7 +19,12 @@ MODULES = (
     "enum", "fractions", "functools", "heapq", "itertools", "json", "math", "numbers", "numpy",
     "operator", "random", "re", "statistics", "string", "sympy", "textwrap", "time", "typing",
 )  # fmt: skip
-# sympy imports much of itself when it is first used.
+# What numpy, sympy and the standard library import when it is first used.
+_PARTS = (
+    "_strptime", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.random", "numpy.testing",
+    "pprint", "queue", "sympy.abc", "sympy.assumptions.satask", "sympy.concrete.delta",
+    "sympy.crypto", "sympy.polys.domains.old_polynomialring", "sympy.stats", "sympy.vector",
+)  # fmt: skip
 _LOADS_THE_REST = """
 from sympy import *
 x, y = symbols("x y")
@@ -28,14 +33,18 @@ integrate(sin(x) ** 2 * exp(x), (x, 0, pi)), limit(sin(x) / x, x, 0), series(cos
 simplify(sin(x) ** 2 + cos(x) ** 2), factor(x**2 - 1), nsimplify(0.1), N(sqrt(2)), latex(x**2)
 Matrix([[1, 2], [3, 4]]).inv(), Matrix([[2, 1], [1, 2]]).eigenvals(), factorint(2**20 - 1)
 summation(x, (x, 1, 10)), dsolve(Function("f")(x).diff(x) - x), sympify("x + 1"), primerange(9)
+ask(Q.positive(x**2 + 1), Q.real(x)), refine(sqrt(x**2), Q.positive(x)), satisfiable(x > 1)
+Matrix([[2, 1], [1, 2]]).eigenvects(), product(x, (x, 1, 5)), nsolve(cos(x) - x, x, 1)
+lambdify(x, sin(x))(1.0), lambdify(x, x**2, "numpy")(2.0)
 """
 _KEPT = 100_000  # characters of what is printed
+_KEPT_BEFORE_ERROR = 1000  # the pool cuts an error, and its end says what went wrong
 _FILE = "<code>"
 
 
 def imported() -> None:
     """What the zygote runs."""
-    for name in MODULES:
+    for name in (*MODULES, *_PARTS):
         importlib.import_module(name)
     exec(_LOADS_THE_REST, {})
     import mmr1.environments.worker  # noqa: F401
@@ -57,7 +66,9 @@ def python(code: str) -> str:
         problem = f"{type(error).__name__}: {error}".rstrip(": ")
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             problem = f"{type(error).__name__}: no file can be opened here, and no other module"
-        raise ValueError(f"{printed.getvalue()}{problem}{_line_of(error)}") from None
+        before = _shortened(printed.getvalue(), _KEPT_BEFORE_ERROR)
+        problem = _shortened(problem, _KEPT_BEFORE_ERROR // 2)
+        raise ValueError(f"{before}{problem}{_line_of(error)}") from None
     return printed.getvalue()
 
 
@@ -66,11 +77,15 @@ def _execute(code: str) -> None:
     last = body[-1].value if body and isinstance(body[-1], ast.Expr) else None
     names: dict[str, Any] = {"__name__": "__main__"}
     whole = ast.Module(body[:-1] if last else body, type_ignores=[])
-    exec(compile(whole, _FILE, "exec"), names)
+    exec(compile(whole, _FILE, "exec", dont_inherit=True), names)
     if last is not None:
-        value = eval(compile(ast.Expression(last), _FILE, "eval"), names)
+        value = eval(compile(ast.Expression(last), _FILE, "eval", dont_inherit=True), names)
         if value is not None:
             print(repr(value))
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]}... (cut: {len(text):,} characters)\n"
 
 
 def _line_of(error: BaseException) -> str:

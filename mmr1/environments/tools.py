@@ -86,7 +86,8 @@ class ToolEnvironment:
             if tool.kept and answer.status in (Status.TIMEOUT, Status.KILLED):
                 return _Called(call, lost=(answer.status, f"{tool.name}: {answer.error}"))
             if answer.error is not None:
-                raise ValueError(answer.error)
+                limit = self.config.max_characters
+                raise ValueError(_cut(answer.error, limit) if tool.alone else answer.error)
             if tool.kept and not answer.value:
                 return _Called(call, lost=(Status.KILLED, f"{tool.name}: {REPLACED}"))
             told = Message("tool", read_parts(_parts_of(answer.value), self.config))
@@ -181,6 +182,14 @@ class _ToolEpisode:
             return Ending(_reward(ended.value))
         except ValueError as error:
             return Ending(failure=(Status.ERROR, str(error)))
+
+
+def _cut(problem: str, length: int) -> str:
+    """Its beginning and its end, which says what went wrong."""
+    if len(problem) <= length:
+        return problem
+    begin = max(length - 3, 0) // 2
+    return f"{problem[:begin]}...{problem[-max(length - 3 - begin, 1) :]}"
 
 
 def _parts_of(value: Any) -> Any:

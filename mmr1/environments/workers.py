@@ -42,7 +42,8 @@ def tool_workers(
 def code_workers(config: EnvironmentConfig) -> ToolWorkers:
     """Processes for the policy's own code: each serves one call, and can open nothing."""
     warm = Job("mmr1.environments.interpreter:imported", ())
-    return ToolWorkers(config, warm=warm, limits=Limits(memory=2 * GIB, open_files=0), once=True)
+    limits = Limits(memory=2 * GIB, open_files=0)
+    return ToolWorkers(config, warm=warm, limits=limits, once=True, lambdify=True)
 
 
 class ToolWorkers:

@@ -186,6 +186,49 @@ def test_what_pythons_code_cannot_do_is_what_the_policy_reads(environment, code,
     assert part.text == f"Error: {error}"
 
 
+_LAZILY_IMPORTED = """
+import datetime, pprint, time
+import numpy as np, sympy
+from sympy import *
+x = symbols("x")
+calls = [
+    lambda: np.random.default_rng(0).normal(), lambda: np.fft.fft([1, 2]),
+    lambda: np.polynomial.Polynomial([1, 2])(3), lambda: np.ma.array([1]).sum(),
+    lambda: np.percentile([1, 2], 50), lambda: np.mean([1]), lambda: np.std([1]),
+    lambda: np.unique([1, 1]), lambda: np.histogram([1, 2]),
+    lambda: product(x, (x, 1, 4)), lambda: satisfiable(x > 1), lambda: ask(Q.real(pi)),
+    lambda: refine(Abs(x), Q.positive(x)), lambda: Matrix([[2, 1], [1, 3]]).eigenvects(),
+    lambda: sympy.abc.y, lambda: sympy.stats.Die("D", 6),
+    lambda: datetime.datetime.strptime("2020", "%Y"), lambda: time.strptime("2020", "%Y"),
+    lambda: lambdify(x, sin(x))(1.0), lambda: nsolve(cos(x) - x, 1),
+]
+import sympy.abc, sympy.stats
+failed = []
+for number, call in enumerate(calls):
+    try:
+        call()
+    except BaseException as error:
+        failed.append((number, str(error)))
+failed
+"""
+
+
+def test_python_has_what_its_modules_import_when_first_used(environment):
+    (part,), error = one(environment, "python", code=_LAZILY_IMPORTED)
+    assert (part.text, error) == ("[]\n", None)
+
+
+def test_pythons_error_is_told_after_much_that_is_printed(environment):
+    (part,), error = one(environment, "python", code="print('a' * 5000)\n1 / 0")
+    assert error.endswith("ZeroDivisionError: division by zero (line 2)")
+    assert part.text == f"Error: {error}"
+
+
+def test_code_is_compiled_without_the_future_of_the_interpreter(environment):
+    code = "def f(a: int): pass\nf.__annotations__['a'] is int"
+    assert one(environment, "python", code=code)[0][0].text == "True\n"
+
+
 def test_code_changes_nothing_for_the_next_call_and_gives_itself_no_reward(environment):
     change = "import math, sys\nmath.pi = 3\nsys.modules['math'].e = 2"
     assert one(environment, "python", code=change)[1] is None

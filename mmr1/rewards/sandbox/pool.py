@@ -81,6 +81,7 @@ class Pool:
         start_s: Longest wait for the warm-up, and for a worker's preparation.
         allow_weak: Work where a required wall is missing.
         once: A worker serves one job, and another one is put in its place.
+        lambdify: Leave sympy's ``lambdify``, for code that may run anything.
     """
 
     def __init__(
@@ -98,9 +99,12 @@ class Pool:
         start_s: float = START_S,
         allow_weak: bool = False,
         once: bool = False,
+        lambdify: bool = False,
     ) -> None:
         self._deadline = deadline or rule_deadline(timeout_s)
-        self._settings = Settings(warm.target, warm.args, limits or Limits(), readable, allow_weak)
+        self._settings = Settings(
+            warm.target, warm.args, limits or Limits(), readable, allow_weak, lambdify
+        )
         self._prepare = prepare
         self._environment = worker_environment(os.environ if environment is None else environment)
         self._start_s = start_s

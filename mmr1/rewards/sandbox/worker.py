@@ -31,6 +31,7 @@ def work(
     parent: int,
     *,
     allow_weak: bool,
+    lambdify: bool,
 ) -> None:
     """Raise the walls, report which are missing, and serve jobs on this channel.
 
@@ -41,8 +42,10 @@ def work(
         missing: Walls that the parent process could not raise.
         parent: Process whose death ends this one.
         allow_weak: Go on without a wall that is required.
+        lambdify: Leave sympy's ``lambdify`` as it is.
     """
-    disable_lambdify()
+    if not lambdify:
+        disable_lambdify()
     provide_stand_ins()
     # The filter allows read and write only; a socket's own methods are other system calls.
     reader = os.fdopen(channel.fileno(), "rb")

@@ -39,6 +39,7 @@ class Settings:
         limits: Of each worker.
         readable: Files and folders that the workers may read besides Python's own.
         allow_weak: Let workers run without a required wall.
+        lambdify: Leave sympy's ``lambdify`` as it is.
     """
 
     target: str
@@ -46,6 +47,7 @@ class Settings:
     limits: Limits
     readable: Sequence[str]
     allow_weak: bool
+    lambdify: bool
 
 
 def main(control_fd: int, settings: Settings) -> None:
@@ -92,6 +94,7 @@ def _fork(channel_fd: int, settings: Settings, missing: Missing) -> int:
                 missing,
                 zygote,
                 allow_weak=settings.allow_weak,
+                lambdify=settings.lambdify,
             )
         finally:
             os._exit(0)
