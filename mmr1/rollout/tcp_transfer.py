@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import secrets
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ import torch
 CHUNK_BYTES = 256 * 2**20
 _TOKEN_BYTES = 16
 _POLL_S = 1.0
+_TOKEN_S = 5.0  # in which whoever connects has to send the token
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +133,36 @@ class TcpSender:
         )
         for _, tensor in self.source:
             content = _bytes_of(tensor.detach().cpu().contiguous())
-            for connection in self._connections:
-                connection.sendall(content)
+            self._send(content, loading)
         loading.result()
         self._client.finish_weight_update()
 
     def shutdown(self) -> None:
         for connection in self._connections:
+            with suppress(OSError):  # closed already, or by the other end
+                # Closing alone does not wake another thread that is sending.
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         self._connections = []
         self._side.shutdown(wait=False)
+
+    def _send(self, content: memoryview, loading: Future[None]) -> None:
+        """To all workers.
+
+        Raises:
+            OSError: A worker is gone.
+            Exception: What the engines failed with, where that is why the connection ended.
+        """
+        try:
+            for connection in self._connections:
+                connection.sendall(content)
+        except OSError as error:
+            self.shutdown()  # frees the engines that wait for the rest
+            failure = loading.exception()
+            # An engine's OSError may only tell of this end.
+            if failure is None or isinstance(failure, OSError):
+                raise
+            raise failure from error
 
     def _accept(
         self,
@@ -151,18 +174,21 @@ class TcpSender:
     ) -> None:
         """Wait for all workers; others than ours do not know the token."""
         listener.settimeout(_POLL_S)
-        waited = 0.0
+        deadline = time.monotonic() + timeout_s
         while len(self._connections) < workers:
             if connecting.done():
                 connecting.result()  # an engine failed before it could connect
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{len(self._connections)} of {workers} processes of engines have connected "
+                    f"within {timeout_s:g} s for the transfer of weights"
+                )
             try:
                 connection, _ = listener.accept()
             except TimeoutError:
-                if (waited := waited + _POLL_S) > timeout_s:
-                    raise
                 continue
-            connection.settimeout(timeout_s)
-            if connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL) == token:
+            if _knows(token, connection):
+                connection.settimeout(timeout_s)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._connections.append(connection)
             else:
@@ -212,6 +238,16 @@ class TcpReceiver:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _knows(token: bytes, connection: socket.socket) -> bool:
+    """Does the other end send it? A stranger may send nothing, or be gone."""
+    connection.settimeout(_TOKEN_S)
+    try:
+        sent = connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return secrets.compare_digest(sent, token)
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

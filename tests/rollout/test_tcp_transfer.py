@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Sequence
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from mmr1.rollout import tcp_transfer
 from mmr1.rollout.tcp_transfer import ParamMeta, TcpReceiver, TcpSender
 
 
@@ -130,6 +133,49 @@ def test_a_sender_whose_engine_is_gone_fails_at_once():
             sender.send_weights()
 
 
+class Refusing(Engines):
+    """An engine that fails at the first chunk and stays; its client ends the transfer then."""
+
+    sender: TcpSender
+    sending = threading.Event()
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        def load(chunk: list[tuple[str, torch.Tensor]]) -> None:
+            raise KeyError("an unknown weight")
+
+        try:
+            self.receivers[0].receive(**update_info, load=load)
+        except KeyError:
+            assert self.sending.wait(60)
+            self.sender.shutdown()
+            raise
+
+
+class Watched(Weights):
+    """Tells when the sender has asked for the last of its weights, of which none was read."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], sending: threading.Event) -> None:
+        super().__init__(tensors)
+        self.sending = sending
+
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in self.tensors.items():
+            if name == "large":
+                threading.Timer(0.5, self.sending.set).start()
+            yield name, tensor
+
+
+def test_the_error_of_an_engine_that_stays_ends_the_sending():
+    """Also where the sender waits for buffers that nobody empties."""
+    engines = Refusing(1)
+    with sender_to(engines, timeout_s=15) as engines.sender:
+        weights = {"first": torch.ones(100), "large": torch.ones(2**24)}
+        engines.sender.source = Watched(weights, engines.sending)
+        with pytest.raises(KeyError, match="an unknown weight") as raised:
+            engines.sender.send_weights()
+        assert not isinstance(raised.value.__cause__, TimeoutError)
+
+
 class Absent(Engines):
     """An engine that dies before it connects."""
 
@@ -142,18 +188,45 @@ def test_an_engine_that_does_not_connect_is_not_waited_for():
         TcpSender(Absent(1), "127.0.0.1", 1, timeout_s=600)
 
 
+def guess(stranger: socket.socket) -> None:
+    stranger.sendall(bytes(16))
+
+
+def say_nothing(stranger: socket.socket) -> None:
+    """And stay."""
+
+
 class Intruded(Engines):
     """Somebody else connects first."""
 
+    def __init__(self, intrude: Callable[[socket.socket], None]) -> None:
+        super().__init__(1)
+        self.intrude = intrude
+
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self.other = socket.create_connection((init_info["host"], init_info["port"]))
-        self.other.sendall(bytes(16))
+        self.other = socket.create_connection((init_info["host"], init_info["port"]), timeout=60)
+        self.intrude(self.other)
         super().init_weight_transfer_engine(init_info)
 
 
-def test_who_does_not_know_the_token_gets_no_weights():
-    engines = Intruded(1)
+def reset(stranger: socket.socket) -> None:
+    stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stranger.close()
+
+
+def test_a_stranger_that_resets_its_connection_is_passed_over():
+    engines = Intruded(reset)
     with sender_to(engines) as sender:
+        sender.source = Weights(some_weights())
+        sender.send_weights()
+    assert engines.received[0].keys() == some_weights().keys()
+
+
+@pytest.mark.parametrize("intrude", [guess, say_nothing])
+def test_who_does_not_know_the_token_gets_no_weights(intrude, monkeypatch):
+    monkeypatch.setattr(tcp_transfer, "_TOKEN_S", 0.2)
+    engines = Intruded(intrude)
+    with sender_to(engines, timeout_s=5) as sender:
         sender.source = Weights(some_weights())
         sender.send_weights()
         assert engines.other.recv(1) == b""
