@@ -70,7 +70,7 @@ class EngineLink:
     def _connect(self, source: WeightSource, engines: Sequence[Any]) -> None:
         self.close()
         self._engines = list(engines)
-        self._client = EngineClient(engines, self._workers, self._timeout_s, self.close)
+        self._client = EngineClient(engines, self._workers, self._timeout_s)
         workers = self._workers * len(engines)
         if self._backend == "nccl":
             from mmr1.rollout.vllm_transfer import nccl_sender
@@ -82,6 +82,7 @@ class EngineLink:
             self._sender = ipc_sender(self._client, source, self._rank)
         else:
             self._sender = TcpSender(self._client, self._host, workers, self._timeout_s)
+        self._client.give_up = self._sender.shutdown
 
 
 class EngineClient:
@@ -91,10 +92,11 @@ class EngineClient:
         engines: Actors of ``Engine``.
         workers: Processes of each that have a part of the model.
         timeout_s: Longest time that a call may take.
-        give_up: Called where one fails: frees whoever waits for its part of the transfer.
 
     Attributes:
         version: Of the weights that are sent.
+        give_up: Called where a call fails: ends the sender of this client, and so frees whoever
+            waits for its part of the transfer. None while that sender connects.
     """
 
     def __init__(
@@ -102,13 +104,12 @@ class EngineClient:
         engines: Sequence[Any],
         workers: int,
         timeout_s: float,
-        give_up: Callable[[], None],
     ) -> None:
         self.version = 0
+        self.give_up: Callable[[], None] | None = None
         self._engines = engines
         self._workers = workers
         self._timeout_s = timeout_s
-        self._give_up = give_up
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """vLLM numbers the workers of one engine; those of the next come after them."""
@@ -135,5 +136,6 @@ class EngineClient:
             for i, why in lost.items():
                 raise TransferError(f"rollout engine {i} was lost in {method} ({why})")
         except Exception:
-            self._give_up()
+            if self.give_up is not None:
+                self.give_up()
             raise

@@ -158,8 +158,8 @@ class RayEngines:
         """All engines get the weights; those that are lost on the way are replaced.
 
         Raises:
-            WorkerLostError: An engine was lost, and ``restarts`` is used up.
-            TransferError: The weights do not arrive, and no engine is lost.
+            WorkerLostError: An engine was lost, and ``restarts`` is used up; or the weights do not
+                arrive a second time, and no engine is lost.
         """
         assert self._weights is not None
         repeated = False
@@ -172,7 +172,9 @@ class RayEngines:
                 calls = {i: e.call.remote("abandon_weight_update") for i, e in engines.items()}
                 _, lost = outcomes(calls, self._timeout_s)
                 if repeated and not lost:
-                    raise
+                    raise WorkerLostError(
+                        f"{error}; it was repeated. --resume goes on from the last checkpoint"
+                    ) from error
                 logger.warning("%s; it is repeated", error)
                 for i, why in lost.items():
                     self._replace_lost(i, why)
