@@ -28,7 +28,13 @@ from vllm.model_executor.model_loader.reload import (
     initialize_layerwise_reload,
 )
 
-from mmr1.rollout.tcp_transfer import SyncClient, TcpReceiver, WeightSender, WeightSource
+from mmr1.rollout.tcp_transfer import (
+    CHUNK_BYTES,
+    SyncClient,
+    TcpReceiver,
+    WeightSender,
+    WeightSource,
+)
 
 
 @dataclass
@@ -114,6 +120,7 @@ def nccl_sender(client: SyncClient, source: WeightSource, host: str, workers: in
         master_port=_free_port(host),
         world_size=1 + workers,
         packed=True,
+        packed_buffer_size_bytes=CHUNK_BYTES,
         rank=0,
     )
     sender: WeightSender = WeightTransferTrainerFactory.trainer_init(

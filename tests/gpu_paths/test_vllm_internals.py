@@ -131,9 +131,9 @@ def test_what_the_transfer_of_weights_reads_and_is_read_of():
     assert methods(base, "VLLMWeightSyncClient") <= set(vars(SyncClient))
     assert {"metadata", "__iter__"} <= methods(base, "WeightSource") & set(vars(WeightSource))
     nccl = f"{TRANSFER}/nccl_engine.py"
-    assert {"master_address", "master_port", "world_size", "packed"} <= fields(
-        nccl, "NCCLTrainerInitInfo"
-    )
+    assert {
+        "master_address", "master_port", "world_size", "packed", "packed_buffer_size_bytes",
+    } <= fields(nccl, "NCCLTrainerInitInfo")  # fmt: skip
     assert {"packed", "packed_buffer_size_bytes"} <= fields(
         f"{TRANSFER}/ipc_engine.py", "IPCTrainerInitInfo"
     )

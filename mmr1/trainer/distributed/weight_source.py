@@ -60,6 +60,9 @@ class RankSource:
 
     def begin(self) -> None:
         """Begin a pass, whose weights iteration gives."""
+        if torch.cuda.is_available():
+            # Senders pack on streams of their own, which do not wait for the optimizer's.
+            torch.cuda.synchronize()
         weights = self._read()
         if not self._metadata:
             self._metadata = [self._meta(name, weights) for name in weights]
