@@ -8,7 +8,7 @@ from typing import Any
 from mmr1.config import Config
 from mmr1.rollout.tcp_transfer import TcpSender, WeightSender, WeightSource
 from mmr1.rollout.vllm import transfer_backend
-from mmr1.trainer.distributed.errors import TransferError
+from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.ray_calls import outcomes
 
 
@@ -47,6 +47,8 @@ class EngineLink:
         Raises:
             TransferError: An engine is lost, or failed. None of them may be used before the next
                 transfer.
+            WorkerLostError: The same where each rank sends to its own GPU, which cannot be
+                repeated: the ranks gather handles together, and are not at the same one any more.
         """
         try:
             if self._sender is None or self._engines != list(engines):
@@ -60,7 +62,12 @@ class EngineLink:
             self.close()
             if getattr(source, "failure", None) is error:  # of the ranks, not of the engines
                 raise
-            raise TransferError(f"the weights did not reach all engines: {error}") from error
+            what = f"the weights did not reach all engines: {error}"
+            if self._backend == "ipc":  # the other ranks are in a call that waits for this one
+                raise WorkerLostError(
+                    f"{what}; --resume goes on from the last checkpoint"
+                ) from error
+            raise TransferError(what) from error
 
     def close(self) -> None:
         if self._sender is not None:

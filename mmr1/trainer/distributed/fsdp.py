@@ -94,6 +94,8 @@ def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
         faulthandler.dump_traceback_later(0.9 * timeout_s, file=file)
         try:
             yield
+        except WorkerLostError:  # says already who is gone
+            raise
         except RuntimeError as error:
             if (explained := _explained(error, timeout_s, stacks)) is None:
                 raise

@@ -17,6 +17,7 @@ from mmr1.config import Config
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.engine_link import EngineLink
+from mmr1.trainer.distributed.errors import TransferError
 from mmr1.trainer.distributed.network import node_address
 from mmr1.trainer.distributed.weight_source import KeptSource, RankSource, layout_for
 from mmr1.trainer.forward.process_group import ProcessGroup
@@ -126,14 +127,17 @@ class Rank:
 
         Raises:
             TransferError: An engine was lost, or failed.
+            WorkerLostError: The same on colocated GPUs; the other ranks are left where they are.
         """
         source = self._source(method)
         source.begin()
-        try:
-            if self._link.sends:
+        if self._link.sends:
+            try:
                 self._link.send(source, engines, version)
-        finally:
-            source.end()
+            except TransferError:
+                source.end()
+                raise
+        source.end()
 
     @collective
     def keep(self, method: str, key: int) -> None:

@@ -108,3 +108,12 @@ def test_a_late_failure_of_a_former_connection_leaves_the_present_one(engine, li
         former._call("no_such_method", [()])
     link.send(weights("known"), [engine], 3)
     assert ray.get(engine.call.remote("connected")) == connected
+
+
+@pytest.mark.vllm
+@pytest.mark.skipif(torch.cuda.is_available(), reason="fails for want of a GPU")
+def test_on_colocated_gpus_a_failure_ends_the_run_and_is_not_repeated(engine, link):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    link._backend = "ipc"
+    with pytest.raises(WorkerLostError, match="did not reach all engines"):
+        link.send(weights("known"), [engine], 1)

@@ -76,3 +76,8 @@ def test_an_engine_that_is_gone_is_not_taken_for_a_rank(tmp_path):
         raise RuntimeError("Connection reset by peer")
     with pytest.raises(TransferError), watched(60, tmp_path / "rank_0.stacks"):
         raise TransferError("Connection reset by peer")
+    with (
+        pytest.raises(WorkerLostError, match="engine 1: timed out"),
+        watched(60, tmp_path / "rank_0.stacks"),
+    ):
+        raise WorkerLostError("engine 1: timed out")
