@@ -265,7 +265,12 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: boo
 
     def run(compute: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         assert model is whole.model
-        return whole(compute, *args, **kwargs)
+        result = whole(compute, *args, **kwargs)
+        if not torch.is_grad_enabled():
+            # No backward will free what the root gathered; were the weights then written into, as
+            # when a checkpoint is read, the next forward would still see the old ones.
+            whole.reshard()
+        return result
 
     return run
 

@@ -49,7 +49,8 @@ def records(mixed) -> Path:
         row["meta"] = {
             "chosen": f"it is {words}",
             "rejected": "no",
-            "steps": [{"text": words, "label": 1}, {"text": "no", "label": 0}],
+            "completions": [words, "no"],
+            "labels": [True, False],
         }
         row["messages"].append({"role": "assistant", "content": f"it is {words}"})
     path = mixed.parent / "answered.jsonl"
@@ -132,7 +133,8 @@ def test_an_evaluation_uses_all_engines(tiny_model, records, tmp_path):
     ("run", "sections"),
     [
         (run_dpo, {}),
-        (run_dpo, {"dpo": {"loss_type": "kto"}, "model": {"lora": {"rank": 4}}}),
+        # Four steps see all records: KTO compares with answers to other prompts of the run.
+        (run_dpo, {"dpo": {"loss_type": "kto", "batch_size": 4}, "model": {"lora": {"rank": 4}}}),
         (run_reward_model, {}),
         (run_process_reward_model, {"rm": {"supervision": "process"}}),
         (
