@@ -19,6 +19,7 @@ from mmr1.rollout.build import build_vllm_engine
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.tcp_transfer import TcpSender
+from mmr1.rollout.vllm import Transfer
 from mmr1.trainer.distributed.weight_source import RankSource, layout_for
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
@@ -67,7 +68,7 @@ class Parts:
         self.family = load_family(path)
         self.media = MediaCache(self.family.prepare_media)
         self.model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
-        self.process = EngineProcess(build_vllm_engine, (config, None, True), log, 1, 600)
+        self.process = EngineProcess(build_vllm_engine, (config, None, Transfer()), log, 1, 600)
         self.engine = PrefetchingEngine(self.process, self.media)
         self.layout = layout_for(config)
         self.client = Client(self.process)

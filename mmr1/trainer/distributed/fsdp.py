@@ -11,13 +11,14 @@ from datetime import timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
+    FSDPModule,
     MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
@@ -269,7 +270,7 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: boo
         if not torch.is_grad_enabled():
             # No backward will free what the root gathered; were the weights then written into, as
             # when a checkpoint is read, the next forward would still see the old ones.
-            whole.reshard()
+            cast(FSDPModule, whole).reshard()
         return result
 
     return run
