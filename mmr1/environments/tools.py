@@ -90,6 +90,8 @@ class ToolEnvironment:
                 raise ValueError(_cut(answer.error, limit) if tool.alone else answer.error)
             if tool.kept and not answer.value:
                 return _Called(call, lost=(Status.KILLED, f"{tool.name}: {REPLACED}"))
+            if tool.kept and "broken" in answer.value:
+                return _Called(call, lost=(Status.ERROR, f"{tool.name}: {answer.value['broken']}"))
             told = Message("tool", read_parts(_parts_of(answer.value), self.config))
             # What the policy's code answers is its own word: it gives itself no reward.
             return _Called(call, told, _reward(answer.value) if tool.kept else None)

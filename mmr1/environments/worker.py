@@ -19,7 +19,7 @@ from mmr1.environments.forms.detect import (
     trl_episode,
 )
 from mmr1.environments.forms.stand_ins import provide_base_classes
-from mmr1.environments.forms.verl import VerlEpisode, is_tool_config, load_tools
+from mmr1.environments.forms.verl import BrokenToolError, VerlEpisode, is_tool_config, load_tools
 from mmr1.environments.pictures import Picture, Video, picture, to_parts
 from mmr1.environments.toolbox import TOOLS
 from mmr1.types import Sample
@@ -198,13 +198,19 @@ def call_kept_tool(
 
     Args:
         images: All pictures that the conversation has shown, for a tool that asks for them.
+
+    Returns:
+        ``parts`` and ``reward``; ``broken``, a message, where the tool returned another form.
     """
     if number not in _tools:
         return {}
     arguments = {**arguments, **_given(media, space)}
-    value, reward = _tools[number][spec].call(name, arguments, images)
-    parts = to_parts(value, max_pixels, max_characters)
-    return {"parts": parts, "reward": _number(reward, name)}
+    try:
+        value, reward = _tools[number][spec].call(name, arguments, images)
+        paid = _number(reward, name)
+    except BrokenToolError as error:
+        return {"broken": str(error)}
+    return {"parts": to_parts(value, max_pixels, max_characters), "reward": paid}
 
 
 def end_tools(number: int) -> dict[str, Any]:
@@ -262,9 +268,9 @@ def _number(reward: Any, name: str) -> float | None:
     if reward is None:
         return None
     if isinstance(reward, bool) or not isinstance(reward, int | float):
-        raise ValueError(f"{name} returned a {type(reward).__name__} as reward, not a number")
+        raise BrokenToolError(f"{name} returned a {type(reward).__name__} as reward, not a number")
     if not math.isfinite(reward):
-        raise ValueError(f"{name} returned {reward} as reward")
+        raise BrokenToolError(f"{name} returned {reward} as reward")
     return float(reward)
 
 

@@ -161,6 +161,22 @@ def test_verls_tools(built):
     assert [e.end().reward for e in (first, second)] == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ("text", "returned a str as reward"),
+        ("nan", "returned nan as reward"),
+        ("alone", "execute returned no (response, reward, metrics)"),
+    ],
+)
+def test_what_a_verl_tool_broke_is_a_status_and_no_reward_of_0(built, answer, message):
+    episode = built(tools=(str(VERL),)).episode(SAMPLE)
+    assert episode.begin("").failure is None
+    status, why = episode.step(turn("check_answer", answer=answer)).failure
+    assert status == Status.ERROR
+    assert message in why
+
+
 def test_a_verl_tool_is_given_the_pictures_of_the_conversation(built):
     environment = built(tools=(str(VERL),))
     episode = environment.episode(SAMPLE)

@@ -27,6 +27,10 @@ _METHODS = ("create", "execute", "release")
 _numbers = count()
 
 
+class BrokenToolError(ValueError):
+    """What a tool returned has another form: its own fault, and not that of a call."""
+
+
 def is_tool_config(spec: str) -> bool:
     """Does it name a YAML file, and not a function?"""
     return spec.endswith((".yaml", ".yml"))
@@ -110,7 +114,7 @@ class VerlEpisode:
         tool = self._tools[name]
         answered = _call(tool.execute, self._ids[name], dict(arguments), agent_data=data, **given)
         if not isinstance(answered, tuple) or len(answered) != 3:
-            raise ValueError("execute returned no (response, reward, metrics)")
+            raise BrokenToolError("execute returned no (response, reward, metrics)")
         response, reward, _ = answered
         return _parts(response), reward
 

@@ -34,6 +34,11 @@ class AnswerTool(BaseTool):
     ) -> tuple[ToolResponse, float, dict]:
         state = self._instance_dict[instance_id]
         state["tries"] += 1
+        broken = {"text": "bad", "nan": float("nan")}  # rewards that are none
+        if parameters["answer"] in broken:
+            return ToolResponse(text="?"), broken[parameters["answer"]], {}
+        if parameters["answer"] == "alone":
+            return ToolResponse(text="?")
         state["right"] = str(parameters["answer"]) == state["truth"]
         text = f"{self.config['prefix']} {state['right']}, try {state['tries']}"
         return ToolResponse(text=text), -0.1 * (state["tries"] > 1), {"tries": state["tries"]}
