@@ -207,8 +207,11 @@ def call_kept_tool(
     arguments = {**arguments, **_given(media, space)}
     try:
         value, reward = _tools[number][spec].call(name, arguments, images)
-        paid = _number(reward, name)
     except BrokenToolError as error:
+        return {"broken": str(error)}
+    try:
+        paid = _number(reward, name)
+    except ValueError as error:
         return {"broken": str(error)}
     return {"parts": to_parts(value, max_pixels, max_characters), "reward": paid}
 
@@ -268,9 +271,9 @@ def _number(reward: Any, name: str) -> float | None:
     if reward is None:
         return None
     if isinstance(reward, bool) or not isinstance(reward, int | float):
-        raise BrokenToolError(f"{name} returned a {type(reward).__name__} as reward, not a number")
+        raise ValueError(f"{name} returned a {type(reward).__name__} as reward, not a number")
     if not math.isfinite(reward):
-        raise BrokenToolError(f"{name} returned {reward} as reward")
+        raise ValueError(f"{name} returned {reward} as reward")
     return float(reward)
 
 
