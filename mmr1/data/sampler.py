@@ -12,6 +12,9 @@ import numpy as np
 from mmr1.data.rows import ids_of
 from mmr1.types import Sample
 
+_ORDER = 2
+"""Which way of making permutations; raised with every change of it."""
+
 
 class Sampler:
     """An endless, reproducible order over one source or a weighted mixture of several.
@@ -19,7 +22,8 @@ class Sampler:
     Every source is walked through in a fresh permutation per epoch, so no sample comes again
     before all others of its source came. Sources alternate by weight, in a fixed pattern: after
     any number of draws each source is near its share (of two sources: within one draw). The order
-    depends neither on the sizes of the requests nor on who decodes the samples.
+    depends neither on the sizes of the requests, nor on who decodes the samples, nor on the names
+    of the sources.
 
     Args:
         sources: The samples, or named lists of them.
@@ -65,14 +69,25 @@ class Sampler:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the order depends on, as JSON values."""
-        return {"seed": self._seed, "drawn": dict(self._drawn), "sources": self._identity}
+        return {
+            "order": _ORDER,
+            "seed": self._seed,
+            "drawn": dict(self._drawn),
+            "sources": self._identity,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where the sampler of ``state`` stood.
 
         Raises:
-            ValueError: The seed, the samples or the weights are not those of the state.
+            ValueError: The seed, the samples or the weights are not those of the state, or an
+                earlier version of mmr1 saved it.
         """
+        if state.get("order") != _ORDER:
+            raise ValueError(
+                "the sampler cannot resume: an earlier version of mmr1 saved this checkpoint and "
+                "drew samples in another order; finish the run with it, or start a new run"
+            )
         for what, mine, theirs in (
             ("seed", self._seed, state["seed"]),
             ("data or weights", self._identity, state["sources"]),
@@ -96,7 +111,9 @@ class Sampler:
     def _order(self, name: str, epoch: int) -> np.ndarray:
         """The permutation ``[len(source)]`` of this epoch, made once."""
         if self._orders.get(name, (-1,))[0] != epoch:
-            digest = hashlib.sha256(f"{self._seed}/{name}/{epoch}".encode()).digest()
+            # By its place and not its name: a path differs from machine to machine.
+            place = list(self._sources).index(name)
+            digest = hashlib.sha256(f"{self._seed}/{place}/{epoch}".encode()).digest()
             rng = np.random.default_rng(int.from_bytes(digest))
             self._orders[name] = (epoch, rng.permutation(len(self._sources[name])))
         return self._orders[name][1]
