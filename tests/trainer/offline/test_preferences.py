@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import Config, DpoConfig, LoraConfig, OptimizerConfig
+from mmr1.config import Config, DpoConfig, LoraConfig, ModelConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.data.loader import MediaCheck
 from mmr1.data.preferences import ranking_of
@@ -28,6 +28,7 @@ from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.offline import iterative_dpo
 from mmr1.trainer.offline.dpo import build_dpo, preference_step, run_dpo
 from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
@@ -503,6 +504,40 @@ def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_p
     with pytest.raises(NoPreferencesError, match=r"no prompt of 8 has both.*supervised training"):
         run_iterative_dpo(config_of(tiny_model, data, digits, tmp_path / "none", *keys))
     assert_loss_is_untempered(config)
+
+
+def test_the_first_round_samples_with_stored_adapters(tiny_model, digits, tmp_path, monkeypatch):
+    """Also where the engine reads the model's folder, which knows nothing of them."""
+    (tmp_path / "own.py").write_text(LENGTH_PARITY)
+    settings = LoraConfig(rank=4)
+    adapted = add_adapters(load_trainable(ModelConfig(path=str(tiny_model))), settings, False)
+    torch.manual_seed(0)
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    adapted.save_pretrained(tmp_path / "adapter")
+
+    def sampled(out: str, *keys: str) -> list[list[str]]:
+        config = config_of(
+            *(tiny_model, digits / "rl.jsonl", digits, tmp_path / out, *keys),
+            f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}",
+            *("dpo.rounds=1", "dpo.prompts_per_round=4", "dpo.batch_size=4", "rollout.n=4"),
+            *("trainer.max_steps=1", "rollout.max_model_len=96", "rewards.timeout_s=20"),
+            "rollout.sampling.max_tokens=8",
+        )
+        run_iterative_dpo(config)
+        rows = lines(tmp_path / out / "rollouts/step_000001.jsonl")
+        return [[c["text"] for c in row["completions"]] for row in rows]
+
+    def engine_of_the_folder(config, family, media, *_) -> HfEngine:
+        plain = config.model.model_copy(update={"lora": None})
+        return HfEngine(load_trainable(plain), family, media)
+
+    stored = f"model.lora.path={tmp_path / 'adapter'}"
+    of_the_policy = sampled("shared", stored)
+    assert of_the_policy != sampled("plain")
+    monkeypatch.setattr(iterative_dpo, "build_engine", engine_of_the_folder)
+    assert sampled("own", stored) == of_the_policy
 
 
 def assert_loss_is_untempered(config: Config) -> None:
