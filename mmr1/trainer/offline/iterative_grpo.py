@@ -94,7 +94,8 @@ def policy_config(
     """The run of a round's policy: from the last one, judged by the last reward model.
 
     Every completion is logged, because the rankings are made of them. Each round has prompts in an
-    order of its own.
+    order of its own. A checkpoint has its adapters merged, so only the first round starts from
+    stored ones.
     """
     function = config.rewards.functions[name]
     options = {**function.options, "path": reward_model}
@@ -105,7 +106,7 @@ def policy_config(
     return _with(
         config,
         seed=config.seed + number - 1,
-        model={"path": policy},
+        model={"path": policy} if number == 1 else _merged(config, policy),
         rewards={"functions": functions},
         trainer={"output_dir": str(output), "log_completions_steps": 1},
     )
@@ -127,11 +128,17 @@ def reward_model_config(
     return _with(
         config,
         seed=config.seed + number - 1,
-        model={"path": reward_model},
+        model=_merged(config, reward_model),
         data={"train": train, "eval": None, "ptx": None, "media_root": None, "format": None},
         optimizer=optimizer,
         trainer={"output_dir": str(output), "max_steps": iterate.rm_steps},
     )
+
+
+def _merged(config: Config, path: str) -> dict[str, Any]:
+    """Keys of ``model`` for a checkpoint of ``path``: with LoRA its adapters are new."""
+    lora = config.model.lora
+    return {"path": path, "lora": lora and lora.model_copy(update={"path": None})}
 
 
 def _with(config: Config, seed: int, **sections: Mapping[str, Any]) -> Config:

@@ -6,12 +6,16 @@ import json
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from mmr1.config import Config
+from mmr1.config import Config, LoraConfig, ModelConfig
 from mmr1.config.file import load_config
 from mmr1.data.preferences import ranking_of
 from mmr1.data.rankings import ranked, write_rankings
 from mmr1.data.record import read_records
+from mmr1.trainer.models.loading import load_trainable
+from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
 from tests.jsonl import read_jsonl
 from tests.trainer.offline.conftest import config_of
@@ -115,6 +119,35 @@ def test_what_is_done_is_not_done_again(config, tmp_path):
     run_iterative_grpo(config, resume=True)
     assert (run / "round_3/policy/checkpoints/step_000002").is_dir()
     assert {p: p.stat().st_mtime_ns for p in times} == times
+
+
+def test_stored_adapters_are_of_the_first_policy_alone(config, tiny_model, reward_model, tmp_path):
+    """With a learning rate of almost 0 nothing else may change the weights."""
+    plain = load_trainable(ModelConfig(path=str(tiny_model), dtype="float32"))
+    stored = add_adapters(plain, LoraConfig(rank=4), False)
+    for name, parameter in stored.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    stored.save_pretrained(tmp_path / "adapter")
+    still = {"lr": 1e-12}
+    changes = {
+        "model": {"lora": LoraConfig(path=str(tmp_path / "adapter"))},
+        "iterate": {"rounds": 2, "rm_steps": 1, "rm_lr": still["lr"]},
+        "optimizer": still,
+    }
+    sections = {n: getattr(config, n).model_copy(update=keys) for n, keys in changes.items()}
+    run_iterative_grpo(config.model_copy(update=sections))
+
+    def weights(checkpoint) -> dict[str, torch.Tensor]:
+        return load_file(checkpoint / "model.safetensors")
+
+    run = tmp_path / "run"
+    base = weights(tiny_model)
+    first, second = (weights(run / f"round_{n}/policy/checkpoints/step_000002") for n in (1, 2))
+    assert any((first[name] - base[name]).abs().max() > 0.01 for name in first)
+    torch.testing.assert_close(second, first)
+    judge = weights(run / "round_1/reward_model/checkpoints/step_000001")
+    torch.testing.assert_close(judge, weights(reward_model))
 
 
 def test_there_is_one_reward_model_to_train(tiny_model, digits, tmp_path):
