@@ -15,6 +15,7 @@ from mmr1.config import Config
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.trainer.offline.dpo import run_dpo
 from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
+from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
 from mmr1.trainer.offline.process_reward_model import run_process_reward_model
 from mmr1.trainer.offline.reward_model import run_reward_model
 from mmr1.trainer.offline.sft import run_sft
@@ -136,7 +137,10 @@ def test_an_evaluation_uses_all_engines(tiny_model, records, tmp_path):
         # Four steps see all records: KTO compares with answers to other prompts of the run.
         (run_dpo, {"dpo": {"loss_type": "kto", "batch_size": 4}, "model": {"lora": {"rank": 4}}}),
         (run_reward_model, {}),
-        (run_process_reward_model, {"rm": {"supervision": "process"}}),
+        (
+            run_process_reward_model,
+            {"rm": {"supervision": "process"}, "model": {"lora": {"rank": 4}}},
+        ),
         (
             run_iterative_dpo,
             {"dpo": {"rounds": 2, "prompts_per_round": 4, "preferred_by": "reward"}},
@@ -164,3 +168,28 @@ def test_ranks_learn_what_one_process_learns_and_go_on(
             read_jsonl(tmp_path / name / "eval/completions.jsonl") for name in ("run", "whole")
         )
         assert ours == theirs
+
+
+@pytest.mark.slow
+def test_rounds_with_a_reward_model_on_ranks_are_those_of_one_process(
+    tiny_model, records, tmp_path
+):
+    first = run_reward_model(config_of(tiny_model, records, tmp_path / "first", 2, 1))
+    reward = tmp_path / "length.py"
+    reward.write_text(LENGTH_REWARD)
+    (tmp_path / "accident").write_text("")
+    functions = {
+        "length": {"use": f"{reward}:reward", "isolated": False, "weight": 0},
+        "liked": {"use": "reward_model", "options": {"path": str(first)}},
+    }
+    sections = {
+        "rewards": {"functions": functions},
+        "iterate": {"rm_steps": 2, "ranked_by": "length", "history": str(records)},
+        "eval": {"accuracy_function": "length"},
+    }
+    for ranks in (1, 2):
+        run_iterative_grpo(
+            config_of(tiny_model, records, tmp_path / str(ranks), 2, ranks, **sections)
+        )
+    for part in ("round_1/policy", "round_1/reward_model", "round_2/policy"):
+        assert_same(tmp_path / "2" / part, tmp_path / "1" / part)
