@@ -19,6 +19,7 @@ from mmr1.config import Config
 from mmr1.config.file import dump_yaml, load_config, refuse_masked
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
+from mmr1.rollout.forking import preload_engine
 from mmr1.trainer.preflight import check_evaluation, check_training
 from mmr1.vision.families.registry import DEFAULT_FAMILY
 
@@ -59,6 +60,7 @@ def train(
     """Train with reinforcement learning."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
         check_training(resolved, resume=resume, samples=True)
+        preload_engine(resolved)
         from mmr1.trainer.train import run_training
 
         _run(run_training, resolved, resume, samples=True)
@@ -97,6 +99,7 @@ def dpo(
 
         _run(run_dpo, resolved, resume, samples=False)
     else:
+        preload_engine(resolved)
         from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 
         _run(run_iterative_dpo, resolved, resume, samples=True)
@@ -114,6 +117,7 @@ def iterate(
     if (resolved := _resolve(config, overrides, dry_run)) is None:
         return
     check_training(resolved, resume=resume, samples=True)
+    preload_engine(resolved)
     from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
 
     _run(run_iterative_grpo, resolved, resume, samples=True)
@@ -151,6 +155,7 @@ def evaluate(
     """Evaluate models on datasets (eval.models, eval.data), with confidence intervals."""
     if (resolved := _resolve(config, overrides, dry_run)) is not None:
         check_evaluation(resolved)
+        preload_engine(resolved)
         from mmr1.evaluation.benchmarks import run_evaluations
         from mmr1.evaluation.table import print_results
 

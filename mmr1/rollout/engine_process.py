@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from mmr1.config import SamplingConfig
 from mmr1.faults import tell_fault
 from mmr1.lifetime import die_with, start_lasting
 from mmr1.rollout.engine import PreparedRequest, Probe, StreamingEngine
+from mmr1.rollout.forking import engine_context
 from mmr1.rollout.shared_weights import SharedWeights, share_weights
 from mmr1.types import Completion, RolloutGroup
 
@@ -57,7 +59,7 @@ class EngineHungError(EngineLostError):
 
 
 class EngineProcess:
-    """Runs ``build(*args)`` in a spawned process and forwards the protocol's calls to it.
+    """Runs ``build(*args)`` in another process and forwards the protocol's calls to it.
 
     Args:
         build: A module-level function that makes a ``StreamingEngine``.
@@ -66,6 +68,7 @@ class EngineProcess:
         threads: OpenMP threads of the process, or None for its own choice.
         timeout_s: Longest time that a call may take, or None for any.
         restarts: How often, in all, a process that died or hung is replaced.
+        context: How the process begins; default: :func:`engine_context`.
 
     Attributes:
         restarted: How often it was.
@@ -83,11 +86,15 @@ class EngineProcess:
         threads: int | None = None,
         timeout_s: float | None = None,
         restarts: int = 0,
+        context: SpawnContext | ForkServerContext | None = None,
     ) -> None:
         self.restarted = 0
-        self._target = (build, args, str(log), os.getpid())
+        environment = dict(os.environ)  # a fork server has that of its own start
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        self._target = (build, args, str(log), environment, threads)
         self._log = log
-        self._threads = threads
+        self._context = context or engine_context()
         self._timeout_s = timeout_s
         self._restarts = restarts
         self._shared: SharedWeights | None = None
@@ -159,17 +166,14 @@ class EngineProcess:
                 return
 
     def _start(self) -> None:
-        context = mp.get_context("spawn")
-        self._pipe, child_end = context.Pipe()
+        self._pipe, child_end = self._context.Pipe()
         if self._timeout_s is not None:
             limit_sends(self._pipe, self._timeout_s)
-        environment = {} if self._threads is None else {"OMP_NUM_THREADS": str(self._threads)}
-        self._process = context.Process(
+        self._process = self._context.Process(
             target=_engine_main, args=(child_end, *self._target), name="mmr1-engine"
         )
         try:
-            with _environment(environment):
-                start_lasting(self._process.start)  # a rollout thread may end before it
+            start_lasting(self._process.start)  # a rollout thread may end before it
             child_end.close()  # so that the pipe ends when the process does
             self._receive(timeout_s=None)  # loading a large model takes as long as it takes
         except BaseException as error:
@@ -277,31 +281,24 @@ def limit_sends(pipe: Connection, seconds: float) -> None:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Any:
-    """Environment variables for a child that is started inside the block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def _engine_main(
     pipe: Connection,
     build: Callable[..., StreamingEngine],
     args: tuple[Any, ...],
     log: str,
-    parent: int,
+    environment: Mapping[str, str],
+    threads: int | None,
 ) -> None:
     """The process: build the engine, then answer calls until the pipe ends."""
     _redirect_output(log)
-    die_with(parent)
+    die_with(os.getppid())  # the trainer, or the fork server that ends with it
+    trainer = mp.parent_process()
+    if trainer is None or not trainer.is_alive():
+        return
+    os.environ.clear()
+    os.environ.update(environment)
+    if threads is not None:
+        torch.set_num_threads(threads)
     engine = _answer(pipe, lambda: build(*args), reply=False)
     if engine is None:
         return

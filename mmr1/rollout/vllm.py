@@ -19,6 +19,7 @@ from transformers import BatchFeature
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.rollout.installed import set_vllm_defaults
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
 from mmr1.runtime import keep_freed_memory
@@ -348,17 +349,14 @@ class _Turns:
 
 
 def _prepare_environment(config: RolloutConfig) -> bool:
-    """Settings that vLLM reads at import; True when this is the CPU backend."""
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # the engine stays in this process
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    """Settings that vLLM reads from the environment; True when this is the CPU backend."""
     on_cpu = not torch.cuda.is_available()
+    set_vllm_defaults(on_cpu)
     if config.deterministic and not on_cpu:  # its kernels are Triton's
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
     if on_cpu:
         keep_freed_memory()
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(config.cpu_kv_cache_gib))
-        # Compiling costs 8-16 s at the first generate and gains nothing at the sizes a CPU runs.
-        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     return on_cpu
 
 

