@@ -253,7 +253,8 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
                     result = result.sample
                 lines.append(finish(result, plan.output, plan.embed))
         except ValueError as error:
-            dropped.append({"row": where, "reason": str(error)})
+            reason = str(error).encode(errors="backslashreplace").decode()  # it may quote a key
+            dropped.append({"row": where, "reason": reason})
     outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
     with atomic_binary(outcome_file) as (file,):
         file.write(dump_parsed(outcome))

@@ -61,6 +61,16 @@ def test_counts_names_and_reasons(tmp_path: Path) -> None:
     assert manifest["plan"]["inputs"] == {"train.jsonl": file_hash(source / "train.jsonl")}
 
 
+def test_half_of_a_surrogate_pair_in_a_key_drops_its_row_alone(tmp_path: Path) -> None:
+    source = dataset(tmp_path / "in", 3)
+    with (source / "train.jsonl").open("a") as file:
+        file.write('{"a\\ud800": 1}\n')
+    columns = {"question": "problem", "answer": "answer", "image": "images"}
+    manifest = convert("rows", source, tmp_path / "out", workers=1, columns=columns)
+    assert manifest["counts"] == {"rows": 4, "records": 2, "dropped": 2}
+    assert "a\\ud800" in read_jsonl(tmp_path / "out/quarantine.jsonl")[1]["reason"]
+
+
 def test_nothing_of_the_dropped_pictures_is_replaced(tmp_path: Path) -> None:
     source = dataset(tmp_path / "in", 40)
     convert("easyr1", source, tmp_path / "out", workers=1)
