@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +24,7 @@ from mmr1.rewards.sandbox.environment import worker_environment
 from mmr1.rewards.sandbox.limits import Limits
 from mmr1.rewards.sandbox.processes import Processes, Worker, describe
 from mmr1.rewards.sandbox.walls import Missing, shortcoming, warn_of
-from mmr1.rewards.sandbox.wire import REWARDS, VALUE, read_rewards, unpack_answer
+from mmr1.rewards.sandbox.wire import MAX_RESULT, REWARDS, VALUE, read_rewards, unpack_answer
 from mmr1.rewards.sandbox.zygote import Settings
 from mmr1.types import Reward, Status
 
@@ -82,6 +83,7 @@ class Pool:
         allow_weak: Work where a required wall is missing.
         once: A worker serves one job, and another one is put in its place.
         lambdify: Leave sympy's ``lambdify``, for code that may run anything.
+        max_result: Bytes of the longest answer; a worker that sends more is replaced.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Pool:
         allow_weak: bool = False,
         once: bool = False,
         lambdify: bool = False,
+        max_result: int = MAX_RESULT,
     ) -> None:
         self._deadline = deadline or rule_deadline(timeout_s)
         self._settings = Settings(
@@ -113,6 +116,7 @@ class Pool:
         self._lock = threading.RLock()
         self._size = workers
         self._once = once
+        self._max_result = max_result
         self._greeting: Any = None
         self._state = Processes()
         self._finalizer = weakref.finalize(self, Processes.end, self._state)
@@ -211,25 +215,33 @@ class Pool:
             worker.send(VALUE, self._prepare)
         return worker
 
-    def _replace(self, worker: Worker, reason: str) -> None:
-        """Kill a worker and put a fresh one in its place."""
+    def _replace(self, worker: Worker, reason: str) -> str | None:
+        """Kill a worker and put a fresh one in its place, as :meth:`_renew` does."""
         tell_fault(
             logger,
             "verifier/replaced",
             f"a verifier process was replaced: {reason}",
             level=logging.INFO,
         )
-        self._renew(worker)
+        return self._renew(worker)
 
-    def _renew(self, worker: Worker) -> None:
+    def _renew(self, worker: Worker) -> str | None:
+        """What went wrong, or None; a dead worker stays, and the next job tries again."""
         place = self._state.workers.index(worker)
         self._state.kill(worker)
+        worker.rest()
         try:
-            fresh = self._fork()
-        except (OSError, EOFError):  # somebody killed the zygote
-            self._start_zygote()
-            fresh = self._fork()
-        self._state.workers[place] = fresh
+            self._state.workers[place] = self._fresh()
+        except (ValueError, OSError, EOFError) as error:
+            return f"no verifier process can be started: {error}"
+        return None
+
+    def _fresh(self) -> Worker:
+        with suppress(OSError, EOFError):  # somebody killed the zygote
+            if self._state.control is not None:
+                return self._fork()
+        self._start_zygote()
+        return self._fork()
 
     def _run(self, jobs: Sequence[Job], kind: _Kind[T]) -> list[T]:
         results: dict[int, T] = {}
@@ -237,6 +249,8 @@ class Pool:
         if jobs:
             self.start()
         while waiting or any(worker.index is not None for worker in self._state.workers):
+            for lack in self._replace_the_dead(len(waiting)):
+                results[waiting.popleft()] = kind.failed(Status.KILLED, lack)
             self._hand_out(jobs, waiting, kind)
             for worker in self._wait():
                 if worker.prepared:
@@ -250,15 +264,18 @@ class Pool:
                     results[waiting.popleft()] = kind.failed(Status.KILLED, problem)
         return [results[index] for index in range(len(jobs))]
 
+    def _replace_the_dead(self, jobs: int) -> list[str]:
+        """Replace idle workers that ended; each that cannot be costs one of so many jobs."""
+        reason = "it ended, or sent something, while nothing was asked of it"
+        idle = [w for w in self._state.workers if w.number is None and w.disturbed][:jobs]
+        return [problem for worker in idle if (problem := self._replace(worker, reason))]
+
     def _hand_out(self, jobs: Sequence[Job], waiting: deque[int], kind: _Kind[T]) -> None:
-        for worker in list(self._state.workers):
-            if waiting and worker.number is None and worker.disturbed:
-                self._replace(worker, "it ended, or sent something, while nothing was asked of it")
         for worker in self._state.workers:
-            if waiting and worker.number is None:
+            if waiting and worker.number is None and not worker.killed:
                 worker.index = waiting.popleft()
                 worker.watch = Stopwatch(self._deadline, worker.pid)
-                worker.send(kind.name, jobs[worker.index])
+                worker.send(kind.name, jobs[worker.index], self._max_result)
 
     def _wait(self) -> list[Worker]:
         """The workers of which something came or whose time is up, after a while if none."""

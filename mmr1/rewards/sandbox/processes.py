@@ -18,6 +18,7 @@ from mmr1.deadline import Stopwatch
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.walls import Missing, refusal
 from mmr1.rewards.sandbox.wire import (
+    MAX_RESULT,
     FrameBuffer,
     new_number,
     pack_job,
@@ -57,9 +58,12 @@ class Worker:
     watch: Stopwatch | None = None
     buffer: FrameBuffer = field(default_factory=FrameBuffer)
 
-    def send(self, kind: str, job: Job) -> None:
-        """Hand it a job; a worker that died shows as the end of its channel."""
-        self.number, self.buffer = new_number(), FrameBuffer()
+    def send(self, kind: str, job: Job, max_result: int = MAX_RESULT) -> None:
+        """Hand it a job, whose answer has so many bytes at most.
+
+        A worker that died shows as the end of its channel.
+        """
+        self.number, self.buffer = new_number(), FrameBuffer(max_result)
         self.channel.settimeout(_SEND_S)
         with suppress(OSError):
             send_frame(self.channel, pack_job(self.number, kind, job.target, job.args))
@@ -70,9 +74,13 @@ class Worker:
         self.index = self.number = self.watch = None
 
     @property
+    def killed(self) -> bool:
+        return self.channel.fileno() < 0
+
+    @property
     def disturbed(self) -> bool:
         """Whether it hung up, or sent something, while nothing was asked of it."""
-        if self.channel.fileno() < 0:
+        if self.killed:
             return True
         try:
             return self.channel.recv(1, socket.MSG_PEEK) is not None
@@ -125,7 +133,7 @@ class Processes:
         except (EOFError, OSError):
             problem = f"the verifier ended while starting ({describe(self.zygote.wait())})"
         if problem:
-            self.end()
+            self._end_zygote()
             raise ValueError(problem)
 
     def fork(self) -> Worker:

@@ -43,10 +43,15 @@ def recv_frame(channel: socket.socket) -> bytes:
 
 
 class FrameBuffer:
-    """Collects a frame from pieces, so that the parent never waits on a worker's word."""
+    """Collects a frame from pieces, so that the parent never waits on a worker's word.
 
-    def __init__(self) -> None:
+    Args:
+        max_result: Bytes of the longest frame.
+    """
+
+    def __init__(self, max_result: int = MAX_RESULT) -> None:
         self._data = bytearray()
+        self._max_result = max_result
 
     def feed(self, chunk: bytes) -> bytes | None:
         """The frame's body once it is whole.
@@ -58,7 +63,7 @@ class FrameBuffer:
         if len(self._data) < LENGTH.size:
             return None
         (length,) = LENGTH.unpack_from(self._data)
-        if length > MAX_RESULT:
+        if length > self._max_result:
             raise ValueError(f"a result of {length} bytes")
         if len(self._data) < LENGTH.size + length:
             return None

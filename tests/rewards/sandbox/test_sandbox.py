@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -182,6 +183,30 @@ def test_a_killed_worker_and_a_killed_zygote_are_replaced() -> None:
         zygote.wait(5)
         time.sleep(0.2)
         assert whole(own)
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_where_no_process_can_be_started_the_answer_is_kept_and_the_next_jobs_fail(
+    once: bool,
+) -> None:
+    """No descriptor is left for the next worker: what came before is not lost."""
+    double = Job("operator:mul", (2, 21), cached=False)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Pool(1, once=once) as pool:
+        pool.start()
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            first = pool.values([double])
+            if not once:
+                os.kill(pool.pids[0], signal.SIGKILL)
+            failed = pool.values([double, double])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        again = pool.values([double])
+    assert (first[0].value, first[0].error) == (42, None)
+    assert failed[-1].status == Status.KILLED
+    assert "no verifier process can be started: " in str(failed[-1].error)
+    assert (again[0].value, again[0].error) == (42, None)
 
 
 def test_closing_leaves_no_process() -> None:
