@@ -9,7 +9,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -70,10 +70,17 @@ class Registry:
     ValueError: unknown colour 'rad' (did you mean 'red'?); known: red; or name a file.py:function
     """
 
-    def __init__(self, kind: str, builtin: Mapping[str, str], group: str | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        builtin: Mapping[str, str],
+        group: str | None = None,
+        import_file: Callable[[Path], ModuleType] = import_file,
+    ) -> None:
         self.kind = kind
         self.builtin = dict(builtin)
         self.group = group
+        self._import_file = import_file
 
     def names(self) -> dict[str, str]:
         """Every name and the target it loads, entry points included."""
@@ -116,7 +123,7 @@ class Registry:
 
     def _attribute(self, module_name: str, attribute: str) -> Any:
         if module_name.endswith(".py"):
-            module = import_file(Path(module_name).expanduser())
+            module = self._import_file(Path(module_name).expanduser())
         else:
             try:
                 module = importlib.import_module(module_name)

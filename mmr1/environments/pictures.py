@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from PIL import Image
@@ -18,6 +19,9 @@ from PIL import Image
 from mmr1.boxes import Box, SpaceName, check_inside, pixels, to_original
 from mmr1.types import MediaRef
 from mmr1.vision.images import load_image, to_rgb
+
+MAX_PARTS = 256
+"""Texts and pictures in one answer."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +106,23 @@ def to_parts(value: Any, max_pixels: int, max_characters: int) -> list[dict[str,
     pictures, and lists of any of these in their order. ``{"type": "text", "text": ...}`` is its
     text, and with ``image`` its picture.
 
+    Texts after the one that was cut are left out.
+
     Raises:
-        ValueError: It is none of these.
+        ValueError: It is none of these, or a list of more than ``MAX_PARTS``.
     """
-    parts = [_part(v, max_pixels) for v in _flat(value)]
+    values = list(islice(_flat(value), MAX_PARTS + 1))
+    if len(values) > MAX_PARTS:
+        raise ValueError(f"it returned more than {MAX_PARTS} texts and pictures")
+    parts = []
     left = max_characters
-    for part in parts:
-        if (text := part.get("text")) is not None and len(text) > left:
+    for part in (_part(v, max_pixels) for v in values):
+        text = part.get("text", "")
+        if len(text) > left >= 0:
             part["text"] = f"{text[:left]}... (cut: {len(text):,} characters)"
-        left = max(0, left - len(part.get("text", "")))
+        if left >= 0 or not text:
+            parts.append(part)
+        left -= len(text)
     return parts
 
 

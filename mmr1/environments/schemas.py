@@ -122,8 +122,14 @@ def _describe(spec: str, own: bool, options: Mapping[str, Any]) -> list[dict[str
         ]
     functions = trl_tools(spec, options) if own else load_functions(spec)
     return [
-        {**_of_function(spec, f, method=own), "kept": own, "alone": f is python}
-        for f in functions.values()
+        {
+            **_of_function(spec, function, method=own),
+            # The processes that serve it can read no file that lists it.
+            "spec": "python" if function is python else spec,
+            "kept": own,
+            "alone": function is python,
+        }
+        for function in functions.values()
     ]
 
 

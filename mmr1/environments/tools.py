@@ -13,6 +13,7 @@ from typing import Any
 from mmr1.config import EnvironmentConfig
 from mmr1.environments.calls import call_of, read_calls
 from mmr1.environments.environment import Action, Answer, Ending, Episode, Opening, Shown
+from mmr1.environments.pictures import MAX_PARTS
 from mmr1.environments.schemas import Tool, described
 from mmr1.environments.workers import REPLACED, code_workers, tool_workers
 from mmr1.registry import suggest
@@ -21,6 +22,8 @@ from mmr1.rewards.sandbox import pool
 from mmr1.types import ContentPart, MediaRef, Message, Sample, Status, TextPart, ToolCall
 from mmr1.vision.images import image_size
 
+_CUT_NOTE = 100
+"""Characters for the note that a text was cut."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -230,18 +233,28 @@ def _with_media(
 def read_parts(value: Any, config: EnvironmentConfig) -> tuple[ContentPart, ...]:
     """What a tool's process sent, every part checked: the process may be anybody's.
 
+    Of more pictures than a conversation may have, one too many is read: that ends it.
+
     Raises:
         ValueError: It is no list of texts and pictures within the limits.
     """
-    if not isinstance(value, list):
+    if not isinstance(value, list) or len(value) > MAX_PARTS:
         raise ValueError("it returned what is no answer")
-    return tuple(_part(part, config) for part in value)
+    parts: list[ContentPart] = []
+    characters = config.max_characters + _CUT_NOTE
+    pictures = config.max_images + 1
+    for part in value:
+        text = part.get("text") if isinstance(part, dict) else None
+        if isinstance(text, str):
+            parts.append(TextPart(text[:characters].encode(errors="replace").decode()))
+            characters = max(0, characters - len(text))
+        elif pictures:
+            parts.append(_picture(part, config))
+            pictures -= 1
+    return tuple(parts)
 
 
-def _part(part: Any, config: EnvironmentConfig) -> ContentPart:
-    text = part.get("text") if isinstance(part, dict) else None
-    if isinstance(text, str):
-        return TextPart(text[: config.max_characters + 100].encode(errors="replace").decode())
+def _picture(part: Any, config: EnvironmentConfig) -> MediaRef:
     if not isinstance(part, dict) or not isinstance(part.get("image"), str):
         raise ValueError("it returned what is neither text nor a picture")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Protocol, get_args, get_type_hints
 
 from PIL import Image
@@ -63,9 +63,9 @@ def prepare(specs: Sequence[str]) -> bool:
     return True
 
 
-def form_of(spec: str) -> str:
+def form_of(spec: str, options: Mapping[str, Any]) -> str:
     """The form of an environment. Raises ValueError if it has none that is known."""
-    return load(spec)[1]
+    return load(spec, options)[1]
 
 
 @lru_cache(64)
@@ -151,13 +151,19 @@ def parse(spec: str, text: str) -> list[dict[str, Any]]:
     Raises:
         ValueError: It returns anything but a list of ``{"name", "arguments"}``.
     """
-    calls = TOOLS.load(spec)(text)
+    calls = _parser(spec)(text)
     if not isinstance(calls, list | tuple):
         raise ValueError(f"the parser '{spec}' returned a {type(calls).__name__}, not a list")
     read = [call_of(call) for call in calls]
     if wrong := next((call for call in read if call.error), None):
         raise ValueError(f"the parser '{spec}' returned a call that is none: {wrong.error}")
     return [{"name": call.name, "arguments": dict(call.arguments)} for call in read]
+
+
+@cache
+def _parser(spec: str) -> Callable[[str], Any]:
+    parser: Callable[[str], Any] = TOOLS.load(spec)
+    return parser
 
 
 _tools: dict[int, dict[str, ToolEpisode]] = {}
@@ -270,6 +276,11 @@ def forget(number: int) -> bool:
 def _number(reward: Any, name: str) -> float | None:
     if reward is None:
         return None
+    if hasattr(reward, "item"):  # a number of numpy or torch
+        try:
+            reward = reward.item()
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"{name} returned no single number as reward: {error}") from error
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         raise ValueError(f"{name} returned a {type(reward).__name__} as reward, not a number")
     if not math.isfinite(reward):

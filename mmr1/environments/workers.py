@@ -16,6 +16,10 @@ from mmr1.rewards.sandbox.readable import plugin_paths
 from mmr1.types import Status
 
 REPLACED = "its process was replaced, after another conversation had brought it down"
+_ANSWER = 1 << 16
+"""Bytes of an answer of the policy's code besides its text, an error's included."""
+_ESCAPED = 12
+"""Bytes of the longest character in JSON."""
 _LIMITS = Limits(memory=8 * GIB, open_files=256)
 
 
@@ -43,7 +47,10 @@ def code_workers(config: EnvironmentConfig) -> ToolWorkers:
     """Processes for the policy's own code: each serves one call, and can open nothing."""
     warm = Job("mmr1.environments.interpreter:imported", ())
     limits = Limits(memory=2 * GIB, open_files=0)
-    return ToolWorkers(config, warm=warm, limits=limits, once=True, lambdify=True)
+    longest = _ANSWER + _ESCAPED * config.max_characters
+    return ToolWorkers(
+        config, warm=warm, limits=limits, once=True, lambdify=True, max_result=longest
+    )
 
 
 class ToolWorkers:

@@ -316,7 +316,12 @@ class ConversationEngine:
             return
         request = conversation.request
         messages = list(request.prompt.sample.messages)
-        last = max(n for n, message in enumerate(messages) if message.role == "user")
+        users = [n for n, message in enumerate(messages) if message.role == "user"]
+        if not users:
+            told = "reset returned a text, and the prompt has no message of the user to add it to"
+            conversation.failure = (Status.ERROR, told)
+            return
+        last = users[-1]
         messages[last] = replace(messages[last], parts=(*messages[last].parts, TextPart(text)))
         sample = replace(request.prompt.sample, messages=tuple(messages))
         prompt = self.family.render_prompt(sample, self._system_prompt)

@@ -65,7 +65,7 @@ def test_trls_tools_are_functions_or_a_list_of_them(built):
 def test_trls_environment(built):
     """Its methods are tools; each conversation has an object of its own, which keeps its state."""
     environment = built(use=f"{TRL}:NumberEnv")
-    assert set(environment.tools) == {"guess", "give_up", "crash"}
+    assert set(environment.tools) == {"guess", "give_up", "crash", "rules"}
     guess = next(
         t for t in described(EnvironmentConfig(use=f"{TRL}:NumberEnv")) if t.name == "guess"
     )
@@ -80,6 +80,7 @@ def test_trls_environment(built):
     assert texts(again) == ["Error: Game over."]
     assert again.calls[0].error == "Game over."
     assert texts(second.step(turn("give_up"))) == ["7"]
+    assert texts(second.step(turn("rules"))) == ["NumberEnv: higher or lower"]
     assert [e.end().reward for e in (first, second)] == [1.0, -1.0]
 
 
@@ -88,6 +89,36 @@ def test_trls_get_reward_and_a_function_that_makes_environments(built):
     episode.begin("")
     episode.step(turn("guess", number=7))
     assert episode.end().reward == 10.0
+
+
+def test_a_function_that_makes_environments_is_given_the_options(built):
+    environment = built(use=f"{TRL}:make_limited", options={"highest": 9})
+    assert "guess" in environment.tools
+    assert environment.episode(SAMPLE).begin("").failure is None
+    with pytest.raises(ValueError, match=r"with environment\.options \(lowest\): "):
+        built(use=f"{TRL}:make_limited", options={"lowest": 9})
+
+
+def test_a_reward_may_be_a_number_of_numpy(built, tmp_path):
+    episode = built(use=f"{TRL}:Float32").episode(SAMPLE)
+    episode.begin("")
+    episode.step(turn("guess", number=7))
+    assert episode.end().reward == 0.25
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import numpy as np\n"
+        "class Own:\n"
+        "    def reset(self, sample): ...\n"
+        "    def step(self, action): return '', True, np.array([0.5] * int(action), np.float32)\n"
+    )
+    environment = built(use=f"{file}:Own")
+    one, two = environment.episode(SAMPLE), environment.episode(SAMPLE)
+    for episode in (one, two):
+        assert episode.begin("p").failure is None
+    assert one.step(Action("1", (), last=False)).reward == 0.5
+    status, why = two.step(Action("2", (), last=False)).failure
+    assert status == Status.ERROR
+    assert "returned no single number as reward" in why
 
 
 def test_a_trl_environment_that_breaks_is_a_status(built):
@@ -228,7 +259,7 @@ def test_a_yaml_of_verl_that_cannot_be_used_is_told(tmp_path, text, message):
         ("class E:\n    def reset(self, sample): ...", "it has no method step; known are:"),
         ("class E:\n    def reset(self, a): ...\n    def step(self, a, b): ...", "of no form"),
         ("E = {'a': int}", "it is a dictionary of environments; name one of them"),
-        ("def E(x): ...", "it is no class, and cannot be called without arguments"),
+        ("def E(x): ...", "it is no class, and cannot be called with no arguments"),
         ("class E:\n    def reset(self, **columns): ...", "it has no public method besides reset"),
     ],
 )

@@ -14,8 +14,9 @@ from PIL import Image
 from mmr1.config import EnvironmentConfig
 from mmr1.environments.calls import read_calls
 from mmr1.environments.environment import Action, Shown
+from mmr1.environments.pictures import MAX_PARTS, to_parts
 from mmr1.environments.schemas import described
-from mmr1.environments.tools import ToolEnvironment
+from mmr1.environments.tools import ToolEnvironment, read_parts
 from mmr1.types import MediaRef, Sample, TextPart
 from tests.vision.media import noise, write_video
 
@@ -252,6 +253,39 @@ def test_code_changes_nothing_for_the_next_call_and_gives_itself_no_reward(envir
     assert got.reward is None
 
 
+def test_an_answer_that_code_forges_is_short(environment):
+    forged = (
+        "import inspect\n"
+        "frame = inspect.currentframe()\n"
+        "while 'writer' not in frame.f_locals: frame = frame.f_back\n"
+        "from mmr1.rewards.sandbox.wire import LENGTH\n"
+        "writer = frame.f_locals['writer']\n"
+        "writer.write(LENGTH.pack(1 << 20))\n"
+        "writer.flush()\n"
+        "import time\ntime.sleep(60)"
+    )
+    error = one(environment, "python", code=forged)[1]
+    assert "a result of 1048576 bytes" in error
+
+
+def test_what_a_process_may_have_forged_is_limited_in_all():
+    config = EnvironmentConfig(tools=("zoom",), max_characters=1000, max_images=2)
+    texts = read_parts([{"text": "x" * 900}] * 200, config)
+    assert 1000 <= sum(len(part.text) for part in texts) <= 1100
+    (image,) = to_parts(Image.new("RGB", (28, 28)), 10_000, 100)
+    assert len(read_parts([image] * 100, config)) == 3  # one too many ends the conversation
+    with pytest.raises(ValueError, match="no answer"):
+        read_parts([{"text": ""}] * (MAX_PARTS + 1), config)
+
+
+def test_many_texts_of_a_tool_are_cut_together():
+    assert to_parts(["ab"] * 200, 1, 5) == [
+        {"text": "ab"}, {"text": "ab"}, {"text": "a... (cut: 2 characters)"},
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=f"more than {MAX_PARTS} texts and pictures"):
+        to_parts(["a"] * 1000, 1, 5)
+
+
 def test_frames_of_a_video(environment, video):
     shown = [Shown(video, (64, 48)), *SHOWN]
     (first,), error = one(environment, "frame", shown=shown, seconds=0.0)
@@ -426,3 +460,32 @@ def test_a_parser_of_ones_own():
     finally:
         environment.close()
     assert [m.text for m in got.messages] == ["a is 3.5 cm long", "b is 12 cm long"]
+
+
+def test_python_in_a_list_of_ones_own_file():
+    environment = ToolEnvironment(EnvironmentConfig(tools=(f"{OWN}:several",), workers=1))
+    try:
+        assert environment.tools == ("lookup", "python")
+        assert one(environment, "python", code="print(6 * 7)") == ((TextPart("42\n"),), None)
+        assert one(environment, "lookup", name="a") == ((TextPart("a is 3.5 cm long"),), None)
+    finally:
+        environment.close()
+
+
+def test_the_tools_and_the_parser_of_a_file_share_its_variables():
+    """A file is run once in each process, and not for each tool or turn."""
+    environment = ToolEnvironment(
+        EnvironmentConfig(tools=(f"{OWN}:note", f"{OWN}:notes"), workers=1)
+    )
+    try:
+        assert one(environment, "note", text="first")[1] is None
+        assert one(environment, "notes") == ((TextPart("first"),), None)
+    finally:
+        environment.close()
+    config = EnvironmentConfig(tools=(f"{OWN}:notes",), parser=f"{OWN}:noted_calls", workers=1)
+    environment = ToolEnvironment(config)
+    try:
+        told = [answer(environment).messages[0].text for _ in range(2)]
+    finally:
+        environment.close()
+    assert told == ["turn 0", "turn 0, turn 1"]

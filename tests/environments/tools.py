@@ -7,6 +7,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from mmr1.environments.interpreter import python
+
 LENGTHS = {"a": 3.5, "b": 12}
 
 
@@ -115,3 +117,30 @@ def square_calls(text):
 
     found = re.findall(r"\[(\w+)\|(\w+)=([^\]]*)\]", text)
     return [{"name": name, "arguments": {key: value}} for name, key, value in found]
+
+
+NOTES = []
+
+
+def note(text: str) -> str:
+    """Keep a note.
+
+    Args:
+        text: The note.
+    """
+    NOTES.append(text)
+    return "kept"
+
+
+def notes() -> str:
+    """Show the notes."""
+    return ", ".join(NOTES)
+
+
+def noted_calls(text):
+    """A parser that counts the turns it has read: every turn asks for the notes."""
+    NOTES.append(f"turn {len(NOTES)}")
+    return [{"name": "notes", "arguments": {}}]
+
+
+several = [lookup, python]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -33,24 +34,31 @@ class SpokenEpisode(Protocol):
     def step(self, action: str) -> Heard: ...
 
 
-@lru_cache(64)
-def load(spec: str) -> tuple[Any, Form]:
+def load(spec: str, options: Mapping[str, Any]) -> tuple[Any, Form]:
     """What is behind a name, and its form.
+
+    Args:
+        options: That it is made with.
 
     Raises:
         ValueError: It cannot be imported, or has no form that is known.
     """
+    return _load(spec, json.dumps(options, sort_keys=True))
+
+
+@lru_cache(64)
+def _load(spec: str, options: str) -> tuple[Any, Form]:
     found = PLUGINS.load(spec)
     try:
         if inspect.isclass(found) and callable(getattr(found, "execute", None)):
             found = instance_class(found)
-        return found, form_of(found)
+        return found, form_of(found, json.loads(options))
     except ValueError as error:
         raise ValueError(f"environment '{spec}': {error}") from error
 
 
-def form_of(found: Any) -> Form:
-    """The form of a class, or of a function.
+def form_of(found: Any, options: Mapping[str, Any]) -> Form:
+    """The form of a class, or of a function that makes an object with these options.
 
     Raises:
         ValueError: It has none that is known.
@@ -59,7 +67,7 @@ def form_of(found: Any) -> Form:
         raise ValueError("it is a dictionary of environments; name one of them")
     if is_step(found):
         return "OpenRLHF step"
-    shown = found if inspect.isclass(found) else _made(found)
+    shown = found if inspect.isclass(found) else _made(found, options)
     reset, step = (_parameters(getattr(shown, name, None)) for name in ("reset", "step"))
     if step is not None and next(iter(step), "") in _STATES:
         return "OpenRLHF class"
@@ -76,30 +84,29 @@ def form_of(found: Any) -> Form:
 
 def spoken_episode(spec: str, options: Mapping[str, Any]) -> SpokenEpisode:
     """A conversation with an environment that reads the text of a turn."""
-    found, form = load(spec)
+    found, form = load(spec, options)
     if form == "OpenRLHF step":
         return StepEpisode(_fresh(spec, found), options)
     return (AgentEpisode if form == "OpenRLHF class" else OwnEpisode)(found, options)
 
 
 def trl_episode(spec: str, options: Mapping[str, Any]) -> TrlEpisode:
-    return TrlEpisode(load(spec)[0], options)
+    return TrlEpisode(load(spec, options)[0], options)
 
 
 def trl_tools(spec: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The tools of an environment by name; none unless it has TRL's form."""
-    found, form = load(spec)
+    found, form = load(spec, options)
     return tools_of(found, options) if form == "TRL" else {}
 
 
-def _made(factory: Any) -> Any:
+def _made(factory: Any, options: Mapping[str, Any]) -> Any:
     """What a factory makes, to be looked at."""
     try:
-        return factory()
+        return factory(**options)
     except TypeError as error:
-        raise ValueError(f"it is no class, and cannot be called without arguments: {error}") from (
-            error
-        )
+        given = f"environment.options ({', '.join(options)})" if options else "no arguments"
+        raise ValueError(f"it is no class, and cannot be called with {given}: {error}") from error
 
 
 def _fresh(spec: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,14 +22,18 @@ def tools_of(factory: Callable[..., Any], options: Mapping[str, Any]) -> dict[st
         ValueError: It has none.
     """
     shown = factory if inspect.isclass(factory) else type(factory(**options))
-    tools = {
-        name: method
-        for name, method in inspect.getmembers(shown, inspect.isfunction)
-        if not name.startswith("_") and name not in _NO_TOOLS
-    }
+    names = [n for n in dir(shown) if not n.startswith("_") and n not in _NO_TOOLS]
+    tools = {name: method for name in names if (method := _method(shown, name)) is not None}
     if not tools:
         raise ValueError("it has no public method besides reset, so the policy could do nothing")
     return tools
+
+
+def _method(shown: type, name: str) -> Any:
+    """The function behind a method of an object or of its class; None for anything else."""
+    found = inspect.getattr_static(shown, name)
+    found = found.__func__ if isinstance(found, classmethod) else found
+    return found if inspect.isfunction(found) else None
 
 
 class TrlEpisode:

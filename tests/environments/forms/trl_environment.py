@@ -2,6 +2,8 @@
 
 import os
 
+import numpy as np
+
 
 class NumberEnv:
     """Guess a number, higher or lower."""
@@ -47,6 +49,22 @@ class NumberEnv:
         """
         os._exit(1)
 
+    @staticmethod
+    def describe(number: int) -> str:
+        """No tool: it has no object.
+
+        Args:
+            number: Any.
+        """
+        return str(number)
+
+    @classmethod
+    def rules(cls) -> str:
+        """
+        Tell the rules.
+        """
+        return f"{cls.__name__}: higher or lower"
+
     def _hidden(self) -> str:
         return "no tool"
 
@@ -60,6 +78,19 @@ class Scored(NumberEnv):
 
 def make_environment():
     return Scored()
+
+
+def make_limited(highest):
+    environment = Scored()
+    environment.highest = highest
+    return environment
+
+
+class Float32(NumberEnv):
+    """Its reward is a number of numpy."""
+
+    def get_reward(self):
+        return np.float32(self.reward) / 4
 
 
 class Varied(NumberEnv):
