@@ -39,7 +39,7 @@ class Row:
     """One line of a rollout table.
 
     Attributes:
-        image: The prompt's first image, or None.
+        images: The prompt's first image, if it has one, and those that tools showed.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Row:
     reward: float | None
     status: str
     advantage: float | None
-    image: MediaRef | None
+    images: tuple[MediaRef, ...] = ()
 
 
 COLUMNS = ("id", "prompt", "answer", "completion", "reward", "status", "advantage")
@@ -229,7 +229,7 @@ def rollout_rows(scored: Sequence[ScoredGroup], advantages: Iterable[float | Non
     values = iter(advantages)
     for group in scored:
         sample = group.group.prompt.sample
-        image = next((m for m in sample.media if m.kind == "image"), None)
+        asked = tuple(m for m in sample.media if m.kind == "image")[:1]
         for completion, reward in zip(group.group.completions, group.rewards, strict=True):
             rows.append(
                 Row(
@@ -240,7 +240,7 @@ def rollout_rows(scored: Sequence[ScoredGroup], advantages: Iterable[float | Non
                     reward.value,
                     str(reward.status),
                     next(values),
-                    image,
+                    (*asked, *completion.media),
                 )
             )
     return rows[:TABLE_ROWS]

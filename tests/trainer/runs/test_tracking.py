@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import struct
 import threading
@@ -11,14 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from mmr1.config import Config
 from mmr1.trainer.runs import tracking
 from mmr1.trainer.runs.tracking import Trackers
 from mmr1.trainer.train import run_training
+from mmr1.types import Reward, ScoredGroup
+from mmr1.vision.families.loading import load_family
+from mmr1.vision.prepare import MediaCache
 from tests.faults import faults_told
 from tests.jsonl import read_jsonl
+from tests.trainer.conversations import conversations, picture
 
 STEPS = [
     {"step": s, "reward/mean": 0.125 * s, "loss": -1e-9 / s, "time/step": 1.5} for s in (1, 2, 3)
@@ -269,6 +276,36 @@ def test_tensorboard_has_name_and_tags_as_a_text(tmp_path):
     events.Reload()
     (event,) = events.Tensors("run/text_summary")
     assert event.tensor_proto.string_val == [b"`dapo 3b` `geometry`"]
+
+
+def test_the_pictures_of_tools_stand_beside_the_prompts(tiny_model, tmp_path):
+    """One strip for each distinct conversation: read back from what TensorBoard stored."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    family = load_family(str(tiny_model))
+    media = MediaCache(family.prepare_media)
+    asked = picture(1)
+    shown = [(), (), (picture(2),), (picture(3), picture(4, width=28))]
+    group = conversations(family, media, [[3, [2, *refs], 3] for refs in shown], [asked], 1)
+    keys = {"trackers": ["tensorboard"]}
+    with Trackers(Config(model={"path": "x"}, trainer=keys), tmp_path) as trackers:
+        trackers.log_rollouts(1, [ScoredGroup(group, (Reward(1.0),) * 4)])
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    sizes = {}
+    for tag in events.Tags()["images"]:
+        (event,) = events.Images(tag)
+        stored = Image.open(io.BytesIO(event.encoded_image_string))
+        sizes[tag] = stored.size
+    assert sizes == {
+        "rollouts/1": (56, 84),
+        "rollouts/1-2": (56 + 4 + 56, 84),
+        "rollouts/1-3": (56 + 4 + 56 + 4 + 28, 84),
+    }
+    last = np.asarray(stored)
+    for left, ref in ((0, asked), (60, picture(3)), (120, picture(4, width=28))):
+        pixels = np.asarray(Image.open(io.BytesIO(ref.read())))
+        assert np.array_equal(last[:, left : left + pixels.shape[1]], pixels)
 
 
 def test_a_tracker_is_given_no_credentials(monkeypatch, tmp_path):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mmr1.trainer.runs.trackers.images import small_image
+from mmr1.trainer.runs.trackers.images import strip
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 PARAMETER_LENGTH = 500
@@ -31,10 +31,8 @@ class Mlflow:
 
     def log_rollouts(self, step: int, rows: Sequence[Row]) -> None:
         columns: dict[str, list[Any]] = {n: [getattr(r, n) for r in rows] for n in COLUMNS}
-        if rows and all(row.image for row in rows):
-            columns["image"] = [
-                self._library.Image(small_image(row.image)) for row in rows if row.image
-            ]
+        if rows and all(row.images for row in rows):
+            columns["image"] = [self._library.Image(strip(row.images)) for row in rows]
         self._client.log_table(self._run_id, columns, f"rollouts/step_{step:06d}.json")
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.trainer.runs.trackers.images import small_image
+from mmr1.trainer.runs.trackers.images import distinct, strip
 from mmr1.trainer.runs.tracking import Row, Start
 
 
@@ -24,11 +24,8 @@ class SwanLab:
         text, image = self._library.Text, self._library.Image
         texts = [text(row.completion, caption=f"{row.id}: {row.reward}") for row in rows]
         content: dict[str, Any] = {"rollouts": texts}
-        by_prompt = {row.id: row for row in rows if row.image}.values()
         if pictures := [
-            image(small_image(row.image), caption=f"{row.id}: {row.answer}")
-            for row in by_prompt
-            if row.image
+            image(strip(row.images), caption=f"{row.id}: {row.answer}") for row in distinct(rows)
         ]:
             content["rollouts/images"] = pictures
         self._run.log(content, step=step)

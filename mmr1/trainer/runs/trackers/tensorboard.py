@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from mmr1.trainer.runs.trackers.images import small_image
+from mmr1.trainer.runs.trackers.images import distinct, strip
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 IMAGES = 8
-"""Distinct images logged per step."""
+"""Distinct images logged per step, those of tools beside that of their prompt."""
 
 
 class TensorBoard:
@@ -26,9 +27,12 @@ class TensorBoard:
 
     def log_rollouts(self, step: int, rows: Sequence[Row]) -> None:
         self._writer.add_text("rollouts", markdown(rows), step)
-        for name, ref in list({r.id: r.image for r in rows if r.image}.items())[:IMAGES]:
-            pixels = np.asarray(small_image(ref))
-            self._writer.add_image(f"rollouts/{name}", pixels, step, dataformats="HWC")
+        of_prompt: Counter[str] = Counter()
+        for row in distinct(rows)[:IMAGES]:
+            of_prompt[row.id] += 1
+            number = f"-{of_prompt[row.id]}" if of_prompt[row.id] > 1 else ""
+            pixels = np.asarray(strip(row.images))
+            self._writer.add_image(f"rollouts/{row.id}{number}", pixels, step, dataformats="HWC")
 
     def close(self) -> None:
         self._writer.close()
@@ -45,7 +49,7 @@ def start(run: Start) -> TensorBoard:
 def markdown(rows: Sequence[Row]) -> str:
     """A Markdown table with code cells, because completions contain tags, pipes and line breaks.
 
-    >>> row = Row("a", "2+2?", "4", "<b>4</b> | `x`", 1.0, "ok", 0.5, None)
+    >>> row = Row("a", "2+2?", "4", "<b>4</b> | `x`", 1.0, "ok", 0.5)
     >>> print(markdown([row]).splitlines()[2])
     | `a` | `2+2?` | `4` | `<b>4</b> ¦ 'x'` | `1.0` | `ok` | `0.5` |
     """

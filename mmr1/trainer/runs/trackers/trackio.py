@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.trainer.runs.trackers.images import small_image
+from mmr1.trainer.runs.trackers.images import strip
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 
@@ -24,8 +24,8 @@ class Trackio:
 
         image = self._library.Image
         frame = pandas.DataFrame({name: [getattr(r, name) for r in rows] for name in COLUMNS})
-        if rows and all(row.image for row in rows):
-            frame.insert(0, "image", [image(small_image(r.image)) for r in rows if r.image])
+        if rows and all(row.images for row in rows):
+            frame.insert(0, "image", [image(strip(row.images)) for row in rows])
         self._run.log({"rollouts": self._library.Table(dataframe=frame)}, step=step)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from mmr1.trainer.runs.trackers.images import small_image
+from mmr1.trainer.runs.trackers.images import strip
 from mmr1.trainer.runs.tracking import COLUMNS, Row, Start
 
 
@@ -23,7 +23,7 @@ class Wandb:
     def log_rollouts(self, step: int, rows: Sequence[Row]) -> None:
         table = self._library.Table(columns=["image", *COLUMNS])
         for row in rows:
-            image = self._library.Image(small_image(row.image)) if row.image else None
+            image = self._library.Image(strip(row.images)) if row.images else None
             table.add_data(image, *(getattr(row, name) for name in COLUMNS))
         self._run.log({"rollouts": table}, step=step)
 
