@@ -318,6 +318,17 @@ def test_an_environment_of_trl_adds_to_the_prompt(parts, requests):
         np.testing.assert_allclose(c.logprobs, wanted[: len(c.logprobs)], atol=1e-5)
 
 
+def test_a_prompt_without_a_user_that_an_environment_adds_to_is_a_status(parts):
+    sample = Sample("1", (Message("system", (TextPart("Play."),)),), "7", meta={"limit": 9})
+    engine = conversing(parts, use=f"{FORMS}/trl_environment.py:NumberEnv", timeout_s=60)
+    requests = [Request(parts[0].render_prompt(sample), 1, 0)]
+    ((c,),) = (group.completions for group in engine.generate(requests, SAMPLING))
+    engine.close()
+    status, why = c.failure
+    assert status == Status.ERROR
+    assert "the prompt has no message of the user to add it to" in why
+
+
 def test_texts_that_differ_within_a_group_are_refused(parts, requests):
     engine = conversing(parts, use=f"{FORMS}/trl_environment.py:Varied")
     with pytest.raises(ValueError, match="reset returned different texts"):
