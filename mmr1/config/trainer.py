@@ -120,6 +120,11 @@ class ResourcesConfig(Section):
         description="Ranks that share one copy of the model; fewer than ranks: hybrid sharding. "
         "Default: all ranks",
     )
+    context: Positive = Field(
+        1,
+        description="Ranks that share each sequence, cut by tokens: for sequences whose "
+        "activations one rank has no memory for",
+    )
     engines: Positive = Field(
         1, description="Rollout engines; the prompts of a step are divided among them"
     )
@@ -147,10 +152,15 @@ class ResourcesConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _whole_copies(self) -> ResourcesConfig:
+    def _whole_groups(self) -> ResourcesConfig:
         if self.fsdp_size is not None and self.ranks % self.fsdp_size:
             raise ValueError(
                 f"resources.fsdp_size={self.fsdp_size} does not divide resources.ranks={self.ranks}"
+            )
+        if self.ranks % self.context:
+            raise ValueError(
+                f"resources.context={self.context} does not divide resources.ranks={self.ranks}; "
+                "set resources.ranks to a multiple of it"
             )
         return self
 

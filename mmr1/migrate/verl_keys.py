@@ -385,7 +385,7 @@ UNNEEDED = {
     f"{ACTOR}.ppo_micro_batch_size_per_gpu": "see trainer.micro_batch_tokens",
     f"{ACTOR}.ppo_max_token_len_per_gpu": "see trainer.micro_batch_tokens",
     f"{ACTOR}.use_dynamic_bsz": "micro-batches are always cut by tokens",
-    f"{ACTOR}.ulysses_sequence_parallel_size": "sequences are not cut across devices",
+    f"{ACTOR}.ulysses_sequence_parallel_size": "resources.context cuts sequences over ranks",
     f"{ACTOR}.policy_loss": "read by another loss_mode only",
     f"{ACTOR}.calculate_entropy": "the entropy is always logged",
     f"{ACTOR}.calculate_sum_pi_squared": "read by optimal_token_baseline only",

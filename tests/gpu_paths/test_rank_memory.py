@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch.distributed as dist
@@ -12,7 +13,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_
 from mmr1.config import Config, ModelConfig, OptimizerConfig
 from mmr1.estimate import GIB, Load, estimate
 from mmr1.trainer.distributed import fsdp
+from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.scores import completion_scores
+from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.trainer.models.optimizer import Optimizer
 from tests.gpu_paths.memory import Memory
 from tests.gpu_paths.stand_in import DEVICE, SHAPES, group
@@ -38,8 +41,13 @@ def mesh_of(size: int) -> DeviceMesh:
     return init_device_mesh(DEVICE.type, (size,))
 
 
-def peak_of_a_step(config: ModelConfig, mesh: DeviceMesh) -> int:
-    """Bytes in the second micro-batch, after which all gradients are there."""
+def peak_of_a_step(
+    config: ModelConfig,
+    mesh: DeviceMesh,
+    groups: Sequence[GroupInput] = (),
+    context: Context | None = None,
+) -> tuple[int, int]:
+    """Bytes in the second micro-batch, after which all gradients are there; and before it."""
     with Memory() as memory:
         model, run = fsdp.spread(config, True, mesh)
         model.train()
@@ -47,11 +55,12 @@ def peak_of_a_step(config: ModelConfig, mesh: DeviceMesh) -> int:
         optimizer.tensors()  # AdamW's moments are made
         for _ in range(2):
             memory.restart()
-            groups = [group([COMPLETION] * N, GRID, PROMPT - VISION)]
-            of_batch = run(completion_scores, model, groups, 1.0)
+            before = memory.now
+            groups = groups or [group([COMPLETION] * N, GRID, PROMPT - VISION)]
+            of_batch = run(completion_scores, model, groups, 1.0, context=context)
             of_batch.logprobs.sum().backward()
             del of_batch
-        return memory.peak
+        return memory.peak, before
 
 
 def estimated(model: dict, ranks: int) -> float:
@@ -83,7 +92,41 @@ def estimated(model: dict, ranks: int) -> float:
 @pytest.mark.usefixtures("ranks")
 def test_the_estimate_is_within_a_tenth_of_the_peak(name, size, options):
     model = {"path": str(SHAPES / name), **options}
-    peak = peak_of_a_step(ModelConfig(**model), mesh_of(size))
+    peak, _ = peak_of_a_step(ModelConfig(**model), mesh_of(size))
     expected = estimated(model, size)
     print(f"{name} {size} {options}: {peak / GIB:.2f} GiB, estimated {expected / GIB:.2f}")
     assert expected == pytest.approx(peak, rel=0.1)
+
+
+LONG = {
+    "text": lambda: group([1024] * 8, None, 57344),
+    "video": lambda: group([1024] * 8, (64, 32, 32), 40960),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "layers"),
+    [
+        ("text", 3),
+        pytest.param("text", 28, marks=pytest.mark.slow),
+        pytest.param("video", 28, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.usefixtures("ranks")
+def test_ranks_that_share_a_sequence_of_64k_tokens_share_its_memory(case, layers, tmp_path):
+    published = json.loads((SHAPES / "qwen2_5_vl_7b/config.json").read_text())
+    published["num_hidden_layers"] = layers
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    model, mesh = ModelConfig(path=str(tmp_path), **CHECKPOINTED), mesh_of(8)
+    taken = {}
+    for size in (1, 4) if layers < 28 else (1, 2, 4, 8):
+        context = Context(0, size, dist.new_group(list(range(size)))) if size > 1 else None
+        peak, before = peak_of_a_step(model, mesh, [LONG[case]()], context)
+        taken[size] = peak - before
+        print(f"{case}, {layers} layers, {size}: {taken[size] / GIB:.2f} of {peak / GIB:.2f} GiB")
+    # Gathered weights and the gradient of the head are there however short a sequence is.
+    peak, before = peak_of_a_step(model, mesh, [group([8], None, 8)])
+    fixed = peak - before
+    print(f"fixed: {fixed / GIB:.2f} GiB")
+    for size in set(taken) - {1}:
+        assert taken[size] - fixed <= 1.2 * (taken[1] - fixed) / size

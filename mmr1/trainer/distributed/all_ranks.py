@@ -39,19 +39,22 @@ class AllRanks:
 
     Args:
         prompt_cost: By which work is divided into equal shares.
+        context: So many neighbouring ranks share each sequence, and so have the same work.
 
     Attributes:
         colocation: Where engines share the ranks' GPUs: they leave them before the ranks compute.
     """
 
-    def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost) -> None:
+    def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost, context: int = 1) -> None:
         self._ranks = ranks
+        self._context = context
         self._copies = 0
         self.colocation: Colocation | None = None
         self.prompt_cost = prompt_cost
 
     def __len__(self) -> int:
-        return len(self._ranks)
+        """The number of shares that work is divided into."""
+        return len(self._ranks) // self._context
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method on all with the same arguments; what rank 0 returns."""
@@ -59,10 +62,14 @@ class AllRanks:
         return get([rank.call.remote(method, *args) for rank in self._ranks])[0]
 
     def call_each(self, method: str, own: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method on each with arguments of its own; what they return."""
+        """Call a method with the arguments of each share; what it returns for them."""
+        import ray
+
         self._begin()
-        calls = zip(self._ranks, own, strict=True)
-        return get([rank.call.remote(method, *args) for rank, args in calls])
+        # Pickled once for all ranks of a share.
+        put = [tuple(map(ray.put, args)) for args in own] if self._context > 1 else own
+        calls = zip(self._ranks, (args for args in put for _ in range(self._context)), strict=True)
+        return get([rank.call.remote(method, *args) for rank, args in calls])[:: self._context]
 
     def ask(self, method: str) -> Any:
         """What rank 0 answers without the others."""
@@ -126,11 +133,11 @@ class AllRanks:
         return cost_of_group(self.prompt_cost, group.prompt, group.completions)
 
     def by_token(self, method: str, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        """``[B, R]``: each rank computes the numbers of its share of the groups."""
+        """``[B, R]``: the ranks compute the numbers of their shares of the groups."""
         return self.in_order(groups, self.call_by_group(method, groups))
 
     def call_by_group(self, method: str, groups: Sequence[RolloutGroup]) -> list[Any]:
-        """Call a method on each rank with its share of the groups; what they return."""
+        """Call a method with each share of the groups; what it returns for them."""
         shares = self._shares(groups)
         return self.call_each(method, [([groups[i] for i in share],) for share in shares])
 
@@ -157,5 +164,5 @@ class AllRanks:
             self.colocation.learn()
 
     def _shares(self, groups: Sequence[RolloutGroup]) -> list[list[int]]:
-        """Indices of each rank's groups, about equal in cost."""
+        """Indices of each share's groups, about equal in cost."""
         return balanced([self.cost(group) for group in groups], len(self))

@@ -148,7 +148,7 @@ def workers(
         all_engines = RayEngines(
             samplers, replace, rollout.timeout_s, rollout.max_restarts, at_once
         )
-        all_ranks = AllRanks(trainers, prompt_cost(config))
+        all_ranks = AllRanks(trainers, prompt_cost(config), resources.context)
         if colocated:
             colocation = Colocation(all_engines.call, all_engines.send, all_ranks.free)
             all_engines.colocation = all_ranks.colocation = colocation

@@ -29,6 +29,7 @@ from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.network import use_interface_of
+from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.process_group import Run
 from mmr1.trainer.models.loading import load_trainable_in_main_memory, trainable_on_meta
@@ -122,10 +123,18 @@ def _explained(error: RuntimeError, timeout_s: float, stacks: Path) -> RuntimeEr
 
 
 class DistributedProcessGroup:
-    """All ranks; a ``ProcessGroup``."""
+    """All ranks; a ``ProcessGroup``.
 
-    def __init__(self, rank: int, size: int) -> None:
+    Args:
+        context: So many neighbouring ranks share each sequence; it divides their number.
+    """
+
+    def __init__(self, rank: int, size: int, context: int = 1) -> None:
         self.rank, self.size = rank, size
+        self.context: Context | None = None
+        if context > 1:
+            group, _ = dist.new_subgroups(context)
+            self.context = Context(rank % context, context, group)
         # Its calls may run beside those of a step, with which they must not be mixed up.
         self.saving = dist.new_group(backend="gloo")
 
@@ -147,7 +156,7 @@ class DistributedProcessGroup:
         every: list[dict[str, float]] = [{} for _ in range(self.size)]
         dist.all_gather_object(every, dict(sums))
         totals: dict[str, float] = {}
-        for of_rank in every:
+        for of_rank in every[:: 1 if self.context is None else self.context.size]:
             for name, value in of_rank.items():
                 before = totals.get(name, 0.0)
                 totals[name] = max(before, value) if name.endswith("_max") else before + value

@@ -107,7 +107,7 @@ class Rank:
             config,
             family,
             media_cache(family, config),
-            process_group=fsdp.DistributedProcessGroup(self._rank, size),
+            process_group=fsdp.DistributedProcessGroup(self._rank, size, resources.context),
             load=partial(fsdp.load, mesh=mesh),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,10 +59,10 @@ def fitted(
 
     Raises:
         WorkerLostError: There is no room for one engine and one copy of the model
-            (``resources.fsdp_size``), or for one process of each kind alone, which is not a run on
-            Ray.
+            (``resources.fsdp_size``) of whole contexts (``resources.context``), or for one process
+            of each kind alone, which is not a run on Ray.
     """
-    copy = resources.fsdp_size or 1
+    copy = math.lcm(resources.fsdp_size or 1, resources.context)
     if not samples:
         ranks = min(resources.ranks, room) // copy * copy
         return _enough(resources, room, 2, ranks=ranks)
@@ -83,7 +84,8 @@ def _enough(resources: ResourcesConfig, room: int, least: int, **numbers: int) -
         needed = ", ".join(f"resources.{name}={getattr(resources, name)}" for name in numbers)
         raise WorkerLostError(
             f"the Ray cluster has {room} devices left, too few to go on with a part of {needed} "
-            f"(resources.fsdp_size={resources.fsdp_size}); add nodes, and go on with --resume"
+            f"(resources.fsdp_size={resources.fsdp_size} context={resources.context}); add nodes, "
+            "and go on with --resume"
         )
     return resources.model_copy(update=numbers)
 

@@ -13,7 +13,7 @@ model set to it still generates and still takes padded batches.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -27,16 +27,32 @@ from mmr1.attention.varlen import Blocks, attend, attend_backward
 NAME = "mmr1"
 
 
+class Layout(Protocol):
+    """Who attends to whom in a sequence, or in what a rank has of one.
+
+    Attributes:
+        calls: One entry per layer that ran on this layout; the forward checks their number,
+            because a layer that fell back to plain attention would mix the sequences silently.
+    """
+
+    @property
+    def calls(self) -> list[None]: ...
+
+    def attention(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """``[T, H, D]`` queries, ``[T, H_kv, D]`` keys and values -> ``[T, H, D]``."""
+        ...
+
+
 @dataclass(frozen=True)
 class AttentionLayout:
-    """Who attends to whom.
+    """A ``Layout`` of a whole sequence.
 
     Attributes:
         prefixes: Causal blocks of the prefixes.
         suffixes: Causal blocks of the suffixes.
         shared: Each prefix's suffixes, all together, to that prefix.
-        calls: One entry per layer that ran on this layout; the forward checks their number,
-            because a layer that fell back to plain attention would mix the sequences silently.
     """
 
     prefixes: Blocks
@@ -48,6 +64,11 @@ class AttentionLayout:
     def prefix_tokens(self) -> int:
         return sum(self.prefixes.q_lengths)
 
+    def attention(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        return _SharedPrefixAttention.apply(query, key, value, self, scale)
+
 
 def packed_attention(
     module: torch.nn.Module,
@@ -58,7 +79,7 @@ def packed_attention(
     *,
     scaling: float,
     dropout: float = 0.0,
-    layout: AttentionLayout | None = None,
+    layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention signature: ``[1, H, T, D]`` in, ``[1, T, H, D]`` out."""
@@ -74,8 +95,8 @@ def packed_attention(
     assert query.shape[2] == key.shape[2], "packing does not go with a key-value cache"
     layout.calls.append(None)
     # Under autocast the rotary embedding leaves queries and keys in float32.
-    rows = [x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value)]
-    return _SharedPrefixAttention.apply(*rows, layout, scaling)[None], None
+    queries, keys, values = (x[0].transpose(0, 1).to(value.dtype) for x in (query, key, value))
+    return layout.attention(queries, keys, values, scaling)[None], None
 
 
 class _SharedPrefixAttention(torch.autograd.Function):

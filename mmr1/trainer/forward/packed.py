@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from mmr1.trainer.forward.attention import NAME
+from mmr1.trainer.forward.context import Context
+from mmr1.trainer.forward.context_packing import pack_own
 from mmr1.trainer.forward.packing import Packed, pack
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.trainer.forward.states import CompletionStates, Read
@@ -26,9 +28,11 @@ def packed_states(
     read: Read = "before",
     features: FeatureCache | None = None,
     run_tower: bool = False,
+    context: Context | None = None,
 ) -> CompletionStates:
     """See ``scores.completion_states``."""
-    packed = pack(groups, model_parts(model).placeholder_ids, model.device, read)
+    inputs = (groups, model_parts(model).placeholder_ids, model.device, read)
+    packed = pack(*inputs) if context is None else pack_own(*inputs, context)
     hidden = _forward(model, packed, features, run_tower)
     return CompletionStates(hidden, packed.targets, packed.padded)
 
@@ -40,9 +44,8 @@ def _forward(
     architecture, parts = packed_architecture_of(model), model_parts(model)
     embeddings = parts.embed_tokens(packed.ids)
     tokens = {"inputs_embeds": embeddings[None]}
-    if packed.media:
-        encoded = encode_media(model, packed.media, features).to(embeddings.dtype)
-        placed = encoded.index_select(0, packed.feature_rows)
+    if packed.media or packed.exchange is not None:
+        placed = _placed_features(model, packed, features, embeddings.dtype)
         tokens = architecture.language_inputs(embeddings[None], packed.feature_slots, placed)
     elif run_tower:
         blank = encode_nothing(model).to(embeddings.dtype)
@@ -58,6 +61,18 @@ def _forward(
     ).last_hidden_state
     _check_forward(parts, packed, hidden, architecture.position_rows)
     return hidden[0].index_select(0, packed.rows)
+
+
+def _placed_features(
+    model: Any, packed: Packed, features: FeatureCache | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """Those of ``packed.feature_slots``."""
+    if packed.media:
+        encoded = encode_media(model, packed.media, features)
+    else:  # other ranks have them all; where the tower is sharded, they call it together
+        encoded = encode_nothing(model)[:0]
+    rows = encoded.to(dtype).index_select(0, packed.feature_rows)
+    return rows if packed.exchange is None else packed.exchange(rows)
 
 
 def _check_forward(parts: ModelParts, packed: Packed, hidden: torch.Tensor, rows: int) -> None:

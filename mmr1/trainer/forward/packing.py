@@ -6,13 +6,13 @@ single completion has nothing to share: its completion goes on in its prefix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mmr1.attention.varlen import Blocks
-from mmr1.trainer.forward.attention import AttentionLayout
+from mmr1.trainer.forward.attention import AttentionLayout, Layout
 from mmr1.trainer.forward.sequences import GroupInput, completion_batch, length_mask
 from mmr1.trainer.forward.states import PaddedRows, Read
 from mmr1.vision.prepare import PreparedMedia
@@ -22,7 +22,8 @@ from mmr1.vision.prepare import PreparedMedia
 class Packed:
     """One packed sequence of T tokens, holding N completion tokens to be read.
 
-    Tokens of an environment are in the sequence and are not read.
+    Tokens of an environment are in the sequence and are not read. Or it is what a rank has of a
+    sequence that is cut by tokens; see ``context_packing.py``.
 
     Attributes:
         ids: ``[T]`` int64.
@@ -37,17 +38,20 @@ class Packed:
         feature_rows: ``[F]`` int64, row in the concatenated features of ``media`` for each
             placeholder token; a medium that two prompts show occurs twice.
         feature_slots: ``[F]`` int64, those placeholder tokens.
+        exchange: Of a cut sequence with media: ``feature_rows`` are those of ``media`` that other
+            ranks or this one need, and it gives those of ``feature_slots`` for them.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
-    layout: AttentionLayout
+    layout: Layout
     rows: torch.Tensor
     padded: PaddedRows
     targets: torch.Tensor
     media: tuple[PreparedMedia, ...]
     feature_rows: torch.Tensor
     feature_slots: torch.Tensor
+    exchange: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 def pack(

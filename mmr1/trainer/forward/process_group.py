@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch
 
 Run = Callable[..., Any]
@@ -28,11 +29,13 @@ class ProcessGroup(Protocol):
     Attributes:
         saving: The group of ``torch.distributed`` that writes checkpoints, beside a step too; None
             for a single process.
+        context: The ranks that share this one's sequences; None where it has whole ones.
     """
 
     rank: int
     size: int
     saving: Any
+    context: Context | None
 
     def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         """This rank's micro-batches, as many as those of the rank with most.
@@ -44,7 +47,8 @@ class ProcessGroup(Protocol):
     def total(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Each number summed over the ranks; the largest where its name ends in ``_max``.
 
-        A rank may lack some names.
+        Ranks that share sequences have the same numbers, which count once. A rank may lack some
+        names.
         """
         ...
 
@@ -53,6 +57,7 @@ class SingleProcess:
     """A process without others."""
 
     rank, size, saving = 0, 1, None
+    context: Context | None = None
 
     def lockstep_batches(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         return list(batches)

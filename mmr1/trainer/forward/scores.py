@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.packed import packed_states
@@ -23,6 +24,7 @@ def completion_states(
     read: Read = "before",
     features: FeatureCache | None = None,
     run_tower: bool = False,
+    context: Context | None = None,
 ) -> CompletionStates:
     """Final hidden states of all completion tokens, for a head of one's own. Differentiable.
 
@@ -36,10 +38,13 @@ def completion_states(
         features: Vision features of a frozen tower, kept from call to call.
         run_tower: Run the vision tower even where there is nothing to see, because it is sharded
             and other ranks run it.
+        context: Ranks that are given the same groups, and share the work; the states are those of
+            this rank's tokens, which ``states.to_rows`` puts together.
     """
     if architecture_of(model).shares_prompts:
-        return packed_states(model, groups, read, features, run_tower)
-    assert not run_tower, "the model's own forward does not run on ranks"
+        return packed_states(model, groups, read, features, run_tower, context)
+    alone = context is None and not run_tower
+    assert alone, "the model's own forward does not run on ranks"
     return unshared_states(model, groups, read)
 
 
@@ -53,18 +58,19 @@ def completion_scores(
     run_tower: bool = False,
     reference: Distributions | None = None,
     jsd_beta: float = 1.0,
+    context: Context | None = None,
 ) -> TokenScores:
     """Log-probs and entropies of all completion tokens. Differentiable.
 
     Args:
-        model, groups, features, run_tower: As for :func:`completion_states`.
+        model, groups, features, run_tower, context: As for :func:`completion_states`.
         temperature: That of the rollout; the logits are divided by it.
         forbidden_ids: Tokens outside the policy's vocabulary; their probability is 0.
         chunk_elements: Logits that may exist at a time; None for the device's own number.
         reference: To measure the KL to: of the same groups, from :func:`completion_distributions`.
         jsd_beta: Which divergence that is; see :func:`kl.divergence`.
     """
-    states = completion_states(model, groups, "before", features, run_tower)
+    states = completion_states(model, groups, "before", features, run_tower, context)
     hidden, weight = states.hidden, _output_weight(model)
     logprobs, entropy = token_logprobs(
         hidden, weight, states.targets, temperature, forbidden_ids, chunk_elements
@@ -83,9 +89,13 @@ def completion_distributions(
     groups: Sequence[GroupInput],
     features: FeatureCache | None = None,
     run_tower: bool = False,
+    context: Context | None = None,
 ) -> Distributions:
-    """What a model would have drawn each completion token from, without gradient."""
-    states = completion_states(model, groups, "before", features, run_tower)
+    """What a model would have drawn each completion token from, without gradient.
+
+    With a ``context`` only those of this rank's tokens.
+    """
+    states = completion_states(model, groups, "before", features, run_tower, context)
     return Distributions(states.hidden, _output_weight(model))
 
 

@@ -10,6 +10,8 @@ from typing import Literal
 
 import torch
 
+from mmr1.trainer.forward.context import Context
+
 Read = Literal["before", "at"]
 """``before``: the state that a token is predicted from. ``at``: the state at the token itself."""
 
@@ -23,15 +25,17 @@ class PaddedRows:
     Attributes:
         shape: ``(B, R)``.
         places: ``[2, N]`` int64, row and column of each token, in completion order.
+        context: The ranks that have the other tokens; None where they are all here.
     """
 
     shape: tuple[int, int]
     places: torch.Tensor
+    context: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionStates:
-    """The N completion tokens of a batch, sequences in group order.
+    """The N completion tokens of a batch, or those that a rank has of it, sequences in group order.
 
     Attributes:
         hidden: ``[N, H]``, the final hidden states, as the output embedding takes them.
@@ -45,5 +49,6 @@ class CompletionStates:
 
 
 def to_rows(values: torch.Tensor, padded: PaddedRows) -> torch.Tensor:
-    """``[N]`` values in completion order to ``[B, R]``, 0 beyond the ends."""
-    return values.new_zeros(padded.shape).index_put(tuple(padded.places), values)
+    """``[N]`` values in completion order to ``[B, R]``, 0 beyond the ends: of all ranks' tokens."""
+    rows = values.new_zeros(padded.shape).index_put(tuple(padded.places), values)
+    return rows if padded.context is None else padded.context.join(rows)

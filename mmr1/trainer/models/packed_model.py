@@ -30,7 +30,7 @@ class PackedModel:
     Attributes:
         inputs: Builds what the model is fed; shared by all models of a training step.
         temperature: That of the rollout.
-        budget: Largest cost of a forward pass, in tokens; see ``micro_batches``.
+        budget: Largest cost of a forward pass on a rank, in tokens; see ``micro_batches``.
         vision_token_cost: Cost of a vision token in the tower, in language-model tokens.
         features: Keeps the vision features of a frozen tower; None where the tower is trained.
         process_group: The ranks that compute together.
@@ -63,10 +63,11 @@ class PackedModel:
         ``whole`` never cuts a group, for losses that compare its completions.
         """
         vision_token_cost = self.vision_token_cost if self.features is None else 0.0
+        context = self.process_group.context
         return self.process_group.lockstep_batches(
             micro_batches(
                 self.inputs.of(groups),
-                self.budget,
+                self.budget * (1 if context is None else context.size),
                 vision_token_cost,
                 keep,
                 whole,
@@ -90,6 +91,7 @@ class PackedModel:
             self.family.forbidden_ids,
             self.features,
             run_tower=batch.run_tower,
+            context=self.process_group.context,
             **({} if reference is None else {"reference": reference, "jsd_beta": self.jsd_beta}),
         )
         if batch.groups:
@@ -100,9 +102,13 @@ class PackedModel:
     def distributions(self, batch: MicroBatch) -> Distributions:
         """What the model would draw the tokens of the batch's completions from. No gradient."""
         self.model.eval()
-        groups = self.groups_of(batch)
         return self.run(
-            completion_distributions, self.model, groups, self.features, batch.run_tower
+            completion_distributions,
+            self.model,
+            self.groups_of(batch),
+            self.features,
+            batch.run_tower,
+            self.process_group.context,
         )
 
     def backward(self, loss: torch.Tensor) -> None:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from mmr1.adapters import unwrapped
 from mmr1.config import ModelConfig
+from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.forward.scores import completion_states
@@ -133,7 +134,13 @@ class PackedScalarModel:
         """``[b, R]`` float32 of the batch's completions. Differentiable."""
         own = self.packed_model
         values: torch.Tensor = own.run(
-            _values, self.model, own.groups_of(batch), self.read, own.features, batch.run_tower
+            _values,
+            self.model,
+            own.groups_of(batch),
+            self.read,
+            own.features,
+            batch.run_tower,
+            own.process_group.context,
         )
         return values if batch.groups else values[:0]
 
@@ -154,8 +161,9 @@ def _values(
     read: Read,
     features: FeatureCache | None,
     run_tower: bool,
+    context: Context | None,
 ) -> torch.Tensor:
-    states = completion_states(model.backbone, groups, read, features, run_tower)
+    states = completion_states(model.backbone, groups, read, features, run_tower, context)
     return to_rows(model.head(states.hidden.float())[:, 0], states.padded)
 
 

@@ -175,6 +175,7 @@ def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model
     [
         {"resources": {"ranks": 4}},
         {"resources": {"ranks": 4, "fsdp_size": 2}},
+        {"resources": {"ranks": 4, "context": 2}, "model": {"freeze_vision_tower": True}},
         {"resources": {"ranks": 3, "engines": 2}, "model": {"freeze_vision_tower": True}},
         {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4}}},
         {"resources": {"ranks": 2}, "algorithm": {"ppo_epochs": 2, "ppo_mini_batch_size": 2}},
@@ -185,7 +186,7 @@ def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model
         },
     ],
     ids=[
-        *("four ranks", "hybrid", "frozen tower", "adapters"),
+        *("four ranks", "hybrid", "shared sequences", "frozen tower", "adapters"),
         *("two updates", "checkpointed", "chosen tokens"),
     ],
 )

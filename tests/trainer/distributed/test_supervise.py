@@ -54,6 +54,8 @@ def test_another_error_ends_the_run():
         ({"ranks": 8, "engines": 4, "fsdp_size": 4}, 1, 11, (8, 3)),
         ({"ranks": 8, "engines": 4, "fsdp_size": 4}, 1, 9, (4, 3)),
         ({"ranks": 4, "engines": 4, "fsdp_size": 4}, 1, 6, (4, 2)),
+        ({"ranks": 8, "engines": 4, "context": 4}, 1, 11, (8, 3)),
+        ({"ranks": 12, "engines": 4, "fsdp_size": 4, "context": 6}, 1, 15, (12, 3)),
         ({"ranks": 2, "engines": 6}, 1, 7, (2, 5)),
         ({"ranks": 1, "engines": 4}, 1, 3, (1, 2)),
     ],
@@ -61,6 +63,13 @@ def test_another_error_ends_the_run():
 def test_ranks_and_engines_fit_what_is_left(resources, engine_size, room, left):
     found = fitted(ResourcesConfig(**resources), engine_size, room, samples=True)
     assert (found.ranks, found.engines) == left
+
+
+def test_ranks_are_whole_contexts():
+    with pytest.raises(ValueError, match=r"context=3 does not divide resources\.ranks=4; set"):
+        ResourcesConfig(ranks=4, context=3)
+    with pytest.raises(ValueError, match=r"context=2 does not divide resources\.ranks=1"):
+        config(ranks=1, context=2)
 
 
 @pytest.mark.parametrize(("room", "left"), [(8, 8), (16, 8), (5, 4), (2, 2)])

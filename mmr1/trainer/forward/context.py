@@ -1,0 +1,101 @@
+"""Ranks that compute each packed sequence together, and what they tell each other.
+
+A sequence that is too long for one rank is cut by tokens over the ranks of a context, as in Llama 3
+(arXiv:2407.21783, section 3.3.2). All of them have the same groups. Each runs the layers on its own
+tokens; keys and values, vision features and what the head gives are all that they exchange.
+
+All of them compute the same loss of the same numbers, and each follows it back to its own tokens
+only. So their gradients add up to that of the sequence, as those of other ranks add up to that of
+the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# torch 2.13 renamed them.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The ranks that share sequences with this one.
+
+    Attributes:
+        rank: This one's place among them.
+        size: Their number, at least 2.
+        group: Theirs of ``torch.distributed``.
+    """
+
+    rank: int
+    size: int
+    group: Any
+
+    def gather(self, own: torch.Tensor) -> torch.Tensor:
+        """``[n, ...]`` of each rank, one after the other: ``[size * n, ...]``. No gradient."""
+        every = own.new_empty(self.size * len(own), *own.shape[1:])
+        _all_gather(every, own.contiguous(), group=self.group)
+        return every
+
+    def scatter_sums(self, every: torch.Tensor) -> torch.Tensor:
+        """The inverse, for gradients: this rank's ``[n, ...]`` of the sum over the ranks."""
+        own = every.new_empty(len(every) // self.size, *every.shape[1:])
+        _reduce_scatter(own, every, group=self.group)
+        return own
+
+    def join(self, own: torch.Tensor) -> torch.Tensor:
+        """Numbers of which each rank has some, and 0 in place of the others. Differentiable."""
+        return _Join.apply(own, self)
+
+    def exchange(
+        self, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int]
+    ) -> torch.Tensor:
+        """Send rows to each rank, and receive some from each. Differentiable.
+
+        Args:
+            rows: ``[sum(sent), ...]``, those for rank 0 first.
+            sent, received: Numbers of rows, by rank.
+
+        Returns:
+            ``[sum(received), ...]``, those of rank 0 first.
+        """
+        return _Exchange.apply(rows, self, list(sent), list(received))
+
+
+class _Join(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: torch.Tensor, context: Context) -> torch.Tensor:
+        every = own.clone()
+        dist.all_reduce(every, group=context.group)
+        return every
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None  # the loss is counted once: each rank follows it to what it has
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, context: Context, sent: list[int], received: list[int]
+    ) -> torch.Tensor:
+        ctx.context, ctx.sent, ctx.received = context, sent, received
+        return _exchange(rows, context, sent, received)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return _exchange(grad, ctx.context, ctx.received, ctx.sent), None, None, None
+
+
+def _exchange(
+    rows: torch.Tensor, context: Context, sent: list[int], received: list[int]
+) -> torch.Tensor:
+    out = rows.new_empty(sum(received), *rows.shape[1:])
+    dist.all_to_all_single(out, rows.contiguous(), received, sent, group=context.group)
+    return out

@@ -1,0 +1,213 @@
+"""Sequences that are cut over two and four ranks, without Ray, against one process."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+import torch.distributed as dist
+
+from mmr1.trainer.distributed import fsdp
+from mmr1.trainer.distributed.fsdp import DistributedProcessGroup
+from mmr1.trainer.forward.attention import packed_attention
+from mmr1.trainer.forward.context import Context
+from mmr1.trainer.forward.context_attention import Cut, cut_layout
+from mmr1.trainer.forward.scores import completion_distributions, completion_scores
+from mmr1.trainer.forward.sequences import GroupInput
+from mmr1.trainer.models.training_models import build_training_models
+from mmr1.vision.build import family_of, media_cache
+from mmr1.vision.features import FeatureCache
+from tests.attention.test_varlen import CPU, EXACT, SCALE, rows, shared_layout
+from tests.trainer.distributed.gloo import on_ranks
+from tests.trainer.distributed.test_models_on_ranks import config_of
+from tests.trainer.distributed.test_models_on_ranks import learnt as models_learnt
+from tests.trainer.forward.test_packed import (
+    GROUPS,
+    assert_gradients,
+    one_image,
+    weighted_sum,
+)
+from tests.trainer.tiny_groups import group, image, new_model, video
+
+RANKS = 4
+UPDATES = ("critic", "KL to adapters off", "conversations")
+LAYOUTS = [
+    [(9, [3, 5, 1])],
+    [(4, []), (17, [2, 30]), (8, [6])],
+    [(97, [])],
+    [(1, [])],  # fewer tokens than chunks
+    [(3, [1, 1, 40]), (1, [0, 2])],
+]
+CASES: dict[str, Any] = {
+    **GROUPS,
+    "a long video": lambda: [group([video(14, 56, 84, 4)], 7, [9, 30], 6)],
+    "a token": lambda: [group([], 1, [1], 7)],
+    "frozen tower": lambda: [group([one_image(), video(4, 56, 56, 1)], 6, [4, 9], 2)],
+    "checkpointing": lambda: [group([one_image()], 11, [5, 9], 1), group([], 20, [3, 3], 1)],
+    "lora": lambda: [group([video(4, 56, 84, 1), image(84, 84, 3)], 12, [9, 2], 5)],
+    "KL over the vocabulary": lambda: [group([one_image()], 11, [5, 9], 1)],
+}
+
+
+def attended(groups: list[tuple[int, list[int]]], context: Context | None) -> list[torch.Tensor]:
+    """Output of attention and its gradients, of all tokens."""
+    layout, allowed = shared_layout(groups)
+    total = len(allowed)
+    cut = Cut(total, 1 if context is None else context.size)
+    own = torch.arange(total) if context is None else cut.tokens_of(context.rank)
+    padding = 0 if context is None else cut.padded - total
+    sides = [rows(total, heads, seed) for heads, seed in ((4, 0), (2, 1), (2, 2))]
+    wide = [torch.nn.functional.pad(side, (0, 0, 0, 0, 0, padding))[own] for side in sides]
+    kind = layout if context is None else cut_layout(layout, cut, context, CPU)
+    heads_first = [side.transpose(0, 1)[None] for side in wide]
+    out, _ = packed_attention(torch.nn.Identity(), *heads_first, None, scaling=SCALE, layout=kind)
+    grad = torch.nn.functional.pad(rows(total, 4, 3).detach(), (0, 0, 0, 0, 0, padding))[own]
+    grads = torch.autograd.grad(out[0], sides, grad)
+    placed = torch.zeros(total + padding, *out.shape[2:], dtype=out.dtype)
+    placed[own] = out[0].detach()
+    found = [placed[:total], *grads]
+    if context is not None:
+        for tensor in found:
+            dist.all_reduce(tensor, group=context.group)
+    return found
+
+
+def model_of(case: str, tiny: Any) -> Any:
+    model = copy.deepcopy(tiny)
+    if case == "frozen tower":
+        model.model.visual.requires_grad_(False)
+    if case == "lora":
+        torch.manual_seed(0)
+        config = peft.LoraConfig(
+            r=4, target_modules="all-linear", init_lora_weights=False, lora_alpha=1
+        )
+        model = peft.get_peft_model(model, config)
+    if case == "checkpointing":
+        model.train()
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def learnt(
+    case: str, tiny: Any, groups: list[GroupInput], context: Context | None
+) -> dict[str, Any]:
+    """Scores of a forward, and the gradient of every parameter."""
+    model = model_of(case, tiny)
+    options: dict[str, Any] = {"context": context, "forbidden_ids": (3, 5)}
+    if case == "frozen tower":
+        options["features"] = FeatureCache()
+    if case.startswith("KL"):
+        reference = copy.deepcopy(tiny)
+        with torch.no_grad():
+            for parameter in reference.parameters():
+                parameter.mul_(0.9)
+        options["reference"] = completion_distributions(reference, groups, context=context)
+    scores = completion_scores(model, groups, 0.7, **options)
+    loss = weighted_sum(scores)
+    if scores.kl is not None:
+        loss = loss + scores.kl.square().sum()
+    loss.backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    if context is not None:
+        names: list[Any] = [None] * context.size
+        dist.all_gather_object(names, list(gradients), group=context.group)
+        assert all(name == names[0] for name in names), "FSDP would wait for ever"
+        for gradient in gradients.values():
+            dist.all_reduce(gradient, group=context.group)
+    return {"scores": [s.detach() for s in scores if s is not None], "gradients": gradients}
+
+
+def _work(
+    rank: int,
+    mesh: Any,
+    tiny: Any,
+    cases: dict[str, list[GroupInput]],
+    tiny_model: Path,
+    mixed: Path,
+    out: Path,
+) -> None:
+    for size in (2, 4):
+        context = DistributedProcessGroup(rank, RANKS, size).context
+        assert context is not None
+        found: dict[str, Any] = {}
+        for case, groups in cases.items():
+            found[case] = learnt(case, tiny, groups, context)
+        found["attention"] = [attended(groups, context) for groups in LAYOUTS]
+        if rank in (0, RANKS - 1):  # of the first group and of the last
+            torch.save(found, out / f"{size} {rank}.pt")
+    for case in UPDATES:
+        config = config_of(case, tiny_model, out)
+        family = family_of(config)
+        torch.manual_seed(0)
+        models = build_training_models(
+            config,
+            family,
+            media_cache(family, config),
+            DistributedProcessGroup(rank, RANKS, 2),
+            partial(fsdp.load, mesh=mesh),
+        )
+        updated = models_learnt(case, config, models, mixed, RANKS // 2, rank // 2)
+        if rank == RANKS - 1:
+            torch.save(updated, out / f"{case}.pt")
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model, mixed, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("context")
+    groups = {case: make() for case, make in CASES.items()}
+    on_ranks(RANKS, _work, new_model(), groups, tiny_model, mixed, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def found(folder) -> Any:
+    return cache(lambda size, rank: torch.load(folder / f"{size} {rank}.pt"))
+
+
+@cache
+def alone(case: str) -> dict[str, Any]:
+    return learnt(case, new_model(), CASES[case](), None)
+
+
+@pytest.mark.parametrize("rank", [0, RANKS - 1])
+@pytest.mark.parametrize("size", [2, 4])
+def test_attention_equals_that_of_one_process(found, size, rank):
+    for groups, got in zip(LAYOUTS, found(size, rank)["attention"], strict=True):
+        for ours, theirs in zip(got, attended(groups, None), strict=True):
+            torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_scores_and_gradients_equal_those_of_one_process(found, case, size):
+    for rank in (0, RANKS - 1):
+        got, wanted = found(size, rank)[case], alone(case)
+        for ours, theirs in zip(got["scores"], wanted["scores"], strict=True):
+            torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+        given = {name: g for name, g in wanted["gradients"].items() if g.any()}
+        assert given.keys() <= got["gradients"].keys()
+        nothing = [g for name, g in got["gradients"].items() if name not in given]
+        assert not any(g.any() for g in nothing)
+        assert_gradients({name: got["gradients"][name] for name in given}, given)
+
+
+@pytest.mark.parametrize("case", UPDATES)
+def test_two_pairs_of_ranks_learn_what_one_process_learns(
+    case, folder, tiny_model, mixed, tmp_path
+):
+    """With sharded weights; each pair has half of the groups, and shares their sequences."""
+    config = config_of(case, tiny_model, tmp_path)
+    family = family_of(config)
+    torch.manual_seed(0)
+    models = build_training_models(config, family, media_cache(family, config))
+    wanted, got = models_learnt(case, config, models, mixed), torch.load(folder / f"{case}.pt")
+    for ours, theirs in zip(got["stats"], wanted["stats"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-5)
+    pairs = zip(got["weights"], wanted["weights"], strict=True)
+    apart = torch.cat([(ours - theirs).abs().flatten() for ours, theirs in pairs])
+    assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is no more than rounding
