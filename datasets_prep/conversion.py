@@ -134,11 +134,13 @@ def _start(output: Path, plan_facts: dict[str, Any]) -> dict[str, Any] | None:
     """Prepare the output folder; returns the manifest if the conversion is already finished."""
     outcome_files = output / ".parts"
     if (outcome_files / "plan.json").is_file():
-        if json.loads((outcome_files / "plan.json").read_text()) != plan_facts:
+        if json.loads((outcome_files / "plan.json").read_text()) == plan_facts:
+            return None
+        if len(list(outcome_files.iterdir())) > 1:
             raise ValueError(
                 f"{output} holds an unfinished conversion of something else; remove it"
             )
-        return None
+        shutil.rmtree(outcome_files)  # it failed at its first row
     manifest = read_manifest(output)
     if manifest is not None and not _has_records(manifest):
         _clear(output)  # a conversion that found nothing to use is begun again

@@ -155,8 +155,13 @@ def test_done_is_left_alone_and_something_else_refused(tmp_path: Path) -> None:
         convert("easyr1", source, tmp_path / "made", workers=1)
     (tmp_path / "half/.parts").mkdir(parents=True)
     (tmp_path / "half/.parts/plan.json").write_text("{}")
+    (tmp_path / "half/.parts/000000.json").write_text("{}")
     with pytest.raises(ValueError, match="an unfinished conversion of something else"):
         convert("easyr1", source, tmp_path / "half", workers=1)
+    (tmp_path / "notes.txt").write_text("no rows")
+    with pytest.raises(ValueError, match=r"notes.txt: is no file of rows; .*\.tar$"):
+        convert("easyr1", tmp_path / "notes.txt", tmp_path / "again", workers=1)
+    convert("easyr1", source, tmp_path / "again", workers=1)
     with pytest.raises(ValueError, match=r"unknown dataset .* \(did you mean 'easyr1'"):
         convert("easyrl", source, tmp_path / "x")
     with pytest.raises(ValueError, match="does not exist"):

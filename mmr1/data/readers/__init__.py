@@ -122,9 +122,10 @@ def check_dataset(spec: str, key: str) -> None:
     _refuse_missing(name, split, key)
 
 
-def _refuse_missing(name: str, split: str, key: str = "data.train, data.eval") -> None:
+def _refuse_missing(name: str, split: str, key: str | None = None) -> None:
     """Refuse what cannot be a name on the hub: a path without a folder, or a file misnamed."""
     path = Path(name)
+    of_key = f" ({key})" if key else ""
     if path.is_dir():
         return
     if path.is_file():
@@ -133,13 +134,13 @@ def _refuse_missing(name: str, split: str, key: str = "data.train, data.eval") -
             if kind_of(path) is not None
             else f"is no file of rows; known are {', '.join(KINDS)}"
         )
-        raise ValueError(f"{path}: {reason} ({key})")
+        raise ValueError(f"{path}: {reason}{of_key}")
     meant = sorted(p for p in path.parent.glob(f"{path.name}.*") if kind_of(p) is not None)
     if meant:
         shown = " or ".join(str(p) for p in meant[:3])
-        raise NoSuchDatasetError(f"{path}: no such file or folder; did you mean {shown}? ({key})")
+        raise NoSuchDatasetError(f"{path}: no such file or folder; did you mean {shown}?{of_key}")
     if name.startswith((".", "/", "~")):
-        raise NoSuchDatasetError(f"{path}: no such file or folder; check the path ({key})")
+        raise NoSuchDatasetError(f"{path}: no such file or folder; check the path{of_key}")
 
 
 def media_folder(spec: str | Path) -> Path:
