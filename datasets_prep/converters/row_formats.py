@@ -18,6 +18,16 @@ clevr_70k = Converter(
 )
 """CLEVR counting of R1-V: the count is inside the answer tag of the solution."""
 
+deepeyes = Converter(
+    name="deepeyes",
+    description="DeepEyes-Datasets-47k: questions about details, charts and mathematics",
+    source="ChenShawn/DeepEyes-Datasets-47k on the Hugging Face Hub",
+    licence="not stated here; see the dataset card",
+    files=ROW_FILES,
+    convert=of_form("verl", task="math"),
+)
+"""DeepEyes, verl form: a system prompt that describes a tool, a picture, a short answer."""
+
 easyr1 = Converter(
     name="easyr1",
     description="any dataset in EasyR1 form: problem, answer, images or videos",

@@ -143,6 +143,19 @@ def mm_eureka(folder: Path, number: int) -> Row:
     return {"id": str(number), "conversations": turns, "answer": str(count), "image_urls": [image]}
 
 
+def deepeyes(folder: Path, number: int) -> Row:
+    """As in DeepEyes' data: the system prompt describes a tool."""
+    image, count = dots(folder, number)
+    tool = {"name": "image_zoom_in_tool", "parameters": {"bbox_2d": "a box", "label": "its name"}}
+    system = {"role": "system", "content": f"# Tools\n<tools>{json.dumps(tool)}</tools>"}
+    asked = {"role": "user", "content": "<image>\nHow many dots are there?"}
+    return {
+        "data_source": "vstar", "prompt": [system, asked], "images": [image], "ability": "vqa",
+        "env_name": "visual_toolbox_v2",
+        "reward_model": {"style": "model", "ground_truth": str(count)},
+    }  # fmt: skip
+
+
 def pair(folder: Path, number: int) -> Row:
     image, count = dots(folder, number)
     chosen, rejected = (f"There are {n} dots." for n in (count, count + 1))
@@ -184,6 +197,7 @@ MAKERS: dict[str, Callable[[Path, int], Row]] = {
     "pairs": pair,
     "visualprm": visualprm,
     "easyr1": text,
+    "deepeyes": deepeyes,
 }
 
 

@@ -58,6 +58,26 @@ PROJECTS = [
         media=["images/2.png"],
     ),
     Dataset(
+        "deepeyes",
+        {
+            "train.parquet": [
+                {
+                    "prompt": [
+                        {"role": "system", "content": "Call image_zoom_in_tool."},
+                        {"role": "user", "content": "<image>How many?"},
+                    ],
+                    "images": [embedded("cups.png")], "ability": "vqa",
+                    "reward_model": {"style": "model", "ground_truth": "5"},
+                }
+            ]
+        },
+        [
+            Record(
+                ["system: Call image_zoom_in_tool.", "user: [cups.png]How many?"], "5", "math"
+            )
+        ],
+    ),
+    Dataset(
         "sharegpt",
         {
             "mllm_made.json": [
