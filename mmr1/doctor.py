@@ -285,13 +285,19 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
     from mmr1.estimate import GIB, fits_colocated, read_shapes, trainer_bytes
     from mmr1.gpu_split import Step, best_split, colocated_split
 
-    shapes, rollout = read_shapes(config), config.rollout
+    shapes, rollout, context = read_shapes(config), config.rollout, config.resources.context
     step = Step(
-        shapes.model, shapes.weights, shapes.vocabulary, rollout.batch_size, rollout.n, load
+        shapes.model,
+        shapes.weights,
+        shapes.vocabulary,
+        rollout.batch_size,
+        rollout.n,
+        load,
+        context,
     )
 
     def fits(ranks: int) -> bool:
-        return trainer_bytes(config, shapes, load, ranks) <= memory
+        return not ranks % context and trainer_bytes(config, shapes, load, ranks) <= memory
 
     for ahead in (False, True):
         best = best_split(step, gpus, rollout.tensor_parallel_size, ahead, fits)
@@ -302,7 +308,9 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
         yield f"{mode}: {_described(best)}"
     together = {"ranks": gpus, "engines": gpus, "colocate": True}
     resources = config.resources.model_copy(update=together)
-    if fits_colocated(config.model_copy(update={"resources": resources}), load, memory):
+    if gpus % context:
+        yield f"resources.colocate=true: resources.context={context} does not divide {gpus} GPUs"
+    elif fits_colocated(config.model_copy(update={"resources": resources}), load, memory):
         yield f"resources.colocate=true: {_described(colocated_split(step, gpus))}"
     else:
         yield f"resources.colocate=true: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"

@@ -6,6 +6,7 @@ pass keeps. ``tests/test_estimate.py`` compares that count with what autograd sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -79,7 +80,7 @@ def estimate(config: Config, load: Load, memory: float | None = None) -> Estimat
     return Estimate(
         items,
         without_advice.sync_bytes,
-        tuple(_advice(config, shapes.model, without_advice, memory)),
+        tuple(_advice(config, shapes, load, without_advice, memory)),
     )
 
 
@@ -286,7 +287,8 @@ def _backward(config: Config, shapes: Shapes, load: Load) -> float:
     The head has the logits of a chunk, their probabilities and their gradient, and adds the product
     of each chunk to a float32 gradient of its weight. A layer has gradients of half of its
     activations, which are computed again if it is checkpointed. Ranks gather it and the next one,
-    and sum up its gradients in float32.
+    and sum up its gradients in float32. Ranks that share sequences gather keys and values, move
+    those that are needed side by side, and sum up their gradients in float32.
     """
     width, sharded = WIDTHS[config.model.dtype], config.resources.ranks > 1
     tokens = _micro_batch(config, shapes, load).tokens
@@ -297,6 +299,8 @@ def _backward(config: Config, shapes: Shapes, load: Load) -> float:
     share = 1.5 if config.model.gradient_checkpointing else 0.5
     gathered = 2 * width * shapes.layer if sharded else 0
     summed = (width + (4 if sharded else 0)) * shapes.layer if shapes.trains_output else 0
+    if (context := config.resources.context) > 1:
+        of_token += (3 * width + 4) * 2 * shapes.model.language.keys * context / share
     return max(head, share * of_token * tokens + gathered + summed + width * output)
 
 
@@ -308,13 +312,20 @@ class _MicroBatch(NamedTuple):
 
 
 def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
-    share = max(1, round(config.rollout.batch_size / config.resources.ranks))
+    """A rank's part of the largest; no completion is cut from its prompt.
+
+    Ranks that share sequences share the frames of videos too, but not an image: with images that
+    are few the vision tokens are more.
+    """
+    context = config.resources.context
+    share = max(1, round(config.rollout.batch_size * context / config.resources.ranks))
     prompts = 1 if shapes.shares_prompts else config.rollout.n  # of a group
     group = prompts * load.prompt + config.rollout.n * load.completion
     vision = prompts * load.vision
     cost = group + config.trainer.vision_token_cost * vision
-    filled = min(1.0, config.trainer.micro_batch_tokens / (share * cost))
-    return _MicroBatch(filled * share * group, filled * share * vision)
+    groups = min(share, context * config.trainer.micro_batch_tokens / cost)
+    tokens = max(groups * group, load.prompt + load.completion)
+    return _MicroBatch(tokens / context, max(groups * vision, load.vision) / context)
 
 
 def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
@@ -329,7 +340,9 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     ]
 
 
-def _advice(config: Config, model: ModelShape, result: Estimate, memory: float) -> list[str]:
+def _advice(
+    config: Config, shapes: Shapes, load: Load, result: Estimate, memory: float
+) -> list[str]:
     room = memory
     if not config.resources.distributed:  # one process: trainer and engine share the device
         room = memory * (1 - config.gpu_memory_utilization)
@@ -338,14 +351,14 @@ def _advice(config: Config, model: ModelShape, result: Estimate, memory: float) 
     if config.resources.colocate:
         kept = held_while_sampling(result)
         if result.total("trainer") > memory - ASLEEP:
-            advice += _lighter_trainer(config, model, result)
+            advice += _lighter_trainer(config, shapes, load, result)
         elif kept > memory - engine_memory:
             advice.append(
                 f"rollout.gpu_memory_utilization={max(0.0, 0.95 - kept / memory):.2f}: the ranks "
                 f"keep {kept / GIB:.1f} GiB while the engine samples"
             )
     elif result.total("trainer") > room:
-        advice += _lighter_trainer(config, model, result)
+        advice += _lighter_trainer(config, shapes, load, result)
     weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
     if weights > 0.9 * engine_memory:
         advice.append(
@@ -374,15 +387,23 @@ def held_while_sampling(result: Estimate) -> float:
     return sum(i.bytes for i in items if i.owner == "trainer" and i.name not in of_learning)
 
 
-def _lighter_trainer(config: Config, model: ModelShape, result: Estimate) -> list[str]:
+def _lighter_trainer(config: Config, shapes: Shapes, load: Load, result: Estimate) -> list[str]:
     by_name = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
     advice = []
-    if by_name["activations of a micro-batch"] > 0.2 * result.total("trainer"):
-        if not config.model.gradient_checkpointing:
-            advice.append("model.gradient_checkpointing=true: activations of one layer at a time")
-        half = config.trainer.micro_batch_tokens // 2
+    half, context = config.trainer.micro_batch_tokens // 2, config.resources.context
+    # A micro-batch is never less than a prompt with one completion.
+    longest = shapes.shares_prompts and context * half < load.prompt + load.completion
+    kept, total = by_name["activations of a micro-batch"], result.total("trainer")
+    if kept > 0.2 * total and not config.model.gradient_checkpointing:
+        advice.append("model.gradient_checkpointing=true: activations of one layer at a time")
+    if kept > 0.2 * total and not longest:
         advice.append(f"trainer.micro_batch_tokens={half}: half of the activations")
-    if model.tower is not None and not config.model.freeze_vision_tower:
+    if longest and kept + by_name["backward pass"] > 0.2 * total:
+        ranks = math.lcm(config.resources.ranks, 2 * context)
+        advice.append(
+            f"resources.context={2 * context} ranks={ranks}: half of a sequence's activations each"
+        )
+    if shapes.model.tower is not None and not config.model.freeze_vision_tower:
         advice.append(
             "model.freeze_vision_tower=true: no gradients, moments, activations of the tower"
         )

@@ -50,6 +50,7 @@ class Step:
         load: Tokens of a prompt and a completion.
         weights: Parameters of the model.
         vocabulary: Tokens that the head tells apart.
+        context: Ranks that share each sequence.
     """
 
     model: ModelShape
@@ -58,6 +59,7 @@ class Step:
     groups: int
     n: int
     load: Load
+    context: int = 1
 
     @property
     def prompt_flops(self) -> float:
@@ -206,9 +208,10 @@ def rollout_seconds(step: Step, engines: int, engine_gpus: int, machine: Machine
 def update_seconds(step: Step, ranks: int, machine: Machine) -> float:
     """A group is a micro-batch. Each gathers bfloat16 weights twice and scatters float32 gradients.
 
-    Computation and communication overlap.
+    Computation and communication overlap. What ranks that share sequences tell each other is not
+    counted.
     """
-    of_rank = -(-step.groups // ranks)  # whole groups
-    compute = of_rank * step.group_flops / machine.compute
+    of_rank = -(-step.groups * step.context // ranks)  # whole groups, or parts of so many
+    compute = of_rank * step.group_flops / (step.context * machine.compute)
     moved = of_rank * (2 + 2 + 4) * step.weights * (1 - 1 / ranks) / machine.link(ranks)
     return max(compute, moved)

@@ -162,6 +162,31 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
     )
 
 
+def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):
+    """A micro-batch has a prompt and one completion at the least, whatever its budget."""
+    load, memory = Load(60000, 0, 1024), 40 * GIB
+    run = partial(config_for, three_b, model={"gradient_checkpointing": True})
+    alone, halved = (
+        estimate(run(trainer={"micro_batch_tokens": tokens}), load, memory)
+        for tokens in (16384, 8192)
+    )
+    assert alone.total("trainer") == halved.total("trainer")
+    assert not any("micro_batch_tokens" in line for line in alone.advice)
+    advised = "resources.context=2 ranks=2: half of a sequence's activations each"
+    assert advised in alone.advice
+
+    def activations(**resources: int) -> float:
+        items = estimate(run(resources=resources), load).items
+        return next(i.bytes for i in items if i.name == "activations of a micro-batch")
+
+    assert activations(ranks=4, context=2) == activations(ranks=4) / 2
+    # Then the sequence fits, and other completions beside it.
+    assert activations(ranks=4, context=4) == 2 * 36 * 2048 * 16384
+    sections = {"resources": {"ranks": 6, "context": 2}}
+    further = estimate(run(**sections), load, memory / 2)
+    assert any("resources.context=4 ranks=12" in line for line in further.advice)
+
+
 def test_ranks_share_what_is_sharded(three_b):
     load = Load(1100, 1024, 512)
     single = estimate(config_for(three_b), load)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -66,6 +68,14 @@ def test_colocated_gpus_are_busy_all_the_time_but_for_the_weights():
     assert shared.step_s == pytest.approx(shared.rollout_s + shared.update_s + weights)
     assert 0.95 < shared.busy < 1
     assert shared.step_s < best_split(SEVEN_B, 8, 1, ahead=False).step_s
+
+
+def test_ranks_that_share_sequences_share_their_arithmetic():
+    """Four groups on eight ranks: half of the ranks have none, or two have half of one each."""
+    alone, shared = (
+        split(replace(SEVEN_B, groups=4, context=c), 8, 1, 1, False, FREE_SYNC) for c in (1, 2)
+    )
+    assert shared.update_s == pytest.approx(alone.update_s / 2)
 
 
 def test_a_split_without_room_is_not_proposed():

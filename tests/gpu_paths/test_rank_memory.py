@@ -21,6 +21,7 @@ from tests.gpu_paths.memory import Memory
 from tests.gpu_paths.stand_in import DEVICE, SHAPES, group
 
 PROMPT, GRID, VISION, COMPLETION, N = 1280, (1, 64, 64), 1024, 1024, 8
+LOAD = Load(PROMPT, VISION, COMPLETION)
 CHECKPOINTED = {"gradient_checkpointing": True}
 FROZEN = {**CHECKPOINTED, "freeze_vision_tower": True}
 ADAPTERS = {**FROZEN, "lora": {"rank": 64}}
@@ -63,16 +64,20 @@ def peak_of_a_step(
         return memory.peak, before
 
 
-def estimated(model: dict, ranks: int) -> float:
+def estimated(
+    model: dict,
+    ranks: int,
+    load: Load = LOAD,
+    **sections: dict,
+) -> float:
     """What the doctor says, without the features that a cache keeps in the course of a run."""
-    config = Config.model_validate(
-        {
-            "model": model,
-            "rollout": {"batch_size": ranks, "n": N, "sampling": {"max_tokens": COMPLETION}},
-            "resources": {"ranks": ranks},
-        }
-    )
-    items = estimate(config, Load(PROMPT, VISION, COMPLETION)).items
+    tree = {
+        "model": model,
+        "rollout": {"batch_size": ranks, "n": N, "sampling": {"max_tokens": COMPLETION}},
+        "resources": {"ranks": ranks},
+        **sections,
+    }
+    items = estimate(Config.model_validate(tree), load).items
     return sum(i.bytes for i in items if i.owner == "trainer" and i.name != "vision features")
 
 
@@ -118,12 +123,26 @@ def test_ranks_that_share_a_sequence_of_64k_tokens_share_its_memory(case, layers
     published["num_hidden_layers"] = layers
     (tmp_path / "config.json").write_text(json.dumps(published))
     model, mesh = ModelConfig(path=str(tmp_path), **CHECKPOINTED), mesh_of(8)
+    vision = LONG[case]().media[0].tokens if case == "video" else 0
     taken = {}
     for size in (1, 4) if layers < 28 else (1, 2, 4, 8):
         context = Context(0, size, dist.new_group(list(range(size)))) if size > 1 else None
         peak, before = peak_of_a_step(model, mesh, [LONG[case]()], context)
         taken[size] = peak - before
-        print(f"{case}, {layers} layers, {size}: {taken[size] / GIB:.2f} of {peak / GIB:.2f} GiB")
+        expected = estimated(
+            {"path": str(tmp_path), **CHECKPOINTED},
+            8,
+            Load(57344, vision, 1024),
+            resources={"ranks": 8, "context": size},
+            rollout={"batch_size": 8, "n": 8, "max_model_len": 60000},
+            trainer={"micro_batch_tokens": (65536 + vision) // size},
+        )
+        print(
+            f"{case}, {layers} layers, {size}: {taken[size] / GIB:.2f} of {peak / GIB:.2f} GiB, "
+            f"estimated {expected / GIB:.2f}"
+        )
+        if layers == 28:
+            assert expected == pytest.approx(peak, rel=0.1)
     # Gathered weights and the gradient of the head are there however short a sequence is.
     peak, before = peak_of_a_step(model, mesh, [group([8], None, 8)])
     fixed = peak - before
