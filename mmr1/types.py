@@ -279,7 +279,10 @@ class Status(StrEnum):
 
     @property
     def valid(self) -> bool:
-        return self in (Status.OK, Status.NO_ANSWER)
+        return self._value_ in _VALID  # asked of every completion several times
+
+
+_VALID = frozenset({Status.OK.value, Status.NO_ANSWER.value})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ class RewardItem:
             the last turn.
         sample: The record it answers; ``sample.answer`` is the gold answer.
         prompt: The rendered prompt text.
-        token_ids: The completion's tokens; length and repetition rewards count these.
+        token_ids: The completion's tokens, a sequence of any type; length and repetition rewards
+            count these.
         truncated: True when the length limit cut the completion off.
         group: Items of one prompt share this number.
         media_sizes: ``(width, height)`` in pixels the model saw, one per medium.
@@ -36,7 +37,7 @@ class RewardItem:
     completion: str
     sample: Sample
     prompt: str = ""
-    token_ids: tuple[int, ...] = ()
+    token_ids: Sequence[int] = ()
     truncated: bool = False
     group: int = 0
     media_sizes: tuple[tuple[int, int], ...] = ()

@@ -19,6 +19,7 @@ import numpy as np
 
 from mmr1.config import Config
 from mmr1.rewards import build_composite_reward
+from mmr1.runtime import set_up_torch
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed.ray_policy import parts_of_update
 from mmr1.trainer.sampling.experience import build_experience
@@ -44,6 +45,7 @@ def main() -> None:
             "rewards": {"functions": {"format": {}, "math": {}}},
         }
     )
+    set_up_torch(seed=0, threads=1)
     groups = made_up(arguments.completions // arguments.n, arguments.n, arguments.tokens)
     algorithm = build_algorithm(config.algorithm)
     seconds: dict[str, float] = {}

@@ -17,7 +17,7 @@ COLUMNS: dict[str, Callable[[RewardItem], Any]] = {
     "source": lambda i: i.sample.source,
     "question": lambda i: i.sample.question,
     "prompt": lambda i: i.prompt,
-    "token_ids": lambda i: i.token_ids,
+    "token_ids": lambda i: tuple(i.token_ids),
     "truncated": lambda i: i.truncated,
     "group": lambda i: i.group,
     "media": lambda i: i.sample.media,

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost, cost_of_group
@@ -126,8 +126,9 @@ def parts_of_update(
 ) -> list[Experience]:
     """What each rank learns from."""
     shares = shares_of_update(experience, prompt_cost, ranks)
+    rows = rows_of_groups(experience)
     return [
-        replace(select_groups(experience, share), demonstrations=demonstrations)
+        replace(select_groups(experience, share, rows), demonstrations=demonstrations)
         for share, demonstrations in zip(
             shares, _demonstrations(experience, prompt_cost, ranks), strict=True
         )
@@ -145,12 +146,22 @@ def _demonstrations(
     return [tuple(of_mini_batch[rank] for of_mini_batch in divided) for rank in range(ranks)]
 
 
-def select_groups(experience: Experience, groups: Sequence[int]) -> Experience:
-    """The experience of these groups, by index. Their loss weights do not change."""
-    ends = np.cumsum([len(s.group.completions) for s in experience.groups])
-    starts = ends - [len(s.group.completions) for s in experience.groups]
-    rows = [row for g in groups for row in range(starts[g], ends[g])]
-    index = torch.tensor(rows, dtype=torch.int64)
+def rows_of_groups(experience: Experience) -> list[range]:
+    """Which sequences are each group's."""
+    ends = list(accumulate(len(s.group.completions) for s in experience.groups))
+    return [range(*pair) for pair in pairwise([0, *ends])]
+
+
+def select_groups(
+    experience: Experience, groups: Sequence[int], rows: Sequence[range] | None = None
+) -> Experience:
+    """The experience of these groups, by index. Their loss weights do not change.
+
+    Args:
+        rows: Of all groups, :func:`rows_of_groups`, where several selections are made.
+    """
+    rows = rows_of_groups(experience) if rows is None else rows
+    index = torch.tensor([row for g in groups for row in rows[g]], dtype=torch.int64)
 
     def select(value: Any) -> Any:
         return value[index] if isinstance(value, torch.Tensor) else value

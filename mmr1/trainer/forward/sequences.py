@@ -178,9 +178,9 @@ def completion_mask(groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B, R]`` bool: where the groups' completions have a token that the policy sampled."""
     completions = [c for g in groups for c in g.completions]
     mask = length_mask([len(c.token_ids) for c in completions])
-    for row, completion in zip(mask, completions, strict=True):
+    for row, completion in enumerate(completions):
         if completion.spans:
-            row[: len(completion.token_ids)] = sampled_mask(completion)
+            mask[row, : len(completion.token_ids)] = sampled_mask(completion)
     return mask
 
 

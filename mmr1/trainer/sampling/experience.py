@@ -7,8 +7,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import Algorithm
@@ -82,8 +82,6 @@ def build_experience(
     coefficients = coefficients or Coefficients(config)
     groups = [s.group for s in scored]
     completions = [c for g in groups for c in g.completions]
-    completion_ids = [torch.tensor(c.token_ids) for c in completions]
-    rollout_logprobs = [torch.tensor(c.logprobs) for c in completions]
 
     ref_logprobs = None
     if (
@@ -143,9 +141,9 @@ def build_experience(
         advantages = advantages * torch.stack(kept).any(0)
     return Experience(
         groups=tuple(scored),
-        completion_ids=pad_sequence(completion_ids, batch_first=True),
+        completion_ids=_padded([c.token_ids for c in completions], np.int64),
         completion_mask=mask,
-        rollout_logprobs=pad_sequence(rollout_logprobs, batch_first=True),
+        rollout_logprobs=_padded([c.logprobs for c in completions], np.float32),
         advantages=advantages,
         loss_weights=_loss_weights(scored, mask, scopes, algorithm.loss_agg_mode, max_tokens),
         mini_batches=max(steps) + 1,
@@ -161,6 +159,14 @@ def build_experience(
         ppo_kl_coef=coefficients.ppo_kl,
         entropy_coef=coefficients.entropy,
     )
+
+
+def _padded(rows: Sequence[np.ndarray], dtype: type[np.generic]) -> torch.Tensor:
+    """``[B, R]``: the rows, followed by zeros."""
+    padded = np.zeros((len(rows), max(map(len, rows), default=0)), dtype)
+    for place, row in zip(padded, rows, strict=True):
+        place[: len(row)] = row
+    return torch.from_numpy(padded)
 
 
 def _loss_weights(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +14,7 @@ from mmr1.rewards import CompositeReward, RewardItem
 from mmr1.rewards.accounting import refuse_too_many_invalid, tell_invalid
 from mmr1.rewards.item import invalid
 from mmr1.trainer.forward.sequences import sampled_mask
-from mmr1.types import Reward, RolloutGroup, Sample, ScoredGroup, Span, Status
+from mmr1.types import Completion, Reward, RolloutGroup, Sample, ScoredGroup, Span, Status
 from mmr1.vision.prepare import MediaCache
 
 
@@ -100,7 +101,7 @@ class RewardManager:
                 completion=completion.text,
                 sample=group.prompt.sample,
                 prompt=group.prompt.text,
-                token_ids=tuple(completion.token_ids[sampled_mask(completion).numpy()].tolist()),
+                token_ids=_sampled_ids(completion),
                 truncated=completion.truncated,
                 group=number,
                 media_sizes=tuple(m.pixels for m in prepared),
@@ -115,6 +116,14 @@ class RewardManager:
             )
             for completion in group.completions
         ]
+
+
+def _sampled_ids(completion: Completion) -> array[int]:
+    """The policy's tokens; an array, because a step may have millions of them."""
+    ids = completion.token_ids
+    if completion.spans:
+        ids = ids[sampled_mask(completion).numpy()]
+    return array("q", ids.astype(np.int64, copy=False).tobytes())
 
 
 def _message(span: Span) -> dict[str, Any]:
