@@ -7,12 +7,14 @@ the arithmetic. There is nothing to gain on a GPU, where torch caches device mem
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -47,6 +49,21 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+@contextlib.contextmanager
+def heap_frozen() -> Iterator[None]:
+    """Inside, no garbage collection looks at what exists already.
+
+    A million objects are the modules of torch and transformers. A step makes many new ones, and
+    collections follow each other.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def bfloat16_cost(size: int = 512, rounds: int = 3) -> float:

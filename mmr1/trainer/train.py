@@ -14,6 +14,7 @@ from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.rehearsal import RehearsalEngine
+from mmr1.runtime import heap_frozen
 from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
@@ -164,7 +165,7 @@ def _train(
             directory.log_dropped(inputs.dropped)
             display.show(step.stats)
 
-        with display, _failed_batch_kept(directory, inputs.media):
+        with display, _failed_batch_kept(directory, inputs.media), heap_frozen():
             if validation and config.trainer.val_before_train and done == 0:
                 keep(Step(0, {"step": 0, **validated(validation, 0)}))
             checkpoint = run_steps(

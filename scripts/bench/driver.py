@@ -9,6 +9,7 @@ seconds are those of this process and of the verifier's.
 
 from __future__ import annotations
 
+import argparse
 import os
 import pickle
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ import numpy as np
 
 from mmr1.config import Config
 from mmr1.rewards import build_composite_reward
-from mmr1.runtime import set_up_torch
+from mmr1.runtime import heap_frozen, set_up_torch
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed.ray_policy import parts_of_update
 from mmr1.trainer.sampling.experience import build_experience
@@ -46,6 +47,11 @@ def main() -> None:
         }
     )
     set_up_torch(seed=0, threads=1)
+    with heap_frozen():
+        measure(arguments, config)
+
+
+def measure(arguments: argparse.Namespace, config: Config) -> None:
     groups = made_up(arguments.completions // arguments.n, arguments.n, arguments.tokens)
     algorithm = build_algorithm(config.algorithm)
     seconds: dict[str, float] = {}
