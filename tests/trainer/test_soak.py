@@ -284,10 +284,10 @@ class Run:
         self.wait_for(f"step {number}", lambda: self.summary()["step"] >= number)
 
     def engine(self) -> psutil.Process:
-        """The child that writes into ``engine.log``."""
+        """The process below that writes into ``engine.log``."""
 
         def find() -> psutil.Process | None:
-            for child in psutil.Process(self.process.pid).children():
+            for child in psutil.Process(self.process.pid).children(recursive=True):
                 with contextlib.suppress(OSError, psutil.Error):
                     if Path(f"/proc/{child.pid}/fd/1").readlink().name == "engine.log":
                         return child
