@@ -33,6 +33,7 @@ class Generator:
 GENERATORS = Registry(
     "dataset to make",
     {
+        "calculate": "datasets_prep.generators.calculate:CALCULATE",
         "counting": "datasets_prep.generators.counting:COUNTING",
         "digit-sums": "datasets_prep.generators.digit_sums:DIGIT_SUMS",
         "digits": "datasets_prep.generators.digits:DIGITS",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,16 @@ def ask(media: Sequence[MediaRef], question: str) -> Message:
 def demonstrate(thought: str, answer: str) -> Message:
     """A reply in the think–answer form."""
     return Message("assistant", (TextPart(f"<think>{thought}</think><answer>{answer}</answer>"),))
+
+
+def said(text: str) -> Message:
+    return Message("assistant", (TextPart(text),))
+
+
+def tool_call(name: str, **arguments: Any) -> str:
+    """A call in Qwen's form."""
+    call = {"name": name, "arguments": arguments}
+    return f"<tool_call>{json.dumps(call)}</tool_call>"
 
 
 def numbered_splits(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,9 @@ import numpy as np
 from PIL import Image
 
 from datasets_prep.generators import Generator
-from datasets_prep.generators.common import ask, sample
+from datasets_prep.generators.common import ask, said, sample, tool_call
 from datasets_prep.generators.digits import load_scans, split_indices
-from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.types import MediaRef, Message, Sample
 
 SHEET, PAPER, DIGIT = 448, 160, 32
 """Pixels of a side: of the sheet, of the paper on it, and of the digit in the paper's middle."""
@@ -53,12 +52,6 @@ def box_of(part: int) -> list[int]:
     return [end * SEEN // SHEET for end in ends]
 
 
-def call_of(part: int) -> str:
-    """The call that shows the digit."""
-    call = {"name": "zoom", "arguments": {"box": box_of(part)}}
-    return f"<tool_call>{json.dumps(call)}</tool_call>"
-
-
 def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
     """A scan of the demonstrations is on one sheet, which they look at or guess, and cut out."""
     rng = np.random.default_rng(seed)
@@ -81,7 +74,12 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
         cut = MediaRef("image", path, size=(DIGIT, DIGIT))
         answer = said(f"<answer>{labels[index]}</answer>")
         ways = {
-            "look": [*asks.messages, said(call_of(part)), Message("tool", (cut,)), answer],
+            "look": [
+                *asks.messages,
+                said(tool_call("zoom", box=box_of(part))),
+                Message("tool", (cut,)),
+                answer,
+            ],
             "guess": [*asks.messages, answer],
             "read": [ask([cut], QUESTION), answer],
         }
@@ -95,10 +93,6 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
         "rl": [asked(index) for index in splits["rl"]],
         "eval": [asked(index) for index in splits["eval"]],
     }
-
-
-def said(text: str) -> Message:
-    return Message("assistant", (TextPart(text),))
 
 
 ZOOM = Generator(

@@ -25,6 +25,14 @@ control() {
         trainer.max_steps="$("$python" scripts/recipes/control_steps.py "$out/sft" "$out/rl")"
 }
 
+# without: GRPO on the same prompts without the tool, and its accuracy on those held out.
+without() {
+    stage train without model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl"
+    mmr1 eval "$folder/without.yaml" eval.models.without="$(checkpoint without)" \
+        eval.data.held_out="$out/data/eval.jsonl" eval.output_dir="$out/eval_without" \
+        ${smoke:+eval.limit=8 rewards.timeout_s=20} "${overrides[@]}"
+}
+
 # compare SPLIT: evaluates the three models on held-out records and compares them.
 compare() {
     mmr1 eval "$folder/rl.yaml" eval.models.sft="$(checkpoint sft)" \

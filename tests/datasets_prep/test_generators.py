@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from datasets_prep.finish import check_gold
-from datasets_prep.generators import GENERATORS, counting, digit_sums, grounding, video
+from datasets_prep.generators import GENERATORS, calculate, counting, digit_sums, grounding, video
 from datasets_prep.make import make
 from datasets_prep.validate import validate
 from mmr1.data.record import read_records
+from mmr1.environments import toolbox
+from mmr1.environments.calls import read_calls
 from mmr1.rewards.extract import extract_answer
 from mmr1.types import Sample
 from mmr1.vision.budget import PixelBudget, VideoBudget
@@ -20,14 +22,14 @@ from mmr1.vision.images import load_image
 from mmr1.vision.videos import load_video
 
 SMALL = {"sft": 6, "rl": 12, "eval": 6}
-NAMES = ["digit-sums", "counting", "grounding", "video"]
+NAMES = ["calculate", "digit-sums", "counting", "grounding", "video"]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (digit_sums, counting, grounding, video):
+        for module in (calculate, digit_sums, counting, grounding, video):
             patch.setattr(module, "SIZES", SMALL)
         for name in NAMES:
             make(name, folder / name, seed=0)
@@ -46,6 +48,21 @@ def test_sound_and_reproducible(made: Path, name: str) -> None:
     manifests = [(made / f"{name}{w}/manifest.json").read_text() for w in ("", "-again", "-other")]
     assert manifests[0] == manifests[1] != manifests[2]
     assert GENERATORS.load(name).licence
+
+
+def test_a_product_is_calculated_by_the_tool_and_is_in_one_split(made: Path) -> None:
+    for sample in samples(made / "calculate"):
+        a, b = map(int, sample.id.split("-")[1:3])
+        assert sample.answer == str(a * b)
+        if "-call-" in sample.id:
+            (call,) = read_calls(sample.messages[1].text)
+            assert sample.messages[2].text == toolbox.calculate(**call.arguments) == str(a * b)
+    of_split = [
+        {tuple(s.id.split("-")[1:3]) for s in read_records(made / f"calculate/{split}.jsonl")}
+        for split in SMALL
+    ]
+    assert [len(products) for products in of_split] == list(SMALL.values())
+    assert len(set.union(*of_split)) == sum(SMALL.values())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,4 @@ stage sft sft model.path="$out/model" data.train="$out/data/sft.jsonl"
 stage train rl model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl"
 control "$out/data/sft.jsonl"
 compare eval
-stage train without model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl"
-mmr1 eval "$folder/without.yaml" eval.models.without="$(checkpoint without)" \
-    eval.data.held_out="$out/data/eval.jsonl" eval.output_dir="$out/eval_without" \
-    ${smoke:+eval.limit=8 rewards.timeout_s=20} "${overrides[@]}"
+without
