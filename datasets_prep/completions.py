@@ -28,15 +28,18 @@ Row = dict[str, Any]
 T = TypeVar("T")
 
 
-def completions_of(path: Path) -> Iterator[tuple[str, Name, Mapping[str, Any]]]:
+def completions_of(
+    path: Path, conversations: bool = False
+) -> Iterator[tuple[str, Name, Mapping[str, Any]]]:
     """``(place, name of the record, completion)`` of the rows of an evaluation or of a run.
 
     Args:
         path: A file of completions, or a folder of them.
+        conversations: Also those with an environment; the paths of their pictures are whole.
 
     Raises:
         ValueError: There is no such file, or a row is neither, or it is a conversation with an
-            environment.
+            environment and these are not asked for.
     """
     files = [path] if path.is_file() else sorted(path.glob("*.jsonl"))
     if not files:
@@ -50,10 +53,12 @@ def completions_of(path: Path) -> Iterator[tuple[str, Name, Mapping[str, Any]]]:
                 raise ValueError(f"{place}: {error}") from error
             for completion in _completions(row, place):
                 if len(completion.get("turns") or ()) > 1:
-                    raise ValueError(
-                        f"{place}: a conversation with an environment; its turns cannot be made a "
-                        "record of one turn"
-                    )
+                    if not conversations:
+                        raise ValueError(
+                            f"{place}: a conversation with an environment; its turns cannot be "
+                            "made a record of one turn"
+                        )
+                    completion = _with_whole_paths(completion, file.parent.parent)
                 yield place, _name(row["id"], row.get("answer")), completion
 
 
@@ -68,6 +73,14 @@ def _completions(row: Any, place: str) -> Iterable[Mapping[str, Any]]:
         f"{place}: no completion of mmr1 eval and no rollout: it has neither 'completion' nor "
         "'completions'"
     )
+
+
+def _with_whole_paths(completion: Mapping[str, Any], run: Path) -> Mapping[str, Any]:
+    turns = [
+        {**turn, "media": [{**m, "path": str(run / m["path"])} for m in turn.get("media") or ()]}
+        for turn in completion["turns"]
+    ]
+    return {**completion, "turns": turns}
 
 
 def text_of(completion: Mapping[str, Any]) -> str:

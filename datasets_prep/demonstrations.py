@@ -2,7 +2,7 @@
 
 The completions are those of ``mmr1 eval`` (``completions.jsonl``) or of a run
 (``rollouts/step_*.jsonl``). What is kept is the assistant's answer of a record for ``mmr1 sft``
-or ``data.ptx``.
+or ``data.ptx``. A conversation with tools is kept with their answers, pictures included.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets_prep.completions import Name, Row, completions_of, text_of, value_of, write_sampled
+from datasets_prep.conversations import Message, embedded, messages_of, texts_of
 from datasets_prep.outputs import check_new
 from mmr1.data.placeholders import TAG, check_text
 
@@ -57,9 +58,9 @@ def write_demonstrations(
     check_new(output)
     kept, counts = _kept(completions, standard)
 
-    def answered(row: Row, texts: Sequence[str]) -> Iterator[Row]:
-        for number, text in enumerate(texts):
-            yield _with_answer(row, text, number if standard.per_record > 1 else None)
+    def answered(row: Row, answers: Sequence[Sequence[Message]]) -> Iterator[Row]:
+        for number, answer in enumerate(answers):
+            yield _with_answer(row, answer, number if standard.per_record > 1 else None)
 
     return write_sampled(
         records, output, kept, answered,
@@ -70,29 +71,43 @@ def write_demonstrations(
     )  # fmt: skip
 
 
-def _with_answer(row: Row, text: str, number: int | None) -> Row:
+def _with_answer(row: Row, answer: Sequence[Message], number: int | None) -> Row:
     messages = [dict(message) for message in row["messages"]]
-    if messages[-1]["role"] == "assistant":
-        messages.pop()
+    old: list[str] = []
+    while messages[-1]["role"] in ("assistant", "tool"):
+        old += texts_of([messages.pop()])
     name = row["id"] if number is None else f"{row['id']}-{number}"
-    answer = {"role": "assistant", "content": text}
-    return {**row, "id": name, "messages": [*messages, answer]}
+    new = {**row, "id": name, "messages": [*messages, *map(embedded, answer)]}
+    for kind in ("image", "video"):  # those that stand in the old answer
+        listed = row.get(f"{kind}s") or []
+        if shown := sum(text.count(f"<{kind}>") for text in old):
+            new[f"{kind}s"] = listed[: len(listed) - shown]
+    return new
 
 
-def _kept(completions: Path, standard: Standard) -> tuple[dict[Name, list[str]], Mapping[str, int]]:
+def _kept(
+    completions: Path, standard: Standard
+) -> tuple[dict[Name, list[list[Message]]], Mapping[str, int]]:
     """The good completions of each record, and how many there are of each kind."""
-    kept: dict[Name, list[str]] = {}
+    kept: dict[Name, list[list[Message]]] = {}
     counts = {"all": 0, "truncated": 0, "unrewarded": 0}
-    for place, name, row in completions_of(completions):
+    for place, name, row in completions_of(completions, conversations=True):
         counts["all"] += 1
         counts["truncated"] += bool(row["truncated"])
         counts["unrewarded"] += row["reward"] is None
-        texts = kept.setdefault(name, [])
-        if len(texts) < standard.per_record and _is_good(row, standard, place):
-            text = text_of(row)
-            if text.strip() and text not in texts and _is_text(text):
-                texts.append(text)
+        answers = kept.setdefault(name, [])
+        if len(answers) < standard.per_record and _is_good(row, standard, place):
+            answer = _answer(row, place)
+            written = bool(text_of(row).strip()) and all(map(_is_text, texts_of(answer)))
+            if written and answer not in answers:
+                answers.append(answer)
     return kept, counts
+
+
+def _answer(row: Mapping[str, Any], place: str) -> list[Message]:
+    if len(row.get("turns") or ()) > 1:
+        return messages_of(row, place)
+    return [{"role": "assistant", "content": text_of(row)}]
 
 
 def _is_text(text: str) -> bool:

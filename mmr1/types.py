@@ -200,6 +200,8 @@ class Span:
         text: What they say, without special tokens.
         media: What the environment showed, in the order of the placeholders.
         calls: The tools that the policy called in its turn.
+        answers: The environment's answers as messages; none where they have the chat template's
+            own tokens in them.
     """
 
     role: Literal["assistant", "tool"]
@@ -207,6 +209,7 @@ class Span:
     text: str
     media: tuple[MediaRef, ...] = ()
     calls: tuple[ToolCall, ...] = ()
+    answers: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,11 @@ def _completion(completion: Mapping[str, Any]) -> dict[str, Any]:
     shown = {k: _short(v) for k, v in completion.items()}
     if "turns" in completion:
         shown["turns"] = [
-            {**turn, "media": [m["digest"] for m in turn["media"]]} for turn in completion["turns"]
+            {
+                **{name: value for name, value in turn.items() if name != "answers"},  # its text
+                "media": [m["digest"] for m in turn["media"]],
+            }
+            for turn in completion["turns"]
         ]
     return shown
 

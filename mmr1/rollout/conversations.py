@@ -94,13 +94,14 @@ class _Conversation:
             self.reward = answer.reward + (self.reward or 0.0)
         self.failure = answer.failure
 
-    def observe(self, messages: Sequence[Message], ids: Sequence[int], tokens: list[int]) -> None:
-        shown = media_of(messages)
+    def observe(self, answer: Answer, ids: Sequence[int], tokens: list[int]) -> None:
+        shown = media_of(answer.messages)
         self.ids += ids
         self.tokens += tokens
         self.logprobs += [0.0] * len(tokens)
-        text = "\n".join(message.text for message in messages)
-        self.spans.append(Span("tool", len(tokens), text, shown))
+        text = "\n".join(message.text for message in answer.messages)
+        answers = () if answer.verbatim else tuple(answer.messages)
+        self.spans.append(Span("tool", len(tokens), text, shown, answers=answers))
         self.observed += shown
 
     def take_ending(self, ending: Ending) -> None:
@@ -307,7 +308,7 @@ class ConversationEngine:
         if left < 1 or pictures > self._config.max_images:
             conversation.truncated = True
             return False
-        conversation.observe(answer.messages, ids, tokens)
+        conversation.observe(answer, ids, tokens)
         return True
 
     def _open(self, conversation: _Conversation, text: str) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from datasets_prep.demonstrations import Standard, write_demonstrations
 from datasets_prep.rankings import write_rankings
 from mmr1.data.preferences import ranking_of
 from mmr1.data.record import read_records
 from mmr1.data.responses import assistant_text
+from mmr1.types import media_of
 from tests.jsonl import read_jsonl
 
 NAMES = ("a", "b", "c", "d")
@@ -143,3 +146,46 @@ def test_files_of_something_else(row, message, records, tmp_path):
     file = write(tmp_path / "completions.jsonl", [row])
     with pytest.raises(ValueError, match=message):
         write_demonstrations(records, file, tmp_path / "out.jsonl", Standard())
+
+
+def test_a_conversation_replaces_an_old_one_and_its_pictures(tmp_path):
+    Image.new("RGB", (28, 28), "red").save(tmp_path / "old.png")
+    Image.new("RGB", (28, 28), "blue").save(tmp_path / "asked.png")
+    Image.new("RGB", (28, 28), "green").save(tmp_path / "new.png")
+    call = {"role": "assistant", "content": "<tool_call>...</tool_call>"}
+    record = {
+        "version": 1,
+        "id": "a",
+        "answer": "1",
+        "images": ["asked.png", "old.png"],
+        "messages": [
+            {"role": "user", "content": "<image>Which?"},
+            call,
+            {"role": "tool", "content": "<image>"},
+            {"role": "assistant", "content": "old"},
+        ],
+    }
+    records = write(tmp_path / "records.jsonl", [record])
+    shown = {"kind": "image", "path": "new.png"}
+    turns = [
+        {"role": "assistant", "text": "I look.", "media": [], "answers": []},
+        {
+            "role": "tool", "text": "left:\nnone", "media": [shown],
+            "answers": [[{"text": "left:"}, {"medium": 0}], [{"text": "none"}]],
+        },
+        {"role": "assistant", "text": "new", "media": [], "answers": []},
+    ]  # fmt: skip
+    folder = tmp_path / "rollouts"
+    write(folder / "step_000001.jsonl", [completion("a", "new", turns=turns)])
+    write_demonstrations(records, folder, tmp_path / "out.jsonl", Standard())
+    (sample,) = read_records(tmp_path / "out.jsonl")
+    assert [m.role for m in sample.messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [m.text for m in sample.messages[1:]] == ["I look.", "left:", "none", "new"]
+    files = [Image.open(io.BytesIO(m.read())).getpixel((0, 0)) for m in sample.shown]
+    assert files == [(0, 0, 255)]
+    (picture,) = media_of(sample.messages[2:3])
+    assert picture.read() == (tmp_path / "new.png").read_bytes()
+    del turns[1]["answers"]
+    write(folder / "step_000001.jsonl", [completion("a", "new", turns=turns)])
+    with pytest.raises(ValueError, match="name the rollouts of a run"):
+        write_demonstrations(records, folder, tmp_path / "none.jsonl", Standard())

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from datasets_prep.demonstrations import Standard, write_demonstrations
 from mmr1.config import AlgorithmConfig, Config
+from mmr1.data.record import read_records
+from mmr1.data.responses import demonstration
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.page import write_report
 from mmr1.report.run_reader import open_run
 from mmr1.rewards.plugins.rollout_rows import read_items
 from mmr1.trainer.train import run_training
+from mmr1.vision.families.loading import load_family
+from mmr1.vision.prepare import MediaCache
 from tests.environments import plugins
 from tests.jsonl import read_jsonl
 from tests.report.test_page import element, unpacked
@@ -111,6 +117,41 @@ def test_rewards_see_the_conversation(run):
                 pictures + 0.1 * len(c["turns"]) + 0.01 * len(c["text"])
             )
             assert c["components"]["tool_use"] == 1
+
+
+def test_conversations_of_a_run_become_demonstrations(run, data, model, tmp_path):
+    """As if none had been cut off: the record says what the environment answered, token for token.
+
+    Its pictures are those of the run, read back from the record alone.
+    """
+    rollouts = read_jsonl(run / "rollouts/step_000001.jsonl")
+    for row in rollouts:
+        for completion in row["completions"]:
+            completion["truncated"] = False
+    copy = tmp_path / "run"
+    shutil.copytree(run / "media", copy / "media")
+    (copy / "rollouts").mkdir()
+    lines = [json.dumps(row) + "\n" for row in rollouts]
+    (copy / "rollouts/step_000001.jsonl").write_text("".join(lines))
+    out = tmp_path / "out/sft.jsonl"
+    out.parent.mkdir()
+    counts = write_demonstrations(data, copy / "rollouts", out, Standard("tool_use", 1.0, 3))
+    shutil.rmtree(copy)
+    assert counts[0] == len(read_records(out)) >= 4
+    family = load_family(str(model))
+    media = MediaCache(family.prepare_media)
+    of_run = {row["id"]: row["completions"] for row in rollouts}
+    for sample in read_records(out):
+        learned = demonstration(family, family.render_prompt(sample), media).completions[0]
+        told = [span for span in learned.spans if span.role == "tool"]
+        answers = [
+            [turn for turn in completion["turns"] if turn["role"] == "tool"]
+            for completion in of_run[sample.id.rpartition("-")[0]]
+        ]
+        assert [(s.tokens, s.text, [media[m].digest for m in s.media]) for s in told] in [
+            [(t["tokens"], t["text"], [m["digest"] for m in t["media"]]) for t in turns]
+            for turns in answers
+        ]
 
 
 def test_pictures_of_tools_are_in_the_run_and_in_its_report(run, tmp_path):

@@ -42,7 +42,7 @@ from mmr1.trainer.runs.checkpoint import (
 from mmr1.trainer.runs.full_disk import Journal, append
 from mmr1.trainer.runs.summary import RunSummary
 from mmr1.trainer.runs.take_steps import RecordError
-from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, StepStats
+from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, Span, StepStats, TextPart
 from mmr1.vision.prepare import MediaCache, PreparedMedia
 
 logger = logging.getLogger(__name__)
@@ -272,6 +272,7 @@ class RunDirectory:
                         {"name": c.name, "arguments": dict(c.arguments), "error": c.error}
                         for c in span.calls
                     ],
+                    "answers": _answers(span),
                 }
                 for span in completion.spans
             ]
@@ -324,6 +325,18 @@ class RunDirectory:
             "seen": list(prepared.pixels),
             "options": dict(ref.options),
         }
+
+
+def _answers(span: Span) -> list[list[dict[str, Any]]]:
+    """The parts of each answer: a text, or the number of a picture among those of the turn."""
+    number = count()
+    return [
+        [
+            {"text": part.text} if isinstance(part, TextPart) else {"medium": next(number)}
+            for part in message.parts
+        ]
+        for message in span.answers
+    ]
 
 
 def append_json(path: Path, rows: Iterable[Any]) -> None:
