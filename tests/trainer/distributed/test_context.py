@@ -23,6 +23,7 @@ from mmr1.trainer.models.training_models import build_training_models
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.features import FeatureCache
 from tests.attention.test_varlen import CPU, EXACT, SCALE, rows, shared_layout
+from tests.trainer.distributed import test_learners as learners
 from tests.trainer.distributed.gloo import on_ranks
 from tests.trainer.distributed.test_models_on_ranks import config_of
 from tests.trainer.distributed.test_models_on_ranks import learnt as models_learnt
@@ -33,8 +34,10 @@ from tests.trainer.forward.test_packed import (
     weighted_sum,
 )
 from tests.trainer.tiny_groups import group, image, new_model, video
+from tests.vision.families.tiny_family import FAMILIES
 
 RANKS = 4
+LEARNERS = ("dpo", "ranking")
 UPDATES = ("critic", "KL to adapters off", "conversations")
 LAYOUTS = [
     [(9, [3, 5, 1])],
@@ -43,6 +46,14 @@ LAYOUTS = [
     [(1, [])],  # fewer tokens than chunks
     [(3, [1, 1, 40]), (1, [0, 2])],
 ]
+
+
+def of_family(name: str) -> list[GroupInput]:
+    family = FAMILIES[name]
+    media = [family.image(84, 56), family.video(6, 56, 84)] if family.sees else []
+    return [family.group(media, 9, [5, 8, 3], 0)]
+
+
 CASES: dict[str, Any] = {
     **GROUPS,
     "a long video": lambda: [group([video(14, 56, 84, 4)], 7, [9, 30], 6)],
@@ -51,6 +62,7 @@ CASES: dict[str, Any] = {
     "checkpointing": lambda: [group([one_image()], 11, [5, 9], 1), group([], 20, [3, 3], 1)],
     "lora": lambda: [group([video(4, 56, 84, 1), image(84, 84, 3)], 12, [9, 2], 5)],
     "KL over the vocabulary": lambda: [group([one_image()], 11, [5, 9], 1)],
+    **{name: partial(of_family, name) for name in ("qwen2", "qwen3_vl", "qwen3_vl_moe")},
 }
 
 
@@ -75,6 +87,12 @@ def attended(groups: list[tuple[int, list[int]]], context: Context | None) -> li
         for tensor in found:
             dist.all_reduce(tensor, group=context.group)
     return found
+
+
+def inputs_of(case: str) -> tuple[Any, list[GroupInput]]:
+    """A tiny model and groups for it."""
+    model = FAMILIES[case].model() if case in FAMILIES else new_model()
+    return model, CASES[case]()
 
 
 def model_of(case: str, tiny: Any) -> Any:
@@ -122,21 +140,14 @@ def learnt(
     return {"scores": [s.detach() for s in scores if s is not None], "gradients": gradients}
 
 
-def _work(
-    rank: int,
-    mesh: Any,
-    tiny: Any,
-    cases: dict[str, list[GroupInput]],
-    tiny_model: Path,
-    mixed: Path,
-    out: Path,
-) -> None:
+def _work(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path) -> None:
+    cases = torch.load(out / "cases.pt", weights_only=False)
     for size in (2, 4):
         context = DistributedProcessGroup(rank, RANKS, size).context
         assert context is not None
         found: dict[str, Any] = {}
-        for case, groups in cases.items():
-            found[case] = learnt(case, tiny, groups, context)
+        for case, (model, groups) in cases.items():
+            found[case] = learnt(case, model, groups, context)
         found["attention"] = [attended(groups, context) for groups in LAYOUTS]
         if rank in (0, RANKS - 1):  # of the first group and of the last
             torch.save(found, out / f"{size} {rank}.pt")
@@ -154,13 +165,21 @@ def _work(
         updated = models_learnt(case, config, models, mixed, RANKS // 2, rank // 2)
         if rank == RANKS - 1:
             torch.save(updated, out / f"{case}.pt")
+    for kind in LEARNERS:
+        settings = learners.config_of(kind, tiny_model, out)
+        learner = learners.build_here(kind, settings, rank, mesh, RANKS, 2)
+        own = learners.examples(kind, settings, mixed)
+        shares = [[own[i] for i in b[rank // 2 :: 2]] for b in learners.BATCHES]
+        stepped = learners.learnt(learner, shares, [learners.group_of(e) for e in own])
+        if rank == RANKS - 1:
+            torch.save(stepped, out / f"{kind}.pt")
 
 
 @pytest.fixture(scope="module")
 def folder(tiny_model, mixed, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("context")
-    groups = {case: make() for case, make in CASES.items()}
-    on_ranks(RANKS, _work, new_model(), groups, tiny_model, mixed, out)
+    torch.save({case: inputs_of(case) for case in CASES}, out / "cases.pt")
+    on_ranks(RANKS, _work, tiny_model, mixed, out)
     return out
 
 
@@ -171,7 +190,7 @@ def found(folder) -> Any:
 
 @cache
 def alone(case: str) -> dict[str, Any]:
-    return learnt(case, new_model(), CASES[case](), None)
+    return learnt(case, *inputs_of(case), None)
 
 
 @pytest.mark.parametrize("rank", [0, RANKS - 1])
@@ -211,3 +230,23 @@ def test_two_pairs_of_ranks_learn_what_one_process_learns(
     pairs = zip(got["weights"], wanted["weights"], strict=True)
     apart = torch.cat([(ours - theirs).abs().flatten() for ours, theirs in pairs])
     assert (apart > 1e-5).float().mean() < 1e-3  # where a gradient is no more than rounding
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_two_pairs_learn_from_examples_what_one_process_learns(
+    kind, folder, tiny_model, mixed, tmp_path
+):
+    """The last batch leaves a pair without an example."""
+    config = learners.config_of(kind, tiny_model, tmp_path)
+    family = family_of(config)
+    learner = learners.build(kind)(config, family, media_cache(family, config))
+    own = learners.examples(kind, config, mixed)
+    shares = [[own[i] for i in batch] for batch in learners.BATCHES]
+    wanted = learners.learnt(learner, shares, [learners.group_of(e) for e in own])
+    got = torch.load(folder / f"{kind}.pt")
+    for ours, theirs in zip(got["stats"], wanted["stats"], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-5)
+    apart = torch.cat(
+        [(got["weights"][n] - w).abs().flatten() for n, w in wanted["weights"].items()]
+    )
+    assert (apart > 1e-5).float().mean() < 1e-3  # a ranking has no gradient of its head's bias

@@ -81,13 +81,15 @@ def group_of(example: Any) -> RolloutGroup:
     return example if isinstance(example, RolloutGroup) else example.group
 
 
-def build_here(kind: str, config: Config, rank: int, mesh: Any) -> Any:
+def build_here(
+    kind: str, config: Config, rank: int, mesh: Any, size: int = 2, context: int = 1
+) -> Any:
     family = family_of(config)
     return build(kind)(
         config,
         family,
         media_cache(family, config),
-        fsdp.DistributedProcessGroup(rank, 2),
+        fsdp.DistributedProcessGroup(rank, size, context),
         partial(fsdp.load, mesh=mesh),
     )
 
