@@ -483,8 +483,8 @@ def test_a_run_that_meets_every_fault_ends_as_one_that_meets_none(
         f"seed {SEED}: accuracy {start} before, {after} after every fault, {before} after none, "
         f"{time.monotonic() - begin:.0f} s"
     )
-    assert start.value < before.low  # there was something to learn
-    assert after.value >= before.low
+    assert start.value < min(before.low, after.low)  # there was something to learn
+    assert after.high >= before.low  # both are estimates
     for ended in (whole.summary(), summary):
         assert (ended["state"], ended["step"]) == ("finished", STEPS)
         assert ended["checkpoint"] == f"checkpoints/step_{STEPS:06d}"
