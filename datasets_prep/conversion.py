@@ -229,7 +229,7 @@ def _unfinished_chunks(
         if not (block := list(islice(rows, CHUNK))):
             return
         outcome_file = plan.output / ".parts" / f"{chunk:06d}.json"
-        if outcome_file.is_file():
+        if outcome_file.is_file() and outcome_file.stat().st_size:  # 0: the machine had crashed
             progress.advance(len(block))
         else:
             yield outcome_file, block
@@ -258,7 +258,7 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
             reason = str(error).encode(errors="backslashreplace").decode()  # it may quote a key
             dropped.append({"row": where, "reason": reason})
     outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
-    with atomic_binary(outcome_file) as (file,):
+    with atomic_binary(outcome_file, sync=False) as (file,):  # a disk takes longer than the rows
         file.write(dump_parsed(outcome))
     return len(rows)
 

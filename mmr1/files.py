@@ -46,8 +46,8 @@ def atomic_binary(
     Args:
         paths: The files. All are on the disk before the first appears.
         mode: Their permissions, less the umask.
-        sync: False for the many files of a dataset's media, for which a crash of the machine may
-            cost the conversion. A crash of the process may not, in either case.
+        sync: False for the many files of a dataset's conversion, which a crash of the machine may
+            cost. A crash of the process may not, in either case.
     """
     with ExitStack() as stack:
         drafts = [stack.enter_context(_draft(path, mode)) for path in paths]
