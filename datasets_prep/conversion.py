@@ -36,7 +36,8 @@ from mmr1.parallel import cores, in_order, one_pool
 from mmr1.progress import Progress
 from mmr1.types import Sample
 
-CHUNK = 64
+CHUNK = 64  # rows of the first pieces, so that a small dataset has one for every core
+GROWTH, LARGEST = 32, 16  # after so many pieces they grow by a CHUNK, to at most so many
 RECORDS = "records.jsonl"
 QUARANTINE = "quarantine.jsonl"
 
@@ -226,7 +227,8 @@ def _unfinished_chunks(
     """The chunks without an outcome file, each with the path of that file."""
     rows = numbered_rows(converter, plan)
     for chunk in count():
-        if not (block := list(islice(rows, CHUNK))):
+        size = CHUNK * min(1 + chunk // GROWTH, LARGEST)
+        if not (block := list(islice(rows, size))):
             return
         outcome_file = plan.output / ".parts" / f"{chunk:06d}.json"
         if outcome_file.is_file() and outcome_file.stat().st_size:  # 0: the machine had crashed
