@@ -1,6 +1,6 @@
 """Ranks that compute each packed sequence together, and what they tell each other.
 
-A sequence that is too long for one rank is cut by tokens over the ranks of a context, as in Llama 3
+A sequence that is too long for one rank is cut by tokens over the ranks of a context
 (arXiv:2407.21783, section 3.3.2). All of them have the same groups. Each runs the layers on its own
 tokens; keys and values, vision features and what the head gives are all that they exchange.
 
