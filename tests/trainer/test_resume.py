@@ -271,8 +271,9 @@ def test_what_is_offloaded_changes_no_number(tiny_model, digits, reward, undistu
 
 
 def test_a_second_signal_does_not_wait_for_the_step(tiny_model, digits, reward, tmp_path):
-    again = "os.kill(os.getpid(), signal.SIGINT); time.sleep(0.5)"
-    plan_accident(tmp_path, 15, f"{again}; {again}")
+    # To the thread that handles signals, and so far apart that they do not become one.
+    again = "signal.pthread_kill(threading.main_thread().ident, signal.SIGINT); time.sleep(2)"
+    plan_accident(tmp_path, 15, f"import threading; {again}; {again}")
     with pytest.raises(StoppedError, match="before the step was finished"):
         run_training(rl(tiny_model, digits, reward, tmp_path / "run"))
     saved = sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir())
