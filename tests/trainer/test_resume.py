@@ -81,7 +81,10 @@ def rl(
             "max_model_len": 64,
             "sampling": {"max_tokens": 8},
         },
-        rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+        rewards={
+            "timeout_s": 60,  # an accident takes its time on a busy machine
+            "functions": {"length": {"use": f"{reward}:reward", "isolated": False}},
+        },
         algorithm=algorithm,
         optimizer={"lr": 1e-3, "warmup_steps": 2},
         trainer={
@@ -272,7 +275,7 @@ def test_what_is_offloaded_changes_no_number(tiny_model, digits, reward, undistu
 
 def test_a_second_signal_does_not_wait_for_the_step(tiny_model, digits, reward, tmp_path):
     # To the thread that handles signals, and so far apart that they do not become one.
-    again = "signal.pthread_kill(threading.main_thread().ident, signal.SIGINT); time.sleep(2)"
+    again = "signal.pthread_kill(threading.main_thread().ident, signal.SIGINT); time.sleep(1)"
     plan_accident(tmp_path, 15, f"import threading; {again}; {again}")
     with pytest.raises(StoppedError, match="before the step was finished"):
         run_training(rl(tiny_model, digits, reward, tmp_path / "run"))
