@@ -243,15 +243,12 @@ def run_estimate(
     """
     from rich.table import Table
 
-    from mmr1.data.readers.located import NoSuchDatasetError
-    from mmr1.estimate import GIB, estimate, longest_load, rows
+    from mmr1.estimate import GIB, estimate, rows
+    from mmr1.load import measured_or_longest
 
     missing = None
     if load is None:
-        try:
-            load = measured_load(config)
-        except NoSuchDatasetError as error:
-            load, missing = longest_load(config), error
+        load, missing = measured_or_longest(config)
     memory = _device_bytes() if memory_gib is None else memory_gib * GIB
     needs = estimate(config, load, memory)
     console = Console(highlight=False)
@@ -322,33 +319,6 @@ def _described(best: Split) -> str:
         f"resources.ranks={best.ranks} resources.engines={best.engines}, a step of "
         f"{best.step_s:.1f} s (rollout {best.rollout_s:.1f}, update {best.update_s:.1f}, "
         f"weights {best.ranks_s + best.engines_s:.1f}), GPUs busy {best.busy:.0%}"
-    )
-
-
-def measured_load(config: Config, samples: int = 500) -> Load:
-    """The 95th percentile of the training prompts' tokens, from the headers of their media.
-
-    Raises:
-        NoSuchDatasetError: A dataset of ``data.train`` is not there, or none is named.
-        ValueError: The records or the headers cannot be read.
-    """
-    import numpy as np
-
-    from mmr1.data.rendering import renderer
-    from mmr1.data.sources import load_mixture
-    from mmr1.estimate import Load
-    from mmr1.vision.build import family_of
-
-    sources, _ = load_mixture(config.data)
-    family = family_of(config)
-    render = renderer(family, config)
-    prompts = [render(sample) for source in sources.values() for sample in source[:samples]]
-    lengths = [family.prompt_length(prompt) for prompt in prompts]
-    vision = [sum(family.media_tokens(m) for m in prompt.media) for prompt in prompts]
-    return Load(
-        int(np.percentile(lengths, 95)),
-        int(np.percentile(vision, 95)),
-        config.rollout.sampling.max_tokens,
     )
 
 

@@ -112,9 +112,16 @@ class TrainerConfig(Section):
 
 
 class ResourcesConfig(Section):
-    """Numbers of processes. More than one rank or engine run on Ray."""
+    """Numbers of processes. More than one rank or engine run on Ray.
 
-    ranks: Positive = Field(1, description="Trainer processes; FSDP2 shards the model over them")
+    Where neither ``ranks`` nor ``engines`` is set, commands use all GPUs of the machine.
+    """
+
+    ranks: Positive = Field(
+        1,
+        description="Trainer processes; FSDP2 shards the model over them. With neither ranks nor "
+        "engines set, all GPUs of the machine are used",
+    )
     fsdp_size: Positive | None = Field(
         None,
         description="Ranks that share one copy of the model; fewer than ranks: hybrid sharding. "
@@ -163,6 +170,11 @@ class ResourcesConfig(Section):
                 "set resources.ranks to a multiple of it"
             )
         return self
+
+    @property
+    def left_out(self) -> bool:
+        """Neither ``ranks`` nor ``engines`` is set, so that the machine decides."""
+        return not {"ranks", "engines"} & self.model_fields_set
 
     @property
     def distributed(self) -> bool:

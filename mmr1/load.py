@@ -1,0 +1,44 @@
+"""How long the prompts of a run are: measured on its data, or the longest that it allows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mmr1.config import Config
+from mmr1.data.readers.located import NoSuchDatasetError
+from mmr1.data.rendering import renderer
+from mmr1.data.sources import load_mixture
+from mmr1.estimate import Load, longest_load
+from mmr1.vision.build import family_of
+
+
+def measured_or_longest(config: Config) -> tuple[Load, NoSuchDatasetError | None]:
+    """The load of the training data; the longest, and why, where they are not there.
+
+    Raises:
+        ValueError: The records or the headers cannot be read.
+    """
+    try:
+        return measured_load(config), None
+    except NoSuchDatasetError as error:
+        return longest_load(config), error
+
+
+def measured_load(config: Config, samples: int = 500) -> Load:
+    """The 95th percentile of the training prompts' tokens, from the headers of their media.
+
+    Raises:
+        NoSuchDatasetError: A dataset of ``data.train`` is not there, or none is named.
+        ValueError: The records or the headers cannot be read.
+    """
+    sources, _ = load_mixture(config.data)
+    family = family_of(config)
+    render = renderer(family, config)
+    prompts = [render(sample) for source in sources.values() for sample in source[:samples]]
+    lengths = [family.prompt_length(prompt) for prompt in prompts]
+    vision = [sum(family.media_tokens(m) for m in prompt.media) for prompt in prompts]
+    return Load(
+        int(np.percentile(lengths, 95)),
+        int(np.percentile(vision, 95)),
+        config.rollout.sampling.max_tokens,
+    )

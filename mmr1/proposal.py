@@ -1,0 +1,181 @@
+"""What a command does with the GPUs of its machine where ``resources`` does not say it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from mmr1.config import Config
+from mmr1.config.file import read_written
+from mmr1.estimate import estimate, read_shapes, trainer_bytes
+from mmr1.gpu_split import Step, best_split
+from mmr1.gpus import Gpus
+from mmr1.load import measured_or_longest
+
+Command = Literal["train", "iterate", "dpo", "sft", "rm", "eval"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Numbers of processes.
+
+    Attributes:
+        numbers: Keys of ``resources``.
+        why: Why these.
+    """
+
+    numbers: dict[str, int | bool]
+    why: str
+
+    def __str__(self) -> str:
+        keys = " ".join(
+            f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in self.numbers.items()
+        )
+        return f"resources: {keys}, because {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The configuration with the numbers that were chosen.
+
+    Attributes:
+        why: What was chosen, and why; None where there was nothing to choose.
+    """
+
+    config: Config
+    why: str | None = None
+
+
+def proposed(config: Config, command: Command, gpus: Gpus, *, resume: bool = False) -> Proposal:
+    """Use all GPUs well where neither ``resources.ranks`` nor ``resources.engines`` is set.
+
+    What learns and samples is colocated when it is synchronous, and split when rollouts run ahead.
+    What only learns, or only samples, has all GPUs. Where Ray cannot run it, one process does. A
+    run that is resumed keeps its numbers, if the machine has so many GPUs. With
+    ``resources.address`` the GPUs are those of a cluster, and nothing is proposed.
+
+    Raises:
+        ValueError: The model's configuration or the data cannot be read; or ``resources.colocate``
+            is set and cannot be.
+    """
+    resources = config.resources
+    if not resources.left_out or resources.address is not None or gpus.count < 2:
+        return Proposal(config)
+    if resume and (before := _of_the_run(config, gpus)) is not None:
+        return Proposal(_with(config, before), str(before))
+    refused: list[str] = []
+    for choice in _choices(config, command, gpus, refused):
+        try:
+            return Proposal(_checked(_with(config, choice)), str(choice))
+        except ValidationError as error:
+            refused.append(error.errors()[0]["msg"].removeprefix("Value error, "))
+    if resources.colocate:
+        raise ValueError("; ".join(refused))
+    one = Choice(
+        {"ranks": 1, "engines": 1},
+        f"{'; '.join(refused)}. One of {gpus.count} GPUs is used",
+    )
+    return Proposal(_with(config, one), str(one))
+
+
+def _choices(config: Config, command: Command, gpus: Gpus, refused: list[str]) -> Iterator[Choice]:
+    """The best first; why some are not among them is added to ``refused``."""
+    resources, count = config.resources, gpus.count
+    if (reason := _why_not_ray(config)) is not None:
+        refused.append(reason)
+    elif command == "eval":
+        engines = count // config.rollout.tensor_parallel_size
+        numbers = {"ranks": engines if resources.colocate else 1, "engines": engines}
+        yield Choice(numbers, f"all {count} GPUs sample")
+    elif not _samples(config, command):
+        engines = count if resources.colocate else 1  # none are started
+        yield Choice({"ranks": count, "engines": engines}, f"all {count} GPUs learn")
+    else:
+        yield from _together(config, gpus, refused)
+
+
+def _why_not_ray(config: Config) -> str | None:
+    if importlib.util.find_spec("ray") is None:
+        return "Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"
+    if not read_shapes(config).shares_prompts:
+        return f"model.path '{config.model.path}' trains in one process only (docs/models.md)"
+    return None
+
+
+def _together(config: Config, gpus: Gpus, refused: list[str]) -> Iterator[Choice]:
+    """For a command that learns from what it samples."""
+    resources, rollout, count = config.resources, config.rollout, gpus.count
+    shapes, load = read_shapes(config), measured_or_longest(config)[0]
+    ahead = rollout.max_off_policy_steps > 0
+    may_share = resources.colocate or "colocate" not in resources.model_fields_set
+    if resources.colocate or (may_share and not ahead):
+        turns = "rollouts and updates take turns, and each has all GPUs"
+        shared = Choice({"ranks": count, "engines": count, "colocate": True}, turns)
+        advice = estimate(_with(config, shared), load, gpus.memory).advice
+        if resources.colocate or not advice:
+            yield shared
+        else:
+            refused.append(f"they do not fit one GPU together ({advice[0]})")
+    if resources.colocate:
+        return
+    step = Step(
+        shapes.model, shapes.weights, shapes.vocabulary, rollout.batch_size, rollout.n, load
+    )
+
+    def fits(ranks: int) -> bool:
+        """Two processes of a kind are the least that Ray runs."""
+        engines = (count - ranks) // rollout.tensor_parallel_size
+        return max(ranks, engines) > 1 and trainer_bytes(config, shapes, load, ranks) <= gpus.memory
+
+    best = best_split(step, count, rollout.tensor_parallel_size, ahead, fits)
+    if best is None:
+        refused.append(
+            f"{count} GPUs of {gpus.memory / 2**30:.0f} GiB cannot be split into ranks and engines"
+            " (mmr1 doctor --estimate CONFIG says what takes memory)"
+        )
+        return
+    mode = (
+        f"rollouts run ahead (rollout.max_off_policy_steps={rollout.max_off_policy_steps})"
+        if ahead
+        else "; ".join((*refused, "rollouts and updates have GPUs of their own"))
+    )
+    yield Choice(
+        {"ranks": best.ranks, "engines": best.engines},
+        f"{mode}, and of all splits of {count} GPUs this has the shortest step by calculation",
+    )
+
+
+def _samples(config: Config, command: Command) -> bool:
+    return command in ("train", "iterate") or (command == "dpo" and config.dpo.rounds > 0)
+
+
+def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
+    """The numbers that the run was started with; None if it was not, or needs more GPUs."""
+    folder = Path(config.trainer.output_dir)
+    files = (folder / "config.yaml", folder / "round_1/policy/config.yaml")
+    written = next((file for file in files if file.exists()), None)
+    if written is None:
+        return None
+    before = read_written(written).resources
+    engine_gpus = 0 if before.colocate else before.engines * config.rollout.tensor_parallel_size
+    if before.distributed and before.ranks + engine_gpus > gpus.count:
+        return None
+    numbers = {"ranks": before.ranks, "engines": before.engines, "colocate": before.colocate}
+    return Choice(numbers, f"the run was started so ({written})")
+
+
+def _with(config: Config, choice: Choice) -> Config:
+    resources = config.resources.model_copy(update=choice.numbers)
+    return config.model_copy(update={"resources": resources})
+
+
+def _checked(config: Config) -> Config:
+    """Raises ValidationError for what such processes cannot do."""
+    Config.model_validate(config.model_dump())
+    return config

@@ -1,0 +1,177 @@
+"""What commands do with the GPUs of a machine where ``resources`` does not say it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mmr1.config import Config
+from mmr1.config.file import load_config, read_written
+from mmr1.estimate import GIB, longest_load, read_shapes
+from mmr1.gpu_split import Machine, Step, split
+from mmr1.gpus import Gpus, gpus_of_this_machine
+from mmr1.proposal import proposed
+from mmr1.trainer.runs.output import RunDirectory
+from tests.vision.families import general_models
+
+EIGHT = Gpus(8, 80 * GIB)
+
+
+@pytest.fixture
+def made(tiny_model, tmp_path):
+    def make(**sections: object) -> Config:
+        tree = {"model": {"path": str(tiny_model)}, "trainer": {"output_dir": str(tmp_path)}}
+        for name, keys in sections.items():
+            tree[name] = {**tree.get(name, {}), **keys}
+        return Config.model_validate(tree)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def general(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "general"
+    general_models.new_model("internvl", folder)
+    return folder
+
+
+def numbers(config: Config) -> tuple[int, int, bool]:
+    resources = config.resources
+    return resources.ranks, resources.engines, resources.colocate
+
+
+@pytest.mark.parametrize("gpus", [Gpus(0, 0), Gpus(1, 80 * GIB)])
+def test_without_several_gpus_nothing_changes(made, gpus):
+    config = made()
+    proposal = proposed(config, "train", gpus)
+    assert proposal.config is config
+    assert proposal.why is None
+    assert numbers(config) == (1, 1, False)
+
+
+@pytest.mark.parametrize(
+    "resources", [{"ranks": 1}, {"engines": 1}, {"ranks": 3, "engines": 2}, {"address": "auto"}]
+)
+def test_what_is_named_stays(made, resources):
+    config = made(resources=resources)
+    assert proposed(config, "train", EIGHT).config is config
+
+
+@pytest.mark.parametrize("command", ["train", "iterate"])
+def test_synchronous_rollouts_are_colocated(made, command):
+    proposal = proposed(made(), command, EIGHT)
+    assert numbers(proposal.config) == (8, 8, True)
+    assert "resources: ranks=8 engines=8 colocate=true" in str(proposal.why)
+    assert "take turns" in str(proposal.why)
+
+
+def test_rollouts_ahead_are_split_for_the_shortest_step(made):
+    config = made(rollout={"max_off_policy_steps": 1})
+    proposal = proposed(config, "train", EIGHT)
+    ranks, engines, colocate = numbers(proposal.config)
+    assert not colocate
+    assert "rollout.max_off_policy_steps=1" in str(proposal.why)
+    shapes, rollout = read_shapes(config), config.rollout
+    step = Step(
+        *(shapes.model, shapes.weights, shapes.vocabulary, rollout.batch_size, rollout.n),
+        longest_load(config),
+    )
+    seconds = {n: split(step, 8 - n, n, 1, True, Machine()).step_s for n in range(1, 8)}
+    assert (ranks, engines) == (8 - engines, min(seconds, key=seconds.__getitem__))
+
+
+@pytest.mark.parametrize(
+    ("sections", "memory", "why"),
+    [
+        ({"rollout": {"engine": "hf"}}, 80, "only vLLM can sleep"),
+        ({"rollout": {"tensor_parallel_size": 2}}, 80, "an engine shares the GPU of one rank"),
+        ({"resources": {"colocate": False}}, 80, "GPUs of their own"),
+        ({}, 1.5, "do not fit one GPU together"),
+    ],
+    ids=["hf", "wide engines", "asked not to", "memory"],
+)
+def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
+    proposal = proposed(made(**sections), "train", Gpus(8, memory * GIB))
+    ranks, engines, colocate = numbers(proposal.config)
+    assert not colocate
+    width = proposal.config.rollout.tensor_parallel_size
+    assert ranks + width * engines == 8
+    assert why in str(proposal.why)
+
+
+@pytest.mark.parametrize(
+    ("command", "sections", "expected"),
+    [
+        ("sft", {}, (8, 1, False)),
+        ("rm", {}, (8, 1, False)),
+        ("dpo", {}, (8, 1, False)),
+        ("dpo", {"dpo": {"rounds": 2}}, (8, 8, True)),
+        ("eval", {}, (1, 8, False)),
+        ("eval", {"rollout": {"tensor_parallel_size": 2}}, (1, 4, False)),
+        ("eval", {"resources": {"colocate": True}}, (8, 8, True)),
+        ("sft", {"resources": {"colocate": True}}, (8, 8, True)),
+    ],
+)
+def test_other_commands(made, command, sections, expected):
+    assert numbers(proposed(made(**sections), command, EIGHT).config) == expected
+
+
+@pytest.mark.parametrize(
+    ("sections", "command", "gpus", "why"),
+    [
+        ({"trainer": {"profile_steps": [1]}}, "train", 8, "would not be in the trace"),
+        ({"model": {"lora": {"load_in_4bit": True}}}, "sft", 8, "cannot be sharded"),
+        ({"model": {"path": "general"}}, "train", 8, "trains in one process only"),
+        ({"rollout": {"max_off_policy_steps": 1}}, "train", 2, "cannot be split"),
+    ],
+    ids=["trace", "quantized", "general family", "too few"],
+)
+def test_what_ranks_cannot_do_runs_in_one_process(made, general, sections, command, gpus, why):
+    if "path" in sections.get("model", {}):
+        sections = {"model": {"path": str(general)}}
+    proposal = proposed(made(**sections), command, Gpus(gpus, 80 * GIB))
+    assert numbers(proposal.config) == (1, 1, False)
+    assert why in str(proposal.why)
+    assert f"One of {gpus} GPUs is used" in str(proposal.why)
+
+
+def test_colocation_that_was_asked_for_and_cannot_be_is_refused(made, general):
+    config = made(model={"path": str(general)}, resources={"colocate": True})
+    with pytest.raises(ValueError, match="trains in one process only"):
+        proposed(config, "train", EIGHT)
+
+
+def test_a_resumed_run_keeps_its_numbers_while_the_machine_has_them(made, tmp_path):
+    first = proposed(made(), "train", Gpus(4, 80 * GIB)).config
+    with RunDirectory(first) as directory:
+        directory.begin()
+    assert numbers(read_written(tmp_path / "config.yaml")) == (4, 4, True)
+    proposal = proposed(made(), "train", EIGHT, resume=True)
+    assert numbers(proposal.config) == (4, 4, True)
+    assert "the run was started so" in str(proposal.why)
+    assert numbers(proposed(made(), "train", EIGHT).config) == (8, 8, True)
+    assert numbers(proposed(made(), "train", Gpus(3, 80 * GIB), resume=True).config) == (3, 3, True)
+    # Its own configuration names them.
+    written = load_config(tmp_path / "config.yaml")
+    assert proposed(written, "train", EIGHT, resume=True).config is written
+
+
+def test_references_to_credentials_stay(made):
+    config = made()
+    config.keep_references({("trackers",): "${oc.env:KEY}"})
+    assert proposed(config, "train", EIGHT).config.references == config.references
+
+
+def test_commands_on_this_machine_ask_for_as_many_processes_as_it_has_gpus(
+    tiny_model, tmp_path, mmr1
+):
+    """One where it has none."""
+    (tmp_path / "run.yaml").write_text(f"model: {{path: {tiny_model}}}\n")
+    config = load_config(tmp_path / "run.yaml")
+    for command in ("train", "iterate", "dpo", "sft", "rm", "eval"):
+        code, out, _ = mmr1(command, tmp_path / "run.yaml", "--dry-run")
+        assert code == 0
+        (tmp_path / "shown.yaml").write_text(out)
+        expected = proposed(config, command, gpus_of_this_machine()).config
+        assert numbers(load_config(tmp_path / "shown.yaml")) == numbers(expected)
