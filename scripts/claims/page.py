@@ -1,0 +1,150 @@
+"""Tables and plots of the stored results, and ``docs/claims.md``, which consists of them.
+
+python -m scripts.claims.page            # write the page again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from mmr1.files import atomic
+from scripts.claims.claim import CLAIMS, Claim, load, names
+from scripts.claims.results import Result, difference_of, of_arm, overall, read_results
+from scripts.claims.statistics import Estimate, estimate
+
+DOCS = CLAIMS.parents[1] / "docs"
+PAGE = DOCS / "claims.md"
+IMAGES = DOCS / "images/claims"
+INTRODUCTION = """\
+# What papers claim, tested in small
+
+Each claim is about a method, and is tested on a task that a model of 0.7M parameters learns on a
+CPU: real scans of the digits 0 to 4, unless its README says otherwise. No published number is
+reproduced here, and what holds in small may not hold at 7B parameters.
+
+Hypotheses, measures and the smallest difference that would matter were written down before the
+runs, in the README of each claim. Arms are compared with equal seeds: of the differences by seed,
+the tables have the mean and Student's 95% interval. A hypothesis **holds** if that interval lies
+above 0 and reaches the smallest difference. It **does not hold** if the whole interval is below the
+smallest difference. All else is **undecided in small**, also a single seed. A claim holds if all of
+its hypotheses do, and does not if one does not. Accuracies are of 500 held-out scans.
+
+    scripts/claims/format_and_accuracy/run.sh --seeds 5
+
+`python -m scripts.claims.page` writes this page from the stored results.
+"""
+
+
+def write_page() -> None:
+    with atomic(PAGE) as file:
+        file.write(page())
+
+
+def page() -> str:
+    """All of ``docs/claims.md``."""
+    parts = [INTRODUCTION, "\n".join(summary()), *("\n".join(section(name)) for name in names())]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def summary() -> Iterator[str]:
+    yield "| claim | source | seeds | verdict |"
+    yield "|---|---|---|---|"
+    for name in names():
+        claim, results = load(name), read_results(name)
+        seeds = len({result.seed for result in results})
+        found = overall(claim, results) if results else "not run yet"
+        yield f"| [{claim.title}](#{anchor(claim.title)}) | {claim.source} | {seeds} | {found} |"
+
+
+def anchor(title: str) -> str:
+    """As Markdown makes it of a heading of letters, digits, spaces and hyphens."""
+    return title.lower().replace(" ", "-")
+
+
+def section(name: str) -> Iterator[str]:
+    claim, results = load(name), read_results(name)
+    yield f"## {claim.title}\n"
+    yield f"{claim.sentence} {claim.source}. How it is tested: `scripts/claims/{name}/README.md`."
+    yield ""
+    if not results:
+        yield "It has not been run yet."
+        return
+    yield from table(claim, results)
+    yield ""
+    if claim.curve:
+        yield f"![{claim.curve} of each arm](images/claims/{name}.png)\n"
+    yield facts(claim, results)
+
+
+def facts(claim: Claim, results: Sequence[Result]) -> str:
+    commits = sorted({result.commit for result in results})
+    each = fmean(result.cpu_seconds for result in results)
+    count = f"{len(results)} trials of {each:.0f} CPU seconds each on average"
+    return f"{count}, at commit {', '.join(f'`{commit}`' for commit in commits)}."
+
+
+def table(claim: Claim, results: Sequence[Result]) -> Iterator[str]:
+    """Markdown: the arms, then the hypotheses."""
+    yield "| arm | " + " | ".join(claim.shown.values()) + " |"
+    yield "|---" * (1 + len(claim.shown)) + "|"
+    for arm in claim.arms:
+        cells = [written(of_arm(results, arm, measure)) for measure in claim.shown]
+        yield f"| {arm} | " + " | ".join(cells) + " |"
+    yield ""
+    yield "| hypothesis | difference (95%) | smallest that matters | seeds | |"
+    yield "|---|---|---|---|---|"
+    for hypothesis in claim.hypotheses:
+        difference, found = difference_of(results, hypothesis)
+        measured = written(difference, sign="+")
+        cells = [hypothesis.text, measured, f"{hypothesis.smallest:g}", str(difference.seeds)]
+        yield f"| {' | '.join(cells)} | {found} |"
+
+
+def written(value: Estimate, sign: str = "") -> str:
+    """Mean and interval, with three decimals below 10 and one above."""
+    digits = 3 if abs(value.mean) < 10 else 1
+    mean = f"{value.mean:{sign}.{digits}f}"
+    if value.low is None or value.high is None:
+        return mean
+    return f"{mean} ({value.low:.{digits}f} to {value.high:.{digits}f})"
+
+
+def write_plot(name: str, claim: Claim, results: Sequence[Result]) -> Path | None:
+    """The mean curve of each arm with its interval over the seeds; None without a curve."""
+    if not claim.curve:
+        return None
+    figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+    for arm in claim.arms:
+        own = [result.curve for result in results if result.arm == arm]
+        points = [estimate(values) for values in zip(*own, strict=True)]
+        at = range(1, len(points) + 1)
+        (line,) = axes.plot(at, [point.mean for point in points], label=arm, marker=".")
+        known = [p for p in points if p.low is not None and p.high is not None]
+        if len(known) == len(points):
+            low, high = [p.low for p in known], [p.high for p in known]
+            axes.fill_between(at, low, high, alpha=0.15, color=line.get_color(), linewidth=0)
+    axes.set(xlabel=claim.over, ylabel=claim.curve)
+    if claim.axis:
+        axes.set_xticks(range(1, len(claim.axis) + 1), claim.axis)
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    path = IMAGES / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+    return path
+
+
+if __name__ == "__main__":
+    for each in names():
+        if found := read_results(each):
+            write_plot(each, load(each), found)
+    write_page()

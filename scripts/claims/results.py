@@ -1,0 +1,61 @@
+"""The stored results of a claim: one entry for each arm and seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.claims.claim import CLAIMS, Claim, Hypothesis
+from scripts.claims.statistics import Estimate, Verdict, estimate, of_all, paired, verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Of one trial.
+
+    Attributes:
+        curve: Means over equal parts of the trial.
+        cpu_seconds: Of the process, on one thread.
+        commit: Of the code; ``+`` at its end if that was changed.
+    """
+
+    arm: str
+    seed: int
+    numbers: dict[str, float]
+    curve: list[float]
+    cpu_seconds: int
+    commit: str
+
+
+def result_file(name: str) -> Path:
+    return CLAIMS / name / "result.json"
+
+
+def read_results(name: str) -> list[Result]:
+    """None before the first run."""
+    path = result_file(name)
+    return [Result(**row) for row in json.loads(path.read_text())] if path.is_file() else []
+
+
+def by_seed(results: Sequence[Result], arm: str, measure: str) -> list[float]:
+    """The values of one arm, in the order of the seeds."""
+    own = sorted((r for r in results if r.arm == arm), key=lambda r: r.seed)
+    return [result.numbers[measure] for result in own]
+
+
+def of_arm(results: Sequence[Result], arm: str, measure: str) -> Estimate:
+    return estimate(by_seed(results, arm, measure))
+
+
+def difference_of(results: Sequence[Result], hypothesis: Hypothesis) -> tuple[Estimate, Verdict]:
+    """The difference that a hypothesis is about, paired by seed, and what follows."""
+    arms = (hypothesis.more, hypothesis.less)
+    more, less = (by_seed(results, arm, hypothesis.measure) for arm in arms)
+    difference = paired(more, less)
+    return difference, verdict(difference, hypothesis.smallest)
+
+
+def overall(claim: Claim, results: Sequence[Result]) -> Verdict:
+    return of_all([difference_of(results, hypothesis)[1] for hypothesis in claim.hypotheses])

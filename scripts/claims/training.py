@@ -1,0 +1,99 @@
+"""Trials that train: one run from the cold start, evaluated on the 500 held-out scans."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from mmr1.config import Config
+from mmr1.config.file import load_config
+from mmr1.report.curves import read_metrics
+from mmr1.trainer.train import run_training
+from scripts.claims.claim import Measured, Trial
+
+PARTS = 10
+QUICK = ("trainer.max_steps=20", "eval.limit=100")
+
+
+def newest(run: Path) -> Path:
+    """The last checkpoint of a run."""
+    return max((run / "checkpoints").glob("step_*"))
+
+
+def settings(trial: Trial, run: Path, model: Path | None = None) -> list[str]:
+    """Overrides of a trial: its model, data, seed and folder."""
+    start = trial.start
+    return [
+        f"model.path={model or newest(start / 'sft')}",
+        f"data.train={start / 'rl.jsonl'}",
+        f"data.eval={start / 'eval.jsonl'}",
+        f"data.media_root={start / 'data'}",
+        f"trainer.output_dir={run}",
+        f"seed={trial.seed}",
+        *(QUICK if trial.quick else ()),
+    ]
+
+
+def train(trial: Trial, path: Path, overrides: Iterable[str], model: Path | None = None) -> Config:
+    """``mmr1 train``, continued where it was interrupted; the run is in ``trial.folder / run``."""
+    config = load_config(path, [*settings(trial, trial.folder / "run", model), *overrides])
+    run_training(config, resume=True)
+    return config
+
+
+def trained(
+    trial: Trial, path: Path, overrides: Iterable[str], curve: str = "reward/math"
+) -> Measured:
+    """Train, and read what came of it."""
+    train(trial, path, overrides)
+    return measured(trial.folder / "run", curve)
+
+
+def measured(run: Path, curve: str = "reward/math") -> Measured:
+    """Of a finished run: held-out numbers, and means over its tenths."""
+    metrics = read_metrics(run / "metrics.jsonl")
+    return Measured(
+        {**held_out(run / "eval"), **in_training(metrics)}, tenths(metrics[curve], PARTS)
+    )
+
+
+def held_out(folder: Path) -> dict[str, float]:
+    """Accuracy, share in the right form and length, greedy and sampled."""
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    numbers: dict[str, float] = {}
+    for mode in ("greedy", "sampled"):
+        numbers[mode] = result[mode]["accuracy"]
+        numbers[f"{mode}_format"] = result[mode]["components"]["format"]
+        numbers[f"{mode}_length"] = result[mode]["length_mean"]
+    return numbers
+
+
+def in_training(metrics: dict[str, list[float]]) -> dict[str, float]:
+    """The mean accuracy of all rollouts, which is the area under the learning curve, and others.
+
+    ``entropy`` is the mean of the last tenth of the run, in nats per token, and ``completions``
+    their number.
+    """
+    last = tenths(metrics["entropy"], PARTS)[-1]
+    return {
+        "area": fmean(metrics["reward/math"]),
+        "entropy": last,
+        "tokens": sum(metrics["tokens/completion"]),
+    }
+
+
+def tenths(values: Sequence[float], parts: int) -> tuple[float, ...]:
+    """Means over equal parts, as nearly as the length allows; NaN is left out.
+
+    >>> tenths([1.0, 3.0, 5.0, 7.0], 2)
+    (2.0, 6.0)
+    """
+    ends = [round(i * len(values) / parts) for i in range(parts + 1)]
+    cut = (values[a:b] for a, b in pairwise(ends) if b > a)
+    known = ([v for v in part if not math.isnan(v)] for part in cut)
+    return tuple(fmean(part) if part else math.nan for part in known)
