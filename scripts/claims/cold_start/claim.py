@@ -1,0 +1,77 @@
+"""A cold start and then RL, against RL alone and against SFT alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mmr1.config.file import load_config
+from mmr1.evaluation.benchmarks import run_evaluations
+from mmr1.trainer.offline.sft import run_sft
+from scripts.claims.claim import Claim, Hypothesis, Measured, Trial
+from scripts.claims.training import held_out, measured, newest, settings, train
+
+RL, SFT = (Path(__file__).with_name(f"{name}.yaml") for name in ("rl", "sft"))
+ARMS = ("cold start, then RL", "SFT alone", "RL alone")
+LONGER = "trainer.max_steps=60"
+"""RL alone also has the compute of the cold start."""
+
+
+def run(trial: Trial) -> Measured:
+    if trial.arm == "SFT alone":
+        return sft_alone(trial)
+    if trial.arm == "RL alone":
+        train(trial, RL, () if trial.quick else (LONGER,), trial.start / "model")
+    else:
+        train(trial, RL, ())
+    return measured(trial.folder / "run")
+
+
+def sft_alone(trial: Trial) -> Measured:
+    """Has no rollouts, so there is no curve."""
+    run = trial.folder / "run"
+    own = [*settings(trial, run), f"data.train={trial.start / 'sft.jsonl'}", "data.eval=null"]
+    run_sft(load_config(SFT, own), resume=True)
+    evaluated = trial.folder / "eval"
+    where = [*settings(trial, run, newest(run)), f"eval.output_dir={evaluated}"]
+    run_evaluations(load_config(RL, where))
+    return Measured(held_out(evaluated))
+
+
+CLAIM = Claim(
+    title="Cold start then RL",
+    sentence="A cold start followed by RL is better than RL alone and than SFT alone.",
+    source="[2501.12948](https://arxiv.org/abs/2501.12948), section 2.3; "
+    "[2503.10615](https://arxiv.org/abs/2503.10615)",
+    arms=ARMS,
+    run=run,
+    hypotheses=(
+        Hypothesis(
+            "Sampled accuracy is higher after a cold start and RL than after SFT alone.",
+            "sampled",
+            ARMS[0],
+            ARMS[1],
+            0.05,
+        ),
+        Hypothesis(
+            "Greedy accuracy is higher after a cold start and RL than after SFT alone.",
+            "greedy",
+            ARMS[0],
+            ARMS[1],
+            0.05,
+        ),
+        Hypothesis(
+            "Sampled accuracy is higher after a cold start and RL than after RL alone.",
+            "sampled",
+            ARMS[0],
+            ARMS[2],
+            0.05,
+        ),
+    ),
+    shown={
+        "greedy": "accuracy, greedy",
+        "sampled": "accuracy, sampled",
+        "greedy_format": "right form, greedy",
+        "sampled_format": "right form, sampled",
+    },
+    curve="accuracy of the rollouts",
+)
