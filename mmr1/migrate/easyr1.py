@@ -205,10 +205,13 @@ def _lengths(flat: Tree, migration: Migration) -> None:
 def _validation(flat: Tree, migration: Migration) -> None:
     prefix = "worker.rollout.val_override_config"
     flat.pop(prefix, None)
-    temperature = flat["worker.rollout.temperature"]
-    migration.set("eval.temperature", flat.pop(f"{prefix}.temperature", temperature))
-    migration.set("eval.n", flat.pop(f"{prefix}.n"))
-    top_p = flat.pop(f"{prefix}.top_p", flat["worker.rollout.top_p"])
+    temperature = flat.pop(f"{prefix}.temperature", flat["worker.rollout.temperature"])
+    n, top_p = flat.pop(f"{prefix}.n"), flat.pop(f"{prefix}.top_p", flat["worker.rollout.top_p"])
+    migration.set("eval.n", n if temperature else 0)
+    if temperature:
+        migration.set("eval.temperature", temperature)
+    elif n > 1:
+        migration.note(f"{prefix}.n", n, "greedy completions are all the same")
     if top_p != flat["worker.rollout.top_p"]:
         migration.note(f"{prefix}.top_p", top_p, "sampled as in training, by rollout.sampling")
     every, before = flat.pop("trainer.val_freq"), flat.pop("trainer.val_before_train")

@@ -46,7 +46,7 @@ DEFAULTS: Tree = {
     "worker.actor.loss_avg_mode": "token",
     "worker.actor.ppo_epochs": 1,
     "worker.actor.model.lora.rank": 0,
-    "worker.actor.model.lora.alpha": 16,
+    "worker.actor.model.lora.alpha": 64,
     "worker.actor.model.lora.target_modules": "all-linear",
     "worker.actor.optim.lr": 1e-6,
     "worker.actor.optim.betas": [0.9, 0.999],
@@ -133,6 +133,30 @@ LOSSES = {
 }  # fmt: skip
 KL = {"kl": "k1", "abs": "absolute", "mse": "k2", "low_var_kl": "k3"}
 
+_CRITIC = {
+    **dict.fromkeys(
+        ("max_grad_norm", "optim.betas", "optim.weight_decay", "optim.strategy",
+         "model.enable_gradient_checkpointing", "model.freeze_vision_tower"),
+        "none: that of the policy",
+    ),
+    "optim.lr_warmup_ratio": "none: optimizer.warmup_steps warms it up too",
+    "optim.lr_warmup_steps": "none: optimizer.warmup_steps warms it up too",
+    "optim.min_lr_ratio": "none: its rate is constant",
+    "optim.lr_scheduler_type": "none: its rate is constant",
+    "model.lora": "none: it has adapters where the policy has",
+    "model.tokenizer_path": "none: the tokenizer is that of model.path",
+    "model.trust_remote_code": "none: code of a model's repository is never run",
+    "model.override_config": "none: edit the config.json of the model",
+    "strategy": "none: more than one rank always runs on FSDP2",
+    "fsdp": "none: resources.ranks and resources.fsdp_size shard it",
+    "offload": "none: optimizer.offload keeps its optimizer in main memory too",
+    "ulysses_size": "none: resources.context cuts sequences over ranks",
+    "padding_free": "none: sequences are always packed",
+    "dynamic_batching": "none: micro-batches are always cut by tokens",
+    "micro_batch_size_per_device_for_update": "none: see trainer.micro_batch_tokens",
+    "micro_batch_size_per_device_for_experience": "none: see trainer.micro_batch_tokens",
+}  # fmt: skip
+
 # Keys that are carried over together with others, and how: for docs/migration.md.
 COMPOSED = {
     "data.prompt_key": "`data.prompt_key`",
@@ -178,9 +202,11 @@ COMPOSED = {
     "worker.critic.ppo_epochs": "`algorithm.critic.ppo_epochs`",
     "worker.critic.optim.lr": "`algorithm.critic.lr`",
     "worker.critic.model.model_path": "`algorithm.critic.path`",
+    **{f"worker.critic.{key}": why for key, why in _CRITIC.items()},
     "worker.rollout.top_k": "`rollout.sampling.top_k`",
     "worker.rollout.max_model_len": "`rollout.max_model_len`",
-    "worker.rollout.val_override_config.temperature": "`eval.temperature`",
+    "worker.rollout.val_override_config.temperature": "`eval.temperature`; 0: `eval.n=0`, the "
+    "greedy completion alone",
     "worker.rollout.val_override_config.n": "`eval.n`",
     "worker.rollout.val_override_config.top_p": "none: `rollout.sampling.top_p`",
     "worker.reward.reward_function": "`rewards.functions`",
@@ -211,6 +237,7 @@ UNNEEDED = {
     "worker.actor.dynamic_batching": "micro-batches are always cut by tokens",
     "worker.actor.use_torch_compile": "nothing is compiled",
     "worker.actor.strategy": "more than one rank always runs on FSDP2",
+    "worker.actor.fsdp.torch_dtype": "model.dtype; bfloat16 has a float32 copy in the optimizer",
     "worker.actor.fsdp": "resources.ranks and resources.fsdp_size shard the model",
     "worker.actor.offload": "optimizer.offload keeps the optimizer in main memory",
     "worker.actor.micro_batch_size_per_device_for_update": "see trainer.micro_batch_tokens",
@@ -219,6 +246,10 @@ UNNEEDED = {
     "worker.actor.ulysses_sequence_parallel_size": "resources.context cuts sequences over ranks",
     "worker.actor.model.trust_remote_code": "code of a model's repository is never run",
     "worker.actor.model.tokenizer_path": "the tokenizer is that of model.path",
+    "worker.actor.model.override_config": "edit the config.json of model.path",
+    "worker.hybrid_engine": "one process trains and samples unless resources say more",
+    "worker.rollout.ignore_eos": "a completion always ends with the end-of-sequence token",
+    "worker.rollout.val_override_config": "sampled as in training, by rollout.sampling",
     "worker.rollout.name": "rollout.engine is vllm unless it is set",
     "worker.rollout.seed": "seed is that of everything",
     "worker.rollout.limit_images": "the number of images is not limited",

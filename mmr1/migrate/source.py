@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from mmr1.config import Config
 from mmr1.config.secrets import publish
+from mmr1.migrate.effect import keys_without_effect
 from mmr1.migrate.migration import Migration, Tree
 from mmr1.registry import suggest
 
@@ -95,15 +96,36 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
             spelled.setdefault(key, name)
             if given.setdefault(key, typed) != typed:
                 conflicts.append((name, typed, key, given[key]))
-    flat = {k: v for k, v in {**source.defaults, **given}.items() if v is not None}
-    migration = Migration(theirs={k: v for k, v in flat.items() if k in source.loss_settings})
+    migration, left = _carried(source, given)
+    idle = keys_without_effect(
+        given,
+        [k for k, v in given.items() if v != source.defaults.get(k) and k not in left],
+        lambda keys: _carried(source, keys)[0],
+    )
     for name, value, key, other in conflicts:
         migration.note(name, value, f"it means the same as {key}, which is given too: {other!r}")
+    for at, note in enumerate(migration.notes):  # by the names that the file has
+        key, colon, rest = note.partition(":")
+        migration.notes[at] = f"{spelled.get(key, key)}{colon}{rest}"
+    _note_what_is_left(source, left, spelled, migration)
+    if idle:
+        pairs = ", ".join(f"{spelled[key]}={_published(key, given[key])!r}" for key in idle)
+        migration.notes.append(f"{pairs}: without effect together with the other keys")
+    if source.command != "mmr1 train":
+        migration.notes.append(f"run it with {source.command}")
+    _check(source, migration)
+    return migration
+
+
+def _carried(source: Source, given: Tree) -> tuple[Migration, Tree]:
+    """The given keys with their project's defaults as ours, and those that no part has taken."""
+    flat = {k: v for k, v in {**source.defaults, **given}.items() if v is not None}
+    migration = Migration(theirs={k: v for k, v in flat.items() if k in source.loss_settings})
     try:
         for carry in source.carry:
             carry(flat, migration)
     except TypeError as error:  # a text where a number or a list should be
-        unknown = [f"{spelled[k]}={v}" for k, v in given.items() if isinstance(v, str) and "$" in v]
+        unknown = [f"{k}={v}" for k, v in given.items() if isinstance(v, str) and "$" in v]
         raise ValueError(
             f"a value is of another kind than it should be ({error}); give it as an override"
             + (f". Not known: {', '.join(unknown)}" if unknown else "")
@@ -114,14 +136,12 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
     for key, (ours, names) in source.translated.items():
         if key in flat:
             _translate(migration, key, flat.pop(key), ours, names)
-    for at, note in enumerate(migration.notes):  # by the names that the file has
-        key, colon, rest = note.partition(":")
-        migration.notes[at] = f"{spelled.get(key, key)}{colon}{rest}"
-    _note_what_is_left(source, {k: v for k, v in flat.items() if k in given}, spelled, migration)
-    if source.command != "mmr1 train":
-        migration.notes.append(f"run it with {source.command}")
-    _check(source, migration)
-    return migration
+    return migration, {key: value for key, value in flat.items() if key in given}
+
+
+def _published(key: str, value: Any) -> Any:
+    """Without a secret in clear."""
+    return publish(value, path=tuple(key.split(".")))
 
 
 def flattened(tree: Mapping[str, Any], whole: frozenset[str] = frozenset()) -> Tree:
@@ -170,7 +190,7 @@ def _note_what_is_left(
     source: Source, left: Tree, names: Mapping[str, str], migration: Migration
 ) -> None:
     """The given keys that no part of the migration has taken; those of one section together."""
-    left = {key: publish(value, path=tuple(key.split("."))) for key, value in left.items()}
+    left = {key: _published(key, value) for key, value in left.items()}
     sections: dict[str, list[str]] = {}
     for key in left:
         section = next((n for n in source.unneeded if key == n or key.startswith(f"{n}.")), None)

@@ -240,6 +240,21 @@ def test_a_bare_configuration_has_their_defaults():
     assert named.tree["rewards"]["functions"]["easyr1"]["use"] == "x.py:main"
 
 
+def test_greedy_validation():
+    prefix = "worker.rollout.val_override_config"
+    assert config_of(f"{prefix}.temperature=0").eval.n == 0
+    assert config_of(f"{prefix}.temperature=0.0", f"{prefix}.n=4").eval.n == 0
+    assert any(f"{prefix}.n: 4" in n for n in migrated(f"{prefix}.temperature=0",
+                                                       f"{prefix}.n=4").notes)  # fmt: skip
+
+
+def test_adapters_have_their_default_alpha():
+    bare = {"worker.actor.model.model_path": "m", "worker.rollout.n": 4}
+    assert migrate(EASYR1, {**bare, "worker.actor.model.lora.rank": 8}).tree["model"]["lora"] == {
+        "rank": 8, "alpha": 64, "target_modules": "all-linear",
+    }  # fmt: skip
+
+
 def test_check_shows_the_losses_side_by_side(tmp_path: Path, mmr1):
     (tmp_path / "theirs.yaml").write_text(THEIRS)
     code, output, _ = mmr1(
