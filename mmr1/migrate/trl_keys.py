@@ -170,6 +170,55 @@ UNNEEDED = {
     "hub_token": "mmr1 export --push-to-hub uploads a checkpoint",
     "hub_private_repo": "mmr1 export --push-to-hub uploads a checkpoint",
     "env": "variables of the environment are the shell's",
+    "use_cpu": "a GPU is used where there is one",
+    "optim_args": "optimizer.betas and optimizer.weight_decay; the rest is AdamW's usual",
+    "optim_target_modules": "all trained weights have AdamW",
+    "label_smoothing_factor": "the cross-entropy is not smoothed",
+    "neftune_noise_alpha": "no noise is added to embeddings",
+    "average_tokens_across_devices": "a mean over tokens is that of all ranks",
+    "auto_find_batch_size": "trainer.micro_batch_tokens bounds the memory of a micro-batch",
+    "use_cache": _SPEED,
+    "liger_kernel_config": _SPEED,
+    "torch_compile_backend": _SPEED,
+    "torch_compile_mode": _SPEED,
+    "fp16_full_eval": _SPEED,
+    "half_precision_backend": _SPEED,
+    "dataloader_multiprocessing_context": _SPEED,
+    "dataloader_in_order": _SPEED,
+    "ddp_backend": _PROCESSES,
+    "ddp_broadcast_buffers": _PROCESSES,
+    "ddp_bucket_cap_mb": _PROCESSES,
+    "ddp_static_graph": _PROCESSES,
+    "log_on_each_node": "a matter of display alone",
+    "log_level_replica": "a matter of display alone",
+    "logging_nan_inf_filter": "a loss that is not finite ends the run",
+    "skip_memory_metrics": "a matter of display alone",
+    "debug": "a matter of display alone",
+    "trackio_bucket_id": "trackers read their own variables of the environment",
+    "trackio_static_space_id": "trackers read their own variables of the environment",
+    "eval_delay": "a validation follows every trainer.val_freq steps from the first",
+    **dict.fromkeys(
+        ("prediction_loss_only", "include_for_metrics", "batch_eval_metrics",
+         "eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"),
+        "a validation samples completions and scores them",
+    ),
+    "do_predict": "mmr1 eval evaluates without training",
+    "save_on_each_node": "checkpoints are in trainer.output_dir",
+    "save_safetensors": "checkpoints are always safetensors",
+    "enable_jit_checkpoint": "SIGTERM always saves the step",
+    "hub_always_push": "mmr1 export --push-to-hub uploads a checkpoint",
+    "hub_revision": "mmr1 export --push-to-hub uploads a checkpoint",
+    "ignore_data_skip": "a resumed run goes on with the next samples",
+    "restore_callback_states_from_checkpoint": "there are no callbacks",
+    "label_names": "the format of the rows tells what they are",
+    "length_column_name": "the data are always shuffled, by seed",
+    "group_by_length": "the data are always shuffled, by seed",
+    "train_sampling_strategy": "the data are always shuffled, by seed",
+}  # fmt: skip
+
+OLDER = {
+    "torch_dtype": "dtype",
+    "evaluation_strategy": "eval_strategy",
 }
 
 # --- GRPO and RLOO -------------------------------------------------------------------------------
@@ -234,6 +283,9 @@ ONLINE_UNNEEDED = {
     "ds3_gather_for_generation": _SPEED,
     "cache_implementation": _SPEED,
     "vllm_mode": _PROCESSES,
+    "vllm_device": _PROCESSES,
+    "vllm_dtype": "rollout.dtype, which is that of the model unless it is set",
+    "vllm_enable_prefix_caching": _SPEED,
     "vllm_model_impl": _SPEED,
     "vllm_enable_sleep_mode": _SPEED,
     "vllm_structured_outputs_regex": "completions are not bound to a grammar",
@@ -294,6 +346,7 @@ GRPO_COMPOSED = {
 }
 
 GRPO_UNNEEDED = {
+    "cast_lm_head_to_fp32": "log-probs are always computed in float32",
     "vespo_k_pos": _ONE_KIND,
     "vespo_k_neg": _ONE_KIND,
     "vespo_lambda_pos": _ONE_KIND,
@@ -306,6 +359,8 @@ GRPO_UNNEEDED = {
 }
 
 GRPO_OLDER = {
+    **OLDER,
+    "vllm_max_model_len": "vllm_max_model_length",
     "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
     "epsilon_low": "epsilon",
 }
@@ -387,7 +442,6 @@ OFFLINE_UNNEEDED = {
     "chat_template_path": "data.chat_template, a .jinja file",
     "dataset_text_field": "the format of the rows tells what they are",
     "shuffle_dataset": "the data are always shuffled, by seed",
-    "train_sampling_strategy": "the data are always shuffled, by seed",
     "ref_model_mixup_alpha": "the reference is the model at the start",
     "ref_model_sync_steps": "the reference is the model at the start",
     "sync_ref_model": "the reference is the model at the start",

@@ -129,6 +129,24 @@ def test_the_shared_defaults_are_those_of_transformers():
     assert ours == {key: theirs[key] for key in ours}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_key_of_transformers_is_known(kind):
+    theirs = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+    known = set(KINDS[kind].known)
+    assert len(theirs & known) > 50
+    assert theirs - known == set()
+
+
+def test_former_names():
+    ours = config_of("grpo", "evaluation_strategy=steps", "eval_steps=64", "dataset_name=a/b",
+                     "bf16=False", "torch_dtype=bfloat16")  # fmt: skip
+    assert (ours.model.dtype, ours.data.eval) == ("bfloat16", "a/b@test")
+    assert ours.trainer.val_freq == 64
+    notes = "".join(migrated("sft", "max_seq_length=512", "neftune_noise_alpha=5").notes)
+    assert "max_seq_length: 512: rows are not cut" in notes
+    assert "neftune_noise_alpha: 5: not needed; no noise" in notes
+
+
 def test_what_the_keys_mean():
     cispo = config_of("grpo", "loss_type=cispo", "epsilon_high=5").algorithm
     assert (cispo.name, cispo.clip_ratio_low, cispo.clip_ratio_high) == ("cispo", 1.0, 4.0)
