@@ -224,6 +224,9 @@ def _check(source: Source, migration: Migration) -> None:
             theirs = next((old for old, today in source.older.items() if today == theirs), theirs)
             raise ValueError(f"{theirs} is not given; add {theirs}=... to the command") from error
         problem = first["msg"].removeprefix("Value error, ")
+        if not key:
+            raise ValueError(problem) from error
+        value = _published(key, first["input"])
         raise ValueError(
-            f"the migrated '{key}' is not valid here: {problem}" if key else problem
+            f"the migrated '{key}' is not valid here: {problem}; it is {value!r}"
         ) from error

@@ -219,6 +219,10 @@ UNNEEDED = {
 OLDER = {
     "torch_dtype": "dtype",
     "evaluation_strategy": "eval_strategy",
+    "max_seq_length": "max_length",
+    "vllm_max_model_len": "vllm_max_model_length",
+    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
+    "epsilon_low": "epsilon",
 }
 
 # --- GRPO and RLOO -------------------------------------------------------------------------------
@@ -356,13 +360,6 @@ GRPO_UNNEEDED = {
     "entropy_coef_delta": _ONE_KIND,
     "entropy_target": _ONE_KIND,
     "max_tool_calling_iterations": "turns and tools are set in the section environment",
-}
-
-GRPO_OLDER = {
-    **OLDER,
-    "vllm_max_model_len": "vllm_max_model_length",
-    "vllm_importance_sampling_cap": "vllm_importance_sampling_clip_max",
-    "epsilon_low": "epsilon",
 }
 
 AGGREGATIONS = {

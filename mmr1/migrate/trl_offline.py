@@ -115,7 +115,7 @@ def _source(
         is_theirs=_is_any(*telling),
         carry=(own, _common(section)),
         defaults={**keys.DEFAULTS, **keys.OFFLINE_DEFAULTS, **lists["defaults"]},
-        older={**keys.OLDER, "max_seq_length": "max_length"},
+        older=keys.OLDER,
         renamed={**keys.RENAMED, **lists.get("renamed", {})},
         composed={**keys.COMPOSED, **keys.OFFLINE_COMPOSED, **lists["composed"]},
         unneeded={**keys.OFFLINE_UNNEEDED, **lists.get("unneeded", {}), **keys.UNNEEDED},

@@ -73,7 +73,12 @@ def _batches(flat: Tree, migration: Migration) -> None:
 
 
 def _lora(flat: Tree, migration: Migration) -> None:
+    """Two spellings with defaults of their own; Megatron's, ``lora.rank``, comes first."""
     rank, alpha = flat.pop(f"{MODEL}.lora_rank"), flat.pop(f"{MODEL}.lora_alpha")
+    names = ("rank", "alpha", "dropout")
+    first, scale, dropout = (flat.pop(f"{MODEL}.lora.{name}", None) for name in names)
+    if first:
+        rank, alpha = first, 32 if scale is None else scale
     modules, excluded = (
         flat.pop(f"{MODEL}.target_modules"),
         flat.pop(f"{MODEL}.exclude_modules", None),
@@ -84,6 +89,8 @@ def _lora(flat: Tree, migration: Migration) -> None:
     if "linear_qkv" in str(modules):  # Megatron's names of all layers
         modules = "all-linear"
     set_lora(migration, rank or 16, alpha, modules)
+    if first and dropout:
+        migration.set("model.lora.dropout", dropout)
     if adapters is not None:
         migration.tree["model"]["lora"] = {"path": adapters}
         migration.note(

@@ -26,7 +26,10 @@ def _tables() -> Iterator[tuple[str, list[str]]]:
     for at, source in enumerate(SOURCES):
         if source.older and all(source.older != other.older for other in SOURCES[:at]):
             names = [f"| `{old}` | `{today}` |" for old, today in source.older.items()]
-            yield f"{source.title}: former name | today", names
+            kinds = [other for other in SOURCES if other.project == source.project]
+            alike = all(other.older == source.older for other in kinds)
+            title = source.title.split()[0] if alike else source.title
+            yield f"{title}: former name | today", names
     for project in PROJECTS:
         kinds = {s.title: list(_rows(s)) for s in SOURCES if s.project == project}
         shown: set[str] = set()

@@ -157,6 +157,11 @@ def test_what_the_scripts_set():
     assert section(f"{ROLLOUT}.val_kwargs.do_sample=True").eval.n == 0  # at temperature 0
     named = section(example="grpo_trainer/run_qwen2_5_vl_7b_fsdp.sh").trainer
     assert named.run_name == "qwen2_5_vl_7b_vllm_fsdp"
+    megatron = section("actor_rollout_ref.model.lora.rank=8").model.lora
+    assert (megatron.rank, megatron.alpha, megatron.dropout) == (8, 32, 0)
+    both = section(*(f"actor_rollout_ref.model.lora.{k}" for k in ("rank=8", "alpha=4",
+                     "dropout=0.1")), "actor_rollout_ref.model.lora_rank=2").model.lora  # fmt: skip
+    assert (both.rank, both.alpha, both.dropout) == (8, 4, 0.1)
     adapters = section("actor_rollout_ref.model.lora_adapter_path=a/b").model.lora
     assert (adapters.path, adapters.rank) == ("a/b", 16)
     profiled = section("global_profiler.tool=torch", "global_profiler.steps=[2, 4]").trainer
