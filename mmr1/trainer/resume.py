@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from mmr1.config import Config
 from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.state import (
     TRAINING,
     HasState,
+    WriteCheckpoint,
     copy_to_cpu,
     load_progress,
     load_tensors,
@@ -22,13 +24,13 @@ from mmr1.trainer.models.state import (
 from mmr1.trainer.runs.step import Step
 
 
-def snapshot(config: Config, components: TrainerComponents, step: Step) -> Callable[[Path], None]:
+def snapshot(config: Config, components: TrainerComponents, step: Step) -> WriteCheckpoint:
     """A function that writes the state after ``step`` into a checkpoint's folder."""
     in_background = config.trainer.async_save
     if config.trainer.save_only_model:
         return components.policy.snapshot(copy=in_background, only_model=True)
     policy = components.policy.snapshot(copy=in_background)
-    critic = components.critic and components.critic.snapshot(copy=in_background)
+    critic = components.critic.snapshot(copy=in_background) if components.critic else None
     state = {**progress(step.number, _of_updates(components)), **step.rollout_state()}
     # A reference that is not refreshed is the model that the run was started with.
     reference: Mapping[str, torch.Tensor] = {}
@@ -37,13 +39,14 @@ def snapshot(config: Config, components: TrainerComponents, step: Step) -> Calla
         if in_background:
             reference = copy_to_cpu(reference)
 
-    def write_files(folder: Path) -> None:
-        policy(folder)
+    def write_files(folder: Path) -> Digests:
+        digests = policy(folder)
         if critic:
-            critic(folder)
+            digests |= critic(folder)
         save_progress(folder, state)
         if reference:
             save_tensors(folder / TRAINING / "reference", reference)
+        return digests
 
     return write_files
 

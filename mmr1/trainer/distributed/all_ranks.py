@@ -15,6 +15,7 @@ from mmr1.trainer.distributed.rank_weights import KeptWeights, LiveWeights, Rank
 from mmr1.trainer.distributed.ray_calls import get
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.types import Completion, Prompt, RolloutGroup
 
@@ -117,14 +118,15 @@ class AllRanks:
         if copy:
             get([rank.take.remote(method, *args) for rank in self._ranks])
 
-        def write_files(folder: Path) -> None:
+        def write_files(folder: Path) -> Digests:
             place = folder.resolve()
-            if not copy:
+            if copy:
+                calls = [rank.write.options(concurrency_group=SAVING) for rank in self._ranks]
+                written = get([call.remote(method, place) for call in calls])
+            else:
                 self._begin()
-                get([rank.save.remote(method, place, *args) for rank in self._ranks])
-                return
-            calls = [rank.write.options(concurrency_group=SAVING) for rank in self._ranks]
-            get([call.remote(method, place) for call in calls])
+                written = get([rank.save.remote(method, place, *args) for rank in self._ranks])
+            return {name: digest for files in written for name, digest in files.items()}
 
         return write_files
 

@@ -21,6 +21,7 @@ from mmr1.trainer.distributed.errors import TransferError
 from mmr1.trainer.distributed.network import node_address
 from mmr1.trainer.distributed.weight_source import KeptSource, RankSource, layout_for
 from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.load_model import LoadModel
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.vision.build import family_of, media_cache
@@ -172,18 +173,18 @@ class Rank:
         return {name: tensor.detach().cpu() for name, tensor in weights.items()}
 
     @collective
-    def save(self, method: str, folder: Path, *args: Any) -> None:
-        """Write the snapshot that the method takes."""
-        attrgetter(method)(self._built)(False, *args)(folder)
+    def save(self, method: str, folder: Path, *args: Any) -> Digests:
+        """Write the snapshot that the method takes; the digests of this rank's files."""
+        return attrgetter(method)(self._built)(False, *args)(folder)
 
     @collective
     def take(self, method: str, *args: Any) -> None:
         """Take a snapshot, a copy, that ``write`` writes while training goes on."""
         self._taken[method] = attrgetter(method)(self._built)(True, *args)
 
-    def write(self, method: str, folder: Path) -> None:
-        """Write the last snapshot that the method took; called in a thread of its own."""
-        self._taken.pop(method)(folder)
+    def write(self, method: str, folder: Path) -> Digests:
+        """The same of the last snapshot that the method took; called in a thread of its own."""
+        return self._taken.pop(method)(folder)
 
     def _source(self, method: str) -> RankSource:
         if method not in self._sources:

@@ -17,6 +17,7 @@ from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.device_sums import DeviceSums
+from mmr1.trainer.models.digests import Digests, sync_and_digest
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.loading import build_packed_model, feature_cache
 from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
@@ -148,7 +149,11 @@ class LocalCritic:
         if copy:
             tensors = copies(tensors)
         group = self._scalar_model.packed_model.process_group
-        return lambda folder: save_tensors(folder / FOLDER, tensors, group.saving)
+
+        def write_files(folder: Path) -> Digests:
+            return sync_and_digest(folder, save_tensors(folder / FOLDER, tensors, group.saving))
+
+        return write_files
 
     def load_snapshot(self, checkpoint: Path) -> None:
         load_tensors(checkpoint / FOLDER, self._optimizer.tensors())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
@@ -24,7 +24,12 @@ from mmr1.trainer.models.nll import add_distillation_gradient, add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.reference import SupportsDistributions
-from mmr1.trainer.models.state import copy_to_cpu, load_snapshot, model_snapshot
+from mmr1.trainer.models.state import (
+    WriteCheckpoint,
+    copy_to_cpu,
+    load_snapshot,
+    model_snapshot,
+)
 from mmr1.types import Experience, RolloutGroup, StepStats
 
 WIDEST_GAP = "rollout/logprob_gap_max"
@@ -57,7 +62,7 @@ class Policy(Protocol):
         """
         ...
 
-    def snapshot(self, copy: bool = False, only_model: bool = False) -> Callable[[Path], None]:
+    def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:
         """What writes the policy as it is now into a checkpoint's folder; see ``state.py``."""
         ...
 
@@ -119,7 +124,7 @@ class LocalPolicy:
         """See :meth:`PackedModel.engine_weights`."""
         return self._packed_model.engine_weights()
 
-    def snapshot(self, copy: bool = False, only_model: bool = False) -> Callable[[Path], None]:
+    def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:
         packed_model = self._packed_model
         processor, group = packed_model.family.processor, packed_model.process_group
         return model_snapshot(

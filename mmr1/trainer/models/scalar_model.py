@@ -24,10 +24,11 @@ from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.forward.scores import completion_states
 from mmr1.trainer.forward.sequences import GroupInput, completion_mask
 from mmr1.trainer.forward.states import Read, to_rows
+from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import model_snapshot, whole
+from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot, whole
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import model_parts
 from mmr1.vision.features import FeatureCache
@@ -101,16 +102,16 @@ def scalar_snapshot(
     copy: bool = False,
     supervision: Supervision = OUTCOME,
     process_group: ProcessGroup | None = None,
-) -> Callable[[Path], None]:
+) -> WriteCheckpoint:
     """``state.model_snapshot`` with the head's file."""
     write = model_snapshot(model.backbone, processor, optimizer, copy, process_group)
     head = {n: whole(t).to("cpu", copy=True) for n, t in model.head.state_dict().items()}
 
-    def write_files(folder: Path) -> None:
-        write(folder)
+    def write_files(folder: Path) -> Digests:
         if process_group is None or process_group.rank == 0:
             metadata = {"supervision": json.dumps(asdict(supervision))}
             save_file(head, folder / HEAD_FILE, metadata)
+        return write(folder)
 
     return write_files
 

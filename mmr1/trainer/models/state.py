@@ -32,13 +32,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
+from mmr1.trainer.models.digests import Digests, sync_and_digest
 from mmr1.trainer.models.lora import adapter_state, plain_weights, save_pretrained
 from mmr1.trainer.models.optimizer import Optimizer
 
 TRAINING = "training"
 
-WriteCheckpoint = Callable[[Path], None]
-"""Writes files of a checkpoint into the folder it is given."""
+WriteCheckpoint = Callable[[Path], Digests]
+"""Writes files of a checkpoint into the folder it is given. Returns the digests of those that it
+has read again; the others' are taken when the checkpoint is closed."""
 
 
 class HasState(Protocol):
@@ -56,12 +58,12 @@ def model_snapshot(
     copy: bool = False,
     process_group: ProcessGroup | None = None,
     only_model: bool = False,
-) -> Callable[[Path], None]:
+) -> WriteCheckpoint:
     """What writes model and optimizer as they are now into a checkpoint's folder.
 
     With ``only_model`` there is no ``training/``, and no run can resume from it. Of a sharded model
-    all ranks must call both this and what it returns. With ``copy`` the latter may be called from
-    another thread while training goes on.
+    all ranks must call both this and what it returns, and each gets the digests of the files that
+    it wrote. With ``copy`` the latter may be called from another thread while training goes on.
     """
     group = process_group or SingleProcess()
     rank = group.rank
@@ -75,14 +77,18 @@ def model_snapshot(
         tensors = copies(tensors)
     rng = _rng_state()
 
-    def write_files(folder: Path) -> None:
+    def write_files(folder: Path) -> Digests:
+        written: list[Path] = []
         if rank == 0:
             save_pretrained(model, folder, weights, adapters)
             processor.save_pretrained(folder)
-        if only_model:
-            return
-        save_tensors(folder / TRAINING / "optimizer", tensors, group.saving)
-        _save_rng(folder / TRAINING / "rng", rng, rank)
+            training = folder / TRAINING  # where other ranks write
+            files = (path for path in folder.rglob("*") if path.is_file())
+            written += (path for path in files if training not in path.parents)
+        if not only_model:
+            written += save_tensors(folder / TRAINING / "optimizer", tensors, group.saving)
+            written.append(_save_rng(folder / TRAINING / "rng", rng, rank))
+        return sync_and_digest(folder, written)
 
     return write_files
 
@@ -193,11 +199,17 @@ def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tenso
                 tensor.copy_(weights[name])
 
 
-def save_tensors(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any = None) -> None:
+def save_tensors(
+    folder: Path, tensors: Mapping[str, torch.Tensor], group: Any = None
+) -> list[Path]:
     """Write tensors, or this rank's shards of DTensors. A collective call where there are ranks.
 
     Args:
+        folder: New, or empty.
         group: The ranks' group to call; None for the one that they train with.
+
+    Returns:
+        This rank's part of the files: each is one rank's.
 
     Raises:
         OSError, SafetensorError: The disk is full, or does not let itself be written to.
@@ -210,6 +222,11 @@ def save_tensors(folder: Path, tensors: Mapping[str, torch.Tensor], group: Any =
             process_group=group,
             no_dist=not torch.distributed.is_initialized(),
         )
+    files = sorted(folder.iterdir())  # all ranks have written theirs, which are in their order
+    if not torch.distributed.is_initialized():
+        return files
+    rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+    return files[rank::size]
 
 
 def load_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -293,9 +310,11 @@ def _rng_state() -> dict[str, torch.Tensor]:
     return state
 
 
-def _save_rng(folder: Path, state: Mapping[str, torch.Tensor], rank: int) -> None:
+def _save_rng(folder: Path, state: Mapping[str, torch.Tensor], rank: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(dict(state), _rng_file(folder, rank))
+    path = _rng_file(folder, rank)
+    save_file(dict(state), path)
+    return path
 
 
 def _load_rng(folder: Path, rank: int) -> None:

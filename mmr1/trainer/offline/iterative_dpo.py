@@ -21,6 +21,7 @@ from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.ray_learner import RayLearner
 from mmr1.trainer.inputs import Inputs, check_inputs
+from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.state import (
     WriteCheckpoint,
     load_progress,
@@ -155,9 +156,9 @@ def _snapshot(rounds: Rounds, number: int) -> WriteCheckpoint:
     write = rounds.learner.snapshot(rounds.config.trainer.async_save)
     state = progress(number, {"optimizer": rounds.learner, "rounds": rounds})
 
-    def write_files(folder: Path) -> None:
-        write(folder)
+    def write_files(folder: Path) -> Digests:
         save_progress(folder, state)
+        return write(folder)
 
     return write_files
 

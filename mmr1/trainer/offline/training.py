@@ -16,6 +16,7 @@ from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
 from mmr1.environments.schemas import tool_schemas
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
+from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.state import (
     HasState,
     WriteCheckpoint,
@@ -158,9 +159,9 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
         def snapshot(step: Step) -> WriteCheckpoint:
             write, state = task.snapshot(step.number), progress(step.number, stateful)
 
-            def write_files(folder: Path) -> None:
-                write(folder)
+            def write_files(folder: Path) -> Digests:
                 save_progress(folder, state)
+                return write(folder)
 
             return write_files
 

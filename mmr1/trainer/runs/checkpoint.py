@@ -1,18 +1,17 @@
 """Atomic checkpoints with a manifest of digests.
 
 A checkpoint ``step_N`` is first written as ``step_N.tmp``: the files, then a manifest with the
-digest of each. Everything is synced to the disk. Then the folder is renamed and its parent synced,
-and only then are older checkpoints removed. So a kill at any moment leaves a complete checkpoint.
-Loading takes the latest checkpoint whose files are exactly those of its manifest: a file that the
-manifest does not name is damage too. Checkpoints contain no pickles; one with a pickle is refused.
+digest of each; ranks tell the digests of theirs. Everything is synced to the disk. Then the folder
+is renamed and its parent synced, and only then are older checkpoints removed. So a kill at any
+moment leaves a complete checkpoint. Loading takes the latest checkpoint whose files are exactly
+those of its manifest: a file that the manifest does not name is damage too. Checkpoints contain no
+pickles; one with a pickle is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +23,8 @@ from safetensors import SafetensorError
 
 from mmr1.config import TrainerConfig
 from mmr1.faults import tell_fault
+from mmr1.files import sha256_of
+from mmr1.trainer.models.digests import Digests, sync
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.runs.full_disk import is_full
 
@@ -65,10 +66,10 @@ def write_checkpoint(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        write_files(temporary)
-        _seal(temporary, step, metrics or {})
+        digests = write_files(temporary)
+        _seal(temporary, step, metrics or {}, digests)
         temporary.replace(target)
-        _sync(folder)
+        sync(folder)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if not _is_write_error(error):
@@ -296,23 +297,36 @@ def _set_aside(checkpoint: Path) -> None:
     checkpoint.replace(damaged)
 
 
-def _seal(folder: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Sync all files, then list them with their digests."""
+def _seal(folder: Path, step: int, metrics: Mapping[str, float], digests: Digests) -> None:
+    """Sync all files, then list them with their digests.
+
+    Args:
+        digests: Those that are known; such a file is not read.
+
+    Raises:
+        CheckpointError: One of them is not in the folder.
+    """
+    paths = {str(path.relative_to(folder)): path for path in _files(folder)}
+    if missing := sorted(digests.keys() - paths.keys()):
+        raise CheckpointError(
+            f"{folder / missing[0]} was written by a rank but is not there: put "
+            "trainer.output_dir on a file system that all nodes share"
+        )
     files = {}
-    for path in _files(folder):
-        _sync(path)
-        name = str(path.relative_to(folder))
-        files[name] = {"size": path.stat().st_size, "sha256": _digest(path)}
+    for name, path in paths.items():
+        sync(path)
+        sha256 = digests[name] if name in digests else _digest(path)
+        files[name] = {"size": path.stat().st_size, "sha256": sha256}
     manifest = folder / MANIFEST
     content = {"version": 1, "step": step, "metrics": dict(metrics), "files": files}
     manifest.write_text(json.dumps(content, indent=1) + "\n")
     digest = folder / MANIFEST_DIGEST
     digest.write_text(_digest_line(manifest))
-    _sync(manifest)
-    _sync(digest)
+    sync(manifest)
+    sync(digest)
     for path in (*folder.rglob("*"), folder):
         if path.is_dir():
-            _sync(path)
+            sync(path)
 
 
 def _manifest(checkpoint: Path) -> dict[str, Any]:
@@ -343,13 +357,4 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return sha256_of(path).hex()

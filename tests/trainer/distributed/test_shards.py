@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,15 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from mmr1.config import ModelConfig, OptimizerConfig
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.scores import completion_scores
+from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.state import model_snapshot, model_weights
+from mmr1.trainer.models.state import model_snapshot, model_weights, save_progress
+from mmr1.trainer.runs.checkpoint import (
+    latest_valid_checkpoint,
+    verify_checkpoint,
+    write_checkpoint,
+)
 from tests.trainer.distributed.gloo import on_two_ranks
 from tests.trainer.tiny_groups import group, image
 
@@ -83,7 +92,9 @@ def test_ranks_load_their_shards(tied, adapter):
     on_two_ranks(_check_what_is_loaded, tied, adapter)
 
 
-def _check_bfloat16(rank: int, mesh: Any, path: Path, batches: list[Any], out: Path) -> None:
+def _check_bfloat16(
+    rank: int, mesh: Any, path: Path, batches: list[Any], out: Path, digests: Path
+) -> None:
     config = ModelConfig(path=str(path), dtype="bfloat16")
     model, run = fsdp.load(config, True, mesh=mesh)
     optimizer = Optimizer(model, OptimizerConfig(lr=1e-4, warmup_steps=0), 10)
@@ -113,7 +124,8 @@ def _check_bfloat16(rank: int, mesh: Any, path: Path, batches: list[Any], out: P
     moved = [n for n, p in model.named_parameters() if not torch.equal(_full(p), before[n])]
     assert len(moved) == len(before)
     processor, ranks = AutoProcessor.from_pretrained(path), fsdp.DistributedProcessGroup(rank, 2)
-    model_snapshot(model, processor, optimizer, process_group=ranks)(out)
+    told = model_snapshot(model, processor, optimizer, process_group=ranks)(out)
+    (digests / str(rank)).write_text(json.dumps(told))
     dist.barrier()
     assert AutoConfig.from_pretrained(out).dtype == torch.bfloat16
     stored = load_file(out / "model.safetensors")
@@ -124,6 +136,71 @@ def _check_bfloat16(rank: int, mesh: Any, path: Path, batches: list[Any], out: P
         assert torch.equal(parameter, _full(model.get_parameter(name)).bfloat16()), name
 
 
-def test_bfloat16_ranks_add_up_gradients_and_step_in_float32(tied, tmp_path):
-    batches = [[group([image(56, 56, seed)], 8, [5, 7], seed)] for seed in range(3)]
-    on_two_ranks(_check_bfloat16, tied, batches, tmp_path)
+def test_bfloat16_ranks_add_up_gradients_and_step_in_float32(saved):
+    """The ranks check it themselves."""
+    assert saved.checkpoint.is_dir()
+
+
+@dataclass
+class Saved:
+    """A checkpoint that two ranks have written, for this process.
+
+    Attributes:
+        told: The digests that each rank gave.
+        read: What this process has opened for reading since.
+    """
+
+    told: list[Digests] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
+    checkpoint: Path = field(default_factory=Path)
+
+
+@pytest.fixture(scope="module")
+def saved(tied, tmp_path_factory) -> Saved:
+    saved, digests = Saved(), tmp_path_factory.mktemp("digests")
+    watching = False
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if watching and event == "open" and args[1] in ("r", "rb"):  # no mode: opened to be synced
+            saved.read.append(str(args[0]))
+
+    def write(folder: Path) -> Digests:
+        nonlocal watching
+        batches = [[group([image(56, 56, seed)], 8, [5, 7], seed)] for seed in range(3)]
+        on_two_ranks(_check_bfloat16, tied, batches, folder, digests)
+        save_progress(folder, {"step": 1})
+        saved.told += [json.loads((digests / str(rank)).read_text()) for rank in (0, 1)]
+        watching = True
+        return saved.told[0] | saved.told[1]
+
+    sys.addaudithook(watch)
+    saved.checkpoint = write_checkpoint(tmp_path_factory.mktemp("run"), 1, write)
+    watching = False
+    return saved
+
+
+def test_what_a_rank_has_written_is_read_again_by_that_rank_alone(saved):
+    checkpoint = saved.checkpoint
+    manifest = verify_checkpoint(checkpoint)
+    unfinished = f"{checkpoint}.tmp/"
+    read = {name.removeprefix(unfinished) for name in saved.read if name.startswith(unfinished)}
+    assert read == {"training/state.json", "manifest.json"}
+    shards = [f"training/optimizer/shard-0000{n}-model-00001-of-00001.safetensors" for n in (1, 2)]
+    generators = [f"training/rng/rank_0000{n}.safetensors" for n in (0, 1)]
+    first, second = map(set, saved.told)
+    assert second == {shards[1], generators[1]}
+    assert first >= {shards[0], generators[0], "model.safetensors", "tokenizer.json"}
+    assert first | second | {"training/state.json"} == set(manifest["files"])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training/rng/rank_00001.safetensors"])
+def test_what_is_damaged_later_is_found_whoever_took_its_digest(name, saved):
+    path = saved.checkpoint / name
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 1
+    path.write_bytes(bytes(damaged))
+    with pytest.raises(ValueError, match=rf"{name} is not what was written"):
+        latest_valid_checkpoint(saved.checkpoint.parent)
+    path.write_bytes(whole)
+    assert latest_valid_checkpoint(saved.checkpoint.parent) == saved.checkpoint

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoProcessor
 
 from mmr1.config import ModelConfig, OptimizerConfig
+from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.loading import load_model
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
@@ -35,11 +36,12 @@ from mmr1.trainer.runs.checkpoint import (
 FILES = {"config.json": b"{}", "training/state.json": b'{"step": 1}'}
 
 
-def write_files(folder: Path) -> None:
+def write_files(folder: Path) -> Digests:
     for name, content in FILES.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     save_file({"weight": torch.arange(64.0)}, folder / "model.safetensors")
+    return {}
 
 
 def test_what_is_written_is_whole_and_reads_back(tmp_path):
@@ -218,9 +220,10 @@ def test_killed_at_any_file_operation_of_a_save_a_whole_checkpoint_is_left(tmp_p
 
 
 def test_a_full_disk_at_any_write_leaves_the_older_ones_and_says_so(tmp_path):
-    def big(folder: Path) -> None:
+    def big(folder: Path) -> Digests:
         write_files(folder)
         save_file({"weight": torch.zeros(50_000)}, folder / "model.safetensors")
+        return {}
 
     older = write_checkpoint(tmp_path, 1, write_files)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -276,12 +279,24 @@ def test_a_disk_that_cannot_be_written_to_is_one_line(tmp_path, small_disk):
 
 
 def test_a_mistake_of_the_code_is_no_full_disk_and_leaves_nothing(tmp_path):
-    def broken(folder: Path) -> None:
+    def broken(folder: Path) -> Digests:
         write_files(folder)
         raise TypeError("a mistake")
 
     with pytest.raises(TypeError, match="a mistake"):
         write_checkpoint(tmp_path, 1, broken)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_a_rank_that_is_not_there_is_told(tmp_path):
+    """The rank wrote it on the disk of its own node."""
+
+    def write(folder: Path) -> Digests:
+        write_files(folder)
+        return {"training/optimizer/shard-00002.safetensors": "0" * 64}
+
+    with pytest.raises(CheckpointError, match=r"shard-00002\S* was written by a rank .* share"):
+        write_checkpoint(tmp_path, 1, write)
     assert not list(tmp_path.iterdir())
 
 
@@ -295,7 +310,7 @@ def test_the_last_and_the_best_are_kept(tmp_path):
 
 
 def test_saving_in_the_background_tells_of_its_failure_at_the_next_save(tmp_path):
-    def broken(folder: Path) -> None:
+    def broken(folder: Path) -> Digests:
         raise OSError("no space left")
 
     saving = Checkpoints(tmp_path, keep=2, in_background=True)

@@ -56,7 +56,7 @@ def test_text_that_utf8_has_not_is_logged_as_json_escapes_it(tmp_path: Path) -> 
 def test_what_a_resumed_run_repeats_is_set_aside(tmp_path: Path) -> None:
     config = Config(model={"path": "x"}, trainer={"output_dir": str(tmp_path)})
     with RunDirectory(config) as directory:
-        write_checkpoint(tmp_path / "checkpoints", 2, lambda folder: None)
+        write_checkpoint(tmp_path / "checkpoints", 2, lambda folder: {})
         for attempt in (1, 2):
             for step in range(1 if attempt == 1 else 3, 5):
                 directory.log({"step": step, "attempt": attempt})
@@ -76,7 +76,7 @@ def test_what_a_resumed_run_repeats_is_set_aside(tmp_path: Path) -> None:
 def test_without_an_undamaged_checkpoint_nothing_is_rewound(tmp_path: Path) -> None:
     config = Config(model={"path": "x"}, trainer={"output_dir": str(tmp_path)})
     with RunDirectory(config) as directory:
-        (write_checkpoint(tmp_path / "checkpoints", 1, lambda folder: None) / "extra").touch()
+        (write_checkpoint(tmp_path / "checkpoints", 1, lambda folder: {}) / "extra").touch()
         directory.log({"step": 1})
         with pytest.raises(ValueError, match=r"no undamaged checkpoint .*step_000001 .*extra"):
             directory.last_checkpoint(warn=pytest.fail)
