@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import dump_yaml
 from mmr1.data.record import read_records
+from mmr1.files import sha256_of
 from mmr1.rollout.engine import Request
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed.all_ranks import AllRanks
@@ -29,6 +30,8 @@ from mmr1.trainer.distributed.errors import WorkerLostError
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
 from mmr1.trainer.models.optimizer import NonFiniteError
+from mmr1.trainer.runs import checkpoint
+from mmr1.trainer.runs.checkpoint import verify_checkpoint
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
@@ -198,13 +201,24 @@ def test_twenty_steps_on_ranks(sections, tiny_model, mixed, reward, tmp_path):
 
 @pytest.mark.slow
 def test_ppo_on_ranks_with_a_critic_that_is_saved_in_the_background(
-    tiny_model, mixed, reward, tmp_path
+    tiny_model, mixed, reward, tmp_path, monkeypatch
 ):
     critic = {"name": "ppo", "critic": {"lr": 1e-3}}
     saved = {"async_save": True, "save_steps": 1}
     run = partial(config, tiny_model, mixed, reward, steps=2, algorithm=critic, trainer=saved)
     run_training(run(tmp_path / "one"))
+    read = set()
+
+    def spied(path: Path) -> bytes:
+        read.add(str(Path(*path.parts[path.parts.index("checkpoints") + 2 :])))
+        return sha256_of(path)
+
+    monkeypatch.setattr(checkpoint, "sha256_of", spied)
     run_training(run(tmp_path / "two", resources={"ranks": 2}))
+    # The ranks take the digests of their files, this process those of what it has written itself.
+    reference = "training/reference/shard-00001-model-00001-of-00001.safetensors"
+    assert read == {"training/state.json", "manifest.json", reference}
+    verify_checkpoint(tmp_path / "two/checkpoints/step_000002")
     assert tokens(tmp_path / "one") == tokens(tmp_path / "two")
     # A new critic's head begins at zero: where its gradient is small, AdamW's first step, which
     # does not depend on the size, follows the rounding.
