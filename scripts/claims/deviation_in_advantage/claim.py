@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
 from mmr1.data.record import read_records
 from mmr1.data.rendering import renderer
+from mmr1.files import atomic
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.engine import Request, RolloutEngine, request_seed
 from mmr1.rollout.hf import HfEngine
@@ -21,6 +23,7 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -31,8 +34,8 @@ from scripts.claims.training import settings
 
 RL = Path(__file__).with_name("rl.yaml")
 ARMS = {"with deviation": "grpo", "without deviation": "dr_grpo"}
-QUESTIONS, QUICK_QUESTIONS = 240, 32
-DIFFICULTY_SAMPLES = 24
+QUESTIONS, QUICK_QUESTIONS = 160, 32
+DIFFICULTY_SAMPLES = 16
 """Completions that tell how difficult a question is; the advantages come from others."""
 AT_ONCE = 8
 BANDS = ("0", "to 1/4", "to 1/2", "to 3/4", "below 1", "1")
@@ -53,13 +56,16 @@ class Question:
 
 
 def run(trial: Trial) -> Measured:
-    overrides = settings(trial, trial.folder / "run")
-    config = load_config(RL, [*overrides, f"algorithm.adv_estimator={ARMS[trial.arm]}"])
-    questions = asked(config, QUICK_QUESTIONS if trial.quick else QUESTIONS)
-    kept = [f"{q.rate:.4f} {q.weight:.5g} {q.norm:.5g}" for q in questions]
-    trial.folder.mkdir(parents=True, exist_ok=True)
-    (trial.folder / "questions.json").write_text(json.dumps(kept, indent=0))
-    return shares(questions)
+    """Both arms are computed from the same completions, by whichever comes first."""
+    kept = trial.folder.parent / "questions.json"
+    if not kept.is_file():
+        config = load_config(RL, settings(trial, trial.folder / "run"))
+        of_arms = asked(config, QUICK_QUESTIONS if trial.quick else QUESTIONS)
+        rows = {arm: [astuple(q) for q in questions] for arm, questions in of_arms.items()}
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with atomic(kept) as file:
+            file.write(json.dumps(rows))
+    return shares([Question(*row) for row in json.loads(kept.read_text())[trial.arm]])
 
 
 def shares(questions: Sequence[Question]) -> Measured:
@@ -94,29 +100,45 @@ def band(rate: float) -> int:
     return 1 + sum(rate > end for end in (0.25, 0.5, 0.75))
 
 
-def asked(config: Config, count: int) -> list[Question]:
+def asked(config: Config, count: int) -> dict[str, list[Question]]:
     """Sample each of the first questions twice: for its difficulty, and for its gradient."""
     set_up_torch(config.seed, config.trainer.threads)
     model, family = load_model(config.model), family_of(config)
     media, render = media_cache(family, config), renderer(family, config)
-    algorithm = build_algorithm(config.algorithm)
     packed = build_packed_model(config, model, ModelInputs(family, media), temperature=1.0)
-    policy = LocalPolicy(packed, algorithm, Optimizer(model, config.optimizer, count), passes=1)
     prompts = [render(s) for s in read_records(Path(str(config.data.train)))[:count]]
     with (
         build_composite_reward(config.rewards) as scorer,
         closing(HfEngine(model, family, media)) as engine,
     ):
         rewards = RewardManager(scorer, media, max_invalid_fraction=0.0)
-        rates = sampled(config, engine, rewards, prompts, DIFFICULTY_SAMPLES, batch=1)
+        known = sampled(config, engine, rewards, prompts, DIFFICULTY_SAMPLES, batch=1)
         groups = sampled(config, engine, rewards, prompts, config.rollout.n, batch=2)
+    rates = [fmean(reward.value or 0.0 for reward in group.rewards) for group in known]
+    return {
+        arm: weighed(config, estimator, model, packed, groups, rates)
+        for arm, estimator in ARMS.items()
+    }
+
+
+def weighed(
+    config: Config,
+    estimator: str,
+    model: Any,
+    packed: PackedModel,
+    groups: Sequence[ScoredGroup],
+    rates: Sequence[float],
+) -> list[Question]:
+    """Each group's advantages and the norm of its own gradient, with one advantage."""
+    keys = config.algorithm.model_copy(update={"adv_estimator": estimator})
+    algorithm = build_algorithm(keys)
+    optimizer = Optimizer(model, config.optimizer, len(groups))
+    policy = LocalPolicy(packed, algorithm, optimizer, passes=1)
     questions = []
-    for of_rate, group in zip(rates, groups, strict=True):
-        experience = build_experience([group], algorithm, config.algorithm, policy)
-        weight = float((experience.advantages[:, 0]).abs().sum())  # equal over a completion
-        norm = policy.update(experience)["grad_norm"]
-        rate = fmean(reward.value or 0.0 for reward in of_rate.rewards)
-        questions.append(Question(rate, weight, norm))
+    for rate, group in zip(rates, groups, strict=True):
+        experience = build_experience([group], algorithm, keys, policy)
+        weight = float(experience.advantages[:, 0].abs().sum())  # equal over a completion
+        questions.append(Question(rate, weight, policy.update(experience)["grad_norm"]))
     return questions
 
 
@@ -171,6 +193,6 @@ CLAIM = Claim(
         "rate": "mean pass rate",
     },
     curve="share of absolute advantages",
-    over="pass rate of the question, by 24 other completions",
+    over="pass rate of the question, by 16 other completions",
     axis=BANDS,
 )
