@@ -41,7 +41,8 @@ class Hypothesis:
 
     Attributes:
         text: As the claim's README has it.
-        smallest: Smallest difference that would matter, in the measure's unit.
+        smallest: Smallest difference that would matter, in the measure's unit. Below 0: that
+            ``more`` is not worse than ``less`` by as much.
     """
 
     text: str
@@ -58,7 +59,7 @@ class Claim:
     Attributes:
         sentence: The claim in one sentence.
         source: The paper, as Markdown.
-        arms: Names, in the order of the tables.
+        arms: What each arm changes in the claim's ``rl.yaml``, in the order of the tables.
         run: Runs one trial.
         hypotheses: All have to hold.
         shown: Measures of the table, with their headings.
@@ -69,7 +70,7 @@ class Claim:
     title: str
     sentence: str
     source: str
-    arms: tuple[str, ...]
+    arms: Mapping[str, tuple[str, ...]]
     run: Callable[[Trial], Measured]
     hypotheses: tuple[Hypothesis, ...]
     shown: Mapping[str, str]

@@ -33,8 +33,9 @@ Hypotheses, measures and the smallest difference that would matter were written 
 runs, in the README of each claim. Arms are compared with equal seeds: of the differences by seed,
 the tables have the mean and Student's 95% interval. A hypothesis **holds** if that interval lies
 above 0 and reaches the smallest difference. It **does not hold** if the whole interval is below the
-smallest difference. All else is **undecided in small**, also a single seed. A claim holds if all of
-its hypotheses do, and does not if one does not. Accuracies are of 500 held-out scans.
+smallest difference. A negative smallest difference stands for "not worse by as much": the interval
+then has to lie above it. All else is **undecided in small**, also a single seed. A claim holds if
+all of its hypotheses do, and does not if one does not. Accuracies are of 500 held-out scans.
 
     scripts/claims/format_and_accuracy/run.sh --seeds 5
 

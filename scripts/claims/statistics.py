@@ -51,13 +51,14 @@ def verdict(difference: Estimate, smallest: float) -> Verdict:
     """Is the difference there, and is it as large as one that would matter?
 
     It does not hold where the whole interval lies below ``smallest``. It holds where the interval
-    reaches ``smallest`` and lies above 0. Everything else is undecided, also a single seed.
+    reaches ``smallest`` and lies above 0, or above ``smallest`` if that is negative: one arm is
+    then not worse by as much. Everything else is undecided, also a single seed.
     """
     if difference.low is None or difference.high is None:
         return "undecided in small"
     if difference.high < smallest:
         return "does not hold"
-    return "holds" if difference.low > 0 else "undecided in small"
+    return "holds" if difference.low > min(0.0, smallest) else "undecided in small"
 
 
 def of_all(verdicts: Sequence[Verdict]) -> Verdict:

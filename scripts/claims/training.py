@@ -41,7 +41,7 @@ def settings(trial: Trial, run: Path, model: Path | None = None) -> list[str]:
 
 def train(trial: Trial, path: Path, overrides: Iterable[str], model: Path | None = None) -> Config:
     """``mmr1 train``, continued where it was interrupted; the run is in ``trial.folder / run``."""
-    config = load_config(path, [*settings(trial, trial.folder / "run", model), *overrides])
+    config = load_config(path, [*overrides, *settings(trial, trial.folder / "run", model)])
     run_training(config, resume=True)
     return config
 

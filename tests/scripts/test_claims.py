@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from mmr1.config.file import load_config
-from scripts.claims.claim import CLAIMS, Hypothesis, load, names
+from scripts.claims.claim import CLAIMS, Hypothesis, Trial, load, names
 from scripts.claims.page import PAGE, anchor, page
 from scripts.claims.results import Result, by_seed, difference_of, read_results
 from scripts.claims.start.start import read, write_splits
 from scripts.claims.statistics import Estimate, estimate, of_all, paired, verdict
-from scripts.claims.training import tenths
+from scripts.claims.training import settings, tenths
 from tests.paths import REPOSITORY
 
 YAMLS = sorted(CLAIMS.rglob("*.yaml"))
@@ -66,6 +66,19 @@ def test_a_verdict_follows_from_the_interval(low, high, expected):
     assert verdict(Estimate((low + high) / 2, low, high, 5), 0.05) == expected
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (-0.04, 0.04, "holds"),
+        (0.01, 0.04, "holds"),
+        (-0.06, 0.04, "undecided in small"),
+        (-0.1, -0.06, "does not hold"),
+    ],
+)
+def test_not_worse_by_as_much(low, high, expected):
+    assert verdict(Estimate((low + high) / 2, low, high, 5), -0.05) == expected
+
+
 def test_a_claim_holds_if_all_of_it_does():
     assert of_all(["holds", "holds"]) == "holds"
     assert of_all(["holds", "undecided in small"]) == "undecided in small"
@@ -89,6 +102,15 @@ def test_tenths():
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: str(path.relative_to(CLAIMS)))
 def test_every_yaml_is_a_configuration(path):
     assert load_config(path).trainer.threads == 1
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_arm_is_a_configuration(name):
+    """Quick trials change its length last, and not what it is about."""
+    trial = Trial("", 0, Path("own"), Path("start"), quick=True)
+    for overrides in load(name).arms.values():
+        own = [*overrides, *settings(trial, Path("run"), Path("model"))]
+        assert load_config(CLAIMS / name / "rl.yaml", own).trainer.max_steps == 20
 
 
 @pytest.mark.parametrize("name", names())

@@ -11,18 +11,17 @@ from scripts.claims.claim import Claim, Hypothesis, Measured, Trial
 from scripts.claims.training import held_out, measured, newest, settings, train
 
 RL, SFT = (Path(__file__).with_name(f"{name}.yaml") for name in ("rl", "sft"))
-ARMS = ("cold start, then RL", "SFT alone", "RL alone")
+BOTH, SFT_ALONE, RL_ALONE = "cold start, then RL", "SFT alone", "RL alone"
 LONGER = "trainer.max_steps=60"
 """RL alone also has the compute of the cold start."""
+ARMS: dict[str, tuple[str, ...]] = {BOTH: (), SFT_ALONE: (), RL_ALONE: (LONGER,)}
 
 
 def run(trial: Trial) -> Measured:
-    if trial.arm == "SFT alone":
+    if trial.arm == SFT_ALONE:
         return sft_alone(trial)
-    if trial.arm == "RL alone":
-        train(trial, RL, () if trial.quick else (LONGER,), trial.start / "model")
-    else:
-        train(trial, RL, ())
+    model = trial.start / "model" if trial.arm == RL_ALONE else None
+    train(trial, RL, ARMS[trial.arm], model)
     return measured(trial.folder / "run")
 
 
@@ -48,22 +47,22 @@ CLAIM = Claim(
         Hypothesis(
             "Sampled accuracy is higher after a cold start and RL than after SFT alone.",
             "sampled",
-            ARMS[0],
-            ARMS[1],
+            BOTH,
+            SFT_ALONE,
             0.05,
         ),
         Hypothesis(
             "Greedy accuracy is higher after a cold start and RL than after SFT alone.",
             "greedy",
-            ARMS[0],
-            ARMS[1],
+            BOTH,
+            SFT_ALONE,
             0.05,
         ),
         Hypothesis(
             "Sampled accuracy is higher after a cold start and RL than after RL alone.",
             "sampled",
-            ARMS[0],
-            ARMS[2],
+            BOTH,
+            RL_ALONE,
             0.05,
         ),
     ),

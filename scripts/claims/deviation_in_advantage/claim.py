@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -33,7 +33,10 @@ from scripts.claims.claim import Claim, Hypothesis, Measured, Trial
 from scripts.claims.training import settings
 
 RL = Path(__file__).with_name("rl.yaml")
-ARMS = {"with deviation": "grpo", "without deviation": "dr_grpo"}
+ARMS = {
+    "with deviation": ("algorithm.adv_estimator=grpo",),
+    "without deviation": ("algorithm.adv_estimator=dr_grpo",),
+}
 QUESTIONS, QUICK_QUESTIONS = 160, 32
 DIFFICULTY_SAMPLES = 16
 """Completions that tell how difficult a question is; the advantages come from others."""
@@ -59,8 +62,9 @@ def run(trial: Trial) -> Measured:
     """Both arms are computed from the same completions, by whichever comes first."""
     kept = trial.folder.parent / "questions.json"
     if not kept.is_file():
-        config = load_config(RL, settings(trial, trial.folder / "run"))
-        of_arms = asked(config, QUICK_QUESTIONS if trial.quick else QUESTIONS)
+        own = settings(trial, trial.folder / "run")
+        configs = {arm: load_config(RL, [*own, *overrides]) for arm, overrides in ARMS.items()}
+        of_arms = asked(configs, QUICK_QUESTIONS if trial.quick else QUESTIONS)
         rows = {arm: [astuple(q) for q in questions] for arm, questions in of_arms.items()}
         kept.parent.mkdir(parents=True, exist_ok=True)
         with atomic(kept) as file:
@@ -100,8 +104,9 @@ def band(rate: float) -> int:
     return 1 + sum(rate > end for end in (0.25, 0.5, 0.75))
 
 
-def asked(config: Config, count: int) -> dict[str, list[Question]]:
+def asked(configs: Mapping[str, Config], count: int) -> dict[str, list[Question]]:
     """Sample each of the first questions twice: for its difficulty, and for its gradient."""
+    config = next(iter(configs.values()))  # they differ in the advantage alone
     set_up_torch(config.seed, config.trainer.threads)
     model, family = load_model(config.model), family_of(config)
     media, render = media_cache(family, config), renderer(family, config)
@@ -115,28 +120,23 @@ def asked(config: Config, count: int) -> dict[str, list[Question]]:
         known = sampled(config, engine, rewards, prompts, DIFFICULTY_SAMPLES, batch=1)
         groups = sampled(config, engine, rewards, prompts, config.rollout.n, batch=2)
     rates = [fmean(reward.value or 0.0 for reward in group.rewards) for group in known]
-    return {
-        arm: weighed(config, estimator, model, packed, groups, rates)
-        for arm, estimator in ARMS.items()
-    }
+    return {arm: weighed(of_arm, model, packed, groups, rates) for arm, of_arm in configs.items()}
 
 
 def weighed(
     config: Config,
-    estimator: str,
     model: Any,
     packed: PackedModel,
     groups: Sequence[ScoredGroup],
     rates: Sequence[float],
 ) -> list[Question]:
     """Each group's advantages and the norm of its own gradient, with one advantage."""
-    keys = config.algorithm.model_copy(update={"adv_estimator": estimator})
-    algorithm = build_algorithm(keys)
+    algorithm = build_algorithm(config.algorithm)
     optimizer = Optimizer(model, config.optimizer, len(groups))
     policy = LocalPolicy(packed, algorithm, optimizer, passes=1)
     questions = []
     for rate, group in zip(rates, groups, strict=True):
-        experience = build_experience([group], algorithm, keys, policy)
+        experience = build_experience([group], algorithm, config.algorithm, policy)
         weight = float(experience.advantages[:, 0].abs().sum())  # equal over a completion
         questions.append(Question(rate, weight, policy.update(experience)["grad_norm"]))
     return questions
@@ -166,7 +166,7 @@ CLAIM = Claim(
     sentence="Dividing the advantage by the group's deviation gives questions that are very easy "
     "or very hard more weight in the update.",
     source="[2503.20783](https://arxiv.org/abs/2503.20783), section 3.1",
-    arms=tuple(ARMS),
+    arms=ARMS,
     run=run,
     hypotheses=(
         Hypothesis(

@@ -32,7 +32,7 @@ CLAIM = Claim(
     sentence="Rewards for the form and for the answer do different work: both together teach what "
     "neither teaches alone, and a reward that is looser than the goal is hacked.",
     source="[2501.12948](https://arxiv.org/abs/2501.12948), section 2.2.2",
-    arms=tuple(ARMS),
+    arms=ARMS,
     run=run,
     hypotheses=(
         Hypothesis(
