@@ -20,6 +20,7 @@ from mmr1.config.file import dump_yaml, load_config, refuse_masked
 from mmr1.gpus import gpus_of_this_machine
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
+from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.rollout.forking import preload_engine
 from mmr1.trainer.preflight import check_evaluation, check_training
 from mmr1.vision.families.registry import DEFAULT_FAMILY
@@ -340,7 +341,8 @@ def main() -> None:
     """Entry point of the console script."""
     _quiet_libraries()
     try:
-        app()
+        with kept_zygotes():  # what warmed up for the tools' schemas serves their workers too
+            app()
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

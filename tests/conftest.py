@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny tensors: threads only get in each other's way
@@ -30,6 +30,15 @@ def ctrl_c() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def zygotes() -> Iterator[None]:
+    """Verifiers warm up once: a second of CPU time for each pool otherwise."""
+    from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
+
+    with kept_zygotes():
+        yield
 
 
 @pytest.fixture(scope="session")

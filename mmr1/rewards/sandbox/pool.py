@@ -22,9 +22,17 @@ from mmr1.faults import tell_fault
 from mmr1.rewards.item import Job, invalid
 from mmr1.rewards.sandbox.environment import worker_environment
 from mmr1.rewards.sandbox.limits import Limits
-from mmr1.rewards.sandbox.processes import Processes, Worker, describe
+from mmr1.rewards.sandbox.processes import Processes, Worker
+from mmr1.rewards.sandbox.shared_zygotes import ZygoteGoneError
 from mmr1.rewards.sandbox.walls import Missing, shortcoming, warn_of
-from mmr1.rewards.sandbox.wire import MAX_RESULT, REWARDS, VALUE, read_rewards, unpack_answer
+from mmr1.rewards.sandbox.wire import (
+    MAX_RESULT,
+    REWARDS,
+    VALUE,
+    describe,
+    read_rewards,
+    unpack_answer,
+)
 from mmr1.rewards.sandbox.zygote import Settings
 from mmr1.types import Reward, Status
 
@@ -105,9 +113,8 @@ class Pool:
         max_result: int = MAX_RESULT,
     ) -> None:
         self._deadline = deadline or rule_deadline(timeout_s)
-        self._settings = Settings(
-            warm.target, warm.args, limits or Limits(), readable, allow_weak, lambdify
-        )
+        self._warm = warm
+        self._settings = Settings(limits or Limits(), readable, allow_weak, lambdify)
         self._prepare = prepare
         self._environment = worker_environment(os.environ if environment is None else environment)
         self._start_s = start_s
@@ -204,7 +211,7 @@ class Pool:
                     raise ValueError(problem)
 
     def _start_zygote(self) -> None:
-        self._state.start(self._settings, self._environment, self._start_s)
+        self._state.start(self._warm, self._settings, self._environment, self._start_s)
 
     def _fork(self) -> Worker:
         """A new worker; its preparation is under way."""
@@ -232,14 +239,13 @@ class Pool:
         worker.rest()
         try:
             self._state.workers[place] = self._fresh()
-        except (ValueError, OSError, EOFError) as error:
+        except (ValueError, OSError, ZygoteGoneError) as error:
             return f"no verifier process can be started: {error}"
         return None
 
     def _fresh(self) -> Worker:
-        with suppress(OSError, EOFError):  # somebody killed the zygote
-            if self._state.control is not None:
-                return self._fork()
+        with suppress(ZygoteGoneError):
+            return self._fork()
         self._start_zygote()
         return self._fork()
 

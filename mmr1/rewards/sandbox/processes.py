@@ -1,4 +1,4 @@
-"""The zygote and its workers as the pool holds them: started, forked, killed, ended.
+"""The workers as the pool holds them: forked, killed, ended.
 
 Apart from the pool, so that a finalizer can end them.
 """
@@ -8,32 +8,26 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from mmr1.deadline import Stopwatch
 from mmr1.rewards.item import Job
+from mmr1.rewards.sandbox.shared_zygotes import Zygote, ZygoteGoneError, shared_zygote
 from mmr1.rewards.sandbox.walls import Missing, refusal
 from mmr1.rewards.sandbox.wire import (
     MAX_RESULT,
     FrameBuffer,
+    describe,
     new_number,
     pack_job,
-    recv_exactly,
     recv_frame,
     send_frame,
 )
-from mmr1.rewards.sandbox.zygote import ANSWER, FORK, KILL, Settings
+from mmr1.rewards.sandbox.zygote import ANSWER, FORK, KILL, Settings, recv_number
 
 _SEND_S = 10.0
-_BOOT = (
-    "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
-    "from mmr1.rewards.sandbox import limits, zygote; s = a['settings']; "
-    "s['limits'] = limits.Limits(**s['limits']); zygote.main(a['fd'], zygote.Settings(**s))"
-)
 
 
 @dataclass(slots=True)
@@ -91,65 +85,48 @@ class Worker:
 
 
 class Processes:
-    """One zygote and its workers."""
+    """The workers of one pool, and its line to the zygote that they are forked from."""
 
     def __init__(self) -> None:
         self.workers: list[Worker] = []
-        self.zygote: subprocess.Popen[bytes] | None = None
-        self.control: socket.socket | None = None
         self.missing: Missing = {}
+        self._zygote: Zygote | None = None
+        self._line: socket.socket | None = None
         self._allow_weak = False
 
-    def start(self, settings: Settings, environment: Mapping[str, str], patience_s: float) -> None:
-        """Start the zygote, in place of the one before.
+    def start(
+        self, warm: Job, settings: Settings, environment: Mapping[str, str], patience_s: float
+    ) -> None:
+        """Have a zygote, in place of the one before, with which the workers ended.
 
         Raises:
             ValueError: Its warm-up fails or takes too long.
+            OSError: There is no descriptor left.
         """
-        self._end_zygote()
+        self._leave()
+        self._zygote = shared_zygote(warm, environment, patience_s)
+        self._line = self._zygote.connect(settings)
+        self._line.settimeout(patience_s)
         self._allow_weak = settings.allow_weak
-        ours, theirs = socket.socketpair()
-        boot = {
-            "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100 - "" is the cwd
-            "fd": theirs.fileno(),
-            "settings": asdict(settings),
-        }
-        with theirs:
-            self.zygote = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, json.dumps(boot)],
-                env=dict(environment),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self.control = ours
-        ours.settimeout(patience_s)
-        try:
-            problem = json.loads(recv_frame(ours))
-        except TimeoutError:
-            problem = f"the verifier gives no sign of life in {patience_s:g} s"
-        except (EOFError, OSError):
-            problem = f"the verifier ended while starting ({describe(self.zygote.wait())})"
-        if problem:
-            self._end_zygote()
-            raise ValueError(problem)
 
     def fork(self) -> Worker:
         """A new worker, its walls up.
 
         Raises:
+            ZygoteGoneError: There is no zygote.
             ValueError: A wall that is required is missing, or it ends before its walls are up.
-            OSError, EOFError: The zygote is gone.
+            OSError: The system has no descriptor or no process left.
         """
-        assert self.control is not None
+        if self._line is None:
+            raise ZygoteGoneError
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self.control, [FORK], [theirs.fileno()])
-            (pid,) = ANSWER.unpack(recv_exactly(self.control, ANSWER.size))
+            pid = self._request(lambda line: socket.send_fds(line, [FORK], [theirs.fileno()]))
+        if pid < 0:
+            ours.close()
+            raise OSError(-pid, os.strerror(-pid))
         worker = Worker(pid, ours)
-        ours.settimeout(self.control.gettimeout())
+        ours.settimeout(self._line.gettimeout())
         try:
             self.missing = json.loads(recv_frame(ours))
         except (EOFError, OSError) as error:
@@ -165,40 +142,34 @@ class Processes:
     def kill(self, worker: Worker) -> int | None:
         """SIGKILL and reap; the exit code, or None if it is already known to be gone."""
         worker.channel.close()
-        if worker.pid == 0 or self.control is None:
+        if worker.pid == 0 or self._line is None:
             return None
         pid, worker.pid = worker.pid, 0
         try:
-            self.control.sendall(KILL + ANSWER.pack(pid))
-            (code,) = ANSWER.unpack(recv_exactly(self.control, ANSWER.size))
-        except (OSError, EOFError):
+            return self._request(lambda line: line.sendall(KILL + ANSWER.pack(pid)))
+        except ZygoteGoneError:
             return None
-        return int(code)
 
     def end(self) -> None:
         for worker in self.workers:
             self.kill(worker)
+        self._leave()
         self.workers = []
-        self._end_zygote()
 
-    def _end_zygote(self) -> None:
-        """Hang up on the zygote; its death is its workers' death."""
+    def _request(self, send: Callable[[socket.socket], object]) -> int:
+        assert self._line is not None
+        try:
+            send(self._line)
+            return recv_number(self._line)
+        except (OSError, EOFError) as error:  # somebody killed it
+            if self._zygote is not None:
+                self._zygote.forget()
+            raise ZygoteGoneError from error
+
+    def _leave(self) -> None:
+        """Hang up; the zygote ends the workers, and itself after the last pool."""
         for worker in self.workers:
             worker.pid = 0
-        if self.control is not None:
-            self.control.close()
-            self.control = None
-        if self.zygote is not None:
-            try:
-                self.zygote.wait(2)
-            except subprocess.TimeoutExpired:
-                self.zygote.kill()
-                self.zygote.wait()
-            self.zygote = None
-
-
-def describe(code: int | None) -> str:
-    """An exit code in words."""
-    if code is None:
-        return "killed"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+        if self._line is not None:
+            self._line.close()
+        self._line = self._zygote = None

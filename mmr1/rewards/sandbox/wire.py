@@ -148,3 +148,10 @@ def _number(value: Any) -> float | None:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name}, which is no number")
+
+
+def describe(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None:
+        return "killed"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,13 +1,14 @@
 """The process that workers are forked from: it has imported our own code and touched nothing else.
 
 It is a fresh interpreter, so neither CUDA nor threads nor locks of the trainer are in it, and a
-fork of it is ready in milliseconds. It owns the workers: only their parent can signal a process id
-without the risk that another process has got it. A user's plugin is never imported here: this
-process stands outside most of the walls.
+fork of it is ready in milliseconds. Pools that warm up alike share one. It owns the workers: only
+their parent can signal a process id without the risk that another process has got it. A user's
+plugin is never imported here: this process stands outside most of the walls.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -16,12 +17,12 @@ import signal
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmr1.rewards.sandbox.limits import Limits
 from mmr1.rewards.sandbox.walls import Missing, drop_network
-from mmr1.rewards.sandbox.wire import recv_exactly, send_frame
+from mmr1.rewards.sandbox.wire import recv_exactly, recv_frame, send_frame
 from mmr1.rewards.sandbox.worker import call_target, error_line, work
 
 FORK, KILL = b"F", b"K"
@@ -31,60 +32,101 @@ _ORPHAN_CHECK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the pool tells its zygote, as JSON on the command line.
+    """What a pool tells the zygote of its workers, as JSON.
 
     Attributes:
-        target: ``"module:function"`` of ours to warm up with.
-        args: Its arguments.
         limits: Of each worker.
         readable: Files and folders that the workers may read besides Python's own.
         allow_weak: Let workers run without a required wall.
         lambdify: Leave sympy's ``lambdify`` as it is.
     """
 
-    target: str
-    args: Sequence[Any]
     limits: Limits
     readable: Sequence[str]
     allow_weak: bool
     lambdify: bool
 
 
-def main(control_fd: int, settings: Settings) -> None:
-    """Warm up, report, then fork and kill until the pool hangs up."""
+@dataclass(frozen=True, slots=True)
+class _Customer:
+    """One pool, seen from the zygote: its line, and the workers that are its own."""
+
+    line: socket.socket
+    settings: Settings
+    workers: set[int] = field(default_factory=set)
+
+
+def main(door_fd: int, target: str, args: Sequence[Any]) -> None:
+    """Warm up, report, then fork and kill until the owner hangs up.
+
+    Args:
+        door_fd: A socket. Each descriptor that comes through it is the line of another pool.
+        target: ``"module:function"`` of ours to warm up with.
+        args: Its arguments.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     owner = os.getppid()
-    control = socket.socket(fileno=control_fd)
+    door = socket.socket(fileno=door_fd)
     missing = drop_network()  # before an import starts a thread, which would forbid it
     try:
-        call_target(settings.target, settings.args)
+        call_target(target, args)
     except BaseException as error:
-        send_frame(control, json.dumps(error_line(error)).encode())
+        send_frame(door, json.dumps(error_line(error)).encode())
         raise SystemExit(1) from error
     gc.freeze()  # its objects stay shared with the workers forked from it
-    send_frame(control, json.dumps(None).encode())
+    send_frame(door, json.dumps(None).encode())
+    customers: dict[int, _Customer] = {}
     while os.getppid() == owner:
-        if select.select([control], [], [], _ORPHAN_CHECK_S)[0] and not _serve(
-            control, settings, missing
-        ):
-            break
+        ready, _, _ = select.select([door_fd, *customers], [], [], _ORPHAN_CHECK_S)
+        if door_fd in ready:
+            if (customer := _let_in(door)) is None:
+                break
+            customers[customer.line.fileno()] = customer
+        for line in customers.keys() & set(ready):
+            if not _serve(customers[line], missing):
+                _show_out(customers.pop(line))
     # The workers' PDEATHSIG ends them with this process.
 
 
-def _serve(control: socket.socket, settings: Settings, missing: Missing) -> bool:
+def _let_in(door: socket.socket) -> _Customer | None:
+    """A new pool, whose settings lie in its line already; None when the owner has hung up."""
+    message, descriptors, _, _ = socket.recv_fds(door, 1, 1)
+    if not message:
+        return None
+    line = socket.socket(fileno=descriptors[0])
+    settings = json.loads(recv_frame(line))
+    return _Customer(line, Settings(**{**settings, "limits": Limits(**settings["limits"])}))
+
+
+def _serve(customer: _Customer, missing: Missing) -> bool:
     """Answer one request; False when the pool has hung up."""
-    message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-    if message == FORK:
-        control.sendall(ANSWER.pack(_fork(descriptors[0], settings, missing)))
-    elif message == KILL:
-        (pid,) = ANSWER.unpack(recv_exactly(control, ANSWER.size))
-        control.sendall(ANSWER.pack(_end(pid)))
-    return bool(message)
+    try:
+        message, descriptors, _, _ = socket.recv_fds(customer.line, 1, 1)
+        if message == FORK:
+            answer = _fork(descriptors[0], customer, missing)
+        elif message == KILL:
+            answer = _end(recv_number(customer.line), customer)
+        else:
+            return False
+        customer.line.sendall(ANSWER.pack(answer))
+    except (OSError, EOFError):
+        return False
+    return True
 
 
-def _fork(channel_fd: int, settings: Settings, missing: Missing) -> int:
-    zygote = os.getpid()
-    pid = os.fork()
+def recv_number(line: socket.socket) -> int:
+    (number,) = ANSWER.unpack(recv_exactly(line, ANSWER.size))
+    return int(number)
+
+
+def _fork(channel_fd: int, customer: _Customer, missing: Missing) -> int:
+    """The process id of a new worker, or the number of the system's error, negative."""
+    zygote, settings = os.getpid(), customer.settings
+    try:
+        pid = os.fork()
+    except OSError as error:
+        os.close(channel_fd)
+        return -(error.errno or errno.EAGAIN)
     if pid == 0:
         try:
             work(
@@ -99,10 +141,18 @@ def _fork(channel_fd: int, settings: Settings, missing: Missing) -> int:
         finally:
             os._exit(0)
     os.close(channel_fd)
+    customer.workers.add(pid)
     return pid
 
 
-def _end(pid: int) -> int:
+def _end(pid: int, customer: _Customer) -> int:
     """Kill and reap a worker; its exit code, negative for a signal."""
+    customer.workers.remove(pid)
     os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _show_out(customer: _Customer) -> None:
+    customer.line.close()
+    for pid in tuple(customer.workers):
+        _end(pid, customer)

@@ -21,7 +21,10 @@ import pytest
 from mmr1.config import RewardFunctionConfig, RewardsConfig
 from mmr1.deadline import Deadline
 from mmr1.rewards import Job, build_composite_reward
+from mmr1.rewards.sandbox import shared_zygotes
+from mmr1.rewards.sandbox.limits import Limits
 from mmr1.rewards.sandbox.pool import Pool
+from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.types import Status
 from tests.faults import faults_told
 from tests.paths import REPOSITORY
@@ -36,6 +39,7 @@ def verify(gold: str, answer: str) -> Job:
     return Job("mmr1.rewards.math.symbolic:verify", (gold, answer))
 
 
+NOTHING = Job("mmr1.rewards.sandbox.probe:do_nothing", ())
 GOOD = verify(r"\sqrt{12}", r"2\sqrt{3}")
 
 # Everything that is known to hang a verifier, or to eat its memory.
@@ -52,6 +56,13 @@ HANGS = {
     + r"\\".join("&".join(f"x_{{{r * 12 + c}}}" for c in range(12)) for r in range(12))
     + r"\end{pmatrix}",
 }
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> dict[str, str]:
+    """An environment with which a pool has a zygote of its own, which ends with the pool."""
+    monkeypatch.setattr(shared_zygotes, "_keepers", [])
+    return {**os.environ, "MMR1_TEST": request.node.name}
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +180,8 @@ def test_many_jobs_keep_their_order(pool: Pool) -> None:
     assert [rewards[0].value for rewards in pool.run(jobs)] == [float(n % 7) for n in range(500)]
 
 
-def test_a_killed_worker_and_a_killed_zygote_are_replaced() -> None:
-    with Pool(2, timeout_s=2.0) as own:
+def test_a_killed_worker_and_a_killed_zygote_are_replaced(alone: dict[str, str]) -> None:
+    with Pool(2, timeout_s=2.0, environment=alone) as own:
         own.start()
         os.kill(own.pids[0], signal.SIGKILL)
         time.sleep(0.2)  # a job handed to a dying worker is reported as killed
@@ -209,8 +220,71 @@ def test_where_no_process_can_be_started_the_answer_is_kept_and_the_next_jobs_fa
     assert (again[0].value, again[0].error) == (42, None)
 
 
-def test_closing_leaves_no_process() -> None:
-    own = Pool(2, timeout_s=2.0)
+def test_a_worker_that_cannot_be_replaced_costs_the_others_nothing() -> None:
+    """No descriptor is left for the next one; the other goes on with what it has at hand."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    double = Job("operator:mul", (2, 21), cached=False)
+    with Pool(2, warm=NOTHING) as pool:
+        pool.start()
+        killed, other = pool.pids
+        os.kill(killed, signal.SIGKILL)
+        time.sleep(0.2)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            answers = pool.values([double, double])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert sorted(answer.status for answer in answers) == [Status.KILLED, Status.OK]
+        assert pool.pids[1] == other
+        assert [answer.value for answer in pool.values([double, double])] == [42, 42]
+        assert pool.pids[1] == other
+
+
+def zygote_of(pool: Pool) -> int:
+    (zygote,) = {psutil.Process(pid).ppid() for pid in pool.pids}
+    return zygote
+
+
+def test_pools_that_warm_up_alike_share_a_zygote_and_nothing_else() -> None:
+    small = Limits(open_files=0)
+    with Pool(1, warm=NOTHING) as first, Pool(2, warm=NOTHING, limits=small) as second:
+        first.start()
+        second.start()
+        assert zygote_of(first) == zygote_of(second)
+        read = hostile("read_file", os.__file__)
+        assert first.run([read])[0][0].value == 1.0
+        assert second.run([read])[0][0].status is Status.ERROR
+        gone = [psutil.Process(pid) for pid in second.pids]
+        second.close()
+        assert not psutil.wait_procs(gone, timeout=5)[1]
+        assert first.values([Job("operator:mul", (2, 21))])[0].value == 42
+
+
+def test_the_workers_of_a_pool_that_nobody_holds_end() -> None:
+    with Pool(1, warm=NOTHING) as first:
+        first.start()
+        dropped = Pool(2, warm=NOTHING)
+        dropped.start()
+        gone = [psutil.Process(pid) for pid in dropped.pids]
+        del dropped
+        assert not psutil.wait_procs(gone, timeout=5)[1]
+
+
+def test_a_zygote_is_kept_for_the_pools_of_a_block(alone: dict[str, str]) -> None:
+    def started() -> psutil.Process:
+        with Pool(1, warm=NOTHING, environment=alone) as pool:
+            pool.start()
+            return psutil.Process(zygote_of(pool))
+
+    with kept_zygotes():
+        zygote = started()
+        assert started() == zygote
+    assert not psutil.wait_procs([zygote], timeout=5)[1]
+    assert started() != zygote
+
+
+def test_closing_leaves_no_process(alone: dict[str, str]) -> None:
+    own = Pool(2, timeout_s=2.0, environment=alone)
     own.start()
     processes = [psutil.Process(pid) for pid in own.pids]
     processes.append(processes[0].parent() or processes[0])

@@ -193,7 +193,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
             f"from mmr1.rewards.sandbox import walls\n{_BROKEN[wall]}\n"
             "import ctypes\n"
         )
-        boot = sys.modules["mmr1.rewards.sandbox.processes"]
+        boot = sys.modules["mmr1.rewards.sandbox.shared_zygotes"]
         first = "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
         assert first in boot._BOOT
         monkeypatch.setattr(boot, "_BOOT", boot._BOOT.replace(first, first + "import breaking; "))
