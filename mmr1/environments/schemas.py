@@ -5,6 +5,7 @@ Made by transformers in a sandboxed process: a file of tools is imported nowhere
 
 from __future__ import annotations
 
+import importlib
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from mmr1.config import EnvironmentConfig
 from mmr1.config.environment import TOOLS
+from mmr1.environments import worker
 from mmr1.environments.forms.detect import trl_tools
 from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
 from mmr1.environments.interpreter import python
@@ -51,6 +53,12 @@ class Tool:
     shows: bool = False
 
 
+def imported() -> None:
+    """What the zygote runs: transformers takes longer than all the rest."""
+    importlib.import_module("transformers.utils.chat_template_utils")
+    worker.imported()
+
+
 def tool_schemas(config: EnvironmentConfig | None) -> list[dict[str, Any]]:
     """The schemas of an environment's tools; none without one, or without tools."""
     return [] if config is None else [tool.schema for tool in described(config)]
@@ -85,7 +93,7 @@ def _described(
     start_s: float,
 ) -> list[Tool]:
     job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options), parser))
-    warm = Job("mmr1.environments.worker:imported", ())
+    warm = Job("mmr1.environments.schemas:imported", ())
     with Pool(
         1, warm=warm, prepare=job, limits=_LIMITS, readable=readable, start_s=start_s
     ) as pool:
