@@ -41,13 +41,21 @@ class AllRanks:
     Args:
         prompt_cost: By which work is divided into equal shares.
         context: So many neighbouring ranks share each sequence, and so have the same work.
+        transfer_s: Longest time to wait until weights are sent; see ``transfer_seconds``.
 
     Attributes:
         colocation: Where engines share the ranks' GPUs: they leave them before the ranks compute.
     """
 
-    def __init__(self, ranks: Sequence[Any], prompt_cost: PromptCost, context: int = 1) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[Any],
+        prompt_cost: PromptCost,
+        context: int,
+        transfer_s: float,
+    ) -> None:
         self._ranks = ranks
+        self._transfer_s = transfer_s
         self._context = context
         self._copies = 0
         self.colocation: Colocation | None = None
@@ -86,13 +94,13 @@ class AllRanks:
             copy: Those of now, also when the ranks have learnt more.
         """
         if self.colocation is not None:  # nothing is sampled while the ranks learn: no copy either
-            return LiveWeights(self._ranks, f"{owner}weights")
+            return LiveWeights(self._ranks, f"{owner}weights", self._transfer_s)
         method = f"{owner}engine_weights"
         if not copy:
-            return LiveWeights(self._ranks, method)
+            return LiveWeights(self._ranks, method, self._transfer_s)
         self._copies += 1
         get([rank.keep.remote(method, self._copies) for rank in self._ranks])
-        return KeptWeights(self._ranks[0], self._copies)
+        return KeptWeights(self._ranks[0], self._copies, self._transfer_s)
 
     def gather(self, method: str) -> Mapping[str, torch.Tensor]:
         """The weights that a method gives, in this process."""

@@ -18,6 +18,7 @@ from mmr1.config import Config
 from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
+from mmr1.trainer.distributed.engine_link import transfer_seconds
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.rank_actor import SAVING, SENDING, Build, Rank
 from mmr1.trainer.distributed.ray_calls import get, outcomes
@@ -148,7 +149,9 @@ def workers(
         all_engines = RayEngines(
             samplers, replace, rollout.timeout_s, rollout.max_restarts, at_once
         )
-        all_ranks = AllRanks(trainers, prompt_cost(config), resources.context)
+        all_ranks = AllRanks(
+            trainers, prompt_cost(config), resources.context, transfer_seconds(config)
+        )
         if colocated:
             colocation = Colocation(all_engines.call, all_engines.send, all_ranks.free)
             all_engines.colocation = all_ranks.colocation = colocation

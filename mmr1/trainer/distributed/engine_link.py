@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from mmr1.config import Config
@@ -10,6 +12,19 @@ from mmr1.rollout.tcp_transfer import TcpSender, WeightSender, WeightSource
 from mmr1.rollout.vllm import transfer_backend
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.ray_calls import outcomes
+
+_CALLS = 5  # of a transfer, one after the other: connect, start, send, load, finish
+_LAST_WORDS_S = 5.0  # for a connection that an engine has left
+
+
+def call_seconds(config: Config) -> float:
+    """Longest time for a call of a transfer: ranks that wait for this one give up later."""
+    return min(config.rollout.timeout_s, config.resources.collective_timeout_s / 2)
+
+
+def transfer_seconds(config: Config) -> float:
+    """Longest time for a transfer, after which the rank that sends is stuck itself."""
+    return _CALLS * call_seconds(config) + config.resources.collective_timeout_s
 
 
 class EngineLink:
@@ -25,8 +40,7 @@ class EngineLink:
         self._rank = rank
         self._backend = transfer_backend(config.rollout.engine, config.resources.colocate)
         self._workers = config.rollout.tensor_parallel_size
-        # Before the ranks that wait for this one give up.
-        self._timeout_s = min(config.rollout.timeout_s, config.resources.collective_timeout_s / 2)
+        self._timeout_s = call_seconds(config)
         self._engines: list[Any] = []
         self._client: EngineClient | None = None
         self._sender: WeightSender | None = None
@@ -77,19 +91,23 @@ class EngineLink:
     def _connect(self, source: WeightSource, engines: Sequence[Any]) -> None:
         self.close()
         self._engines = list(engines)
-        self._client = EngineClient(engines, self._workers, self._timeout_s)
-        workers = self._workers * len(engines)
+        client = self._client = EngineClient(engines, self._workers, self._timeout_s)
+        sender = self._sender = connected(
+            lambda: self._sender_for(client, source), client, self._timeout_s
+        )
+        client.give_up = lambda error: sender.shutdown()
+
+    def _sender_for(self, client: EngineClient, source: WeightSource) -> WeightSender:
+        workers = self._workers * len(self._engines)
         if self._backend == "nccl":
             from mmr1.rollout.vllm_transfer import nccl_sender
 
-            self._sender = nccl_sender(self._client, source, self._host, workers)
-        elif self._backend == "ipc":
+            return nccl_sender(client, source, self._host, workers)
+        if self._backend == "ipc":
             from mmr1.rollout.vllm_transfer import ipc_sender
 
-            self._sender = ipc_sender(self._client, source, self._rank)
-        else:
-            self._sender = TcpSender(self._client, self._host, workers, self._timeout_s)
-        self._client.give_up = self._sender.shutdown
+            return ipc_sender(client, source, self._rank)
+        return TcpSender(client, self._host, workers, self._timeout_s)
 
 
 class EngineClient:
@@ -102,8 +120,8 @@ class EngineClient:
 
     Attributes:
         version: Of the weights that are sent.
-        give_up: Called where a call fails: ends the sender of this client, and so frees whoever
-            waits for its part of the transfer. None while that sender connects.
+        give_up: Called with its error where a call fails: ends the sender of this client, or the
+            waiting until there is one, and so frees whoever waits for its part of the transfer.
     """
 
     def __init__(
@@ -113,7 +131,7 @@ class EngineClient:
         timeout_s: float,
     ) -> None:
         self.version = 0
-        self.give_up: Callable[[], None] | None = None
+        self.give_up: Callable[[BaseException], object] = lambda error: None
         self._engines = engines
         self._workers = workers
         self._timeout_s = timeout_s
@@ -142,7 +160,47 @@ class EngineClient:
             _, lost = outcomes(calls, self._timeout_s, wait_for_all=False)
             for i, why in lost.items():
                 raise TransferError(f"rollout engine {i} was lost in {method} ({why})")
-        except Exception:
-            if self.give_up is not None:
-                self.give_up()
+        except Exception as error:
+            self.give_up(error)
             raise
+
+
+def connected(
+    connect: Callable[[], WeightSender], client: EngineClient, timeout_s: float
+) -> WeightSender:
+    """The sender that ``connect`` gives, unless an engine fails meanwhile or it takes too long.
+
+    NCCL waits for an engine that is gone, and nothing ends that: it is then left in a thread.
+
+    Raises:
+        TransferError: There is no connection.
+    """
+    made: Future[Any] = Future()
+    failed: Future[Any] = Future()
+
+    def give_up(error: BaseException) -> None:
+        if not failed.done():
+            failed.set_result(error)
+
+    def run() -> None:
+        try:
+            made.set_result(connect())
+        except BaseException as error:
+            made.set_exception(error)
+
+    client.give_up = give_up
+    threading.Thread(target=run, name="connect", daemon=True).start()
+    wait([made, failed], timeout_s + _LAST_WORDS_S, FIRST_COMPLETED)
+    if failed.done():
+        wait([made], _LAST_WORDS_S)  # a connection that can, ends and says why
+    if made.done():
+        sender: WeightSender = made.result()
+        return sender
+    made.add_done_callback(_shut_down)
+    why = failed.result() if failed.done() else f"it took longer than {timeout_s:g} s"
+    raise TransferError(f"rank 0 and the engines did not connect: {why}")
+
+
+def _shut_down(late: Future[Any]) -> None:
+    if late.exception() is None:
+        late.result().shutdown()

@@ -18,6 +18,7 @@ class RankWeights(Protocol):
 
         Raises:
             TransferError: Not all engines have them.
+            WorkerLostError: A rank is gone, or has not sent them in time.
         """
         ...
 
@@ -28,13 +29,19 @@ class RankWeights(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LiveWeights:
-    """The weights that a method of the ranks gives when they are sent; no copy is made."""
+    """The weights that a method of the ranks gives when they are sent; no copy is made.
+
+    Attributes:
+        timeout_s: Longest time that a rank may take.
+    """
 
     ranks: Sequence[Any]
     method: str
+    timeout_s: float
 
     def send(self, engines: Sequence[Any], version: int) -> None:
-        get([rank.send.remote(self.method, list(engines), version) for rank in self.ranks])
+        calls = [rank.send.remote(self.method, list(engines), version) for rank in self.ranks]
+        get(calls, self.timeout_s)
 
     def release(self) -> None:
         """Nothing is kept."""
@@ -42,15 +49,20 @@ class LiveWeights:
 
 @dataclass(frozen=True, slots=True)
 class KeptWeights:
-    """A copy in the main memory of rank 0, which is sent while the ranks learn."""
+    """A copy in the main memory of rank 0, which is sent while the ranks learn.
+
+    Attributes:
+        timeout_s: Longest time that rank 0 may take.
+    """
 
     first_rank: Any
     key: int
+    timeout_s: float
 
     def send(self, engines: Sequence[Any], version: int) -> None:
         in_background = self.first_rank.send_kept.options(concurrency_group=SENDING)
-        get([in_background.remote(self.key, list(engines), version)])
+        get([in_background.remote(self.key, list(engines), version)], self.timeout_s)
 
     def release(self) -> None:
         in_background = self.first_rank.release.options(concurrency_group=SENDING)
-        get([in_background.remote(self.key)])
+        get([in_background.remote(self.key)], self.timeout_s)

@@ -9,16 +9,20 @@ from typing import Any
 from mmr1.trainer.distributed.errors import WorkerLostError
 
 
-def get(calls: Sequence[Any]) -> list[Any]:
+def get(calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
     """The results in order. The first failure is raised at once, as the worker raised it.
 
+    Args:
+        timeout_s: Longest time to wait for all of them together; None for any.
+
     Raises:
-        WorkerLostError: A worker died.
+        WorkerLostError: A worker died, or has not answered in time.
     """
-    results, lost = outcomes(dict(enumerate(calls)), None, wait_for_all=False)
+    results, lost = outcomes(dict(enumerate(calls)), timeout_s, wait_for_all=False)
     for why in lost.values():
         raise WorkerLostError(
-            f"a rank or an engine died ({why}); --resume goes on from the last checkpoint"
+            f"a rank or an engine died or is stuck ({why}); --resume goes on from the last "
+            "checkpoint"
         )
     return [results[i] for i in range(len(calls))]
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from mmr1.config import Config
 from mmr1.rollout.tcp_transfer import ParamMeta, TcpReceiver
-from mmr1.trainer.distributed.engine_link import EngineLink
-from mmr1.trainer.distributed.errors import WorkerLostError
+from mmr1.trainer.distributed.engine_link import EngineClient, EngineLink, connected
+from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.ray_connection import start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.weight_source import KeptSource
@@ -48,6 +52,9 @@ class Receiving:
 
     def connected(self) -> int:
         return self._connected
+
+    def process(self) -> int:
+        return os.getpid()
 
     def _load(self, weights: list[tuple[str, torch.Tensor]]) -> None:
         for name, _ in weights:
@@ -108,6 +115,64 @@ def test_a_late_failure_of_a_former_connection_leaves_the_present_one(engine, li
         former._call("no_such_method", [()])
     link.send(weights("known"), [engine], 3)
     assert ray.get(engine.call.remote("connected")) == connected
+
+
+def test_a_transfer_to_an_engine_that_is_stuck_ends(link):
+    stuck = ray.remote(num_cpus=0)(Receiving).remote()
+    link.send(weights("known"), [stuck], 1)
+    process = psutil.Process(ray.get(stuck.call.remote("process")))
+    process.suspend()
+    assert link._client is not None
+    link._timeout_s = link._client._timeout_s = 5
+    with pytest.raises(TransferError, match="no answer for 5 s"):
+        link.send(weights("known"), [stuck], 2)
+    with pytest.raises(TransferError, match="did not reach all engines"):  # it connects anew
+        link.send(weights("known"), [stuck], 3)
+    process.kill()
+
+
+def test_an_engine_that_dies_ends_a_connection_that_nothing_interrupts(engine):
+    """As NCCL's: whoever connects waits for all others, in a call that has no end."""
+    lost = ray.remote(num_cpus=0)(Receiving).remote()
+    client = EngineClient([engine, lost], 1, 60)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def connect() -> Any:
+            threading.Thread(target=_failing, args=(client,)).start()
+            listener.accept()
+
+        ray.kill(lost)
+        with pytest.raises(TransferError, match="rollout engine 1 was lost"):
+            connected(connect, client, 60)
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_connection_that_comes_too_late_is_ended():
+    begin, ended = threading.Event(), threading.Event()
+
+    class Late:
+        source = None
+
+        def send_weights(self) -> None:
+            raise AssertionError("nobody waits for it")
+
+        def shutdown(self) -> None:
+            ended.set()
+
+    def connect() -> Late:
+        begin.wait()
+        return Late()
+
+    client = EngineClient([], 1, 60)
+    with pytest.raises(TransferError, match=r"took longer than 0\.1 s"):
+        connected(connect, client, 0.1)
+    begin.set()
+    assert ended.wait(60)
+
+
+def _failing(client: EngineClient) -> None:
+    with pytest.raises(TransferError):
+        client.start_weight_update()
 
 
 @pytest.mark.vllm

@@ -445,6 +445,33 @@ def test_a_rank_that_is_stuck_ends_the_run_typed(tiny_model, mixed, reward, tmp_
 
 
 @pytest.mark.slow
+def test_an_engine_that_is_stuck_ends_the_run_with_its_checkpoint(
+    tiny_model, mixed, reward, tmp_path
+):
+    many = config(
+        tiny_model,
+        mixed,
+        reward,
+        tmp_path / "run",
+        steps=12,
+        resources={"ranks": 2, "engines": 2, "collective_timeout_s": 60},
+        rollout={"timeout_s": 20, "max_restarts": 0},
+        trainer={"save_steps": 1},
+    )
+    command = command_for(many, tmp_path)
+    process = started(command, tmp_path / "run/checkpoints/step_000001")
+    worker_of(process, "Engine").suspend()
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "WorkerLostError: rollout engine" in errors
+    assert "no answer for 20 s" in errors
+    assert "--resume goes on from the last checkpoint" in errors
+    assert not left_over()
+    assert subprocess.run(command, timeout=600, check=False).returncode == 0
+    assert len(metrics(tmp_path / "run")) == 12
+
+
+@pytest.mark.slow
 def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
     tiny_model, mixed, reward, tmp_path
 ):
