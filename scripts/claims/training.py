@@ -76,13 +76,15 @@ def held_out(folder: Path) -> dict[str, float]:
 def in_training(metrics: dict[str, list[float]]) -> dict[str, float]:
     """The mean accuracy of all rollouts, which is the area under the learning curve, and others.
 
-    ``entropy`` is the mean of the last tenth of the run, in nats per token, and ``completions``
-    their number.
+    ``entropy`` and ``kl``, in nats per token, are means over the last tenth of the run, the others
+    over all of it; ``tokens`` is the number of tokens of all completions.
     """
-    last = tenths(metrics["entropy"], PARTS)[-1]
     return {
         "area": fmean(metrics["reward/math"]),
-        "entropy": last,
+        "entropy": tenths(metrics["entropy"], PARTS)[-1],
+        "kl": tenths(metrics["kl"], PARTS)[-1],
+        "clipped": fmean(metrics.get("clip_fraction", [0.0])),
+        "no_signal": fmean(metrics["reward/no_signal"]),
         "tokens": sum(metrics["tokens/completion"]),
     }
 
