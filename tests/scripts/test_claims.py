@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -170,6 +171,32 @@ def test_shares_of_questions_by_difficulty():
     assert measured.numbers["norm"] == 5 / 10
     assert measured.numbers["rate"] == (0.0 + 0.9 + 0.5 + 0.25) / 4
     assert measured.curve == (1 / 8, 2 / 8, 3 / 8, 0.0, 2 / 8, 0.0)
+
+
+def test_demonstrations_of_free_length(digits, tmp_path):
+    """They say one to four times what they said, and answer the same."""
+    from scripts.claims.length_bias.claim import lengthened, said
+
+    rows = read(digits / "sft.jsonl")
+    longer = list(lengthened(rows, random.Random(0)))
+    counts = {said(row["messages"][-1]).count("The digit is") for row in longer}
+    assert counts == {1, 2, 3, 4}
+    for row, other in zip(rows, longer, strict=True):
+        once, often = (said(r["messages"][-1]) for r in (row, other))
+        sentence = re.findall("The digit is [a-z]+[.]", once)
+        assert re.sub("(The digit is [a-z]+[.] ?)+", sentence[0], often) == once
+
+
+def test_lengths_of_right_and_of_wrong_answers():
+    from scripts.claims.length_bias.claim import lengths
+
+    rows = [
+        {"mode": "sampled", "right": True, "tokens": 10},
+        {"mode": "sampled", "right": False, "tokens": 20},
+        {"mode": "sampled", "right": False, "tokens": 30},
+        {"mode": "greedy", "right": False, "tokens": 99},
+    ]
+    assert lengths(rows) == {"right_length": 10, "wrong_length": 25}
 
 
 def test_the_reward_that_can_be_hacked():
