@@ -236,7 +236,7 @@ def test_a_run_that_died_inside_a_step_goes_on_from_the_last_checkpoint(
     ("section", "changed"),
     [
         # Rounded at random: the random numbers have to go on as well.
-        ("optimizer", {"moments": "bfloat16", "offload": True}),
+        ("optimizer", {"state_dtype": "bfloat16", "offload": True}),
         # Its features are kept; the resumed run makes them anew, in other company.
         ("model", {"freeze_vision_tower": True}),
     ],
