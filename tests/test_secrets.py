@@ -111,6 +111,10 @@ def test_no_key_of_our_own_is_taken_for_a_credential():
         ("http://${oc.env:U}:${oc.env:P}@host", "http://${oc.env:U}:${oc.env:P}@host"),
         ("http://u:p@${oc.env:HOST}", "http://***@${oc.env:HOST}"),
         ("http://h/?key=abc&split=train", "http://h/?key=***&split=train"),
+        (
+            "https://h/x?X-Amz-Signature=ab&X-Amz-Date=1",
+            "https://h/x?X-Amz-Signature=***&X-Amz-Date=1",
+        ),
         ("write to me@home.example", "write to me@home.example"),
     ],
 )
@@ -120,6 +124,7 @@ def test_credentials_in_addresses(text, shown):
 
 def test_every_kind_of_value_under_a_secret_key_is_masked():
     options = {"password": 1234, "my-token": ["a", "b"], "secret": {"x": "y"}, "n_tokens": 3}
+    options |= {"pwd": "a", "auth": ["me", "b"], "cookies": {"session": "c"}, "author": "d"}
     assert publish({"options": {**options, "api_key": None, "keys": "a"}}) == {
         "options": {
             "password": "***",
@@ -128,6 +133,10 @@ def test_every_kind_of_value_under_a_secret_key_is_masked():
             "n_tokens": 3,
             "api_key": None,
             "keys": "a",
+            "pwd": "***",
+            "auth": ["***", "***"],
+            "cookies": {"session": "***"},
+            "author": "d",
         }
     }
 

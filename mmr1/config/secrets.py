@@ -19,8 +19,8 @@ Key = tuple[str | int, ...]
 """The names and indices that lead to a value."""
 
 _WORDS = (
-    r"(headers?|token|password|passwd|passphrase|secrets?|authorization|credentials?|cookie"
-    r"|(api|access|secret|private|auth)[_-]?key)"
+    r"(headers?|token|password|passwd|pwd|passphrase|secrets?|auth|authorization|credentials?"
+    r"|cookies?|signature|(api|access|secret|private|auth)[_-]?key)"
 )
 _SECRET_NAME = re.compile(rf"(^|[_-]){_WORDS}$", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(rf"(^|_){_WORDS}(_|$)", re.IGNORECASE)
@@ -157,5 +157,5 @@ def _masked_user_info(match: re.Match[str]) -> str:
 
 def _masked_parameter(match: re.Match[str]) -> str:
     name, value = match[1], match[2]
-    is_credential = name.lower() in ("key", "sig", "signature") or _is_secret_name(name)
+    is_credential = name.lower() in ("key", "sig") or _is_secret_name(name)
     return f"{name}={MASK}" if is_credential and not is_reference(value) else match[0]
