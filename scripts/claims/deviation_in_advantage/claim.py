@@ -111,7 +111,8 @@ def asked(configs: Mapping[str, Config], count: int) -> dict[str, list[Question]
     model, family = load_model(config.model), family_of(config)
     media, render = media_cache(family, config), renderer(family, config)
     packed = build_packed_model(config, model, ModelInputs(family, media), temperature=1.0)
-    prompts = [render(s) for s in read_records(Path(str(config.data.train)))[:count]]
+    records = read_records(Path(str(config.data.train)), Path(str(config.data.media_root)))
+    prompts = [render(sample) for sample in records[:count]]
     with (
         build_composite_reward(config.rewards) as scorer,
         closing(HfEngine(model, family, media)) as engine,

@@ -26,12 +26,16 @@ Row = dict[str, Any]
 
 def prepared(folder: Path, seed: int) -> Path:
     """``folder`` with ``data``, three files of records, ``model`` and ``sft``, made if absent."""
+    done = folder / "done"
+    if done.is_file():
+        return folder
     make_digits(folder / "data", seed)
     if not (folder / "eval.jsonl").exists():
         write_splits(folder)
     if not (folder / "model/config.json").exists():
         new_model(folder / "model", seed=seed)
     run_sft(load_config(SFT, [*where(folder, "sft"), *own(folder / "model", seed)]), resume=True)
+    done.touch()
     return folder
 
 
