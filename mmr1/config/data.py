@@ -112,8 +112,9 @@ class DataConfig(Section):
     media_workers: int | None = Field(
         None,
         ge=0,
-        description="Processes that decode and preprocess media; 0: the trainer process does it; "
-        "default: one per four cores",
+        description="Processes that decode and preprocess media on a machine; ranks and engines "
+        "share them, at least one each. 0: the trainer process does it. Default: one per four "
+        "cores",
     )
     video_fps: float = Field(2.0, gt=0, description="Frames sampled per second of video")
     video_max_frames: Positive = Field(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from mmr1.config import Config, DataConfig
+from mmr1.parallel import cores
 from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.families.loading import load_family
@@ -16,6 +16,10 @@ from mmr1.vision.preparers import Prepare, Preparers
 
 CORES_PER_MEDIA_WORKER = 4
 """The others train, verify and feed the engine."""
+
+KINDS = 3
+"""On a cluster every medium is prepared by the driver, by an engine and by a rank: each kind has an
+equal share of a machine's workers."""
 
 
 def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelFamily:
@@ -71,15 +75,31 @@ def _family(
     return load_family(path, chat, **{k: v for k, v in options.items() if v is not None})
 
 
-def media_cache(family: ModelFamily, config: Config) -> MediaCache:
-    """Prepared media, each made once; in ``data.media_workers`` processes."""
-    count = config.data.media_workers
-    if count is None:
-        count = (os.cpu_count() or 1) // CORES_PER_MEDIA_WORKER
+def media_cache(family: ModelFamily, config: Config, neighbours: int = 1) -> MediaCache:
+    """Prepared media, each made once; in this process's share of ``data.media_workers``.
+
+    Args:
+        neighbours: Ranks, or engines, on this machine, if this process is one of them.
+    """
+    count = media_workers(config, neighbours)
     if count == 0:
         return MediaCache(family.prepare_media)
     load = partial(_load_prepare, config.model.path, config.data)
     return MediaCache(family.prepare_media, workers=Preparers(load, count))
+
+
+def media_workers(config: Config, neighbours: int = 1) -> int:
+    """Processes that prepare media for this one; ``neighbours`` as for :func:`media_cache`.
+
+    Of ``data.media_workers`` on a machine the driver, its engines and its ranks have a third each,
+    or one for each process where that is more; none if it is 0.
+    """
+    of_machine = config.data.media_workers
+    if of_machine is None:
+        of_machine = cores() // CORES_PER_MEDIA_WORKER
+    if not config.resources.distributed:
+        return of_machine
+    return min(of_machine, max(1, of_machine // (KINDS * neighbours)))
 
 
 def _load_prepare(path: str, data: DataConfig) -> Prepare:

@@ -124,20 +124,25 @@ def workers(
             else own_places(ranks, engines, config.rollout.tensor_parallel_size)
         )
         place = _placement(places, resources.start_timeout_s, reserved)
+        machines = _machines(places, reserved[-1])
+        on_machine = [
+            *(machines[:ranks].count(machine) for machine in machines[:ranks]),
+            *(machines[ranks:].count(machine) for machine in machines[ranks:]),
+        ]
 
         def start(cls: type, index: int, *args: Any) -> Any:
-            actors.append(place(cls, index, *args))
+            actors.append(place(cls, index, config, on_machine[index], *args))
             return actors[-1]
 
         def replace(i: int, engine: Any) -> Any:
             ray.kill(engine)
-            new = start(Engine, ranks + i, config)
+            new = start(Engine, ranks + i)
             _wait_for_room(new, resources.start_timeout_s)
             get([new.build.remote(colocated)])
             return new
 
-        trainers = [start(Rank, i, config, i, build) for i in range(ranks)]
-        samplers = [start(Engine, ranks + i, config) for i in range(engines)]
+        trainers = [start(Rank, i, i, build) for i in range(ranks)]
+        samplers = [start(Engine, ranks + i) for i in range(engines)]
         address = get([rank.open_rendezvous.remote() for rank in trainers[:1]])
         building = [engine.build.remote(colocated) for engine in samplers]
         if colocated:
@@ -245,6 +250,14 @@ def own_places(ranks: int, engines: int, engine_gpus: int) -> Places:
 def shared_places(pairs: int) -> Places:
     """Rank i and engine i share a GPU."""
     return Places([1] * pairs, [(i, 0.5) for i in range(pairs)] * 2)
+
+
+def _machines(places: Places, group: Any) -> list[str]:
+    """The machine of each worker, by the id of its Ray node."""
+    import ray
+
+    nodes = ray.util.placement_group_table(group)["bundles_to_node_id"]
+    return [nodes[bundle] for bundle, _ in places.workers]
 
 
 def _placement(places: Places, timeout_s: float, groups: list[Any]) -> Callable[..., Any]:

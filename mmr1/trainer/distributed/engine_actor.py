@@ -31,15 +31,19 @@ _MOMENT_S = 0.05  # then turns that have come meanwhile are let in
 
 
 class Engine:
-    """One rollout engine in a process of its own."""
+    """One rollout engine in a process of its own.
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    Args:
+        on_machine: Engines on this machine.
+    """
+
+    def __init__(self, config: Config, on_machine: int) -> None:
+        self._config, self._on_machine = config, on_machine
 
     def build(self, colocated: bool = False) -> None:
         """Load the model; a colocated engine then sleeps, and leaves the GPU to its rank."""
         use_interface_of(node_address())
-        self._engine = build_engine_with_own_weights(self._config, colocated)
+        self._engine = build_engine_with_own_weights(self._config, colocated, self._on_machine)
         if colocated:
             self.call("sleep")
 
@@ -91,10 +95,10 @@ class OwnEngine:
     media: MediaCache
 
 
-def build_engine_with_own_weights(config: Config, colocated: bool) -> OwnEngine:
+def build_engine_with_own_weights(config: Config, colocated: bool, on_machine: int) -> OwnEngine:
     """An engine with its own copy of the weights."""
     family = family_of(config)
-    media = media_cache(family, config)
+    media = media_cache(family, config, on_machine)
     if config.rollout.engine == "hf":
         set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
         model = load_model(config.model).requires_grad_(False)

@@ -63,12 +63,16 @@ class Rank:
 
     Methods of what was built are named by their way there, such as ``policy.update``.
 
+    Args:
+        on_machine: Ranks on this machine.
+
     Attributes:
         stacks: File for the stack traces of a collective call that hangs.
     """
 
-    def __init__(self, config: Config, rank: int, build: Build) -> None:
+    def __init__(self, config: Config, on_machine: int, rank: int, build: Build) -> None:
         self.config, self._rank, self._build = config, rank, build
+        self._on_machine = on_machine
         self._listener: socket.socket | None = None
         self._taken: dict[str, WriteCheckpoint] = {}
         self._sources: dict[str, RankSource] = {}
@@ -107,7 +111,7 @@ class Rank:
         self._built = self._build(
             config,
             family,
-            media_cache(family, config),
+            media_cache(family, config, self._on_machine),
             process_group=fsdp.DistributedProcessGroup(self._rank, size, resources.context),
             load=partial(fsdp.load, mesh=mesh),
         )

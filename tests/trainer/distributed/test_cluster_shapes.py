@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from mmr1.config import RolloutConfig
-from mmr1.trainer.distributed.cluster import _placement, own_places, shared_places
+from mmr1.trainer.distributed.cluster import (
+    _machines,
+    _placement,
+    own_places,
+    shared_places,
+)
 from mmr1.trainer.distributed.ray_calls import get
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -79,6 +84,15 @@ def test_colocated_workers_share_a_gpu(reserved):
     of_worker = get([w.gpus.remote() for w in workers])
     assert of_worker[:4] == of_worker[4:]  # rank i and engine i
     assert len(set(of_worker)) == 4
+
+
+def test_the_machine_of_each_worker_is_known(reserved):
+    import ray
+
+    places = own_places(4, 2, 2)
+    _placement(places, 60, reserved)
+    (node,) = ray.nodes()
+    assert _machines(places, reserved[-1]) == [node["NodeID"]] * 6
 
 
 @pytest.mark.slow

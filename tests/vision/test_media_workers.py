@@ -1,0 +1,47 @@
+"""How many processes prepare media on a machine, whatever runs there."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from mmr1.config import Config
+from mmr1.parallel import cores
+from mmr1.vision.build import media_workers
+
+
+def config(workers: int | None, ranks: int, engines: int) -> Config:
+    tree = {
+        "model": {"path": "model"},
+        "data": {"media_workers": workers},
+        "resources": {"ranks": ranks, "engines": engines},
+    }
+    return Config.model_validate(tree)
+
+
+def of_a_machine(workers: int, ranks: int, engines: int) -> int:
+    """Those of the driver and of ranks and engines beside it."""
+    run = config(workers, ranks, engines)
+    of_ranks, of_engines = ranks * media_workers(run, ranks), engines * media_workers(run, engines)
+    return media_workers(run) + of_ranks + of_engines
+
+
+@pytest.mark.parametrize("workers", [1, 4, 12, 24, 48])
+def test_a_machine_has_no_more_than_it_may_have_or_one_for_each_process(workers):
+    for ranks, engines in product((1, 2, 5, 7, 8), (2, 3, 8)):
+        total = of_a_machine(workers, ranks, engines)
+        assert total >= 1 + ranks + engines
+        beyond = sum(max(0, count - workers // 3) for count in (1, ranks, engines))
+        assert total <= workers + beyond, (ranks, engines)
+
+
+def test_each_kind_has_a_third():
+    run = config(24, 4, 2)
+    assert [media_workers(run), media_workers(run, 4), media_workers(run, 2)] == [8, 2, 4]
+
+
+def test_one_process_has_them_all_and_none_stays_none():
+    assert media_workers(config(24, 1, 1)) == 24
+    assert media_workers(config(None, 1, 1)) == cores() // 4
+    assert of_a_machine(0, 8, 2) == 0
