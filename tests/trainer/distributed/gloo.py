@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import spawn, start_processes
 
 from mmr1.trainer.distributed import fsdp
 
@@ -22,7 +22,12 @@ def on_ranks(count: int, work: Any, *args: Any, shard: int | None = None) -> Non
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     listener.close()
-    spawn(_rank, (count, work, port, args, shard), nprocs=count)
+    spawn(_fork, (count, work, port, args, shard), nprocs=1)
+
+
+def _fork(_: int, count: int, *args: Any) -> None:
+    """In a process that has imported what the ranks need: once for all of them."""
+    start_processes(_rank, (count, *args), nprocs=count, start_method="fork")
 
 
 def _rank(
