@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -58,6 +59,12 @@ def check_is_file(path: Path) -> None:
         raise ValueError(f"{path}: no such {kind}")
 
 
+@lru_cache
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
+    """Of the packages on this path, by name. Looking reads a file of every one of them."""
+    return {point.name: point.value for point in entry_points(group=group)}
+
+
 class Registry:
     """Names of one kind of object, imported when loaded.
 
@@ -84,7 +91,7 @@ class Registry:
 
     def names(self) -> dict[str, str]:
         """Every name and the target it loads, entry points included."""
-        plugins = {e.name: e.value for e in entry_points(group=self.group)} if self.group else {}
+        plugins = _entry_points(self.group, tuple(sys.path)) if self.group else {}
         return {**plugins, **self.builtin}
 
     def load(self, spec: str) -> Any:

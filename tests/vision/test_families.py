@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+from importlib.metadata import entry_points as points
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
+from mmr1 import registry
+from mmr1.trainer.forward.scores import completion_scores
 from mmr1.vision.families.loading import (
     architecture_named,
     find_architecture,
@@ -19,7 +22,8 @@ from mmr1.vision.families.placeholders import expand_placeholders, expanded_span
 from mmr1.vision.families.registry import FAMILIES
 from mmr1.vision.families.tiny import new_model
 from tests.paths import REPOSITORY
-from tests.trainer.tiny_groups import image, video
+from tests.trainer.tiny_groups import group, image, video
+from tests.trainer.tiny_groups import new_model as groups_model
 
 PACKAGE = "mmr1.vision.families"
 FOLDER = REPOSITORY / "mmr1/vision/families"
@@ -91,6 +95,17 @@ def test_a_plugins_family_is_found_by_the_models_type(tmp_path):
     assert find_architecture(path) is architecture_named("toy_family:TOY")
     with pytest.raises(ValueError, match="unknown preset 'huge'; known: small"):
         new_model(tmp_path / "other", "huge", family="toy_vl")
+
+
+def test_a_forward_does_not_look_through_the_installed_packages(monkeypatch):
+    model, groups = groups_model(), [group([image(56, 56, 0)], 6, [4, 9], 0)]
+    looked = []
+    monkeypatch.setattr(registry, "entry_points", lambda **by: looked.append(by) or points(**by))
+    completion_scores(model, groups, 0.7)
+    before = len(looked)
+    completion_scores(model, groups, 0.7)
+    assert before <= 1
+    assert len(looked) == before
 
 
 @pytest.mark.usefixtures("plugin")
