@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from mmr1.config import RewardsConfig
 from mmr1.rewards.functions import RewardFunction, make_reward_function
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.sandbox.pool import Pool
+from mmr1.rewards.sandbox.shared_zygotes import ZygoteGoneError
 from mmr1.types import Reward, Sample, Status
+
+_ALGEBRA = "math"
+"""The built-in that asks the verifier about most answers that are not the gold's own text."""
 
 
 def build_composite_reward(
@@ -16,7 +22,7 @@ def build_composite_reward(
 ) -> CompositeReward:
     """The composite reward of a configuration.
 
-    The verifier's processes start with the first answer that needs them.
+    The verifier's processes start with the first answer that needs them, or with ``begin``.
 
     Args:
         config: The section ``rewards``.
@@ -40,6 +46,7 @@ class CompositeReward:
             start_s=config.start_timeout_s,
             allow_weak=config.allow_weak_sandbox,
         )
+        self._beginning: threading.Thread | None = None
         self._functions: dict[str, RewardFunction] = {}
         try:
             for name, function_config in config.functions.items():
@@ -53,6 +60,20 @@ class CompositeReward:
         except BaseException:
             self.close()
             raise
+
+    def begin(self) -> None:
+        """Start what computer algebra needs, if it is needed; does not wait.
+
+        What goes wrong is raised when the first answer is scored.
+        """
+        used = {function.use or name for name, function in self.config.functions.items()}
+        if self._beginning is None and _ALGEBRA in used:
+            self._beginning = threading.Thread(target=self._start_pool, name="verifier")
+            self._beginning.start()
+
+    def _start_pool(self) -> None:
+        with suppress(ValueError, OSError, ZygoteGoneError):
+            self._pool.start()
 
     def score(self, items: Sequence[RewardItem]) -> list[Reward]:
         """The reward of each item, in order.
@@ -88,6 +109,8 @@ class CompositeReward:
 
     def close(self) -> None:
         """End every process; safe to call twice."""
+        if self._beginning is not None:
+            self._beginning.join()
         for function in self._functions.values():
             function.close()
         self._pool.close()

@@ -122,6 +122,7 @@ def _train(
 ) -> Path:
     display = Display(config.trainer, directory, config.rewards.functions)
     display.say("starting the rollout engine")
+    composite_reward.begin()
     with timer("engine"):
         engine = workers.engine(directory.path / "engine.log")
     with closing(engine), Trackers(config, directory.path) as trackers:

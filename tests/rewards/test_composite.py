@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,32 @@ def test_total_is_the_weighted_sum_and_components_are_unweighted(
     assert (right.value, right.components) == (1.5, {"format": 1.0, "math": 1.0})
     assert (shapeless.value, shapeless.components) == (1.0, {"format": 0.0, "math": 1.0})
     assert (wrong.value, wrong.components) == (0.5, {"format": 1.0, "math": 0.0})
+
+
+@pytest.mark.parametrize(("function", "workers"), [("math", 2), ("exact", 0)])
+def test_what_algebra_needs_is_started_ahead_and_only_if_it_is_needed(
+    function: str, workers: int
+) -> None:
+    functions = {"right": RewardFunctionConfig(use=function)}
+    with build_composite_reward(RewardsConfig(functions=functions, workers=2)) as scorer:
+        scorer.begin()
+        for thread in threading.enumerate():
+            if thread.name == "verifier":
+                thread.join()
+        assert len(scorer._pool.pids) == workers
+        assert scorer.score([item(think("4"), "4")])[0].value == 1.0
+
+
+def test_a_start_that_fails_ahead_is_told_by_the_first_answer_that_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MMR1_TEST", "a zygote that no other test has started")
+    functions = {"math": RewardFunctionConfig()}
+    config = RewardsConfig(functions=functions, start_timeout_s=1e-6)
+    with build_composite_reward(config) as scorer:
+        scorer.begin()
+        with pytest.raises(ValueError, match="no sign of life"):
+            scorer.score([item(think(r"2\sqrt{3}"), r"\sqrt{12}")])
 
 
 def test_no_answer_is_an_honest_zero_with_its_own_status(composite_reward: CompositeReward) -> None:
