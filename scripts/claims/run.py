@@ -2,7 +2,7 @@
 
     scripts/claims/NAME/run.sh                  five seeds
     scripts/claims/NAME/run.sh --seeds 1
-    scripts/claims/NAME/run.sh --quick          20 steps of one seed; writes no result
+    scripts/claims/NAME/run.sh --quick          40 steps of one seed; writes no result
 
 All arms run in one process, one after the other. A trial that is finished under ``--output`` is not
 repeated, and one that was interrupted goes on. A cold start is shared by all claims.

@@ -17,7 +17,7 @@ from mmr1.trainer.train import run_training
 from scripts.claims.claim import Measured, Trial
 
 PARTS = 10
-QUICK = ("trainer.max_steps=20", "eval.limit=100")
+QUICK = ("trainer.max_steps=40", "eval.limit=100")
 
 
 def newest(run: Path) -> Path:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_every_arm_is_a_configuration(name):
     trial = Trial("", 0, Path("own"), Path("start"), quick=True)
     for overrides in load(name).arms.values():
         own = [*overrides, *settings(trial, Path("run"), Path("model"))]
-        assert load_config(CLAIMS / name / "rl.yaml", own).trainer.max_steps == 20
+        assert load_config(CLAIMS / name / "rl.yaml", own).trainer.max_steps == 40
 
 
 @pytest.mark.parametrize("name", names())
@@ -207,12 +208,32 @@ def test_the_reward_that_can_be_hacked():
     assert mentions("<think>The digit is one.</think><answer>0</answer>", "2") == 0.0
 
 
-def run_quick(name: str, folder: Path) -> dict[str, dict[str, float]]:
-    """The numbers of each arm after ``run.sh --quick``."""
+def run_quick(name: str, folder: Path) -> dict[str, Result]:
+    """The result of each arm of ``run.sh --quick``."""
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY)}
     command = [CLAIMS / name / "run.sh", "--quick", "--output", folder]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-    kept = [
-        json.loads(path.read_text()) for path in folder.glob(f"quick/seed0/{name}/*/result.json")
-    ]
-    return {result["arm"]: result["numbers"] for result in kept}
+    files = folder.glob(f"quick/seed0/{name}/*/result.json")
+    results = [Result(**json.loads(file.read_text())) for file in files]
+    return {result.arm: result for result in results}
+
+
+@pytest.mark.slow
+def test_quick_trials_learn(tmp_path):
+    """From a cold start the accuracy rises, from random weights there is nothing to reinforce.
+
+    A tenth of the run is 256 completions, so three tenths of a policy that does not learn differ by
+    less than 0.05 in 49 of 50 runs.
+    """
+    arms = run_quick("cold_start", tmp_path)
+    learned = arms["cold start, then RL"]
+    assert fmean(learned.curve[-3:]) > fmean(learned.curve[:3]) + 0.05
+    assert learned.numbers["sampled"] > arms["RL alone"].numbers["sampled"] + 0.3
+    assert arms["SFT alone"].numbers["greedy"] > 0.6
+    assert set(arms) == set(load("cold_start").arms)
+
+    weighed = run_quick("deviation_in_advantage", tmp_path)
+    without, with_deviation = (weighed[f"{word} deviation"].numbers for word in ("without", "with"))
+    assert 0.2 < without["rate"] == with_deviation["rate"] < 0.95  # SFT has taught some of it
+    assert with_deviation["weight"] > without["weight"] > 0
+    assert with_deviation["norm"] > without["norm"] > 0

@@ -12,7 +12,7 @@ from scripts.claims.training import held_out, measured, newest, settings, train
 
 RL, SFT = (Path(__file__).with_name(f"{name}.yaml") for name in ("rl", "sft"))
 BOTH, SFT_ALONE, RL_ALONE = "cold start, then RL", "SFT alone", "RL alone"
-LONGER = "trainer.max_steps=80"
+LONGER = "trainer.max_steps=110"
 """RL alone also has the compute of the cold start."""
 ARMS: dict[str, tuple[str, ...]] = {BOTH: (), SFT_ALONE: (), RL_ALONE: (LONGER,)}
 
