@@ -46,11 +46,6 @@ the policy collapses, with 5e-4 it learns nothing in 20 steps, with 2e-4 it lear
 """
 
 
-def write_page() -> None:
-    with atomic(PAGE) as file:
-        file.write(page())
-
-
 def page() -> str:
     """All of ``docs/claims.md``."""
     parts = [INTRODUCTION, "\n".join(summary()), *("\n".join(section(name)) for name in names())]
@@ -84,10 +79,10 @@ def section(name: str) -> Iterator[str]:
     yield ""
     if claim.curve:
         yield f"![{claim.curve} of each arm](images/claims/{name}.png)\n"
-    yield facts(claim, results)
+    yield facts(results)
 
 
-def facts(claim: Claim, results: Sequence[Result]) -> str:
+def facts(results: Sequence[Result]) -> str:
     commits = sorted({result.commit for result in results})
     each = fmean(result.cpu_seconds for result in results)
     count = f"{len(results)} trials of {each:.0f} CPU seconds each on average"
@@ -120,14 +115,14 @@ def written(value: Estimate, sign: str = "") -> str:
     return f"{mean} ({value.low:.{digits}f} to {value.high:.{digits}f})"
 
 
-def write_plot(name: str, claim: Claim, results: Sequence[Result]) -> Path | None:
-    """The mean curve of each arm with its interval over the seeds; None without a curve."""
-    if not claim.curve:
-        return None
+def write_plot(path: Path, claim: Claim, results: Sequence[Result]) -> None:
+    """The mean curve of each arm, with its interval over the seeds."""
     figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
     for arm in claim.arms:
-        own = [result.curve for result in results if result.arm == arm]
-        points = [estimate(values) for values in zip(*own, strict=True)]
+        curves = [result.curve for result in results if result.arm == arm]
+        points = [estimate(values) for values in zip(*curves, strict=True)]
+        if not points:  # such as of SFT, which has no rollouts
+            continue
         at = range(1, len(points) + 1)
         (line,) = axes.plot(at, [point.mean for point in points], label=arm, marker=".")
         known = [p for p in points if p.low is not None and p.high is not None]
@@ -140,15 +135,20 @@ def write_plot(name: str, claim: Claim, results: Sequence[Result]) -> Path | Non
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    path = IMAGES / f"{name}.png"
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
     plt.close(figure)
-    return path
+
+
+def write_all() -> None:
+    """The plots of all claims that have results, and the page."""
+    for name in names():
+        claim, results = load(name), read_results(name)
+        if results and claim.curve:
+            write_plot(IMAGES / f"{name}.png", claim, results)
+    with atomic(PAGE) as file:
+        file.write(page())
 
 
 if __name__ == "__main__":
-    for each in names():
-        if found := read_results(each):
-            write_plot(each, load(each), found)
-    write_page()
+    write_all()

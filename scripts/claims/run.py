@@ -24,8 +24,8 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from mmr1.files import atomic
 from scripts.claims.claim import CLAIMS, Claim, Trial, load, names
-from scripts.claims.page import table, write_page, write_plot
-from scripts.claims.results import Result, read_results, result_file
+from scripts.claims.page import table, write_all
+from scripts.claims.results import Result, result_file
 from scripts.claims.start.start import prepared
 
 REPOSITORY = CLAIMS.parents[1]
@@ -48,8 +48,7 @@ def main() -> None:
     ]
     if not args.quick:
         write_json(result_file(args.name), [asdict(result) for result in results])
-        write_plot(args.name, claim, read_results(args.name))
-        write_page()
+        write_all()
     print("\n".join(table(claim, results)))
 
 

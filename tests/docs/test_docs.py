@@ -27,6 +27,7 @@ LINKING = [
     *PAGES,
     *REPOSITORY.glob("*.md"),
     *REPOSITORY.glob("scripts/recipes/*/README.md"),
+    *REPOSITORY.glob("scripts/claims/*/README.md"),
 ]
 APPS = {"mmr1": app, "mmr1-data": data_app}
 

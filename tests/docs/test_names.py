@@ -19,6 +19,7 @@ PAGES = sorted(
         *REPOSITORY.glob("*.md"),
         *REPOSITORY.glob("docs/*.md"),
         *REPOSITORY.glob("scripts/recipes/*/README.md"),
+        *REPOSITORY.glob("scripts/claims/*/README.md"),
     ]
 )
 FILES = [p for folder in FOLDERS for p in (REPOSITORY / folder).rglob("*") if p.is_file()]
