@@ -209,7 +209,11 @@ class AlgorithmConfig(Section):
     )
     ptx_batch_size: Positive = Field(32, description="Demonstrations of data.ptx per step")
     loss_agg_mode: Literal[
-        "seq-mean-token-mean", "token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"
+        "seq-mean-token-mean",
+        "token-mean",
+        "token-sum",
+        "seq-mean-token-sum",
+        "seq-mean-token-sum-norm",
     ] = Field("seq-mean-token-mean", description="How token losses are added up")
     loss_agg_scope: Literal["mini-batch", "rollout"] = Field(
         "mini-batch",

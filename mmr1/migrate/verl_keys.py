@@ -193,6 +193,7 @@ KL = {
 }  # fmt: skip
 AGGREGATIONS = (
     "token-mean",
+    "token-sum",
     "seq-mean-token-mean",
     "seq-mean-token-sum",
     "seq-mean-token-sum-norm",
@@ -238,8 +239,8 @@ COMPOSED = {
     f"{ACTOR}.policy_loss.ppo_kl_coef": "`algorithm.kl_cov_coef`",
     f"{ACTOR}.policy_loss.loss_mode": "`algorithm.name`: vanilla is grpo, others keep their name; "
     "gpg with rloo or remax is `algorithm.importance_sampling=none`",
-    f"{ACTOR}.loss_agg_mode": "`algorithm.loss_agg_mode`, the same names; sapo always has "
-    "seq-mean-token-mean",
+    f"{ACTOR}.loss_agg_mode": "`algorithm.loss_agg_mode`, the same names; gspo and sapo "
+    "always have seq-mean-token-mean",
     f"{ACTOR}.loss_scale_factor": "none: seq-mean-token-sum-norm divides by max_response_length",
     f"{ACTOR}.use_kl_loss": "`algorithm.use_kl_loss`",
     f"{ACTOR}.kl_loss_coef": "`algorithm.kl_coef`",

@@ -95,9 +95,11 @@ def _loss(loss: str, name: str, migration: Migration) -> None:
 def _aggregation(flat: Tree, migration: Migration, name: str) -> None:
     key = f"{ACTOR}.loss_agg_mode"
     mode, length = flat.pop(key), flat["data.max_response_length"]
-    if name == "sapo":
-        if mode != "seq-mean-token-mean":
-            migration.note(key, mode, "not read by verl's sapo, which is seq-mean-token-mean")
+    if name in ("gspo", "sapo") and mode != "seq-mean-token-mean":
+        migration.note(
+            key, mode, f"verl's {name} does not read it, and is seq-mean-token-mean; so are the "
+            f"terms of the KL and the entropy here, which are {mode} in verl",
+        )  # fmt: skip
         mode = "seq-mean-token-mean"
     if mode not in AGGREGATIONS:
         migration.note(key, mode, "no such mean here; it is token-mean, another learning rate")

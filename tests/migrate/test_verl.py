@@ -290,7 +290,10 @@ def their_loss(flat: dict[str, Any], x: Tensors) -> torch.Tensor:
                 flat[f"{ACTOR}.policy_loss.ppo_kl_coef"] * log_ratio.abs()
             )
     mode = flat[f"{ACTOR}.loss_agg_mode"]
-    of_policy = "seq-mean-token-mean" if flat[f"{ACTOR}.policy_loss.loss_mode"] == "sapo" else mode
+    if flat[f"{ACTOR}.policy_loss.loss_mode"] in ("gspo", "sapo"):  # they do not read it
+        of_policy = "seq-mean-token-mean"
+    else:
+        of_policy = mode
     return aggregated(losses, of_policy) + aggregated(penalties, mode)
 
 
@@ -301,6 +304,8 @@ def aggregated(losses: dict[tuple[int, int], torch.Tensor], mode: str) -> torch.
             return sum(rows) / sum(EACH)
         case "seq-mean-token-mean":
             return sum(r / n for r, n in zip(rows, EACH, strict=True)) / len(EACH)
+        case "token-sum":
+            return sum(rows)
         case "seq-mean-token-sum":
             return sum(rows) / len(EACH)
     return sum(rows) / len(EACH) / LONGEST
@@ -312,6 +317,12 @@ LOSSES: dict[str, tuple[str | None, list[str]]] = {
     "dapo": ("sglang_multiturn/run_qwen3_4b_dapo_multiturn.sh@0.8", []),
     "gspo": ("gspo_trainer/run_qwen3_8b_fsdp.sh", []),
     "gspo, sequences": ("gspo_trainer/test_gspo_3b_math.sh@0.8", []),
+    "gspo by default": (None, [f"{ACTOR}.policy_loss.loss_mode=gspo"]),
+    "gspo, its average unread": (
+        None,
+        [f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode=seq-mean-token-sum"],
+    ),
+    "token-sum": (None, [f"{ACTOR}.loss_agg_mode=token-sum", f"{ACTOR}.entropy_coeff=0.01"]),
     "cispo": ("cispo_trainer/run_qwen3_8b_fsdp.sh", []),
     "sapo": ("sapo_trainer/run_qwen3_8b_fsdp.sh", []),
     "rloo": ("rloo_trainer/run_qwen3_8b_fsdp.sh", []),

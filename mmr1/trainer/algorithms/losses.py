@@ -14,7 +14,11 @@ from typing import Literal
 import torch
 
 LossAggMode = Literal[
-    "seq-mean-token-mean", "token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"
+    "seq-mean-token-mean",
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
 ]
 Importance = Literal["token", "per_decision", "sequence"]
 
@@ -195,6 +199,7 @@ def token_weights(
 
     - ``seq-mean-token-mean``: the mean of each sequence, then the mean of the sequences (GRPO).
     - ``token-mean``: the mean over all tokens (DAPO).
+    - ``token-sum``: the sum over all tokens, so the step grows with them (verl).
     - ``seq-mean-token-sum``: the sum of each sequence, then the mean of the sequences (verl): the
       log-prob of a completion is that of one action.
     - ``seq-mean-token-sum-norm``: the sum over ``B * max_tokens`` (Dr.GRPO, arXiv 2503.20783). The
@@ -208,6 +213,8 @@ def token_weights(
         return weights / lengths.clamp(min=1) / (lengths > 0).sum().clamp(min=1)
     if loss_agg_mode == "token-mean":
         return weights / lengths.sum().clamp(min=1)
+    if loss_agg_mode == "token-sum":
+        return weights
     if loss_agg_mode == "seq-mean-token-sum":
         return weights / (lengths > 0).sum().clamp(min=1)
     assert max_tokens is not None, "the constant denominator needs the completion limit"

@@ -378,6 +378,11 @@ def test_dr_grpos_denominator_does_not_shrink_with_masked_completions():
     assert weights.tolist() == [[1 / 32, 1 / 32], [1 / 32, 0], [1 / 32, 1 / 32], [0, 0]]
 
 
+def test_the_sum_over_all_tokens():
+    mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
+    assert torch.equal(losses.token_weights(mask, "token-sum"), mask.float())
+
+
 def test_the_sum_of_each_completion_then_their_mean():
     mask = torch.cat([MASK, torch.zeros(1, 3, dtype=torch.bool)])
     weights = losses.token_weights(mask, "seq-mean-token-sum")
