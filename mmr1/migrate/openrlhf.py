@@ -101,6 +101,16 @@ def _loss(flat: Tree, migration: Migration, name: str) -> None:
     if kind == "gspo" and name == "grpo":
         migration.set("algorithm.importance_sampling_level", "sequence")
         migration.set("algorithm.loss_agg_mode", "seq-mean-token-mean")
+        if flat["algo.kl.use_loss"] or flat.get("actor.entropy_coef"):
+            migration.note(
+                "actor.policy_loss_type", kind, "the KL and the entropy are means over "
+                "completions too, in OpenRLHF over tokens",
+            )  # fmt: skip
+        if flat["algo.advantage.is_correction_enable"]:
+            migration.note(
+                "algo.advantage.is_correction_enable", True, "the loss is weighted; OpenRLHF's "
+                "gspo has the engine's log-probs in its ratio instead",
+            )  # fmt: skip
         return
     if kind != "ppo":
         migration.note("actor.policy_loss_type", kind, f"{name} has PPO's clipped loss here")

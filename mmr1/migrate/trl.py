@@ -161,6 +161,17 @@ def _grpo(flat: Tree, migration: Migration) -> None:
         migration.note("delta", delta, f"TRL does not read it with loss_type={loss}")
     if name != "grpo" and level != "token":
         migration.note("importance_sampling_level", level, f"{name} has the ratio of each token")
+    if flat["mask_truncated_completions"] and loss in ("grpo", "sapo", "luspo"):
+        migration.note(
+            "mask_truncated_completions", True, f"TRL's {loss} divides by the masked completions "
+            "too, so its gradient is smaller by their share",
+        )  # fmt: skip
+    if loss == "luspo" and (level == "token" or flat["beta"]):
+        migration.note(
+            "loss_type", loss, "terms of tokens, with importance_sampling_level=token and beta, "
+            "are summed over each completion, in TRL multiplied by its length and averaged over "
+            "the padded one",
+        )  # fmt: skip
     _grpo_kl(flat, migration)
     _grpo_tokens(flat, migration, loss)
     _correction(flat, migration)
@@ -205,6 +216,8 @@ def _grpo_tokens(flat: Tree, migration: Migration, loss: str) -> None:
         migration.note("use_adaptive_entropy", True, "algorithm.entropy_target has another rule")
     if (share := flat.pop("top_entropy_quantile")) < 1:
         migration.set("algorithm.top_entropy_quantile", share)
+        if bonus:
+            migration.note("entropy_coef", bonus, "of all tokens, in TRL of those that stay")
     if (most := flat.pop("off_policy_mask_threshold", None)) is not None:
         migration.set("algorithm.off_policy_mask_threshold", most)
 

@@ -144,6 +144,11 @@ def test_what_the_keys_mean():
     corrected = migrated("algo.advantage.is_correction_enable=True")
     assert corrected.tree["algorithm"]["rollout_is_threshold"] == 5.0
     assert any("no lower bound" in note for note in corrected.notes)
+    group = ("algo.advantage.estimator=group_norm", "algo.kl.init_coef=0.1")
+    sequences = migrated(*group, "actor.policy_loss_type=gspo", "algo.kl.use_loss=True",
+                         "algo.advantage.is_correction_enable=True").notes  # fmt: skip
+    assert any("in OpenRLHF over tokens" in note for note in sequences)
+    assert any("gspo has the engine's log-probs in its ratio" in note for note in sequences)
     with pytest.raises(ValueError, match="estimator=other: it can be one of gae, reinforce"):
         migrated("algo.advantage.estimator=other")
 
