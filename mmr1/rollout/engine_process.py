@@ -43,6 +43,10 @@ from mmr1.types import Completion, RolloutGroup
 
 logger = logging.getLogger(__name__)
 
+_UNGUARDED = (
+    "its process imports the script that runs, so what a script does must be below\n"
+    'if __name__ == "__main__":'
+)
 POLL_S = 0.001  # wait for the next chunk, between two steps of the engine
 
 
@@ -94,7 +98,7 @@ class EngineProcess:
             environment["OMP_NUM_THREADS"] = str(threads)
         self._target = (build, args, str(log), environment, threads)
         self._log = log
-        self._context = context or engine_context()
+        self._context = context
         self._timeout_s = timeout_s
         self._restarts = restarts
         self._shared: SharedWeights | None = None
@@ -166,10 +170,11 @@ class EngineProcess:
                 return
 
     def _start(self) -> None:
-        self._pipe, child_end = self._context.Pipe()
+        context = self._context or engine_context()  # a fork server that was killed begins anew
+        self._pipe, child_end = context.Pipe()
         if self._timeout_s is not None:
             limit_sends(self._pipe, self._timeout_s)
-        self._process = self._context.Process(
+        self._process = context.Process(
             target=_engine_main, args=(child_end, *self._target), name="mmr1-engine"
         )
         try:
@@ -264,13 +269,11 @@ class EngineProcess:
 
     def _death_message(self) -> str:
         self._process.join(timeout=5)
-        tail = ""
-        if self._log.exists():
-            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-8:])
-        return (
-            f"the rollout engine died (exit code {self._process.exitcode}); "
-            f"its log is {self._log} and ends with:\n{tail}"
-        )
+        died = f"the rollout engine died (exit code {self._process.exitcode})"
+        if not self._log.exists():
+            return f"{died} before it began; {_UNGUARDED}"
+        tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-8:])
+        return f"{died}; its log is {self._log} and ends with:\n{tail}"
 
 
 def limit_sends(pipe: Connection, seconds: float) -> None:

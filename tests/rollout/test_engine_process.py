@@ -207,6 +207,43 @@ def test_it_is_forked_with_vllm_imported_and_with_what_holds_now(tmp_path, monke
         EngineProcess(tell, (str(tmp_path),), tmp_path / "engine.log", threads=3)
 
 
+def test_a_fork_server_that_was_killed_begins_again_as_it_began(tmp_path, monkeypatch):
+    """It ends with its engine, and the next one must not look in the working directory either."""
+    if not isinstance(engine_context(), ForkServerContext):
+        pytest.skip("this vLLM is for GPUs")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mmr1.py").write_text("raise SystemExit")
+    engine = EngineProcess(build, (str(tmp_path),), tmp_path / "engine.log", restarts=1)
+    try:
+        server = psutil.Process(psutil.Process(engine._process.pid).ppid())
+        server.kill()
+        while server.status() != psutil.STATUS_ZOMBIE:  # waiting for it would reap it
+            time.sleep(0.01)
+        assert ask(engine, "go on").text == "-1.0"
+        begun = psutil.Process(psutil.Process(engine._process.pid).ppid())
+        assert (engine.restarted, begun.environ()["PYTHONSAFEPATH"]) == (1, "1")
+    finally:
+        engine.close()
+
+
+UNGUARDED = """
+import sys
+from pathlib import Path
+from mmr1.rollout.engine_process import EngineProcess
+from tests.rollout.test_engine_process import build
+
+EngineProcess(build, (sys.argv[1],), Path(sys.argv[1], "engine.log"))
+"""
+
+
+def test_a_script_that_runs_as_it_is_imported_is_told_what_it_lacks(tmp_path):
+    (tmp_path / "main.py").write_text(UNGUARDED)
+    command = [sys.executable, str(tmp_path / "main.py"), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert 'if __name__ == "__main__":' in ended.stderr.splitlines()[-1]
+
+
 def test_a_replaced_engine_outlives_the_thread_that_replaced_it(engine):
     """Asynchronous rollouts replace it from the rollout thread, which ends before the engine."""
     thread = threading.Thread(target=ask, args=(engine, "die"))
