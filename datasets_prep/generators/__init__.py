@@ -37,6 +37,7 @@ GENERATORS = Registry(
         "counting": "datasets_prep.generators.counting:COUNTING",
         "digit-sums": "datasets_prep.generators.digit_sums:DIGIT_SUMS",
         "digits": "datasets_prep.generators.digits:DIGITS",
+        "frame": "datasets_prep.generators.frame:FRAME",
         "grounding": "datasets_prep.generators.grounding:GROUNDING",
         "video": "datasets_prep.generators.video:VIDEO",
         "zoom": "datasets_prep.generators.zoom:ZOOM",
