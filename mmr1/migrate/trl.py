@@ -157,6 +157,11 @@ def _grpo(flat: Tree, migration: Migration) -> None:
         migration.set("algorithm.importance_sampling_level", level)
     if name == "grpo" and delta is not None:
         migration.set("algorithm.clip_ratio_dual", delta)
+        if delta < 1 + (low if high is None else high):
+            migration.note(
+                "delta", delta, "bounds ratios where the advantage is negative, in TRL others too; "
+                "there the upper clip is above it",
+            )  # fmt: skip
     elif delta is not None:
         migration.note("delta", delta, f"TRL does not read it with loss_type={loss}")
     if name != "grpo" and level != "token":

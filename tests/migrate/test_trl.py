@@ -164,10 +164,12 @@ def test_what_the_keys_mean():
     assert (tokens.top_entropy_quantile, tokens.off_policy_mask_threshold) == (0.2, 0.5)
     for overrides, said in (
         (["loss_type=grpo", "mask_truncated_completions=True"], "divides by the masked"),
+        (["delta=1.2", "epsilon_high=0.3"], "where the advantage is negative, in TRL others too"),
         (["loss_type=luspo"], "averaged over the padded one"),
         (["entropy_coef=0.1", "top_entropy_quantile=0.2"], "in TRL of those that stay"),
     ):
         assert any(said in note for note in migrated("grpo", *overrides).notes), overrides
+    assert not any("in TRL others" in note for note in migrated("grpo", "delta=1.3").notes)
     gdpo = config_of("grpo", "multi_objective_aggregation=normalize_then_sum", "run_name=r")
     assert (gdpo.algorithm.adv_estimator, gdpo.trainer.run_name) == ("gdpo", "r")
     assert config_of("grpo").model.dtype == "bfloat16"  # bf16 is on by default
