@@ -98,6 +98,7 @@ def workers(
             configuration.
         WorkerLostError: The cluster has less than ``resources`` asks for.
     """
+    config = of_workers(config, ranks, engines)
     try:
         import ray
     except ImportError as error:
@@ -117,7 +118,7 @@ def workers(
     reserved: list[Any] = []
     begin = time.time()
     try:
-        colocated = resources.colocate and ranks > 0 and engines > 0
+        colocated = resources.colocate
         places = (
             shared_places(ranks)
             if colocated
@@ -171,6 +172,14 @@ def workers(
             ray.util.remove_placement_group(group)
         if not joined:
             ray.shutdown()
+
+
+def of_workers(config: Config, ranks: int, engines: int) -> Config:
+    """The configuration as so many ranks and engines see it: alone, neither shares a GPU."""
+    if ranks and engines:
+        return config
+    resources = config.resources.model_copy(update={"colocate": False})
+    return config.model_copy(update={"resources": resources})
 
 
 def _environment_of_ranks() -> dict[str, str]:

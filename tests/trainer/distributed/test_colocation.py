@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmr1.config import Config
+from mmr1.trainer.distributed.cluster import of_workers
 from mmr1.trainer.distributed.colocation import Colocation
 
 WAKING = ["free", "wake_up weights", "send", "wake_up kv_cache"]
@@ -82,3 +83,17 @@ def test_a_colocated_run_is_one_on_ray_that_shares_memory():
     alone = colocated(ranks=1, engines=1)
     assert alone.resources.distributed
     assert alone.gpu_memory_utilization == 0.5
+
+
+def test_engines_of_an_evaluation_have_the_whole_memory_of_their_gpus():
+    """No rank shares them, whatever the training run that the configuration is of did."""
+    shared = Config(
+        model={"path": "a"},
+        rollout={"engine": "vllm"},
+        resources={"ranks": 2, "engines": 2, "colocate": True},
+    )
+    assert of_workers(shared, 2, 2).gpu_memory_utilization == 0.5
+    for ranks, engines in ((0, 2), (2, 0)):
+        alone = of_workers(shared, ranks, engines)
+        assert alone.gpu_memory_utilization == 0.9
+        assert not alone.resources.colocate

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import io
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,10 @@ import peft
 import pytest
 import torch
 import torch.distributed as dist
+from PIL import Image
+from torch.distributed.device_mesh import init_device_mesh
 
+from mmr1.config import Config
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.fsdp import DistributedProcessGroup
 from mmr1.trainer.forward.attention import packed_attention
@@ -33,12 +39,21 @@ from tests.trainer.forward.test_packed import (
     one_image,
     weighted_sum,
 )
+from tests.trainer.models.test_served_reference import serving, value
 from tests.trainer.tiny_groups import group, image, new_model, video
 from tests.vision.families.tiny_family import FAMILIES
 
 RANKS = 4
 LEARNERS = ("dpo", "ranking")
-UPDATES = ("critic", "KL to adapters off", "conversations")
+SERVED = "reference behind a server"
+# Ranks of a context, and ranks that share a copy of the model.
+UPDATES = {
+    "critic": (2, 4),
+    "demonstrations": (2, 4),
+    "KL to adapters off": (4, 2),
+    "conversations": (2, 2),
+    SERVED: (2, 4),
+}
 LAYOUTS = [
     [(9, [3, 5, 1])],
     [(4, []), (17, [2, 30]), (8, [6])],
@@ -140,7 +155,30 @@ def learnt(
     return {"scores": [s.detach() for s in scores if s is not None], "gradients": gradients}
 
 
-def _work(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path) -> None:
+def config_with_server(case: str, tiny_model: Path, out: Path, url: str) -> Config:
+    if case != SERVED:
+        return config_of(case, tiny_model, out)
+    config = config_of("conversations", tiny_model, out)
+    algorithm = config.algorithm.model_copy(update={"ref_model_path": url})
+    return config.model_copy(update={"algorithm": algorithm})
+
+
+def log_probs(body: dict[str, Any], placeholder: int) -> dict[str, Any]:
+    """What a server replies: some number for every token, placeholders expanded."""
+    sizes: list[int] = []
+    for part in body.get("content_parts", ()):
+        data = base64.b64decode(part["url"].removeprefix("data:image/png;base64,"))
+        width, height = Image.open(io.BytesIO(data)).size
+        sizes.append(width * height // 28**2)
+    tokens = [
+        token
+        for own in body["token_ids"]
+        for token in [own] * (sizes.pop(0) if own == placeholder else 1)
+    ]
+    return {"prompt_logprobs": [None, *({str(t): {"logprob": value(t)}} for t in tokens[1:])]}
+
+
+def _work(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path, url: str) -> None:
     cases = torch.load(out / "cases.pt", weights_only=False)
     for size in (2, 4):
         context = DistributedProcessGroup(rank, RANKS, size).context
@@ -151,18 +189,19 @@ def _work(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path) -> Non
         found["attention"] = [attended(groups, context) for groups in LAYOUTS]
         if rank in (0, RANKS - 1):  # of the first group and of the last
             torch.save(found, out / f"{size} {rank}.pt")
-    for case in UPDATES:
-        config = config_of(case, tiny_model, out)
+    copies = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copy", "shard"))
+    for case, (size, shard) in UPDATES.items():
+        config = config_with_server(case, tiny_model, out, url)
         family = family_of(config)
         torch.manual_seed(0)
         models = build_training_models(
             config,
             family,
             media_cache(family, config),
-            DistributedProcessGroup(rank, RANKS, 2),
-            partial(fsdp.load, mesh=mesh),
+            DistributedProcessGroup(rank, RANKS, size),
+            partial(fsdp.load, mesh=mesh if shard == RANKS else copies),
         )
-        updated = models_learnt(case, config, models, mixed, RANKS // 2, rank // 2)
+        updated = models_learnt(case, config, models, mixed, RANKS // size, rank // size)
         if rank == RANKS - 1:
             torch.save(updated, out / f"{case}.pt")
     for kind in LEARNERS:
@@ -176,10 +215,18 @@ def _work(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_model, mixed, tmp_path_factory) -> Path:
+def url(tiny_model) -> Iterator[str]:
+    family = family_of(Config(model={"path": str(tiny_model)}))
+    placeholder = next(i for i, kind in family.placeholder_kinds.items() if kind == "image")
+    with serving(partial(log_probs, placeholder=placeholder)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model, mixed, url, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("context")
     torch.save({case: inputs_of(case) for case in CASES}, out / "cases.pt")
-    on_ranks(RANKS, _work, tiny_model, mixed, out)
+    on_ranks(RANKS, _work, tiny_model, mixed, out, url)
     return out
 
 
@@ -216,11 +263,11 @@ def test_scores_and_gradients_equal_those_of_one_process(found, case, size):
 
 
 @pytest.mark.parametrize("case", UPDATES)
-def test_two_pairs_of_ranks_learn_what_one_process_learns(
-    case, folder, tiny_model, mixed, tmp_path
+def test_ranks_that_share_sequences_learn_what_one_process_learns(
+    case, folder, tiny_model, mixed, url, tmp_path
 ):
-    """With sharded weights; each pair has half of the groups, and shares their sequences."""
-    config = config_of(case, tiny_model, tmp_path)
+    """With sharded weights; each context has its part of the groups."""
+    config = config_with_server(case, tiny_model, tmp_path, url)
     family = family_of(config)
     torch.manual_seed(0)
     models = build_training_models(config, family, media_cache(family, config))

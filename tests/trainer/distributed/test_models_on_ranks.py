@@ -73,7 +73,8 @@ def config_of(case: str, tiny_model: Path, out: Path) -> Config:
 def batch_of(case: str, config: Config, models: TrainingModels, mixed: Path) -> Experience:
     """Four prompts, of text, one image, two images and a video, with two completions each.
 
-    Of conversations: some with pictures of tools, so that a rank may have none.
+    Of conversations: some with pictures of tools, so that a rank may have none. A reference behind
+    a server sees no videos.
     """
     family = family_of(config)
     if case == "conversations":
@@ -86,7 +87,7 @@ def batch_of(case: str, config: Config, models: TrainingModels, mixed: Path) -> 
     else:
         groups = [
             group_of_responses(family, family.render_prompt(sample), ["it is one digit", "no"])
-            for sample in read_records(mixed)[:4]
+            for sample in read_records(mixed)[: 3 if config.algorithm.reference_is_served else 4]
         ]
     scored = [
         ScoredGroup(g, (Reward(0.25 * i), Reward(1.0 - 0.5 * i))) for i, g in enumerate(groups)
