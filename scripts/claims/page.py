@@ -38,7 +38,8 @@ then has to lie above it. All else is **undecided in small**, also a single seed
 all of its hypotheses do, and does not if one does not. Accuracies are of 500 held-out scans.
 
 The learning rate of RL was chosen before the runs, by three trials of GRPO with seed 0: with 1e-3
-the policy collapses, with 5e-4 it learns nothing in 20 steps, with 2e-4 it learns.
+the policy collapses (after a shorter cold start, of 80 steps), with 5e-4 it learns nothing in 20
+steps, with 2e-4 it learns.
 
     scripts/claims/format_and_accuracy/run.sh --seeds 5
 
