@@ -164,6 +164,7 @@ class Processes:
         except (OSError, EOFError) as error:  # somebody killed it
             if self._zygote is not None:
                 self._zygote.forget()
+            self._leave()  # an answer that comes late would be taken for the next request's
             raise ZygoteGoneError from error
 
     def _leave(self) -> None:

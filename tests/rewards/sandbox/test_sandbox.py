@@ -196,6 +196,28 @@ def test_a_killed_worker_and_a_killed_zygote_are_replaced(alone: dict[str, str])
         assert whole(own)
 
 
+def test_a_late_answer_of_the_zygote_is_no_answer_to_the_next_request(
+    alone: dict[str, str],
+) -> None:
+    """It stood still, and goes on when the pool has given up on what it had asked."""
+    double = Job("operator:mul", (2, 21), cached=False)
+    with Pool(2, warm=NOTHING, environment=alone) as own:
+        own.start()
+        line, zygote = own._state._line, psutil.Process(zygote_of(own))
+        assert line is not None
+        line.settimeout(0.5)
+        os.kill(own.pids[0], signal.SIGKILL)
+        time.sleep(0.2)
+        zygote.suspend()
+        resume = threading.Timer(0.75, zygote.resume)
+        resume.start()
+        answers = [*own.values([double] * 2), *own.values([double] * 4)]
+        resume.join()
+        # The other worker went with the zygote, which may cost the job that it had.
+        assert [answer.error for answer in answers[2:]] == [None] * 4
+        assert answers[0].value == 42
+
+
 @pytest.mark.parametrize("once", [True, False])
 def test_where_no_process_can_be_started_the_answer_is_kept_and_the_next_jobs_fail(
     once: bool,
