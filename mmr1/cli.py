@@ -63,7 +63,7 @@ def train(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train with reinforcement learning."""
-    if (resolved := _resolve(config, overrides, dry_run, "train")) is not None:
+    if (resolved := _resolve(config, overrides, dry_run, "train", resume)) is not None:
         check_training(resolved, resume=resume, samples=True)
         preload_engine(resolved)
         from mmr1.trainer.train import run_training
@@ -80,7 +80,7 @@ def sft(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
-    if (resolved := _resolve(config, overrides, dry_run, "sft")) is not None:
+    if (resolved := _resolve(config, overrides, dry_run, "sft", resume)) is not None:
         check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.sft import run_sft
 
@@ -96,7 +96,7 @@ def dpo(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
-    if (resolved := _resolve(config, overrides, dry_run, "dpo")) is None:
+    if (resolved := _resolve(config, overrides, dry_run, "dpo", resume)) is None:
         return
     check_training(resolved, resume=resume, samples=resolved.dpo.rounds > 0)
     if resolved.dpo.rounds == 0:
@@ -119,7 +119,7 @@ def iterate(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
-    if (resolved := _resolve(config, overrides, dry_run, "iterate")) is None:
+    if (resolved := _resolve(config, overrides, dry_run, "iterate", resume)) is None:
         return
     check_training(resolved, resume=resume, samples=True)
     preload_engine(resolved)
@@ -137,7 +137,7 @@ def rm(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train a reward model on preference pairs, on rankings, or on labelled steps."""
-    if (resolved := _resolve(config, overrides, dry_run, "rm")) is None:
+    if (resolved := _resolve(config, overrides, dry_run, "rm", resume)) is None:
         return
     check_training(resolved, resume=resume, samples=False)
     if resolved.rm.supervision == "process":
@@ -323,7 +323,11 @@ def _on_this_machine(config: Config, command: Command, resume: bool = False) -> 
 
 
 def _resolve(
-    path: Path, overrides: list[str] | None, dry_run: bool, command: Command
+    path: Path,
+    overrides: list[str] | None,
+    dry_run: bool,
+    command: Command,
+    resume: bool = False,
 ) -> Config | None:
     """The checked configuration, or None after ``--dry-run`` printed it."""
     config = load_config(path, overrides or [])
@@ -331,7 +335,7 @@ def _resolve(
     keys = ", ".join(override.partition("=")[0] for override in overrides or [])
     logger.info("configuration %s with overrides %s", path, keys or "none")
     if dry_run:
-        typer.echo(dump_yaml(_on_this_machine(config, command)), nl=False)
+        typer.echo(dump_yaml(_on_this_machine(config, command, resume)), nl=False)
         return None
     refuse_masked(config, path)
     return config

@@ -157,6 +157,21 @@ def test_a_resumed_run_keeps_its_numbers_while_the_machine_has_them(made, tmp_pa
     assert proposed(written, "train", EIGHT, resume=True).config is written
 
 
+def test_a_dry_run_of_a_resumed_run_shows_the_numbers_that_it_keeps(
+    made, tmp_path, tiny_model, mmr1, monkeypatch
+):
+    monkeypatch.setattr("mmr1.cli.gpus_of_this_machine", lambda: EIGHT)
+    with RunDirectory(proposed(made(), "train", Gpus(4, 80 * GIB)).config) as directory:
+        directory.begin()
+    run, shown = tmp_path / "run.yaml", tmp_path / "shown.yaml"
+    run.write_text(f"model: {{path: {tiny_model}}}\ntrainer: {{output_dir: {tmp_path}}}\n")
+    for options, expected in ([], (8, 8, True)), (["--resume"], (4, 4, True)):
+        code, out, _ = mmr1("train", run, "--dry-run", *options)
+        assert code == 0
+        shown.write_text(out)
+        assert numbers(load_config(shown)) == expected
+
+
 def test_references_to_credentials_stay(made):
     config = made()
     config.keep_references({("trackers",): "${oc.env:KEY}"})
