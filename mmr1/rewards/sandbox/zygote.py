@@ -76,15 +76,19 @@ def main(door_fd: int, target: str, args: Sequence[Any]) -> None:
     gc.freeze()  # its objects stay shared with the workers forked from it
     send_frame(door, json.dumps(None).encode())
     customers: dict[int, _Customer] = {}
+    poll = select.poll()  # select has room for 1024 descriptors
+    poll.register(door_fd, select.POLLIN)
     while os.getppid() == owner:
-        ready, _, _ = select.select([door_fd, *customers], [], [], _ORPHAN_CHECK_S)
+        ready = {descriptor for descriptor, _ in poll.poll(_ORPHAN_CHECK_S * 1000)}
+        for line in customers.keys() & ready:
+            if not _serve(customers[line], missing):
+                poll.unregister(line)
+                _show_out(customers.pop(line))
         if door_fd in ready:
             if (customer := _let_in(door)) is None:
                 break
             customers[customer.line.fileno()] = customer
-        for line in customers.keys() & set(ready):
-            if not _serve(customers[line], missing):
-                _show_out(customers.pop(line))
+            poll.register(customer.line, select.POLLIN)
     # The workers' PDEATHSIG ends them with this process.
 
 

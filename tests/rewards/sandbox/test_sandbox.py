@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from mmr1.rewards.sandbox import shared_zygotes
 from mmr1.rewards.sandbox.limits import Limits
 from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
+from mmr1.rewards.sandbox.zygote import Settings
 from mmr1.types import Status
 from tests.faults import faults_told
 from tests.paths import REPOSITORY
@@ -280,6 +282,21 @@ def test_pools_that_warm_up_alike_share_a_zygote_and_nothing_else() -> None:
         second.close()
         assert not psutil.wait_procs(gone, timeout=5)[1]
         assert first.values([Job("operator:mul", (2, 21))])[0].value == 42
+
+
+def test_a_zygote_serves_more_pools_than_select_has_room_for(alone: dict[str, str]) -> None:
+    """select(2) takes no descriptor beyond 1023."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 4096:
+        pytest.skip("needs descriptors")
+    with Pool(1, warm=NOTHING, environment=alone) as pool, ExitStack() as others:
+        pool.start()
+        assert pool._state._zygote is not None
+        settings = Settings(Limits(), [], allow_weak=False, lambdify=False)
+        for _ in range(1100):
+            others.enter_context(pool._state._zygote.connect(settings))
+        with Pool(1, warm=NOTHING, environment=alone) as last:
+            last.start()
+            assert zygote_of(last) == zygote_of(pool)
 
 
 def test_the_workers_of_a_pool_that_nobody_holds_end() -> None:
