@@ -165,7 +165,7 @@ def test_a_workers_engine_keeps_the_features_of_a_frozen_tower(tiny_model, promp
         model={"path": str(tiny_model), "dtype": "float32", "freeze_vision_tower": frozen},
         rollout={"engine": "hf"},
     )
-    engine = build_engine_with_own_weights(config, colocated=False).rollout
+    engine = build_engine_with_own_weights(config, colocated=False, on_machine=1).rollout
     calls = []
     engine._model.model.visual.register_forward_pre_hook(lambda _, args: calls.append(args))
 

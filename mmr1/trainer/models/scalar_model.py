@@ -110,6 +110,7 @@ def scalar_snapshot(
     def write_files(folder: Path) -> Digests:
         if process_group is None or process_group.rank == 0:
             metadata = {"supervision": json.dumps(asdict(supervision))}
+            folder.mkdir(parents=True, exist_ok=True)
             save_file(head, folder / HEAD_FILE, metadata)
         return write(folder)
 

@@ -12,6 +12,7 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.config.trainer import TrainerConfig
+from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.runs import full_disk, take_steps
 from mmr1.trainer.runs.checkpoint import CheckpointError, Checkpoints, verify_checkpoint
 from mmr1.trainer.runs.full_disk import Journal, append
@@ -102,8 +103,9 @@ def test_metrics_that_wait_are_there_when_the_run_ends(small_disk, monkeypatch):
 STEPS = [Step(number, {"step": number}) for number in (1, 2, 3, 4)]
 
 
-def write_64_kib(step: int, folder: Path) -> None:
+def write_64_kib(step: int, folder: Path) -> Digests:
     (folder / "weights").write_bytes(os.urandom(64 << 10))
+    return {}
 
 
 def run(disk: Path, record, background: bool, **trainer: object) -> Path:
