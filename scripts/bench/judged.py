@@ -1,0 +1,206 @@
+"""A policy that a judge pays, on the quickstart's digits: held-out accuracy.
+
+    scripts/quickstart.sh              # once: makes the data and the SFT checkpoint
+    python scripts/bench/judged.py     # three seeds
+
+The judge is a small model behind vLLM's own server. It is shown a scan and a completion, and
+replies 1 where it finds it right, else 0. It learned that by SFT, from written answers with right
+and with wrong digits and from what the SFT checkpoint samples for the training scans, with the
+rule's verdicts. It is compared with the rule on the SFT checkpoint's answers to held-out scans.
+Then it pays 60 steps of GRPO beside the reward for the format; the rule pays nothing, and is
+logged. A run that exists under ``--output`` is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from digit_runs import DATA, RECIPE, START, accuracies, call, newest
+from preferences import answer
+from rich.console import Console
+from rich.table import Table
+
+from mmr1.rewards.agreement import compare
+from mmr1.rewards.composite import build_composite_reward
+from mmr1.rewards.plugins.rollout_rows import read_items
+from mmr1.rewards.specs import read_spec
+
+Row = dict[str, Any]
+TEMPLATE = Path("scripts/bench/judged.jinja")
+SFT = Path("scripts/recipes/quickstart/sft.yaml")
+JUDGE_STEPS = 600
+STEPS = 60
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/judged"))
+    args = parser.parse_args()
+    sampled = sample_start(args.output)
+    table = Table("", "seed", "greedy", "sampled", "judge agrees with the rule")
+    table.add_row("start", "", *accuracies(START, args.output / "start"))
+    for seed in args.seeds:
+        folder = args.output / f"seed-{seed}"
+        table.add_row(
+            "GRPO, paid by the judge", str(seed), *run(seed, folder, sampled, args.output)
+        )
+    Console().print(table)
+
+
+def run(seed: int, folder: Path, sampled: Path, output: Path) -> list[str]:
+    """Train a judge and the policy that it pays, unless they exist."""
+    judge = folder / "judge"
+    write_verdicts(folder / "verdicts.jsonl", sampled, random.Random(seed))
+    train(
+        *("sft", SFT, judge, START, seed, f"trainer.max_steps={JUDGE_STEPS}"),
+        *(f"data.train={folder / 'verdicts.jsonl'}", "optimizer.lr=3e-4", "sft.batch_size=64"),
+    )
+    agreed = folder / "agree.json"
+    if not agreed.is_file() or not (folder / "policy/done").is_file():
+        with served(newest(judge), folder / "server.log") as url:
+            paid = reward(url, folder / "replies.sqlite")
+            agreed.write_text(json.dumps(agreement(paid, folder, output / "start")))
+            unpaid = (f"rewards.functions.{name}.weight=0" for name in ("math", "thought"))
+            train(
+                *("train", RECIPE, folder / "policy", START, seed, f"trainer.max_steps={STEPS}"),
+                *(*unpaid, f"rewards.functions.judged={json.dumps(paid)}"),
+                *("rollout.engine=hf", "data.eval=null"),
+            )
+    figures = accuracies(newest(folder / "policy"), folder / "eval")
+    return [*figures, f"{json.loads(agreed.read_text()):.3f}"]
+
+
+def train(command: str, recipe: Path, folder: Path, start: Path, seed: int, *keys: str) -> None:
+    """Train one run, unless it exists."""
+    if (folder / "done").is_file():
+        return
+    where = (f"model.path={start}", f"trainer.output_dir={folder}", f"data.media_root={DATA}")
+    call("mmr1.cli", command, recipe, *where, f"seed={seed}", *keys)
+    (folder / "done").touch()
+
+
+def sample_start(output: Path) -> Path:
+    """Four completions of each training scan by the SFT checkpoint."""
+    folder = output / "sampled"
+    if not (folder / "result.json").is_file():
+        where = (f"data.eval={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.n=4")
+        call("mmr1.cli", "eval", RECIPE, f"model.path={START}", "rollout.engine=hf", *where)
+    return folder / "completions.jsonl"
+
+
+def write_verdicts(path: Path, sampled: Path, rng: random.Random) -> None:
+    """What the judge learns from: of each scan three written answers and three of the policy's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own: dict[str, list[tuple[str, bool]]] = {}
+    for c in read(sampled):
+        own.setdefault(c["id"], []).append((c["completion"], c["right"]))
+    rows = []
+    for row in read(DATA / "rl.jsonl"):
+        digit = int(row["answer"])
+        wrong = rng.sample([other for other in range(10) if other != digit], 2)
+        written = [(answer(other), other == digit) for other in (digit, *wrong)]
+        shown = [*written, *rng.sample(own[row["id"]], 3)]
+        rows += [verdict(row, number, *pair) for number, pair in enumerate(shown)]
+    write(path, rows)
+
+
+def verdict(row: Row, number: int, completion: str, right: bool) -> Row:
+    """The record of a scan as a conversation with the judge."""
+    image = next(part for part in row["messages"][0]["content"] if part["type"] == "image")
+    text = {
+        "type": "text",
+        "text": TEMPLATE.read_text().strip().replace("{{ completion }}", completion),
+    }
+    messages = [
+        {"role": "user", "content": [image, text]},
+        {"role": "assistant", "content": str(int(right))},
+    ]
+    return {**row, "id": f"{row['id']}-{number}", "messages": messages}
+
+
+def reward(url: str, cache: Path) -> Row:
+    options = {
+        **{"url": url, "model": "judge", "template": str(TEMPLATE), "score_regex": "^([01])$"},
+        **{"max_tokens": 4, "cache": str(cache)},
+    }
+    return {"use": "judge", "weight": 1.0, "options": options}
+
+
+def agreement(paid: Row, folder: Path, start: Path) -> float:
+    """The share of answers to held-out scans on which judge and rule agree."""
+    scans = {row["id"]: row for row in read(DATA / "eval.jsonl")}
+    rows = [
+        {**c, "images": [str(DATA / scans[c["id"]]["messages"][0]["content"][0]["path"])]}
+        for c in read(start / "completions.jsonl")
+    ]
+    write(folder / "held_out.jsonl", rows)
+    items = list(read_items(folder / "held_out.jsonl"))
+    verdicts = []
+    for name, function in {"math": {"use": "math"}, "judged": paid}.items():
+        file = folder / f"{name}.yaml"
+        file.write_text(json.dumps({"functions": {name: function}}))
+        with build_composite_reward(read_spec(str(file))) as reward:
+            verdicts.append(reward.score(items))
+    agreed = compare(*verdicts, threshold=0.5)
+    if agreed.share is None or any(agreed.invalid):
+        sys.exit(f"{folder}: {agreed.invalid} completions have no valid reward")
+    return agreed.share
+
+
+@contextmanager
+def served(model: Path, log: Path) -> Iterator[str]:
+    """The address of vLLM's server of this model, once it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = (
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+        *("--host", "127.0.0.1", "--port", str(port), "--served-model-name", "judge"),
+        *("--dtype", "float32", "--max-model-len", "256", "--enforce-eager"),
+    )
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_HOST_IP": "127.0.0.1"}
+    with (
+        log.open("w") as printed,
+        subprocess.Popen(command, stdout=printed, stderr=printed, env=environment) as server,
+    ):
+        try:
+            while not answers(f"http://127.0.0.1:{port}/health"):
+                if server.poll() is not None:
+                    sys.exit(f"vLLM's server did not start; see {log}")
+                time.sleep(1)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            server.terminate()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+def read(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.open()]
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""A text model learns sums of three digits: held-out accuracy after SFT, GRPO and a control.
+
+    python scripts/bench/text_sums.py                      # Qwen3, three seeds
+    python scripts/bench/text_sums.py --family llama --seeds 0
+
+Of the 1000 questions 100 have demonstrations, GRPO is paid for the right answer to 700 others, and
+200 are held out. Every run starts from a random model of a family (``mmr1 model new``). The control
+continues SFT for as long as GRPO took. A run that exists under ``--output`` is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from digit_runs import call, newest
+from rich.console import Console
+from rich.table import Table
+
+from mmr1.registry import import_file
+
+control_steps = import_file(Path("scripts/recipes/control_steps.py")).control_steps
+
+RECIPE = Path("scripts/recipes/quickstart")
+SPLITS = {"sft": 100, "rl": 700, "eval": 200}
+LONGEST = "rollout.sampling.max_tokens=56"
+SFT_STEPS = 200
+RL_STEPS = 300
+# With the learning rate of the digits, fewer completions and more weight of the format it learns
+# the format alone.
+RL = (
+    *("rewards.functions.thought=null", "rewards.functions.format.weight=0.1"),
+    *("rollout.engine=hf", "rollout.batch_size=32", "rollout.n=16", LONGEST, "optimizer.lr=1e-4"),
+)
+STAGES = ("start", "sft", "control", "rl")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", default="qwen3")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--output", type=Path, default=Path("runs/bench/text_sums"))
+    args = parser.parse_args()
+    table = Table(
+        "seed", *(f"{stage}, {mode}" for stage in STAGES for mode in ("greedy", "sampled"))
+    )
+    for seed in args.seeds:
+        folder = args.output / f"{args.family}-{seed}"
+        table.add_row(str(seed), *accuracies(args.family, seed, folder))
+    Console().print(table)
+
+
+def accuracies(family: str, seed: int, folder: Path) -> list[str]:
+    """Greedy and sampled accuracy of each stage, run unless it exists."""
+    write_questions(folder / "data", seed)
+    if not (folder / "model/config.json").is_file():
+        call("mmr1.cli", "model", "new", "--family", family, "--seed", seed, folder / "model")
+    demonstrated, asked = (f"data.train={folder}/data/{split}.jsonl" for split in ("sft", "rl"))
+    train(folder / "sft", folder / "model", seed, "sft", SFT_STEPS, demonstrated)
+    sft = newest(folder / "sft")
+    train(folder / "rl", sft, seed, "rl", RL_STEPS, asked, "data.eval=null", *RL)
+    steps = control_steps(folder / "sft", folder / "rl")
+    train(folder / "control", sft, seed, "sft", steps, demonstrated)
+    figures = []
+    for stage in STAGES:
+        model = folder / "model" if stage == "start" else newest(folder / stage)
+        figures += evaluate(model, folder, stage)
+    return figures
+
+
+def train(run: Path, model: Path, seed: int, recipe: str, steps: int, *settings: str) -> None:
+    """One stage by the quickstart's recipe, unless it exists."""
+    if (run / "done").is_file():
+        return
+    command = "sft" if recipe == "sft" else "train"
+    call(
+        "mmr1.cli",
+        *(command, RECIPE / f"{recipe}.yaml", f"model.path={model}", f"seed={seed}"),
+        *(f"trainer.output_dir={run}", f"trainer.max_steps={steps}", *settings),
+    )
+    (run / "done").touch()
+
+
+def evaluate(model: Path, folder: Path, stage: str) -> list[str]:
+    result = folder / "eval" / stage / "result.json"
+    if not result.is_file():
+        where = (f"data.eval={folder}/data/eval.jsonl", f"eval.output_dir={result.parent}")
+        keys = ("rewards.functions.thought=null", "rollout.engine=hf", LONGEST)
+        call("mmr1.cli", "eval", RECIPE / "rl.yaml", f"model.path={model}", *where, *keys)
+    modes: dict[str, Any] = json.loads(result.read_text())
+    return [f"{modes[mode]['accuracy']:.3f}" for mode in ("greedy", "sampled")]
+
+
+def write_questions(folder: Path, seed: int) -> None:
+    """All sums of three digits, in a random order, as the records of the splits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    questions = list(product(range(10), repeat=3))
+    random.Random(seed).shuffle(questions)
+    for split, count in SPLITS.items():
+        rows = [record(question, split == "sft") for question in questions[:count]]
+        questions = questions[count:]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def record(digits: tuple[int, ...], demonstrated: bool) -> dict[str, Any]:
+    a, b, c = digits
+    messages = [{"role": "user", "content": f"What is {a} + {b} + {c}?"}]
+    if demonstrated:
+        thought = f"{a}+{b}={a + b}, {a + b}+{c}={a + b + c}."
+        reply = f"<think>{thought}</think><answer>{a + b + c}</answer>"
+        messages.append({"role": "assistant", "content": reply})
+    return {
+        **{"version": 1, "id": f"{a}-{b}-{c}", "messages": messages},
+        **{"answer": str(a + b + c), "task": "math", "source": "sums"},
+    }
+
+
+if __name__ == "__main__":
+    main()
