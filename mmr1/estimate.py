@@ -324,6 +324,8 @@ def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
     vision = prompts * load.vision
     cost = group + config.trainer.vision_token_cost * vision
     groups = min(share, context * config.trainer.micro_batch_tokens / cost)
+    if not shapes.shares_prompts:  # a micro-batch is a group, or a part of one
+        groups = min(groups, 1)
     tokens = max(groups * group, load.prompt + load.completion)
     return _MicroBatch(tokens / context, max(groups * vision, load.vision) / context)
 

@@ -87,8 +87,10 @@ def proposed(config: Config, command: Command, gpus: Gpus, *, resume: bool = Fal
 def _choices(config: Config, command: Command, gpus: Gpus, refused: list[str]) -> Iterator[Choice]:
     """The best first; why some are not among them is added to ``refused``."""
     resources, count = config.resources, gpus.count
-    if (reason := _why_not_ray(config)) is not None:
-        refused.append(reason)
+    if importlib.util.find_spec("ray") is None:
+        refused.append(
+            "Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"
+        )
     elif command == "eval":
         engines = count // config.rollout.tensor_parallel_size
         numbers = {"ranks": engines if resources.colocate else 1, "engines": engines}
@@ -98,14 +100,6 @@ def _choices(config: Config, command: Command, gpus: Gpus, refused: list[str]) -
         yield Choice({"ranks": count, "engines": engines}, f"all {count} GPUs learn")
     else:
         yield from _together(config, gpus, refused)
-
-
-def _why_not_ray(config: Config) -> str | None:
-    if importlib.util.find_spec("ray") is None:
-        return "Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"
-    if not read_shapes(config).shares_prompts:
-        return f"model.path '{config.model.path}' trains in one process only (docs/models.md)"
-    return None
 
 
 def _together(config: Config, gpus: Gpus, refused: list[str]) -> Iterator[Choice]:

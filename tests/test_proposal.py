@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,23 +123,26 @@ def test_other_commands(made, command, sections, expected):
     [
         ({"trainer": {"profile_steps": [1]}}, "train", 8, "would not be in the trace"),
         ({"model": {"lora": {"load_in_4bit": True}}}, "sft", 8, "cannot be sharded"),
-        ({"model": {"path": "general"}}, "train", 8, "trains in one process only"),
         ({"rollout": {"max_off_policy_steps": 1}}, "train", 2, "cannot be split"),
     ],
-    ids=["trace", "quantized", "general family", "too few"],
+    ids=["trace", "quantized", "too few"],
 )
-def test_what_ranks_cannot_do_runs_in_one_process(made, general, sections, command, gpus, why):
-    if "path" in sections.get("model", {}):
-        sections = {"model": {"path": str(general)}}
+def test_what_ranks_cannot_do_runs_in_one_process(made, sections, command, gpus, why):
     proposal = proposed(made(**sections), command, Gpus(gpus, 80 * GIB))
     assert numbers(proposal.config) == (1, 1, False)
     assert why in str(proposal.why)
     assert f"One of {gpus} GPUs is used" in str(proposal.why)
 
 
-def test_colocation_that_was_asked_for_and_cannot_be_is_refused(made, general):
-    config = made(model={"path": str(general)}, resources={"colocate": True})
-    with pytest.raises(ValueError, match="trains in one process only"):
+def test_a_model_without_a_family_has_all_gpus(made, general):
+    proposal = proposed(made(model={"path": str(general)}), "train", EIGHT)
+    assert numbers(proposal.config) == (8, 8, True)
+
+
+def test_colocation_that_was_asked_for_and_cannot_be_is_refused(made, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    config = made(resources={"colocate": True})
+    with pytest.raises(ValueError, match=r"Ray, .*, is not installed"):
         proposed(config, "train", EIGHT)
 
 

@@ -46,11 +46,11 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
             f"model.lora.merge=false and model.path '{config.model.path}': vLLM may call its "
             "layers otherwise than transformers does; leave model.lora.merge out"
         )
-    if config.resources.distributed and not family.shares_prompts:
+    if config.resources.context > 1 and not family.shares_prompts:
         raise ValueError(
-            f"resources.ranks={config.resources.ranks} engines={config.resources.engines}: model."
-            f"path '{config.model.path}' trains by transformers' own forward, in one process only; "
-            "set both to 1 (docs/models.md)"
+            f"resources.context={config.resources.context}: model.path '{config.model.path}' "
+            "trains by transformers' own forward, which needs each sequence whole; set "
+            "resources.context=1 (docs/models.md)"
         )
     return family
 

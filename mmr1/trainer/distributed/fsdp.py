@@ -34,7 +34,7 @@ from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.process_group import Run
 from mmr1.trainer.models.loading import load_trainable_in_main_memory, trainable_on_meta
 from mmr1.trainer.models.scalar_model import ScalarModel, load_scalar_model
-from mmr1.vision.families.loading import model_parts
+from mmr1.vision.families.loading import architecture_of, keep_names_in_files, model_parts
 
 
 def join(
@@ -186,8 +186,15 @@ def load(
     in_main_memory = load_trainable_in_main_memory
     if head:
         in_main_memory = partial(load_scalar_model, load=load_trainable_in_main_memory)
-    _hand_out(in_main_memory(config, key) if dist.get_rank() == 0 else None, model)
+    whole = in_main_memory(config, key) if dist.get_rank() == 0 else None
+    _hand_out(whole, model)
+    if whole is not None:
+        keep_names_in_files(_transformers_model(whole), _transformers_model(model))
     return model, run
+
+
+def _transformers_model(model: Any) -> Any:
+    return unwrapped(model.backbone if isinstance(model, ScalarModel) else model)
 
 
 def spread(
@@ -247,10 +254,12 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: boo
     """Shard a model in place; returns what calls the functions of ``scores.py``.
 
     Every layer is gathered before it runs and freed after. The embeddings, norms and the head stay
-    gathered during a forward and its backward. A frozen vision tower is not sharded: its features
-    are cached, so ranks run it at different times.
+    gathered during a forward and its backward, and so does the tower of a model whose own forward
+    decides how often it is called. A frozen vision tower is not sharded: its features are cached,
+    so ranks run it at different times.
     """
-    parts = model_parts(model.backbone if isinstance(model, ScalarModel) else model)
+    base = _transformers_model(model)
+    parts = model_parts(base)
     tower_parameters = [] if parts.tower is None else list(parts.tower.parameters())
     frozen_tower = not any(p.requires_grad for p in tower_parameters)
     precision = MixedPrecisionPolicy(
@@ -267,6 +276,9 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: boo
     options: dict[str, Any] = {"mesh": mesh, "offload_policy": where}
     for layer in [*parts.layers, *tower]:
         fully_shard(layer, mp_policy=precision, **options)
+        if not architecture_of(base).shares_prompts:
+            # Experts that are modules of their own may have tokens on one rank alone.
+            cast(FSDPModule, layer).set_reduce_scatter_unused_params(True)
     if isinstance(model, ScalarModel):
         fully_shard(model.head, **options)  # computes in float32
     whole = _Whole(model)

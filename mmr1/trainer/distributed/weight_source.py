@@ -11,7 +11,7 @@ import torch
 from mmr1.config import Config
 from mmr1.rollout.tcp_transfer import ParamMeta
 from mmr1.trainer.models.state import WholeWeights
-from mmr1.vision.families.loading import find_architecture
+from mmr1.vision.families.loading import find_architecture, names_of_hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,16 @@ class Layout:
 
     Attributes:
         dtype: Of all of them.
+        names: Of weights, where engines know them by others than transformers does.
         in_files: From a name and a weight of transformers' model makes the weight that files have.
     """
 
     dtype: torch.dtype
     in_files: Callable[[str, torch.Tensor], torch.Tensor]
+    names: Mapping[str, str]
+
+    def name(self, name: str) -> str:
+        return self.names.get(name, name)
 
     def of(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         return self.in_files(name, weight.detach().to(self.dtype))
@@ -34,8 +39,10 @@ def layout_for(config: Config) -> Layout:
     """For the engines that ``rollout.engine`` names."""
     dtype = getattr(torch, config.rollout_dtype)
     if config.rollout.engine == "hf":
-        return Layout(dtype, lambda name, weight: weight)
-    return Layout(dtype, find_architecture(config.model.path).in_files)
+        return Layout(dtype, lambda name, weight: weight, {})
+    architecture = find_architecture(config.model.path)
+    names = {} if architecture.shares_prompts else names_of_hub(config.model.path)
+    return Layout(dtype, architecture.in_files, names)
 
 
 class RankSource:
@@ -82,12 +89,13 @@ class RankSource:
         """Without putting the weight together."""
         shards = weights.shards if isinstance(weights, WholeWeights) else weights
         like = torch.empty(shards[name].shape, device="meta")
-        return ParamMeta(name, self._layout.dtype, tuple(self._layout.of(name, like).shape))
+        shape = tuple(self._layout.of(name, like).shape)
+        return ParamMeta(self._layout.name(name), self._layout.dtype, shape)
 
     def _weights(self, weights: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         try:
             for name in weights:
-                yield name, self._layout.of(name, weights[name])
+                yield self._layout.name(name), self._layout.of(name, weights[name])
         except Exception as error:
             self.failure = error
             raise

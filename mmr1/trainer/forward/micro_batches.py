@@ -97,7 +97,9 @@ def micro_batches(
         keep: ``[B]`` bool, the sequences that count; others (zero advantage, say) are left out,
             and with all of its completions a prompt and its images.
         whole: Never cut a group; one that does not fit has a micro-batch to itself.
-        shares_prompts: Completions share their prompt; else each costs its own and their padding.
+        shares_prompts: Completions share their prompt; else each costs its own and their padding,
+            and groups are not put together: each would be a forward of its own all the same, and
+            ranks must run equally many.
 
     Returns:
         The most expensive first, so that too large a budget fails at once. Together they hold
@@ -115,7 +117,9 @@ def micro_batches(
         start = rows.stop
         kept = _kept_slice(group, rows, keep, shares_prompts)
         slices += _split(kept, math.inf if whole else budget, vision_token_cost)
-    bins = _first_fit_decreasing(slices, budget, vision_token_cost)
+    bins = [_Bin([part], cost=part.tokens) for part in slices]
+    if shares_prompts:
+        bins = _first_fit_decreasing(slices, budget, vision_token_cost)
     return [_micro_batch(b.slices) for b in sorted(bins, key=lambda b: -b.cost)]
 
 

@@ -43,9 +43,8 @@ def completion_states(
     """
     if architecture_of(model).shares_prompts:
         return packed_states(model, groups, read, features, run_tower, context)
-    alone = context is None and not run_tower
-    assert alone, "the model's own forward does not run on ranks"
-    return unshared_states(model, groups, read)
+    assert context is None, "the model's own forward sees each sequence whole"
+    return unshared_states(model, groups, read, run_tower)
 
 
 def completion_scores(

@@ -6,7 +6,8 @@ group are one padded batch, and each of them computes the prompt and its media a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -15,17 +16,22 @@ from torch.nn.utils.rnn import pad_sequence
 from mmr1.adapters import unwrapped
 from mmr1.trainer.forward.sequences import GroupInput, completion_batch, length_mask
 from mmr1.trainer.forward.states import CompletionStates, PaddedRows, Read
+from mmr1.vision.families.loading import model_parts
 from mmr1.vision.families.rows import arguments_of_rows
 
 
 def unshared_states(
-    model: Any, groups: Sequence[GroupInput], read: Read = "before"
+    model: Any,
+    groups: Sequence[GroupInput],
+    read: Read = "before",
+    run_tower: bool = False,
 ) -> CompletionStates:
-    """See ``scores.completion_states``."""
+    """See ``scores.completion_states``. On ranks there must be one group, as everywhere."""
     base = unwrapped(model)
     completion_ids, mask = completion_batch(groups)
     padded = PaddedRows((len(mask), mask.shape[1]), mask.nonzero().T.to(base.device))
-    hidden = torch.cat([_group_states(base, group, read) for group in groups])
+    with _vision_in_graph(base) if run_tower else nullcontext():
+        hidden = torch.cat([_group_states(base, group, read) for group in groups])
     hidden = hidden[mask[length_mask([len(row) for g in groups for row in g.completions])]]
     return CompletionStates(hidden, completion_ids[mask].to(base.device), padded)
 
@@ -36,7 +42,9 @@ def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:
     # Padded with a token that was sampled: another might be a placeholder of an image.
     ids = pad_sequence(rows, batch_first=True, padding_value=int(rows[0][-1]))
     prompt, (count, width) = len(group.prompt_ids), ids.shape
-    arguments = arguments_of_rows(group.arguments, prompt, count, width, base.device, base.dtype)
+    # Of a sharded model the precision of what is gathered; its own weights are in float32.
+    dtype = base.get_input_embeddings().weight.dtype
+    arguments = arguments_of_rows(group.arguments, prompt, count, width, base.device, dtype)
     hidden = base.base_model(
         input_ids=ids.to(base.device),
         attention_mask=length_mask([len(row) for row in rows]).long().to(base.device),
@@ -46,3 +54,27 @@ def _group_states(base: Any, group: GroupInput, read: Read) -> torch.Tensor:
     first = prompt - 1 if read == "before" else prompt
     lengths = [len(row) for row in group.completions]
     return torch.cat([hidden[i, first : first + n] for i, n in enumerate(lengths)])
+
+
+@contextmanager
+def _vision_in_graph(base: Any) -> Iterator[None]:
+    """All that is trained of tower and projector has a gradient, of 0 where it sees nothing.
+
+    Ranks add up the gradients of the same parameters, layer by layer in the same order, and one of
+    them may have nothing to see, or images where another has videos. To run the tower on something
+    blank would not do: forwards call it as often as they like, so it is not sharded by its blocks.
+    """
+    parts = model_parts(base)
+    language = {id(p) for m in (parts.language_model, parts.lm_head) for p in m.parameters()}
+    seeing = [p for p in base.parameters() if p.requires_grad and id(p) not in language]
+
+    def add_nothing(_: Any, __: Any, embeddings: torch.Tensor) -> torch.Tensor:
+        for parameter in seeing:
+            embeddings = embeddings + 0 * parameter.flatten()[0].to(embeddings.dtype)
+        return embeddings
+
+    hook = parts.embed_tokens.register_forward_hook(add_nothing)
+    try:
+        yield
+    finally:
+        hook.remove()

@@ -17,10 +17,11 @@ from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores,
 from mmr1.trainer.models.lora import adapter_state
 from mmr1.trainer.models.parts import known_to_engines
 from mmr1.trainer.models.state import copy_into, model_weights
-from mmr1.types import RolloutGroup
+from mmr1.types import Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
-from mmr1.vision.families.loading import packed_architecture_of
 from mmr1.vision.features import FeatureCache
+
+_SHORT = Sample("short", (Message("user", (TextPart("."),)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +139,21 @@ class PackedModel:
         return TokenScores(logprobs, entropy)
 
     def groups_of(self, batch: MicroBatch) -> tuple[GroupInput, ...]:
-        """What goes through the network: of an empty batch the least that can."""
+        """What goes through the network: of an empty batch a short text."""
         if batch.groups:
             return batch.groups
+        read = self.family.read_prompt(self.family.render_prompt(_SHORT), ())
         token = torch.tensor([self.family.tokenizer.eos_token_id])
-        rows = packed_architecture_of(self.model).position_rows
-        positions = torch.zeros(rows, 1, dtype=torch.int64)
-        return (GroupInput(token, positions, 1, (), (token,)),)
+        return (
+            GroupInput(
+                read.ids,
+                read.positions,
+                read.completion_start,
+                (),
+                (token,),
+                arguments=read.arguments,
+            ),
+        )
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take over the weights of another model of the same architecture, without adapters."""

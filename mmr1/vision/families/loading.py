@@ -96,6 +96,20 @@ def names_in_files(model: Any) -> dict[str, str]:
     return {known[id(tensor)]: name for name, tensor in saved.items() if id(tensor) in known}
 
 
+def names_of_hub(path: str) -> dict[str, str]:
+    """:func:`names_in_files` of the model at ``path``, whose weights take no memory."""
+    auto_class = find_architecture(path).auto_class
+    return names_in_files(auto_class.from_pretrained(path, device_map="meta"))
+
+
+def keep_names_in_files(read: Any, model: Any) -> None:
+    """Save ``model`` by the names of the files that ``read`` was loaded from.
+
+    transformers knows them of a model that it has loaded, and guesses those of others.
+    """
+    model._weight_conversions = getattr(read, "_weight_conversions", None)
+
+
 def save_in_hub_layout(model: Any, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
     """``save_pretrained`` of a transformers model, with these weights by their names in it."""
     in_files = architecture_of(model).in_files

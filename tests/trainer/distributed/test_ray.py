@@ -41,6 +41,8 @@ from tests.trainer.algorithms.test_algorithms import experience_of, scored
 from tests.trainer.conversations import brief_model, write_scans
 from tests.trainer.test_resume import LENGTH_REWARD
 from tests.trainer.test_tools import config as tool_run
+from tests.vision.families.general_models import new_model
+from tests.vision.families.tiny_family import TEXT
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -225,6 +227,66 @@ def test_ppo_on_ranks_with_a_critic_that_is_saved_in_the_background(
     assert_close(tmp_path / "one", tmp_path / "two", tolerance=1e-3)
     assert "critic/loss" in metrics(tmp_path / "two")[0]
     assert (tmp_path / "two/checkpoints/step_000002/training/critic").is_dir()
+
+
+def records_for(name: str, mixed: Path, folder: Path) -> Path:
+    """Of a text model text. vLLM reads several images for LLaVA-OneVision otherwise than
+    transformers does.
+    """
+    rows = map(json.loads, mixed.read_text().splitlines())
+    most = 0 if name in TEXT else 1 if name == "llava_onevision" else 2
+    kept = [row for row in rows if len(row.get("images", ())) <= most]
+    if name in TEXT:
+        kept = [row for row in kept if isinstance(row["messages"][0]["content"], str)]
+    path = folder / "records.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen3", "qwen2_vl", "qwen3_vl", "qwen3_5", "llava_onevision"])
+def test_other_families_learn_on_ranks_what_they_learn_in_one_process(
+    name, mixed, reward, tmp_path
+):
+    new_model(name, tmp_path / name)
+    data = records_for(name, mixed, tmp_path)
+    sections = {"data": {"media_root": str(mixed.parent)}, "rollout": {"max_model_len": 256}}
+    run = partial(config, tmp_path / name, data, reward, **sections)
+    assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    "name", ["qwen3", "qwen3_vl", "qwen3_vl_moe", "llava_onevision", "qwen3_5"]
+)
+def test_other_families_send_their_weights_to_vllm(name, mixed, reward, tmp_path):
+    """Large steps: an engine with the weights of the step before would show a larger gap."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    new_model(name, tmp_path / name)
+    data = records_for(name, mixed, tmp_path)
+    sections = {
+        "data": {"media_root": str(mixed.parent)},
+        "optimizer": {"lr": 1e-2, "warmup_steps": 0},
+        "algorithm": {"kl_coef": 0.0},
+    }
+    rollout = {"engine": "vllm", "max_model_len": 256}
+    if name == "qwen3_5":
+        rollout["dtype"] = "bfloat16"
+    run_training(
+        config(
+            tmp_path / name,
+            data,
+            reward,
+            tmp_path / "run",
+            **sections,
+            rollout=rollout,
+            resources={"ranks": 2},
+        )
+    )
+    gaps = [row["rollout/logprob_gap"] for row in metrics(tmp_path / "run")]
+    assert len(gaps) == 3
+    assert max(gaps) < (0.03 if name == "qwen3_5" else 1e-5)
 
 
 @pytest.mark.slow

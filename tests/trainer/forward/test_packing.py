@@ -142,6 +142,14 @@ def test_a_budget_of_nothing_is_refused():
         micro_batches([group([], 5, [3], 0)], budget=0)
 
 
+def test_groups_that_share_no_prompt_are_not_put_together():
+    """Each is a forward of its own, and ranks must run equally many."""
+    groups = [group([], 5, [3, 4], seed) for seed in range(3)]
+    assert [len(b.groups) for b in micro_batches(groups, 1000)] == [3]
+    alone = micro_batches(groups, 1000, shares_prompts=False)
+    assert [b.rows.tolist() for b in alone] == [[0, 1], [2, 3], [4, 5]]
+
+
 @pytest.mark.parametrize("budget", [1, 40, 70])
 def test_the_cut_does_not_change_the_gradient(budget):
     groups = [

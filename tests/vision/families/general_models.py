@@ -66,8 +66,8 @@ SQUARE = {"height": SIDE, "width": SIDE}
 
 
 def new_model(name: str, output: Path) -> None:
-    """Write a model directory of one of :data:`MODELS` with random weights."""
-    if name in FAMILIES:
+    """Write a model directory of one of :data:`MODELS`, or of a family, with random weights."""
+    if name not in MODELS:
         tiny.new_model(output, family=name)
         return
     config, processor = MODELS[name]()

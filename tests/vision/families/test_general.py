@@ -138,18 +138,18 @@ def test_what_an_environment_said_is_read_and_not_scored():
         general.inputs([replace(group, completions=(seen,))])
 
 
-def test_ranks_are_refused(tmp_path, digits):
+def test_ranks_that_share_sequences_are_refused(tmp_path, digits):
     config = Config.model_validate(
         {
             "model": {"path": str(GENERAL["idefics3"].folder), "dtype": "float32"},
             "data": {"train": str(digits / "rl.jsonl")},
-            "resources": {"ranks": 2},
+            "resources": {"ranks": 2, "context": 2},
             "trainer": {"output_dir": str(tmp_path / "run")},
         }
     )
     with (
         build_composite_reward(config.rewards) as rewards,
-        pytest.raises(ValueError, match=r"own forward, in one process only; set both to 1"),
+        pytest.raises(ValueError, match=r"needs each sequence whole; set resources\.context=1"),
     ):
         check_inputs(config, rewards, train=True)
 
