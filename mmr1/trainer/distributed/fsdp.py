@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -75,7 +76,10 @@ def join(
     )
     if shard is None or shard == size:
         return init_device_mesh(device, (size,))
-    return init_device_mesh(device, (size // shard, shard), mesh_dim_names=("copy", "shard"))
+    mesh = init_device_mesh(device, (size // shard, shard), mesh_dim_names=("copy", "shard"))
+    for group in mesh.get_all_groups():  # else torch gives them a time of its own
+        _set_pg_timeout(timeout, group)
+    return mesh
 
 
 # What the backends of torch.distributed write, in lower case.
@@ -127,13 +131,17 @@ class DistributedProcessGroup:
 
     Args:
         context: So many neighbouring ranks share each sequence; it divides their number.
+        timeout_s: After which a call of those fails on each of them; None for torch's own.
     """
 
-    def __init__(self, rank: int, size: int, context: int = 1) -> None:
+    def __init__(
+        self, rank: int, size: int, context: int = 1, timeout_s: float | None = None
+    ) -> None:
         self.rank, self.size = rank, size
         self.context: Context | None = None
         if context > 1:
-            group, _ = dist.new_subgroups(context)
+            timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
+            group, _ = dist.new_subgroups(context, timeout=timeout)
             self.context = Context(rank % context, context, group)
         # Its calls may run beside those of a step, with which they must not be mixed up.
         self.saving = dist.new_group(backend="gloo")

@@ -96,7 +96,9 @@ class Rank:
         os.environ.update(environment)
         config, resources = self.config, self.config.resources
         size = resources.ranks
-        set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
+        # Rank 0 makes what begins at random. The others draw dropout alone, each its own.
+        seed = config.seed + self._rank
+        set_up_torch(seed, config.trainer.threads, config.trainer.deterministic)
         mesh = fsdp.join(
             self._rank,
             size,
@@ -112,7 +114,9 @@ class Rank:
             config,
             family,
             media_cache(family, config, self._on_machine),
-            process_group=fsdp.DistributedProcessGroup(self._rank, size, resources.context),
+            process_group=fsdp.DistributedProcessGroup(
+                self._rank, size, resources.context, resources.collective_timeout_s
+            ),
             load=partial(fsdp.load, mesh=mesh),
         )
 
