@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -12,7 +13,9 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
+from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.curves import read_metrics
+from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.train import run_training
 from scripts.claims.claim import Measured, Trial
 
@@ -25,25 +28,48 @@ def newest(run: Path) -> Path:
     return max((run / "checkpoints").glob("step_*"))
 
 
-def settings(trial: Trial, run: Path, model: Path | None = None) -> list[str]:
-    """Overrides of a trial: its model, data, seed and folder."""
+def settings(
+    trial: Trial, run: Path, model: Path | None = None, data: Path | None = None
+) -> list[str]:
+    """Overrides of a trial: its model, data, seed and folder.
+
+    Args:
+        model: Default: the cold start of the digits.
+        data: A folder of :func:`~scripts.claims.tasks.made`; default: the digits of the start.
+    """
     start = trial.start
     return [
         f"model.path={model or newest(start / 'sft')}",
-        f"data.train={start / 'rl.jsonl'}",
-        f"data.eval={start / 'eval.jsonl'}",
-        f"data.media_root={start / 'data'}",
+        f"data.train={(data or start) / 'rl.jsonl'}",
+        f"data.eval={(data or start) / 'eval.jsonl'}",
+        f"data.media_root={data or start / 'data'}",
         f"trainer.output_dir={run}",
         f"seed={trial.seed}",
         *(QUICK if trial.quick else ()),
     ]
 
 
-def train(trial: Trial, path: Path, overrides: Iterable[str], model: Path | None = None) -> Config:
+def train(
+    trial: Trial,
+    path: Path,
+    overrides: Iterable[str],
+    model: Path | None = None,
+    data: Path | None = None,
+) -> Config:
     """``mmr1 train``, continued where it was interrupted; the run is in ``trial.folder / run``."""
-    config = load_config(path, [*overrides, *settings(trial, trial.folder / "run", model)])
+    config = load_config(path, [*overrides, *settings(trial, trial.folder / "run", model, data)])
     run_training(config, resume=True)
     return config
+
+
+def taught(path: Path, output: Path, model: Path, records: Path, media: Path, trial: Trial) -> Path:
+    """``mmr1 sft``, continued where it was interrupted; returns the last checkpoint."""
+    own = [
+        *(f"model.path={model}", f"seed={trial.seed}", f"trainer.output_dir={output}"),
+        *(f"data.train={records}", f"data.media_root={media}"),
+    ]
+    run_sft(load_config(path, own), resume=True)
+    return newest(output)
 
 
 def trained(
@@ -60,6 +86,28 @@ def measured(run: Path, curve: str = "reward/math") -> Measured:
     return Measured(
         {**held_out(run / "eval"), **in_training(metrics)}, tenths(metrics[curve], PARTS)
     )
+
+
+def evaluated(
+    trial: Trial, path: Path, model: Path, folder: Path, data: Path | None = None
+) -> dict[str, float]:
+    """The held-out numbers of a model that is not trained any further, kept in ``folder``."""
+    own = [*settings(trial, trial.folder / "run", model, data), f"eval.output_dir={folder}"]
+    run_evaluations(load_config(path, own))
+    return held_out(folder)
+
+
+def by_kind(folder: Path, kind: Callable[[str], str]) -> dict[str, float]:
+    """Accuracies of the kinds of held-out questions: ``greedy_<kind>`` and ``sampled_<kind>``.
+
+    Args:
+        kind: Of a question's id.
+    """
+    rows = map(json.loads, (folder / "completions.jsonl").open())
+    right: dict[str, list[bool]] = defaultdict(list)
+    for row in rows:
+        right[f"{row['mode']}_{kind(row['id'])}"].append(row["right"])
+    return {name: fmean(values) for name, values in right.items()}
 
 
 def held_out(folder: Path) -> dict[str, float]:

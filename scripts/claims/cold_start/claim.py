@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mmr1.config.file import load_config
-from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.trainer.offline.sft import run_sft
 from scripts.claims.claim import Claim, Hypothesis, Measured, Trial
-from scripts.claims.training import held_out, measured, newest, settings, train
+from scripts.claims.training import evaluated, measured, newest, settings, train
 
 RL, SFT = (Path(__file__).with_name(f"{name}.yaml") for name in ("rl", "sft"))
 BOTH, SFT_ALONE, RL_ALONE = "cold start, then RL", "SFT alone", "RL alone"
@@ -30,10 +29,7 @@ def sft_alone(trial: Trial) -> Measured:
     run = trial.folder / "run"
     own = [*settings(trial, run), f"data.train={trial.start / 'sft.jsonl'}", "data.eval=null"]
     run_sft(load_config(SFT, own), resume=True)
-    evaluated = trial.folder / "eval"
-    where = [*settings(trial, run, newest(run)), f"eval.output_dir={evaluated}"]
-    run_evaluations(load_config(RL, where))
-    return Measured(held_out(evaluated))
+    return Measured(evaluated(trial, RL, newest(run), trial.folder / "eval"))
 
 
 CLAIM = Claim(

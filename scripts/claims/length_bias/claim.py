@@ -10,11 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mmr1.config.file import load_config
-from mmr1.trainer.offline.sft import run_sft
 from scripts.claims.claim import Claim, Hypothesis, Measured, Trial
-from scripts.claims.start.start import own, read, write
-from scripts.claims.training import measured, newest, train
+from scripts.claims.start.start import read, write
+from scripts.claims.training import measured, taught, train
 
 RL, SFT = (Path(__file__).with_name(f"{name}.yaml") for name in ("rl", "sft"))
 SENTENCES = 4
@@ -41,19 +39,7 @@ def cold_start(trial: Trial) -> Path:
     if not records.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         write(records, lengthened(read(trial.start / "sft.jsonl"), random.Random(trial.seed)))
-    media, output = trial.start / "data", folder / "sft"
-    run_sft(
-        load_config(
-            SFT,
-            [
-                *own(trial.start / "model", trial.seed),
-                *(f"data.train={records}", f"data.media_root={media}"),
-                f"trainer.output_dir={output}",
-            ],
-        ),
-        resume=True,
-    )
-    return newest(output)
+    return taught(SFT, folder / "sft", trial.start / "model", records, trial.start / "data", trial)
 
 
 def lengthened(rows: Iterable[dict[str, Any]], rng: random.Random) -> Iterator[dict[str, Any]]:
