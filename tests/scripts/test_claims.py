@@ -9,18 +9,24 @@ import random
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+import av
+import numpy as np
 import pytest
 from PIL import Image
 
 from mmr1.config.file import load_config
+from mmr1.data.record import read_records
+from mmr1.types import MediaRef, Sample
 from scripts.claims.claim import CLAIMS, Claim, Hypothesis, Measured, Trial, load, names
 from scripts.claims.page import PAGE, anchor, facts, page, table, write_plot
 from scripts.claims.results import Result, by_seed, difference_of, read_results
 from scripts.claims.start.start import read, write_splits
 from scripts.claims.statistics import Estimate, estimate, of_all, paired, verdict
+from scripts.claims.tasks import made, scans
 from scripts.claims.training import settings, tenths
 from tests.paths import REPOSITORY
 
@@ -237,6 +243,120 @@ def test_lengths_of_right_and_of_wrong_answers():
         {"mode": "greedy", "right": False, "tokens": 99},
     ]
     assert lengths(rows) == {"right_length": 10, "wrong_length": 25}
+
+
+@pytest.fixture
+def start(digits, tmp_path):
+    (tmp_path / "data").symlink_to(digits)
+    write_splits(tmp_path)
+    return tmp_path
+
+
+def test_clips_are_asked_about_in_order_and_shuffled(start, tmp_path, monkeypatch):
+    """The first two frames hold the answer to the question about order."""
+    from scripts.claims.frame_order import claim
+
+    monkeypatch.setattr(claim, "SIZES", {"sft": (1, 1), "rl": (1, 1), "eval": (2, 1)})
+    folder = made(tmp_path / "clips", partial(claim.build, start, 0))
+    held_out = read_records(folder / "eval.jsonl")
+    kinds = [claim.kind(sample.id) for sample in held_out]
+    assert kinds == ["first", "first_shuffled"] * 2 + ["larger", "larger_shuffled"]
+    pictures = {i: np.asarray(s.picture) for i, s in enumerate(scans(start, "eval"))}
+    digits_of = {i: s.digit for i, s in enumerate(scans(start, "eval"))}
+    for sample, shuffled in zip(held_out[::2], held_out[1::2], strict=True):
+        (video,), (mixed,) = media_of(sample), media_of(shuffled)
+        assert video.path == mixed.path
+        assert set(mixed.options) - set(video.options) == {"shuffle"}
+        with av.open(str(video.path)) as container:
+            frames = [f.to_ndarray(format="rgb24").astype(int) for f in container.decode(video=0)]
+        assert len(frames) == 4
+        shown = [min(pictures, key=lambda i, f=f: abs(pictures[i] - f).sum()) for f in frames]
+        first, _, second, _ = (digits_of[i] for i in shown)
+        order = sample.id.startswith("first")
+        assert sample.answer == str(first if order else max(first, second))
+        assert sample.answer == shuffled.answer
+
+
+def test_the_share_that_shuffling_takes(tmp_path):
+    from scripts.claims.frame_order.claim import lost
+
+    right = {("first", ""): "1110", ("first", "-shuffled"): "1001"}
+    right |= {("larger", ""): "11", ("larger", "-shuffled"): "10"}
+    rows = [
+        {"mode": mode, "id": f"{asked}-eval-{n}{shuffled}", "right": answer == "1"}
+        for mode in ("greedy", "sampled")
+        for (asked, shuffled), answers in right.items()
+        for n, answer in enumerate(answers)
+    ]
+    (tmp_path / "completions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    numbers = lost(tmp_path)
+    assert numbers["greedy_first"] == 3 / 4
+    assert numbers["greedy_first_lost"] == pytest.approx(1 / 3)
+    assert numbers["sampled_larger_lost"] == pytest.approx(1 / 2)
+
+
+def test_sums_in_pictures_and_in_text(start, tmp_path, monkeypatch):
+    from scripts.claims.sums import sums
+
+    monkeypatch.setattr(sums, "SIZES", {"sft": 3, "rl": 2, "eval": 2})
+    folder = made(tmp_path / "sums", partial(sums.build, start, 0))
+    texts, shown = (read_records(folder / f"{name}.jsonl") for name in ("text", "sft"))
+    assert len(texts) == 25
+    assert len(shown) == 3 + sums.TEXTS_SHOWN
+    for sample in [*texts, *shown]:
+        assert int(sample.answer) == sum(sample.meta["digits"])
+    for sample in shown:
+        text = sample.messages[-1].parts[0].text
+        assert sums.judge(text, sample) == [
+            *((text.index(word), 1.0) for word in (" and ", " make ")),
+            (len(text), 1.0),
+        ]
+
+
+def test_steps_of_a_sum_are_judged_one_by_one():
+    from scripts.claims.sums.sums import judge
+
+    sample = Sample("sum", (), "5", "math", "claims", {"digits": [2, 3]})
+
+    def rewards(completion: str) -> list[float]:
+        return [reward for _, reward in judge(completion, sample)]
+
+    assert rewards("<think>two and four make 6.</think><answer>6</answer>") == [1, 0, 0]
+    assert rewards("<think>one and three make 5.</think><answer>5</answer>") == [0, 1, 1]
+    assert rewards("<think>two and three") == [1, 0]
+    assert rewards("") == [0]
+
+
+def test_scans_that_look_otherwise(start, tmp_path):
+    """Each held-out scan in every look; SFT and RL have the same others."""
+    from scripts.claims.generalisation import claim
+
+    folder = made(tmp_path / "looks", partial(claim.build, start, 0))
+    shown, asked, held_out = (read_records(folder / f"{s}.jsonl") for s in ("sft", "rl", "eval"))
+    assert [s.id for s in shown] == [s.id for s in asked]
+    looks = [s.id.partition("-")[0] for s in held_out]
+    assert {look: looks.count(look) for look in claim.LOOKS} == dict.fromkeys(claim.LOOKS, 500)
+    plain, *others = (np.asarray(Image.open(media_of(s)[0].path), int) for s in held_out[:4])
+    assert all(abs(plain - other).mean() > 10 for other in others)
+
+
+def test_demonstrations_of_many_scans_leave_the_others_to_rl(start, tmp_path):
+    from scripts.claims.sft_size.claim import first_of_each, split
+
+    folder = split(start, tmp_path / "split")
+    shown, others = (read(folder / f"{name}.jsonl") for name in ("sft", "rl"))
+    assert {d: sum(row["answer"] == d for row in shown) for d in "01234"} == dict.fromkeys(
+        "01234", 24
+    )
+    assert not {row["id"] for row in shown} & {row["id"] for row in others}
+    assert len(others) == 371 - (120 - 30)
+    assert [row["messages"][-1]["role"] for row in shown] == ["assistant"] * 120
+    assert len(list(first_of_each(shown, 2))) == 10
+    read_records(folder / "sft.jsonl", start / "data")
+
+
+def media_of(sample: Sample) -> list[MediaRef]:
+    return [part for part in sample.messages[0].parts if isinstance(part, MediaRef)]
 
 
 def test_the_reward_that_can_be_hacked():
