@@ -40,7 +40,7 @@ from mmr1.types import (
     media_of,
 )
 from mmr1.vision.families.family import ModelFamily, is_packed
-from mmr1.vision.prepare import MediaCache, PreparedMedia
+from mmr1.vision.prepare import MediaCache, Medium
 
 
 @dataclass
@@ -132,7 +132,7 @@ class _Answered:
 
     opening: Opening | None = None
     answer: Answer = field(default=Answer())
-    media: tuple[PreparedMedia, ...] = ()
+    media: tuple[Medium, ...] = ()
 
 
 class ConversationEngine:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mmr1.config import SamplingConfig
 from mmr1.types import Completion, Prompt, RolloutGroup
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,7 @@ class PreparedRequest:
     """A request with its media prepared, in the order of the prompt's placeholders."""
 
     request: Request
-    media: tuple[PreparedMedia, ...]
+    media: tuple[Medium, ...]
 
 
 class RolloutEngine(Protocol):

@@ -22,7 +22,7 @@ from mmr1.types import Prompt
 from mmr1.vision.families.family import PackedFamily
 from mmr1.vision.families.loading import model_parts, packed_architecture_of
 from mmr1.vision.features import FeatureCache, encode_media
-from mmr1.vision.prepare import MediaCache, PreparedMedia
+from mmr1.vision.prepare import MediaCache, Medium
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class _Padded:
     positions: torch.Tensor  # [rows, G, P]
     completion_starts: torch.Tensor  # [G]: position of the first completion token
     slots: torch.Tensor  # [F]: the placeholders among the G * P tokens
-    media: list[PreparedMedia]  # of all prompts, in order
+    media: list[Medium]  # of all prompts, in order
 
 
 @dataclass(frozen=True, slots=True)

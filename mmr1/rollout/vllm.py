@@ -27,7 +27,7 @@ from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
 from mmr1.vision.decoded import as_decoded
 from mmr1.vision.families.family import EngineInput, ModelFamily, PackedFamily, is_packed
 from mmr1.vision.families.loading import find_architecture
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0
@@ -438,9 +438,7 @@ def _cpu_settings(config: RolloutConfig, family: ModelFamily) -> dict[str, Any]:
     }
 
 
-def _by_kind(
-    media: Sequence[MediaRef | PreparedMedia], values: Sequence[Any]
-) -> dict[str, list[Any]]:
+def _by_kind(media: Sequence[MediaRef | Medium], values: Sequence[Any]) -> dict[str, list[Any]]:
     """One value for each medium, sorted by the medium's kind."""
     of_kind: dict[str, list[Any]] = {}
     for medium, value in zip(media, values, strict=True):
@@ -460,7 +458,7 @@ def _placeholders(
     family: PackedFamily,
     token_ids: Sequence[int],
     expanded: Sequence[int],
-    media: Sequence[PreparedMedia],
+    media: Sequence[Medium],
 ) -> list[Any]:
     """Where each medium's tokens stand in the expanded prompt."""
     from vllm.multimodal.inputs import PlaceholderRange

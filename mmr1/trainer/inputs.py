@@ -21,7 +21,7 @@ from mmr1.trainer.kept import gold_facts, length_facts
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
 from mmr1.trainer.sampling.scoring import check_gold
 from mmr1.types import Prompt, Sample
-from mmr1.vision.build import family_of, media_cache
+from mmr1.vision.build import checked_media, family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
@@ -99,7 +99,8 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
             length_facts(config),
         )
 
-    media = media_cache(family, config)
+    on_cluster = config.resources.distributed
+    media = (checked_media if on_cluster else media_cache)(family, config)
     demonstrations = (
         build_demonstrations(config, family, render, MediaCheck(media, rows["ptx"]))
         if train

@@ -9,7 +9,7 @@ from typing import Any
 from mmr1.config import Config, DataConfig
 from mmr1.parallel import cores
 from mmr1.vision.families.chat import ChatOptions, read_template
-from mmr1.vision.families.family import ModelFamily
+from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
 from mmr1.vision.preparers import Prepare, Preparers
@@ -88,6 +88,19 @@ def media_cache(family: ModelFamily, config: Config, neighbours: int = 1) -> Med
     return MediaCache(family.prepare_media, workers=Preparers(load, count))
 
 
+def checked_media(family: ModelFamily, config: Config) -> MediaCache:
+    """Measured media for a process in which nothing looks at them: the driver of a cluster.
+
+    Each is decoded once, to know that it can be, and the pixels are dropped where that was done.
+    """
+    assert is_packed(family), "others train in one process"
+    count = media_workers(config)
+    if count == 0:
+        return MediaCache(family.check_media)
+    load = partial(_load_check, config.model.path, config.data)
+    return MediaCache(family.check_media, workers=Preparers(load, count))
+
+
 def media_workers(config: Config, neighbours: int = 1) -> int:
     """Processes that prepare media for this one; ``neighbours`` as for :func:`media_cache`.
 
@@ -100,6 +113,13 @@ def media_workers(config: Config, neighbours: int = 1) -> int:
     if not config.resources.distributed:
         return of_machine
     return min(of_machine, max(1, of_machine // (KINDS * neighbours)))
+
+
+def _load_check(path: str, data: DataConfig) -> Prepare:
+    """What a process that checks media loads for itself."""
+    family = _family(path, data)
+    assert is_packed(family)
+    return family.check_media
 
 
 def _load_prepare(path: str, data: DataConfig) -> Prepare:

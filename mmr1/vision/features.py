@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mmr1.vision.families.loading import model_parts, packed_architecture_of
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 MAX_BYTES = 2 * 1024**3
 
@@ -47,7 +47,7 @@ class FeatureCache:
 
 
 def encode_media(
-    model: Any, media: Sequence[PreparedMedia], features: FeatureCache | None = None
+    model: Any, media: Sequence[Medium], features: FeatureCache | None = None
 ) -> torch.Tensor:
     """Features of media by the model's tower, concatenated: ``[sum of medium.tokens, H]``.
 

@@ -1,17 +1,65 @@
-"""Prepared media: patches and grids as the vision tower takes them, and their cache."""
+"""Media as the vision tower takes them, measured or prepared, and the cache of these."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from threading import Lock
 from typing import Any, Literal, Protocol
 
 import torch
 
 from mmr1.types import MediaRef
+from mmr1.vision.budget import tokens
+
+
+class Medium(Protocol):
+    """One image or video as a prompt shows it to the model; see :class:`PreparedMedia`."""
+
+    @property
+    def kind(self) -> Literal["image", "video"]: ...
+
+    @property
+    def patches(self) -> torch.Tensor: ...
+
+    @property
+    def grid(self) -> tuple[int, int, int]: ...
+
+    @property
+    def merge(self) -> int: ...
+
+    @property
+    def seconds_per_grid(self) -> float | None: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def patch_size(self) -> int: ...
+
+    @property
+    def times(self) -> tuple[float, ...]: ...
+
+    @property
+    def pixels(self) -> tuple[int, int]: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def kept_bytes(self) -> int:
+        """What a cache counts it as."""
+        ...
+
+    def begin(self) -> None:
+        """The patches are going to be asked for."""
+        ...
+
+    def frames(self, begin: int, end: int) -> Medium:
+        """Its temporal patches from ``begin`` on, before ``end``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +103,23 @@ class PreparedMedia:
         """Merged vision tokens: the length of its placeholder run in the prompt."""
         if self.counted is not None:
             return self.counted
-        t, h, w = self.grid
-        return t * h * w // self.merge**2
+        return tokens(self.grid, self.merge)
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.patches.nbytes
+
+    def begin(self) -> None:
+        """They are there."""
+
+    def frames(self, begin: int, end: int) -> PreparedMedia:
+        _, h, w = self.grid
+        return replace(
+            self,
+            patches=self.patches[begin * h * w : end * h * w],
+            grid=(end - begin, h, w),
+            digest=f"{self.digest} frames {begin}-{end}",
+        )
 
     def __reduce__(self) -> Any:
         """Between processes patches go by value.
@@ -72,16 +135,93 @@ def _from_arrays(values: dict[str, Any]) -> PreparedMedia:
     return PreparedMedia(**{**values, "patches": torch.from_numpy(values["patches"])})
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredMedia:
+    """One image or video by its header, and where its patches are to be had.
+
+    Attributes:
+        prepared: Gives the patches; None where nobody needs them.
+        prefetch: Has them made in another process, where there is one.
+        others: As of ``PreparedMedia``.
+    """
+
+    kind: Literal["image", "video"]
+    grid: tuple[int, int, int]
+    merge: int
+    seconds_per_grid: float | None
+    digest: str
+    patch_size: int
+    times: tuple[float, ...]
+    prepared: Callable[[], Medium] | None = None
+    prefetch: Callable[[], None] | None = None
+
+    @property
+    def patches(self) -> torch.Tensor:
+        """Not kept here; raises as ``_checked``."""
+        return self._checked().patches
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        _, h, w = self.grid
+        return w * self.patch_size, h * self.patch_size
+
+    @property
+    def tokens(self) -> int:
+        return tokens(self.grid, self.merge)
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what the object itself takes."""
+        return 1024
+
+    def begin(self) -> None:
+        if self.prefetch is not None:
+            self.prefetch()
+
+    def frames(self, begin: int, end: int) -> MeasuredMedia:
+        return replace(
+            self,
+            grid=(end - begin, *self.grid[1:]),
+            digest=f"{self.digest} frames {begin}-{end}",
+            prepared=lambda: self._checked().frames(begin, end),
+        )
+
+    def _checked(self) -> Medium:
+        """The prepared one. Raises ValueError where it is not what the header says."""
+        assert self.prepared is not None, "of these media only the sizes are known"
+        prepared = self.prepared()
+        if (prepared.grid, prepared.times) != (self.grid, self.times):
+            raise ValueError(
+                f"{self.kind} {self.digest}: by its header it has {self.grid} patches, and decoded "
+                f"{prepared.grid}, or other times; write the file anew"
+            )
+        return prepared
+
+
+def measured(prepared: Medium) -> MeasuredMedia:
+    """The same without its patches."""
+    return MeasuredMedia(
+        prepared.kind,
+        prepared.grid,
+        prepared.merge,
+        prepared.seconds_per_grid,
+        prepared.digest,
+        prepared.patch_size,
+        prepared.times,
+    )
+
+
 class MediaWorkers(Protocol):
     """Processes that prepare media (``mmr1/vision/preparers.py``)."""
 
-    def submit(self, media: MediaRef) -> Future[PreparedMedia]: ...
+    def submit(self, media: MediaRef) -> Future[Medium]: ...
 
 
 class MediaCache:
     """Prepared media by digest: one processor call per medium, however many prompts use it.
 
     Bounded by the bytes of the patches; the least recently used go first. Threads may share it.
+    Where nobody needs the patches, it is one of measured media.
 
     Args:
         prepare: Prepares a medium in this process.
@@ -94,20 +234,20 @@ class MediaCache:
 
     def __init__(
         self,
-        prepare: Callable[[MediaRef], PreparedMedia],
+        prepare: Callable[[MediaRef], Medium],
         max_bytes: int = 2 * 1024**3,
         workers: MediaWorkers | None = None,
     ) -> None:
         self._prepare = prepare
         self._workers = workers
         self._max_bytes = max_bytes
-        self._kept: dict[str, PreparedMedia] = {}
-        self._pending: dict[str, Future[PreparedMedia]] = {}
+        self._kept: dict[str, Medium] = {}
+        self._pending: dict[str, Future[Medium]] = {}
         self._bytes = 0
         self._lock = Lock()
         self.processor_calls = 0
 
-    def __getitem__(self, media: MediaRef) -> PreparedMedia:
+    def __getitem__(self, media: MediaRef) -> Medium:
         digest = media.digest()
         with self._lock:
             if digest in self._kept:
@@ -151,13 +291,18 @@ class MediaCache:
             with suppress(OSError):  # a file that is gone: whoever asks for it will be told
                 self._pending_of(medium)
 
-    def _pending_of(self, media: MediaRef) -> Future[PreparedMedia] | None:
+    def _pending_of(self, media: MediaRef) -> Future[Medium] | None:
         """What another process does with it; None where it is kept, or prepared in this one."""
         digest = media.digest()
         with self._lock:
             if digest in self._kept or self._workers is None:
                 return None
             return self._pending.get(digest) or self._submit(media, digest)
+
+    def known(self, media: MediaRef) -> Medium | None:
+        """What is kept of it; None without preparing anything."""
+        with self._lock:
+            return self._kept.get(media.digest())
 
     def is_ready(self, media: MediaRef) -> bool:
         """Is it prepared, so that ``[]`` returns at once?"""
@@ -166,25 +311,25 @@ class MediaCache:
             pending = self._pending.get(digest)
             return digest in self._kept or (pending is not None and pending.done())
 
-    def _submit(self, media: MediaRef, digest: str) -> Future[PreparedMedia]:
+    def _submit(self, media: MediaRef, digest: str) -> Future[Medium]:
         assert self._workers is not None
         self.processor_calls += 1
         self._pending[digest] = self._workers.submit(media)
         return self._pending[digest]
 
-    def _prepare_here(self, media: MediaRef) -> PreparedMedia:
+    def _prepare_here(self, media: MediaRef) -> Medium:
         prepared = self._prepare(media)
         self.processor_calls += 1
         return prepared
 
-    def _touch(self, digest: str) -> PreparedMedia:
+    def _touch(self, digest: str) -> Medium:
         self._kept[digest] = self._kept.pop(digest)  # last: dicts keep insertion order
         return self._kept[digest]
 
-    def _keep(self, digest: str, prepared: PreparedMedia) -> PreparedMedia:
+    def _keep(self, digest: str, prepared: Medium) -> Medium:
         self._kept[digest] = prepared
-        self._bytes += prepared.patches.nbytes
+        self._bytes += prepared.kept_bytes
         while self._bytes > self._max_bytes and len(self._kept) > 1:
             oldest = self._kept.pop(next(iter(self._kept)))
-            self._bytes -= oldest.patches.nbytes
+            self._bytes -= oldest.kept_bytes
         return prepared

@@ -15,9 +15,9 @@ import torch
 
 from mmr1.lifetime import die_with, start_lasting
 from mmr1.types import MediaRef
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
-Prepare = Callable[[MediaRef], PreparedMedia]
+Prepare = Callable[[MediaRef], Medium]
 
 _prepare: Prepare | None = None
 """What a worker process prepares with."""
@@ -36,7 +36,7 @@ class Preparers:
             workers, mp.get_context("spawn"), initializer=_begin, initargs=(load, os.getpid())
         )
 
-    def submit(self, media: MediaRef) -> Future[PreparedMedia]:
+    def submit(self, media: MediaRef) -> Future[Medium]:
         """Prepare it; the future raises what preparing raised."""
         # Submitting may start a process, and a rollout thread may end before it.
         return start_lasting(lambda: self._pool.submit(_run, media))
@@ -49,6 +49,6 @@ def _begin(load: Callable[[], Prepare], parent: int) -> None:
     _prepare = load()
 
 
-def _run(media: MediaRef) -> PreparedMedia:
+def _run(media: MediaRef) -> Medium:
     assert _prepare is not None, "the initializer has run"
     return _prepare(media)

@@ -58,29 +58,33 @@ def load_video(
     facts, data = _ask(ref, request, deadline)
 
     import torch  # after the answer: a refusal must not wait for it
-    from transformers.video_utils import VideoMetadata
 
     pixels = np.frombuffer(data, np.uint8).reshape(facts["shape"])
     if "shuffle" in ref.options:
         pixels = pixels[np.random.default_rng(ref.options["shuffle"]).permutation(len(pixels))]
-    indices = facts["indices"]
-    metadata = VideoMetadata(
-        total_num_frames=_covered(facts, ref),
-        fps=facts["fps"],
-        width=facts["width"],
-        height=facts["height"],
-        duration=facts["frames"] / facts["fps"],
-        video_backend=facts["backend"],
-        frames_indices=indices,
-    )
+    metadata = _metadata(ref, _header(facts), facts["indices"])
+    metadata.video_backend = facts["backend"]
     return torch.from_numpy(pixels), metadata
 
 
-def _covered(facts: dict[str, Any], ref: MediaRef) -> int:
+def _metadata(ref: MediaRef, header: VideoHeader, indices: list[int]) -> VideoMetadata:
+    from transformers.video_utils import VideoMetadata
+
+    return VideoMetadata(
+        total_num_frames=_covered(ref, header, indices),
+        fps=header.fps,
+        width=header.width,
+        height=header.height,
+        duration=header.frames / header.fps,
+        frames_indices=indices,
+    )
+
+
+def _covered(ref: MediaRef, header: VideoHeader, indices: list[int]) -> int:
     """Frames of the part between start and end: what the sampled rate is relative to."""
     if "start" in ref.options or "end" in ref.options:
-        return int(facts["indices"][-1] - facts["indices"][0] + 1)
-    return max(int(facts["frames"]), len(facts["indices"]))
+        return indices[-1] - indices[0] + 1
+    return max(header.frames, len(indices))
 
 
 def probe_video(ref: MediaRef, deadline: Deadline = DEADLINE) -> VideoHeader:
@@ -130,12 +134,21 @@ def sampled_grid(ref: MediaRef, budget: VideoBudget) -> tuple[int, int, int]:
 
 def sampled_times(ref: MediaRef, budget: VideoBudget) -> list[float]:
     """Seconds from its first frame to each sampled frame of a video, without decoding it."""
+    header, indices = _sampled(ref, budget)
+    return [index / header.fps for index in indices]
+
+
+def sampled_metadata(ref: MediaRef, budget: VideoBudget) -> VideoMetadata:
+    """The metadata that :func:`load_video` gives, without decoding the video."""
+    return _metadata(ref, *_sampled(ref, budget))
+
+
+def _sampled(ref: MediaRef, budget: VideoBudget) -> tuple[VideoHeader, list[int]]:
     header = probe_video(ref)
     try:
-        indices = _indices(ref, header, budget.of(ref.options))
+        return header, _indices(ref, header, budget.of(ref.options))
     except ValueError as error:
         raise ValueError(f"{ref}: {error}") from error
-    return [index / header.fps for index in indices]
 
 
 def _indices(ref: MediaRef, header: VideoHeader, budget: VideoBudget) -> list[int]:

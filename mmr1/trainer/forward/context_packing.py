@@ -19,7 +19,7 @@ from mmr1.trainer.forward.context_attention import Cut, cut_layout
 from mmr1.trainer.forward.packing import Packed, pack
 from mmr1.trainer.forward.sequences import GroupInput
 from mmr1.trainer.forward.states import PaddedRows, Read
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
 def pack_own(
@@ -86,7 +86,7 @@ class FeatureExchange:
 
 def _own_media(
     whole: Packed, owner: torch.Tensor, context: Context
-) -> tuple[tuple[PreparedMedia, ...], torch.Tensor, FeatureExchange | None]:
+) -> tuple[tuple[Medium, ...], torch.Tensor, FeatureExchange | None]:
     """What this rank encodes, which rows of it are sent, and the exchange; None without media."""
     if not whole.media:
         return (), torch.zeros(0, dtype=torch.int64), None
@@ -112,23 +112,17 @@ def _own_media(
     return own, torch.cat(sent), exchange
 
 
-def frame_parts(medium: PreparedMedia, ranks: int) -> list[tuple[int, PreparedMedia]]:
+def frame_parts(medium: Medium, ranks: int) -> list[tuple[int, Medium]]:
     """The frames of a medium in at most so many parts, in order, and which rank encodes each.
 
     It depends on nothing else, so that a rank which keeps features meets the same parts again. With
     whom it begins depends on the digest: else all images would be encoded by one rank.
     """
-    frames, h, w = medium.grid
+    frames = medium.grid[0]
     first = crc32(medium.digest.encode())
     parts = []
     for index in range(ranks):
         begin, end = (frames * i // ranks for i in (index, index + 1))
         if begin < end:
-            part = replace(
-                medium,
-                patches=medium.patches[begin * h * w : end * h * w],
-                grid=(end - begin, h, w),
-                digest=f"{medium.digest} frames {begin}-{end}",
-            )
-            parts.append(((first + index) % ranks, part))
+            parts.append(((first + index) % ranks, medium.frames(begin, end)))
     return parts

@@ -21,11 +21,13 @@ class MicroBatch:
         rows: ``[b]`` int64: which sequences of the batch these are, so that
             ``advantages[rows]`` and the like go with them.
         run_tower: A rank has media in this forward, so a sharded vision tower runs on all.
+        after: The groups of the micro-batch after this one, whose media are prepared meanwhile.
     """
 
     groups: tuple[GroupInput, ...]
     rows: torch.Tensor
     run_tower: bool = False
+    after: tuple[GroupInput, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from mmr1.attention.varlen import Blocks
 from mmr1.trainer.forward.attention import AttentionLayout, Layout
 from mmr1.trainer.forward.sequences import GroupInput, completion_batch, length_mask
 from mmr1.trainer.forward.states import PaddedRows, Read
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Packed:
     rows: torch.Tensor
     padded: PaddedRows
     targets: torch.Tensor
-    media: tuple[PreparedMedia, ...]
+    media: tuple[Medium, ...]
     feature_rows: torch.Tensor
     feature_slots: torch.Tensor
     exchange: Callable[[torch.Tensor], torch.Tensor] | None = None
@@ -104,7 +104,7 @@ class _GroupSegments:
     prefix: torch.Tensor
     suffixes: tuple[torch.Tensor, ...]
 
-    def media(self) -> tuple[tuple[PreparedMedia, ...], tuple[PreparedMedia, ...]]:
+    def media(self) -> tuple[tuple[Medium, ...], tuple[Medium, ...]]:
         """The media in the prefix, and those in the suffixes."""
         shown = self.group.all_media
         in_prefix = len(self.group.media) if self.suffixes else len(shown)
@@ -190,9 +190,9 @@ def _read_rows(segments: Sequence[_GroupSegments], read: Read) -> torch.Tensor:
 
 def _place_media(
     segments: Sequence[_GroupSegments], ids: torch.Tensor, placeholder_ids: Sequence[int]
-) -> tuple[tuple[PreparedMedia, ...], torch.Tensor, torch.Tensor]:
+) -> tuple[tuple[Medium, ...], torch.Tensor, torch.Tensor]:
     """Distinct media, and which of their feature rows goes to which token."""
-    distinct: dict[str, PreparedMedia] = {}
+    distinct: dict[str, Medium] = {}
     first_row: dict[str, int] = {}
     total = 0
     rows = [torch.zeros(0, dtype=torch.int64)]

@@ -15,7 +15,7 @@ from mmr1.trainer.forward.logprob_head import FORBIDDEN
 from mmr1.trainer.forward.sequences import GroupInput, TokenScores, completion_batch
 from mmr1.vision.families.family import PackedArchitecture
 from mmr1.vision.families.loading import model_parts, packed_architecture_of
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
 def padded_scores(
@@ -66,7 +66,7 @@ def _padded_inputs(
     architecture: PackedArchitecture, groups: Sequence[GroupInput]
 ) -> dict[str, torch.Tensor]:
     ids, positions = [], []
-    media: list[PreparedMedia] = []
+    media: list[Medium] = []
     for group in groups:
         for index, completion in enumerate(group.completions):
             ids.append(torch.cat([group.prompt_ids, completion]))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from mmr1.types import Completion, RolloutGroup
+from mmr1.types import Completion, MediaRef, RolloutGroup
 from mmr1.vision.families.family import ModelFamily, is_packed
-from mmr1.vision.prepare import MediaCache, PreparedMedia
+from mmr1.vision.prepare import MediaCache, Medium, measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Observed:
 
     sampled: torch.Tensor
     positions: torch.Tensor
-    media: tuple[PreparedMedia, ...]
+    media: tuple[Medium, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class GroupInput:
         prompt_ids: ``[P]`` int64, placeholders expanded.
         prompt_positions: ``[rows, P]`` int64 positions of the prompt, 3 rows for M-RoPE.
         completion_start: Position of the first completion token, on all rows.
-        media: The prompt's images and videos, in placeholder order.
+        media: The prompt's images and videos, in placeholder order. Of a packed family their
+            patches are prepared when the vision tower asks for them.
         completions: n tensors ``[R_i]`` int64.
         observed: For each completion what it has of an environment; empty where none has any.
         arguments: See ``ReadPrompt``.
@@ -46,7 +48,7 @@ class GroupInput:
     prompt_ids: torch.Tensor
     prompt_positions: torch.Tensor
     completion_start: int
-    media: tuple[PreparedMedia, ...]
+    media: tuple[Medium, ...]
     completions: tuple[torch.Tensor, ...]
     observed: tuple[Observed | None, ...] = ()
     arguments: Mapping[str, torch.Tensor] = field(default_factory=dict)
@@ -61,13 +63,13 @@ class GroupInput:
         steps = torch.arange(len(self.completions[index]))
         return (self.completion_start + steps).expand(len(self.prompt_positions), -1)
 
-    def completion_media(self, index: int) -> tuple[PreparedMedia, ...]:
+    def completion_media(self, index: int) -> tuple[Medium, ...]:
         """What an environment showed in a completion."""
         observed = self.observed[index] if self.observed else None
         return () if observed is None else observed.media
 
     @property
-    def all_media(self) -> tuple[PreparedMedia, ...]:
+    def all_media(self) -> tuple[Medium, ...]:
         """Of the prompt, and then of each completion."""
         shown = (m for i in range(len(self.observed)) for m in self.completion_media(i))
         return (*self.media, *shown)
@@ -102,7 +104,8 @@ class ModelInputs:
 
     Those of the last batch are kept. In a training step policy, reference and critic share one
     ``ModelInputs``, so log-probs, values and all epochs of the update use what was built first.
-    Groups are told apart by identity.
+    Groups are told apart by identity. They hold no patches where the family is a packed one: media
+    are measured by their headers, and what is prepared of them is kept as far as ``media`` does.
 
     Attributes:
         family: That of the models.
@@ -114,10 +117,10 @@ class ModelInputs:
         self._last: dict[int, tuple[RolloutGroup, GroupInput]] = {}
 
     def of(self, groups: Sequence[RolloutGroup]) -> list[GroupInput]:
-        """Their inputs, in order. Their media are prepared at once, where processes do that."""
-        new = [group for group in groups if id(group) not in self._last]
-        self._media.prefetch(m for group in new for m in group.prompt.media)
-        self._media.prefetch(m for group in new for c in group.completions for m in c.media)
+        """Their inputs, in order."""
+        if not is_packed(self.family):
+            new = [group for group in groups if id(group) not in self._last]
+            self._media.prefetch(m for group in new for m in group.prompt.media)
         # A group is kept beside its inputs, so that no other object can take over its id.
         self._last = {
             id(g): self._last.get(id(g)) or (g, group_input(self.family, self._media, g))
@@ -128,17 +131,17 @@ class ModelInputs:
 
 def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> GroupInput:
     """The model inputs of a rollout group."""
-    prepared = tuple(media[m] for m in group.prompt.media)
-    read = family.read_prompt(group.prompt, prepared)
+    shown_first = tuple(_medium(family, media, m) for m in group.prompt.media)
+    read = family.read_prompt(group.prompt, shown_first)
     length = len(read.ids)
 
     def observed(completion: Completion) -> Observed | None:
         if not completion.spans:
             return None
-        shown = tuple(media[m] for m in completion.media)
+        shown = tuple(_medium(family, media, m) for m in completion.media)
         if is_packed(family):
             whole = [*read.ids.tolist(), *completion.token_ids.tolist()]
-            rows = family.prompt_positions(whole, (*prepared, *shown))[:, length:]
+            rows = family.prompt_positions(whole, (*shown_first, *shown))[:, length:]
         elif shown:
             raise ValueError(
                 f"sample '{group.prompt.sample.id}': an environment showed {completion.media[0]}, "
@@ -154,10 +157,21 @@ def group_input(family: ModelFamily, media: MediaCache, group: RolloutGroup) -> 
         prompt_ids=read.ids,
         prompt_positions=read.positions,
         completion_start=read.completion_start,
-        media=prepared,
+        media=shown_first,
         completions=tuple(torch.tensor(c.token_ids) for c in group.completions),
         observed=of_environment if any(of_environment) else (),
         arguments=read.arguments,
+    )
+
+
+def _medium(family: ModelFamily, media: MediaCache, ref: MediaRef) -> Medium:
+    """Prepared; of a packed family measured, and prepared when its patches are asked for."""
+    if not is_packed(family):
+        return media[ref]
+    known = media.known(ref)
+    sizes = family.measure_media(ref) if known is None else measured(known)
+    return replace(
+        sizes, prepared=partial(media.__getitem__, ref), prefetch=partial(media.prefetch, [ref])
     )
 
 

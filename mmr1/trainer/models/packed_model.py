@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.profiler import record_function
 
+from mmr1.trainer.forward.context_packing import frame_parts
 from mmr1.trainer.forward.kl_head import Distributions
 from mmr1.trainer.forward.micro_batches import MicroBatch, micro_batches
 from mmr1.trainer.forward.process_group import ProcessGroup, Run, SingleProcess, run_whole
@@ -20,6 +21,7 @@ from mmr1.trainer.models.state import copy_into, model_weights
 from mmr1.types import Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
+from mmr1.vision.prepare import Medium
 
 _SHORT = Sample("short", (Message("user", (TextPart("."),)),))
 
@@ -65,7 +67,7 @@ class PackedModel:
         """
         vision_token_cost = self.vision_token_cost if self.features is None else 0.0
         context = self.process_group.context
-        return self.process_group.lockstep_batches(
+        batches = self.process_group.lockstep_batches(
             micro_batches(
                 self.inputs.of(groups),
                 self.budget * (1 if context is None else context.size),
@@ -75,6 +77,8 @@ class PackedModel:
                 self.family.shares_prompts,
             )
         )
+        following = [*(batch.groups for batch in batches[1:]), ()]
+        return [replace(b, after=a) for b, a in zip(batches, following, strict=False)]
 
     def token_scores(
         self, batch: MicroBatch, reference: Distributions | None = None
@@ -139,7 +143,12 @@ class PackedModel:
         return TokenScores(logprobs, entropy)
 
     def groups_of(self, batch: MicroBatch) -> tuple[GroupInput, ...]:
-        """What goes through the network: of an empty batch a short text."""
+        """What goes through the network: of an empty batch a short text.
+
+        Its media, and those of the batch after it, begin to be prepared.
+        """
+        for medium in self._to_encode((*batch.groups, *batch.after)):
+            medium.begin()
         if batch.groups:
             return batch.groups
         read = self.family.read_prompt(self.family.render_prompt(_SHORT), ())
@@ -154,6 +163,15 @@ class PackedModel:
                 arguments=read.arguments,
             ),
         )
+
+    def _to_encode(self, groups: Sequence[GroupInput]) -> list[Medium]:
+        """What of their media goes through the tower here: of a context each has its part."""
+        context = self.process_group.context
+        media = list({m.digest: m for group in groups for m in group.all_media}.values())
+        if context is not None:
+            parts = [part for m in media for part in frame_parts(m, context.size)]
+            media = [part for rank, part in parts if rank == context.rank]
+        return [m for m in media if self.features is None or m.digest not in self.features]
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Take over the weights of another model of the same architecture, without adapters."""

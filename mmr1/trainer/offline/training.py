@@ -33,7 +33,7 @@ from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.types import Prompt, Sample, StepStats
-from mmr1.vision.build import family_of, media_cache
+from mmr1.vision.build import checked_media, family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
@@ -104,7 +104,8 @@ def load_training_records(
             raise ValueError(f"data.train: {error}") from None
     family = family_of(config, tool_schemas(config.environment))
     render = renderer(family, config)
-    media = media_cache(family, config)
+    on_ranks = config.resources.ranks > 1
+    media = (checked_media if on_ranks else media_cache)(family, config)
     return Records(
         sources, shares, quarantine, MediaCheck(media, quarantine), family, media, render
     )

@@ -43,7 +43,7 @@ from mmr1.trainer.runs.full_disk import Journal, append
 from mmr1.trainer.runs.summary import RunSummary
 from mmr1.trainer.runs.take_steps import RecordError
 from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, Span, StepStats, TextPart
-from mmr1.vision.prepare import MediaCache, PreparedMedia
+from mmr1.vision.prepare import MediaCache, Medium
 
 logger = logging.getLogger(__name__)
 
@@ -310,7 +310,7 @@ class RunDirectory:
         )
         self._journal.write(partial(write_yaml, self.path / "config.yaml", self._config))
 
-    def _medium(self, ref: MediaRef, prepared: PreparedMedia) -> dict[str, Any]:
+    def _medium(self, ref: MediaRef, prepared: Medium) -> dict[str, Any]:
         """A medium's path and the size that the model saw; without a file it is copied here."""
         path = str(ref.path)
         if ref.path is None:

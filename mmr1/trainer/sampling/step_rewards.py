@@ -13,6 +13,7 @@ from mmr1.registry import Registry
 from mmr1.trainer.sampling.process_reward_model import ProcessRewardModel
 from mmr1.trainer.sampling.step_ends import token_at
 from mmr1.types import Completion, RolloutGroup, Sample, ScoredGroup
+from mmr1.vision.build import media_cache
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
@@ -81,6 +82,8 @@ def build_step_reward_manager(
     if spec is None:
         return None
     if Path(spec).is_dir():
+        if config.resources.distributed:
+            media = media_cache(family, config)  # the driver's own has no patches
         return ProcessRewardModel(config, "algorithm.step_rewards", spec, family, media)
     decode = partial(family.tokenizer.decode, skip_special_tokens=True)
     return StepRewardManager(_FUNCTIONS.load(spec), decode)

@@ -15,7 +15,7 @@ import torch
 
 from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import ChatOptions
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
 
 Kind = Literal["image", "video"]
 
@@ -133,7 +133,7 @@ class ModelFamily(Protocol):
         """Decode one medium and run the processor on it, once."""
         ...
 
-    def read_prompt(self, prompt: Prompt, media: Sequence[PreparedMedia]) -> ReadPrompt:
+    def read_prompt(self, prompt: Prompt, media: Sequence[Medium]) -> ReadPrompt:
         """The prompt as the model reads it, with its prepared media.
 
         Raises:
@@ -151,14 +151,28 @@ class PackedFamily(ModelFamily, Protocol):
     and the positions of every token are known.
     """
 
+    def measure_media(self, media: MediaRef) -> MeasuredMedia:
+        """What ``prepare_media`` gives, but its patches, from the header: nothing is decoded.
+
+        Raises:
+            ValueError: The header cannot be read.
+        """
+        ...
+
+    def check_media(self, media: MediaRef) -> MeasuredMedia:
+        """The same of a medium of which all is decoded that the model will see.
+
+        Raises:
+            ValueError: It cannot be decoded.
+        """
+        ...
+
     @property
     def placeholder_kinds(self) -> Mapping[int, Kind]:
         """Of each token id that stands for vision tokens, which kind of medium it is for."""
         ...
 
-    def expand_placeholders(
-        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
-    ) -> list[int]:
+    def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:
         """The prompt as the model reads it: each placeholder becomes the tokens of its medium.
 
         Raises:
@@ -166,9 +180,7 @@ class PackedFamily(ModelFamily, Protocol):
         """
         ...
 
-    def prompt_positions(
-        self, prompt_ids: Sequence[int], media: Sequence[PreparedMedia]
-    ) -> torch.Tensor:
+    def prompt_positions(self, prompt_ids: Sequence[int], media: Sequence[Medium]) -> torch.Tensor:
         """Positions of an expanded prompt for the rotary embedding: ``[rows, P]`` int64.
 
         One row, or three (time, height, width) for M-RoPE.
@@ -179,12 +191,12 @@ class PackedFamily(ModelFamily, Protocol):
         """Position of the first completion token, on all rows; each further one adds 1."""
         ...
 
-    def engine_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, EngineInput]:
+    def engine_inputs(self, media: Sequence[Medium]) -> dict[str, EngineInput]:
         """Prepared media as arguments of the model inside a rollout engine, by name."""
         ...
 
     def engine_spans(
-        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+        self, token_ids: Sequence[int], media: Sequence[Medium]
     ) -> list[tuple[int, int]]:
         """``(first token, tokens)`` of each medium in the expansion of ``token_ids``.
 
@@ -202,9 +214,7 @@ def is_packed(family: ModelFamily) -> TypeGuard[PackedFamily]:
     return family.shares_prompts
 
 
-def read_expanded(
-    family: PackedFamily, prompt: Prompt, media: Sequence[PreparedMedia]
-) -> ReadPrompt:
+def read_expanded(family: PackedFamily, prompt: Prompt, media: Sequence[Medium]) -> ReadPrompt:
     """``ModelFamily.read_prompt`` of a packed family."""
     ids = family.expand_placeholders(prompt.token_ids, media)
     positions = family.prompt_positions(ids, media)
@@ -376,11 +386,11 @@ class PackedArchitecture(Architecture, Protocol):
         """
         ...
 
-    def media_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
+    def media_inputs(self, media: Sequence[Medium]) -> dict[str, torch.Tensor]:
         """The media arguments of the transformers model's own forward."""
         ...
 
-    def encode(self, tower: Any, media: Sequence[PreparedMedia]) -> Sequence[torch.Tensor]:
+    def encode(self, tower: Any, media: Sequence[Medium]) -> Sequence[torch.Tensor]:
         """Run the tower on all media at once: ``[tokens, F]`` of each.
 
         F is the width of the language model, or a multiple of it where features enter several

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import torch
 
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
 def mrope_positions(
@@ -38,9 +38,7 @@ def mrope_positions(
     return torch.cat(runs, dim=1) if runs else torch.zeros(3, 0, dtype=torch.int64)
 
 
-def grid_positions(
-    medium: PreparedMedia, frames: int, positions_per_frame: float = 1.0
-) -> torch.Tensor:
+def grid_positions(medium: Medium, frames: int, positions_per_frame: float = 1.0) -> torch.Tensor:
     """``[3, tokens]``, from 0, of so many temporal patches of a medium."""
     _, h, w = medium.grid
     time = (torch.arange(frames, dtype=torch.float64) * positions_per_frame).long()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mmr1.vision.families.family import Kind
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
-Expansion = Callable[[int, PreparedMedia], list[int]]
+Expansion = Callable[[int, Medium], list[int]]
 """What takes the place of a placeholder: by its token id and its medium."""
 
 
-def repeated(placeholder: int, medium: PreparedMedia) -> list[int]:
+def repeated(placeholder: int, medium: Medium) -> list[int]:
     """The placeholder as often as its medium has merged tokens: an ``Expansion``."""
     return [placeholder] * medium.tokens
 
@@ -19,7 +19,7 @@ def repeated(placeholder: int, medium: PreparedMedia) -> list[int]:
 def expand_placeholders(
     kinds: Mapping[int, Kind],
     token_ids: Sequence[int],
-    media: Sequence[PreparedMedia],
+    media: Sequence[Medium],
     expansion: Expansion = repeated,
 ) -> list[int]:
     """Each placeholder replaced by what its medium expands to.
@@ -43,7 +43,7 @@ def expand_placeholders(
 def expanded_spans(
     kinds: Mapping[int, Kind],
     token_ids: Sequence[int],
-    media: Sequence[PreparedMedia],
+    media: Sequence[Medium],
     expansion: Expansion = repeated,
 ) -> list[tuple[int, int]]:
     """``(first token, tokens)`` of each medium in what :func:`expand_placeholders` returns."""
@@ -59,7 +59,7 @@ def expanded_spans(
 def _pieces(
     kinds: Mapping[int, Kind],
     token_ids: Sequence[int],
-    media: Sequence[PreparedMedia],
+    media: Sequence[Medium],
     expansion: Expansion,
 ) -> Iterator[tuple[bool, list[int]]]:
     """For each token of the prompt: is it a medium's, and what takes its place."""

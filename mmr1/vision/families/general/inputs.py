@@ -18,7 +18,7 @@ from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_part
 from mmr1.vision.families.family import Kind, ReadPrompt
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium, PreparedMedia
 from mmr1.vision.videos import load_video, sampled_grid
 
 _FRAME = PixelBudget(1, 768 * 28 * 28, patch=1, merge=1)
@@ -110,7 +110,7 @@ class GeneralFamily:
             counted=self._added([(media.kind, grid)]),
         )
 
-    def read_prompt(self, prompt: Prompt, media: Sequence[PreparedMedia]) -> ReadPrompt:
+    def read_prompt(self, prompt: Prompt, media: Sequence[Medium]) -> ReadPrompt:
         batch = self._processed(prompt.text, media)
         ids = batch["input_ids"][0]
         arguments = {
@@ -123,7 +123,7 @@ class GeneralFamily:
     def engine_processor_options(self, kinds: Sequence[Kind]) -> dict[str, Any]:
         return {"do_sample_frames": False} if "video" in kinds else {}
 
-    def _processed(self, text: str, media: Sequence[PreparedMedia]) -> Mapping[str, torch.Tensor]:
+    def _processed(self, text: str, media: Sequence[Medium]) -> Mapping[str, torch.Tensor]:
         images = [as_decoded(m) for m in media if m.kind == "image"]
         videos = [as_decoded(m) for m in media if m.kind == "video"]
         given: dict[str, Any] = {"images": [images]} if images else {}

@@ -22,11 +22,16 @@ from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_part
 from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
 from mmr1.vision.families.mrope import mrope_positions
 from mmr1.vision.families.placeholders import expand_placeholders, expanded_spans
-from mmr1.vision.families.qwen_vl.media import engine_inputs, processed
+from mmr1.vision.families.qwen_vl.media import (
+    engine_inputs,
+    measured_image,
+    measured_video,
+    processed,
+)
 from mmr1.vision.families.qwen_vl.reading import VideoReading
 from mmr1.vision.families.stopping import stop_ids
-from mmr1.vision.images import image_size, load_image
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.images import check_image, image_size, load_image
+from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
 from mmr1.vision.videos import load_video, sampled_grid
 
 VISION_TOKENS = (
@@ -95,28 +100,35 @@ class QwenVLFamily:
     def prepare_media(self, media: MediaRef) -> PreparedMedia:
         return processed(self.processor, media, self.decode_media(media))
 
-    def read_prompt(self, prompt: Prompt, media: Sequence[PreparedMedia]) -> ReadPrompt:
+    def measure_media(self, media: MediaRef) -> MeasuredMedia:
+        if media.kind == "image":
+            return measured_image(self.processor, media, image_size(media), self.images)
+        return measured_video(self.processor, media, self.videos)
+
+    def check_media(self, media: MediaRef) -> MeasuredMedia:
+        if media.kind == "image":
+            return measured_image(self.processor, media, check_image(media), self.images)
+        load_video(media, self.videos)
+        return measured_video(self.processor, media, self.videos)
+
+    def read_prompt(self, prompt: Prompt, media: Sequence[Medium]) -> ReadPrompt:
         return read_expanded(self, prompt, media)
 
-    def expand_placeholders(
-        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
-    ) -> list[int]:
+    def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:
         return expand_placeholders(self.placeholder_kinds, token_ids, media, self.reading.expansion)
 
-    def prompt_positions(
-        self, prompt_ids: Sequence[int], media: Sequence[PreparedMedia]
-    ) -> torch.Tensor:
+    def prompt_positions(self, prompt_ids: Sequence[int], media: Sequence[Medium]) -> torch.Tensor:
         grids = [grid for medium in media for grid in self.reading.grids(medium)]
         return mrope_positions(prompt_ids, grids, (self.image_id, self.video_id))
 
     def completion_start(self, prompt_positions: torch.Tensor) -> int:
         return int(prompt_positions.max()) + 1
 
-    def engine_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, EngineInput]:
+    def engine_inputs(self, media: Sequence[Medium]) -> dict[str, EngineInput]:
         return engine_inputs(media, self.reading.timed)
 
     def engine_spans(
-        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+        self, token_ids: Sequence[int], media: Sequence[Medium]
     ) -> list[tuple[int, int]]:
         return expanded_spans(self.placeholder_kinds, token_ids, media, self.reading.expansion)
 

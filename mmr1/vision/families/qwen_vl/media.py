@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from mmr1.types import MediaRef
+from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
 from mmr1.vision.families.family import EngineInput, Kind
-from mmr1.vision.prepare import PreparedMedia
-from mmr1.vision.videos import patch_times
+from mmr1.vision.prepare import MeasuredMedia, Medium, PreparedMedia
+from mmr1.vision.videos import patch_times, sampled_grid, sampled_metadata
 
 PIXELS: tuple[tuple[Kind, str], ...] = (("image", "pixel_values"), ("video", "pixel_values_videos"))
 """The model's argument for the patches of each kind."""
@@ -18,11 +19,12 @@ PIXELS: tuple[tuple[Kind, str], ...] = (("image", "pixel_values"), ("video", "pi
 
 def processed(processor: Any, media: MediaRef, decoded: Any) -> PreparedMedia:
     """What the processor makes of one medium's pixels, which have the size for the model."""
+    seconds: float | None = None
+    times: tuple[float, ...] = ()
     if media.kind == "image":
         own = processor.image_processor
         batch = own(images=[decoded], do_resize=False, return_tensors="pt")
         patches, grid = batch["pixel_values"], batch["image_grid_thw"][0]
-        seconds, times = None, []
     else:
         own = processor.video_processor
         frames, metadata = decoded
@@ -34,9 +36,7 @@ def processed(processor: Any, media: MediaRef, decoded: Any) -> PreparedMedia:
             return_tensors="pt",
         )
         patches, grid = batch["pixel_values_videos"], batch["video_grid_thw"][0]
-        seconds = own.temporal_patch_size / metadata.sampled_fps
-        shown = [index / metadata.fps for index in metadata.frames_indices]
-        times = patch_times(shown, own.temporal_patch_size)
+        seconds, times = _times(own, metadata)
     t, h, w = grid.tolist()
     return PreparedMedia(
         kind=media.kind,
@@ -46,11 +46,45 @@ def processed(processor: Any, media: MediaRef, decoded: Any) -> PreparedMedia:
         seconds_per_grid=seconds,
         digest=media.digest(),
         patch_size=own.patch_size,
-        times=tuple(times),
+        times=times,
     )
 
 
-def media_inputs(media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
+def measured_image(
+    processor: Any, media: MediaRef, size: tuple[int, int], budget: PixelBudget
+) -> MeasuredMedia:
+    """What :func:`processed` makes of an image of this size, but the patches."""
+    own = processor.image_processor
+    try:
+        grid = image_grid(*size, budget.of(media.options))
+    except ValueError as error:
+        raise ValueError(f"{media}: {error}") from error
+    return MeasuredMedia("image", grid, own.merge_size, None, media.digest(), own.patch_size, ())
+
+
+def measured_video(processor: Any, media: MediaRef, budget: VideoBudget) -> MeasuredMedia:
+    """What :func:`processed` makes of a video, but the patches, by its header."""
+    own = processor.video_processor
+    seconds, times = _times(own, sampled_metadata(media, budget))
+    return MeasuredMedia(
+        "video",
+        sampled_grid(media, budget),
+        own.merge_size,
+        seconds,
+        media.digest(),
+        own.patch_size,
+        times,
+    )
+
+
+def _times(processor: Any, metadata: Any) -> tuple[float, tuple[float, ...]]:
+    """Seconds between two temporal patches of a video, and the time of each."""
+    seconds = processor.temporal_patch_size / metadata.sampled_fps
+    shown = [index / metadata.fps for index in metadata.frames_indices]
+    return seconds, tuple(patch_times(shown, processor.temporal_patch_size))
+
+
+def media_inputs(media: Sequence[Medium]) -> dict[str, torch.Tensor]:
     """``[sum N, D]`` patches and ``[M, 3]`` grids, per kind."""
     inputs: dict[str, torch.Tensor] = {}
     for kind, pixels in PIXELS:
@@ -61,7 +95,7 @@ def media_inputs(media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
     return inputs
 
 
-def engine_inputs(media: Sequence[PreparedMedia], timed: bool) -> dict[str, EngineInput]:
+def engine_inputs(media: Sequence[Medium], timed: bool) -> dict[str, EngineInput]:
     """See ``ModelFamily.engine_inputs``; ``timed`` models take the seconds between patches."""
     arguments = media_inputs(media)
     inputs: dict[str, EngineInput] = {}

@@ -28,7 +28,7 @@ from mmr1.vision.families.qwen_vl.reading import (
     whole_videos,
 )
 from mmr1.vision.families.qwen_vl.tower import blank_medium, run_tower
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium, PreparedMedia
 
 
 def _qwen2_tower(vision: Any) -> StackShape:
@@ -114,10 +114,10 @@ class QwenVLArchitecture:
             placeholder_ids=(model.config.image_token_id, model.config.video_token_id),
         )
 
-    def media_inputs(self, prepared: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
+    def media_inputs(self, prepared: Sequence[Medium]) -> dict[str, torch.Tensor]:
         return media.media_inputs(prepared)
 
-    def encode(self, tower: Any, prepared: Sequence[PreparedMedia]) -> Sequence[torch.Tensor]:
+    def encode(self, tower: Any, prepared: Sequence[Medium]) -> Sequence[torch.Tensor]:
         return run_tower(tower, prepared)
 
     def blank_medium(self, tower: Any) -> PreparedMedia:

@@ -12,7 +12,7 @@ from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget
 from mmr1.vision.families.mrope import grid_positions
 from mmr1.vision.families.placeholders import repeated
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 from mmr1.vision.videos import patch_times, sampled_times
 
 
@@ -24,7 +24,7 @@ class VideoReading(Protocol):
         """Does the model take the seconds between temporal patches?"""
         ...
 
-    def expansion(self, placeholder: int, medium: PreparedMedia) -> list[int]:
+    def expansion(self, placeholder: int, medium: Medium) -> list[int]:
         """The tokens in the place of a medium's placeholder."""
         ...
 
@@ -32,7 +32,7 @@ class VideoReading(Protocol):
         """Tokens of a video that are text, from its header."""
         ...
 
-    def grids(self, medium: PreparedMedia) -> list[torch.Tensor]:
+    def grids(self, medium: Medium) -> list[torch.Tensor]:
         """Positions from 0 of each run of vision tokens, ``[3, tokens]``."""
         ...
 
@@ -51,13 +51,13 @@ class WholeVideos:
     def timed(self) -> bool:
         return self.positions_per_second is not None
 
-    def expansion(self, placeholder: int, medium: PreparedMedia) -> list[int]:
+    def expansion(self, placeholder: int, medium: Medium) -> list[int]:
         return repeated(placeholder, medium)
 
     def text_tokens(self, media: MediaRef, budget: VideoBudget) -> int:
         return 0
 
-    def grids(self, medium: PreparedMedia) -> list[torch.Tensor]:
+    def grids(self, medium: Medium) -> list[torch.Tensor]:
         per_patch = 1.0
         if self.positions_per_second is not None and medium.seconds_per_grid is not None:
             per_patch = medium.seconds_per_grid * self.positions_per_second
@@ -78,7 +78,7 @@ class FramesWithTimes:
 
     timed = False
 
-    def expansion(self, placeholder: int, medium: PreparedMedia) -> list[int]:
+    def expansion(self, placeholder: int, medium: Medium) -> list[int]:
         if medium.kind == "image":
             return repeated(placeholder, medium)
         before, after = self.around
@@ -90,7 +90,7 @@ class FramesWithTimes:
         written = self._written(patch_times(sampled_times(media, budget), budget.temporal))
         return sum(len(time) + len(self.around) for time in written)
 
-    def grids(self, medium: PreparedMedia) -> list[torch.Tensor]:
+    def grids(self, medium: Medium) -> list[torch.Tensor]:
         return [grid_positions(medium, 1)] * medium.grid[0]
 
     def _written(self, times: Sequence[float]) -> list[list[int]]:

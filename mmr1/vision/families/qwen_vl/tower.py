@@ -16,10 +16,10 @@ from transformers.vision_utils import (
 )
 
 from mmr1.vision import tower_attention
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium, PreparedMedia
 
 
-def run_tower(tower: Any, media: Sequence[PreparedMedia]) -> Sequence[torch.Tensor]:
+def run_tower(tower: Any, media: Sequence[Medium]) -> Sequence[torch.Tensor]:
     """Features of each medium: ``[tokens, H]``, and with deepstack ``[tokens, (1 + layers) * H]``.
 
     Deepstack (arXiv 2406.04334) adds features of inner layers to those of the last, which enter the

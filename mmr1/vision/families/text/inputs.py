@@ -13,7 +13,7 @@ from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
 from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
 from mmr1.vision.families.stopping import stop_ids
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +58,32 @@ class TextFamily:
     def prepare_media(self, media: MediaRef) -> NoReturn:
         self.decode_media(media)
 
+    def measure_media(self, media: MediaRef) -> NoReturn:
+        self.decode_media(media)
+
+    def check_media(self, media: MediaRef) -> NoReturn:
+        self.decode_media(media)
+
     def prompt_length(self, prompt: Prompt) -> int:
         return len(prompt.token_ids)
 
-    def read_prompt(self, prompt: Prompt, media: Sequence[PreparedMedia]) -> ReadPrompt:
+    def read_prompt(self, prompt: Prompt, media: Sequence[Medium]) -> ReadPrompt:
         return read_expanded(self, prompt, media)
 
-    def expand_placeholders(
-        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
-    ) -> list[int]:
+    def expand_placeholders(self, token_ids: Sequence[int], media: Sequence[Medium]) -> list[int]:
         return list(token_ids)
 
-    def prompt_positions(
-        self, prompt_ids: Sequence[int], media: Sequence[PreparedMedia]
-    ) -> torch.Tensor:
+    def prompt_positions(self, prompt_ids: Sequence[int], media: Sequence[Medium]) -> torch.Tensor:
         return torch.arange(len(prompt_ids))[None]
 
     def completion_start(self, prompt_positions: torch.Tensor) -> int:
         return prompt_positions.shape[1]
 
-    def engine_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, EngineInput]:
+    def engine_inputs(self, media: Sequence[Medium]) -> dict[str, EngineInput]:
         return {}
 
     def engine_spans(
-        self, token_ids: Sequence[int], media: Sequence[PreparedMedia]
+        self, token_ids: Sequence[int], media: Sequence[Medium]
     ) -> list[tuple[int, int]]:
         return []
 

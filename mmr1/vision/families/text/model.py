@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from mmr1.vision.families.chat import ChatOptions
 from mmr1.vision.families.family import ModelFamily, ModelParts, ModelShape, decoder_shape
 from mmr1.vision.families.text import inputs, tiny
-from mmr1.vision.prepare import PreparedMedia
+from mmr1.vision.prepare import Medium
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class TextArchitecture:
             placeholder_ids=(),
         )
 
-    def media_inputs(self, media: Sequence[PreparedMedia]) -> dict[str, torch.Tensor]:
+    def media_inputs(self, media: Sequence[Medium]) -> dict[str, torch.Tensor]:
         return {}
 
-    def encode(self, tower: Any, media: Sequence[PreparedMedia]) -> NoReturn:
+    def encode(self, tower: Any, media: Sequence[Medium]) -> NoReturn:
         raise AssertionError("a text model has no tower")
 
     def blank_medium(self, tower: Any) -> NoReturn:
