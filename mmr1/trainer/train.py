@@ -152,12 +152,8 @@ def _train(
         elif config.model.lora is not None and config.model.lora.path is not None:
             # The engine has read the model without the adapters that the policy starts with.
             engine.load_weights(workers.policy.weights(copy=True), workers.policy.version)
-        # Once more when colocated engines have slept and woken up: with damaged weights they would
-        # go on without an error.
-        for _ in range(2 if config.resources.colocate else 1):
-            with timer("parity check"):
-                agreement = parity_summary(config, inputs, engine, workers.policy)
-            display.say(agreement)
+        with timer("parity check"):
+            check_agreement(config, inputs, engine, workers.policy, display.say)
         directory.begin()
         directory.log_dropped(inputs.dropped)
 
@@ -229,6 +225,22 @@ def _failed_batch_kept(directory: RunDirectory, media: MediaCache) -> Iterator[N
         file = directory.log_rollouts(step.number, step.scored, media, step.advantages)
         error.args = (f"step {step.number}: {error}. Its batch is in {file}",)
         raise
+
+
+def check_agreement(
+    config: Config,
+    inputs: Inputs,
+    engine: ProbedEngine,
+    policy: SupportsLogprobs,
+    say: Callable[[str], None],
+) -> None:
+    """Check that engine and trainer agree, before a run begins.
+
+    Once more when colocated engines have slept and woken up: with damaged weights they would go on
+    without an error.
+    """
+    for _ in range(2 if config.resources.colocate else 1):
+        say(parity_summary(config, inputs, engine, policy))
 
 
 def parity_summary(

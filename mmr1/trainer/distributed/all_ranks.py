@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from mmr1.trainer.distributed.colocation import Colocation
-from mmr1.trainer.distributed.rank_actor import SAVING
+from mmr1.trainer.distributed.errors import HungError
+from mmr1.trainer.distributed.rank_actor import SAVING, WATCHING
 from mmr1.trainer.distributed.rank_weights import KeptWeights, LiveWeights, RankWeights
-from mmr1.trainer.distributed.ray_calls import get
+from mmr1.trainer.distributed.ray_calls import Watch, get, outcomes
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.digests import Digests
@@ -42,6 +43,7 @@ class AllRanks:
         prompt_cost: By which work is divided into equal shares.
         context: So many neighbouring ranks share each sequence, and so have the same work.
         transfer_s: Longest time to wait until weights are sent; see ``transfer_seconds``.
+        collective_s: ``resources.collective_timeout_s``.
 
     Attributes:
         colocation: Where engines share the ranks' GPUs: they leave them before the ranks compute.
@@ -53,8 +55,10 @@ class AllRanks:
         prompt_cost: PromptCost,
         context: int,
         transfer_s: float,
+        collective_s: float,
     ) -> None:
         self._ranks = ranks
+        self._collective_s = collective_s
         self._transfer_s = transfer_s
         self._context = context
         self._copies = 0
@@ -68,7 +72,7 @@ class AllRanks:
     def call(self, method: str, *args: Any) -> Any:
         """Call a method on all with the same arguments; what rank 0 returns."""
         self._begin()
-        return get([rank.call.remote(method, *args) for rank in self._ranks])[0]
+        return self._get([rank.call.remote(method, *args) for rank in self._ranks])[0]
 
     def call_each(self, method: str, own: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method with the arguments of each share; what it returns for them."""
@@ -78,11 +82,13 @@ class AllRanks:
         # Pickled once for all ranks of a share.
         put = [tuple(map(ray.put, args)) for args in own] if self._context > 1 else own
         calls = zip(self._ranks, (args for args in put for _ in range(self._context)), strict=True)
-        return get([rank.call.remote(method, *args) for rank, args in calls])[:: self._context]
+        return self._get([rank.call.remote(method, *args) for rank, args in calls])[
+            :: self._context
+        ]
 
     def ask(self, method: str) -> Any:
         """What rank 0 answers without the others."""
-        return get([self._ranks[0].ask.remote(method)])[0]
+        return self._get([self._ranks[0].ask.remote(method)])[0]
 
     def weights(self, owner: str, copy: bool = False) -> RankWeights:
         """The weights of what has ``weights`` and ``engine_weights``, to be sent to engines.
@@ -99,13 +105,13 @@ class AllRanks:
         if not copy:
             return LiveWeights(self._ranks, method, self._transfer_s)
         self._copies += 1
-        get([rank.keep.remote(method, self._copies) for rank in self._ranks])
+        self._get([rank.keep.remote(method, self._copies) for rank in self._ranks])
         return KeptWeights(self._ranks[0], self._copies, self._transfer_s)
 
     def gather(self, method: str) -> Mapping[str, torch.Tensor]:
         """The weights that a method gives, in this process."""
         self._begin()
-        return get([rank.gather.remote(method) for rank in self._ranks])[0]
+        return self._get([rank.gather.remote(method) for rank in self._ranks])[0]
 
     def load_weights(self, method: str, weights: Mapping[str, torch.Tensor]) -> None:
         """Give a method whole weights, of which each rank takes its shards."""
@@ -113,7 +119,7 @@ class AllRanks:
 
         self._begin()
         shared = ray.put(dict(weights))
-        get([rank.call.remote(method, shared) for rank in self._ranks])
+        self._get([rank.call.remote(method, shared) for rank in self._ranks])
 
     def snapshot(self, method: str, copy: bool, *args: Any) -> WriteCheckpoint:
         """What makes the ranks write the snapshot that a method takes.
@@ -124,7 +130,7 @@ class AllRanks:
         """
         self._begin()
         if copy:
-            get([rank.take.remote(method, *args) for rank in self._ranks])
+            self._get([rank.take.remote(method, *args) for rank in self._ranks])
 
         def write_files(folder: Path) -> Digests:
             place = folder.resolve()
@@ -133,7 +139,9 @@ class AllRanks:
                 written = get([call.remote(method, place) for call in calls])
             else:
                 self._begin()
-                written = get([rank.save.remote(method, place, *args) for rank in self._ranks])
+                written = self._get(
+                    [rank.save.remote(method, place, *args) for rank in self._ranks]
+                )
             return {name: digest for files in written for name, digest in files.items()}
 
         return write_files
@@ -167,7 +175,28 @@ class AllRanks:
 
     def free(self) -> None:
         """All free memory that they hold without need."""
-        get([rank.free.remote() for rank in self._ranks])
+        self._get([rank.free.remote() for rank in self._ranks])
+
+    def _get(self, calls: Sequence[Any]) -> list[Any]:
+        """The results of calls to the ranks, the i-th to rank i.
+
+        Raises:
+            HungError: A rank is stuck where no collective call of another one waits for it.
+        """
+        return get(calls, watch=Watch(self._collective_s / 4, self._refuse_stuck))
+
+    def _refuse_stuck(self, pending: Sequence[int]) -> None:
+        signs = {
+            i: self._ranks[i].silent_s.options(concurrency_group=WATCHING).remote() for i in pending
+        }
+        silent, no_sign = outcomes(signs, self._collective_s)
+        # By then the collective calls of the others have given up, and told.
+        late = {i: f"{s:.0f} s" for i, s in silent.items() if s > 1.25 * self._collective_s}
+        for rank, silence in (no_sign | late).items():
+            raise HungError(
+                f"rank {rank} is stuck ({silence}), longer than resources.collective_timeout_s="
+                f"{self._collective_s:g}. --resume goes on from the last checkpoint"
+            )
 
     def _begin(self) -> None:
         if self.colocation is not None:

@@ -20,7 +20,7 @@ from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.engine_link import transfer_seconds
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
-from mmr1.trainer.distributed.rank_actor import SAVING, SENDING, Build, Rank
+from mmr1.trainer.distributed.rank_actor import SAVING, SENDING, WATCHING, Build, Rank
 from mmr1.trainer.distributed.ray_calls import get, outcomes
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
@@ -156,7 +156,11 @@ def workers(
             samplers, replace, rollout.timeout_s, rollout.max_restarts, at_once
         )
         all_ranks = AllRanks(
-            trainers, prompt_cost(config), resources.context, transfer_seconds(config)
+            trainers,
+            prompt_cost(config),
+            resources.context,
+            transfer_seconds(config),
+            resources.collective_timeout_s,
         )
         if colocated:
             colocation = Colocation(all_engines.call, all_engines.send, all_ranks.free)
@@ -308,7 +312,7 @@ def _placement(places: Places, timeout_s: float, groups: list[Any]) -> Callable[
         reserved = {"num_cpus": share, "num_gpus": share * gpus_of_bundle}
         options = {"scheduling_strategy": strategy, **reserved}
         if cls is Rank:
-            options["concurrency_groups"] = {SAVING: 1, SENDING: 1}
+            options["concurrency_groups"] = {SAVING: 1, SENDING: 1, WATCHING: 1}
         return ray.remote(**options)(cls).remote(*args)
 
     return place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -87,6 +88,23 @@ _LATE = ("timed out", "timeout")
 _GONE = ("remote worker crash", "connection closed", "connection reset", "broken pipe")
 
 
+class Progress:
+    """When this rank last did something that shows that it is not stuck."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def made(self) -> None:
+        self._last = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self._last
+
+
+PROGRESS = Progress()
+
+
 @contextmanager
 def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
     """Watch a collective call: when it hangs, write the stacks of this rank to ``stacks``.
@@ -95,6 +113,7 @@ def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
         HungError: The call gave up after ``timeout_s``: another rank is stuck.
         WorkerLostError: Another rank is gone.
     """
+    PROGRESS.made()
     stacks.parent.mkdir(parents=True, exist_ok=True)
     with stacks.open("a") as file:
         faulthandler.dump_traceback_later(0.9 * timeout_s, file=file)
@@ -295,6 +314,7 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: boo
 
     def run(compute: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         assert model is whole.model
+        PROGRESS.made()
         result = whole(compute, *args, **kwargs)
         if not torch.is_grad_enabled():
             # No backward will free what the root gathered; were the weights then written into, as

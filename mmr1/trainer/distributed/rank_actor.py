@@ -32,6 +32,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 SAVING = "saving"  # Ray's concurrency group of ``Rank.write``
 SENDING = "sending"  # of ``Rank.send_kept``
+WATCHING = "watching"  # of ``Rank.silent_s``
 
 
 class Build(Protocol):
@@ -127,7 +128,12 @@ class Rank:
 
     def ask(self, method: str) -> Any:
         """The same of a method that one rank answers without the others."""
+        fsdp.PROGRESS.made()
         return attrgetter(method)(self._built)()
+
+    def silent_s(self) -> float:
+        """Seconds since this rank began a call or a forward pass; called in a thread of its own."""
+        return fsdp.PROGRESS.silent_s
 
     @collective
     def send(self, method: str, engines: list[Any], version: int) -> None:
@@ -164,6 +170,7 @@ class Rank:
 
     def free(self) -> None:
         """Give the device what is cached for later; gradients are freed after each step."""
+        fsdp.PROGRESS.made()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

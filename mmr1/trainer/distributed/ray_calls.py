@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mmr1.trainer.distributed.errors import WorkerLostError
 
 
-def get(calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Looks after workers that are waited for.
+
+    Attributes:
+        every_s: Seconds without any result after which it looks, again and again.
+        look: Is told whose calls are pending; raises where that is no use.
+    """
+
+    every_s: float
+    look: Callable[[Sequence[int]], None]
+
+
+def get(
+    calls: Sequence[Any], timeout_s: float | None = None, watch: Watch | None = None
+) -> list[Any]:
     """The results in order. The first failure is raised at once, as the worker raised it.
 
     Args:
         timeout_s: Longest time to wait for all of them together; None for any.
+        watch: Looks after those who do not answer.
 
     Raises:
         WorkerLostError: A worker died, or has not answered in time.
     """
-    results, lost = outcomes(dict(enumerate(calls)), timeout_s, wait_for_all=False)
+    results, lost = outcomes(dict(enumerate(calls)), timeout_s, wait_for_all=False, watch=watch)
     for why in lost.values():
         raise WorkerLostError(
             f"a rank or an engine died or is stuck ({why}); --resume goes on from the last "
@@ -32,6 +49,7 @@ def outcomes(
     timeout_s: float | None,
     wait_for_all: bool = True,
     only_first: bool = False,
+    watch: Watch | None = None,
 ) -> tuple[dict[int, Any], dict[int, str]]:
     """Results by key, and what became of workers that died or did not answer in time, by key.
 
@@ -41,9 +59,11 @@ def outcomes(
         timeout_s: Longest time to wait for all of them together; None for any.
         wait_for_all: Also wait for the others where a worker is lost.
         only_first: Wait for one alone; the others go on.
+        watch: Looks after those who do not answer, where there is no longest time.
     """
     import ray
 
+    assert timeout_s is None or watch is None
     key_of = {call: key for key, call in calls.items()}
     results: dict[int, Any] = {}
     lost: dict[int, str] = {}
@@ -51,8 +71,11 @@ def outcomes(
     pending = list(key_of)
     while pending and (wait_for_all or not lost) and not (only_first and (results or lost)):
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left = watch.every_s if watch else left
         finished, pending = ray.wait(pending, timeout=left)
-        if not finished:
+        if not finished and watch:
+            watch.look([key_of[call] for call in pending])
+        elif not finished:
             return results, lost | {
                 key_of[call]: f"no answer for {timeout_s:g} s" for call in pending
             }

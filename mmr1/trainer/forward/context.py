@@ -43,6 +43,14 @@ class Context:
         _all_gather(every, own.contiguous(), group=self.group)
         return every
 
+    def told(self, own: torch.Tensor | None) -> torch.Tensor:
+        """What rank 0 of them has, in main memory; the others give None."""
+        shared = [own]
+        first = dist.get_global_rank(self.group, 0)
+        dist.broadcast_object_list(shared, first, self.group, torch.device("cpu"))
+        assert shared[0] is not None
+        return shared[0]
+
     def scatter_sums(self, every: torch.Tensor) -> torch.Tensor:
         """The inverse, for gradients: this rank's ``[n, ...]`` of the sum over the ranks."""
         own = every.new_empty(len(every) // self.size, *every.shape[1:])

@@ -21,6 +21,7 @@ import torch
 from mmr1.rewards.http.addresses import parse_address
 from mmr1.rewards.http.event_loop import LoopThread
 from mmr1.rewards.http.post import Failure, JsonPost
+from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.sequences import ModelInputs, completion_mask
 from mmr1.types import MediaRef, RolloutGroup
 
@@ -49,13 +50,14 @@ class ServedReference:
     Args:
         url: The server's address, without a path.
         inputs: Of the policy: how many tokens a prompt has with its media.
+        context: Ranks that are given the same groups: one of them asks.
 
     Raises:
         ValueError: The address is none.
     """
 
-    def __init__(self, url: str, inputs: ModelInputs) -> None:
-        self._inputs = inputs
+    def __init__(self, url: str, inputs: ModelInputs, context: Context | None = None) -> None:
+        self._inputs, self._context = inputs, context
         key = os.environ.get(API_KEY)
         self._post = JsonPost(
             [parse_address(url.rstrip("/") + _PATH)],
@@ -72,6 +74,11 @@ class ServedReference:
             ReferenceServerError: The server does not answer, or reads a prompt differently.
             ValueError: A prompt has a video, or a completion a picture of its own.
         """
+        if self._context is None:
+            return self._asked(groups)
+        return self._context.told(self._asked(groups) if self._context.rank == 0 else None)
+
+    def _asked(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
         rows = self._thread.run(self._ask_all(groups))
         sampled = completion_mask(groups)
         logprobs = torch.zeros(sampled.shape)

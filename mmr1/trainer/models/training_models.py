@@ -111,7 +111,8 @@ def _reference(
     if algorithm.kl_coef == 0:
         return None
     if algorithm.reference_is_served:
-        return ServedReference(str(algorithm.ref_model_path), policy.inputs)
+        context = policy.process_group.context
+        return ServedReference(str(algorithm.ref_model_path), policy.inputs, context)
     if algorithm.ref_model_path is None and has_adapters(policy.model):
         reference = AdapterReference(policy)  # which needs no second model
         if config.model.lora is not None and config.model.lora.path is not None:

@@ -41,7 +41,7 @@ from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.train import parity_summary
+from mmr1.trainer.train import check_agreement
 from mmr1.trainer.validation.evaluate import evaluate, summary_line, write_evaluation
 
 
@@ -114,7 +114,7 @@ def _train(
         if not done and config.model.lora is not None and config.model.lora.path is not None:
             # The engine has read the model without the adapters that the policy starts with.
             engine.load_weights(workers.learner.weights(), 0)
-        display.say(parity_summary(config, inputs, engine, workers.learner))
+        check_agreement(config, inputs, engine, workers.learner, display.say)
         directory.begin()
         directory.log_dropped(inputs.dropped)
 

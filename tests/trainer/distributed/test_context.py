@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import copy
 import io
+import json
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -54,6 +56,7 @@ UPDATES = {
     "conversations": (2, 2),
     SERVED: (2, 4),
 }
+ASKED: list[tuple[int, ...]] = []
 LAYOUTS = [
     [(9, [3, 5, 1])],
     [(4, []), (17, [2, 30]), (8, [6])],
@@ -218,7 +221,12 @@ def _work(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path, url: s
 def url(tiny_model) -> Iterator[str]:
     family = family_of(Config(model={"path": str(tiny_model)}))
     placeholder = next(i for i, kind in family.placeholder_kinds.items() if kind == "image")
-    with serving(partial(log_probs, placeholder=placeholder)) as address:
+
+    def answer(body: dict[str, Any]) -> dict[str, Any]:
+        ASKED.append(tuple(body["token_ids"]))
+        return log_probs(body, placeholder)
+
+    with serving(answer) as address:
         yield address
 
 
@@ -227,7 +235,15 @@ def folder(tiny_model, mixed, url, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("context")
     torch.save({case: inputs_of(case) for case in CASES}, out / "cases.pt")
     on_ranks(RANKS, _work, tiny_model, mixed, out, url)
+    (out / "asked.json").write_text(json.dumps(sorted(ASKED)))
     return out
+
+
+def test_one_rank_of_a_context_asks_a_served_reference(folder):
+    """Each of the two contexts, in each of two updates, about every completion."""
+    asked = Counter(map(tuple, json.loads((folder / "asked.json").read_text())))
+    assert len(asked) == 6
+    assert set(asked.values()) == {2 * 2}
 
 
 @pytest.fixture(scope="module")

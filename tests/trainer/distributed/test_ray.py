@@ -39,6 +39,8 @@ from mmr1.vision.families.loading import load_family
 from tests.jsonl import read_jsonl
 from tests.trainer.algorithms.test_algorithms import experience_of, scored
 from tests.trainer.conversations import brief_model, write_scans
+from tests.trainer.distributed.test_context import log_probs
+from tests.trainer.models.test_served_reference import serving
 from tests.trainer.test_resume import LENGTH_REWARD
 from tests.trainer.test_tools import config as tool_run
 from tests.vision.families.general_models import new_model
@@ -202,6 +204,19 @@ def test_twenty_steps_on_ranks(sections, tiny_model, mixed, reward, tmp_path):
 
 
 @pytest.mark.slow
+def test_sequences_that_are_shared_in_copies_of_the_model_with_a_served_reference(
+    tiny_model, digits, reward, tmp_path
+):
+    family = load_family(str(tiny_model))
+    placeholder = next(i for i, kind in family.placeholder_kinds.items() if kind == "image")
+    with serving(partial(log_probs, placeholder=placeholder)) as url:
+        algorithm = {"ref_model_path": url, "ref_model_sync_steps": 0}
+        run = partial(config, tiny_model, digits / "rl.jsonl", reward, algorithm=algorithm)
+        many = {"ranks": 4, "context": 2, "fsdp_size": 2}
+        assert_same_learning(tmp_path, run, partial(run, resources=many))
+
+
+@pytest.mark.slow
 def test_ppo_on_ranks_with_a_critic_that_is_saved_in_the_background(
     tiny_model, mixed, reward, tmp_path, monkeypatch
 ):
@@ -348,22 +363,26 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
     run_training(run(tmp_path / "split", resources=pair))
     assert calls == ["send"] * 3
     calls.clear()
-    run_training(run(tmp_path / "colocated", resources={**pair, "colocate": True}))
     waking = ["free", "call wake_up weights", "send", "call wake_up kv_cache"]
     turns = [*waking, "call sleep"]
-    # The parity check twice, then the steps.
-    assert calls == turns * 5
-    assert tokens(tmp_path / "split") == tokens(tmp_path / "colocated")
-    assert_close(tmp_path / "split", tmp_path / "colocated")
+    for name, more in {"colocated": {}, "sharing sequences": {"context": 2}}.items():
+        run_training(run(tmp_path / name, resources={**pair, "colocate": True, **more}))
+        # The parity check twice, then the steps.
+        assert calls == turns * 5
+        calls.clear()
+        assert tokens(tmp_path / "split") == tokens(tmp_path / name)
+        assert_close(tmp_path / "split", tmp_path / name)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(tiny_model, mixed, reward, tmp_path):
+    """And another context; the reference is a moving average."""
     steady = {
         "lr_scheduler_type": "constant",
         "warmup_steps": 0,
     }  # does not depend on the last step
-    for steps, ranks in ((1, 4), (2, 2), (3, 1)):
+    moved = {"ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.6}
+    for steps, ranks, context in ((1, 4, 2), (2, 2, 1), (3, 2, 2), (4, 1, 1)):
         run_config = config(
             tiny_model,
             mixed,
@@ -371,10 +390,21 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tiny_model, mixed, re
             tmp_path / "resumed",
             steps=steps,
             optimizer=steady,
-            resources={"ranks": ranks},
+            algorithm=moved,
+            resources={"ranks": ranks, "context": context},
         )
         run_training(run_config, resume=True)
-    run_training(config(tiny_model, mixed, reward, tmp_path / "whole", optimizer=steady))
+    run_training(
+        config(
+            tiny_model,
+            mixed,
+            reward,
+            tmp_path / "whole",
+            steps=4,
+            optimizer=steady,
+            algorithm=moved,
+        )
+    )
     assert tokens(tmp_path / "resumed") == tokens(tmp_path / "whole")
     assert_close(tmp_path / "resumed", tmp_path / "whole")
 
@@ -478,6 +508,23 @@ def test_a_lost_engine_costs_the_run_nothing(tiny_model, mixed, reward, tmp_path
     assert "replaced, 1 of 3 times" in (tmp_path / "run/train.log").read_text()
     assert tokens(tmp_path / "whole") == tokens(tmp_path / "run")
     assert_close(tmp_path / "whole", tmp_path / "run")
+    assert not left_over()
+
+
+@pytest.mark.slow
+def test_a_rank_for_which_no_other_waits_is_found_stuck(tiny_model, mixed, reward, tmp_path):
+    """No collective call tells. The run is started again, and goes on."""
+    resources = {"ranks": 1, "engines": 2, "collective_timeout_s": 15, "max_restarts": 1}
+    trainer = {"save_steps": 1}
+    run = partial(config, tiny_model, mixed, reward, steps=8, resources=resources, trainer=trainer)
+    command = command_for(run(tmp_path / "run"), tmp_path)
+    process = started(command, tmp_path / "run/checkpoints/step_000001")
+    worker_of(process, "Rank").suspend()
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert "rank 0 is stuck (no answer for 15 s)" in errors
+    assert "Started again, 1 of 1 times, with 1 ranks and 2 engines" in errors
+    assert len(metrics(tmp_path / "run")) == 8
     assert not left_over()
 
 

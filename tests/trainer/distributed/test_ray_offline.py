@@ -171,6 +171,35 @@ def test_ranks_learn_what_one_process_learns_and_go_on(
 
 
 @pytest.mark.slow
+@pytest.mark.vllm
+def test_rounds_on_shared_gpus_are_those_on_gpus_of_their_own(
+    tiny_model, records, tmp_path, capsys
+):
+    """The agreement of engine and trainer is checked again when the engines have slept."""
+    pytest.importorskip("vllm", reason="vLLM is not installed")
+    reward = tmp_path / "length.py"
+    reward.write_text(LENGTH_REWARD)
+    (tmp_path / "accident").write_text("")
+    for name, colocate in (("split", False), ("shared", True)):
+        run_iterative_dpo(
+            config_of(
+                tiny_model,
+                records,
+                tmp_path / name,
+                2,
+                2,
+                rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
+                dpo={"rounds": 2, "prompts_per_round": 4, "preferred_by": "reward"},
+                rollout={"engine": "vllm"},
+                resources={"ranks": 2, "engines": 2, "colocate": colocate},
+            )
+        )
+        said = capsys.readouterr().out
+        assert said.count("engine and trainer agree") == 1 + colocate
+    assert_same(tmp_path / "shared", tmp_path / "split")
+
+
+@pytest.mark.slow
 def test_rounds_with_a_reward_model_on_ranks_are_those_of_one_process(
     tiny_model, records, tmp_path
 ):
