@@ -9,7 +9,8 @@ given the merged output and log-sum-exp, each call's backward is exactly its sha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -256,19 +257,37 @@ def _kernel_backward(
     scale: float,
 ) -> Gradients:
     unused_rng = torch.zeros(2, dtype=torch.uint64, device=query.device)  # there is no dropout
-    return torch.ops.aten._flash_attention_backward(
-        grad_out.contiguous(),
-        query,
-        key,
-        value,
-        out,
-        lse.T.contiguous(),
-        blocks.q_offsets,
-        blocks.k_offsets,
-        *_longest(blocks),
-        0.0,
-        blocks.causal,
-        unused_rng,
-        torch.empty(0, device=query.device),
-        scale=scale,
-    )
+    with _in_order():
+        return torch.ops.aten._flash_attention_backward(
+            grad_out.contiguous(),
+            query,
+            key,
+            value,
+            out,
+            lse.T.contiguous(),
+            blocks.q_offsets,
+            blocks.k_offsets,
+            *_longest(blocks),
+            0.0,
+            blocks.causal,
+            unused_rng,
+            torch.empty(0, device=query.device),
+            scale=scale,
+        )
+
+
+@contextmanager
+def _in_order() -> Iterator[None]:
+    """Where deterministic operations are asked for, the kernel has to be deterministic too.
+
+    With ``warn_only`` it would warn, and add the gradients of keys and values in any order.
+    """
+    asked = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    if asked:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        if asked:
+            torch.use_deterministic_algorithms(True, warn_only=warn_only)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmr1.attention.varlen import Blocks, attend_backward
+from mmr1.runtime import set_up_torch
 from mmr1.trainer.forward.logprob_head import token_logprobs
 from mmr1.trainer.forward.scores import completion_scores
 from tests.gpu_paths.stand_in import DEVICE, full_size_model, group
@@ -25,6 +27,20 @@ class Products(TorchDispatchMode):
         if func.overloadpacket is torch.ops.aten.mm:
             self.shapes.append(tuple(out.shape))
         return out
+
+
+class Demanded(TorchDispatchMode):
+    """Whether deterministic operations are demanded at each backward of the varlen kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_kernel: list[bool] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket is torch.ops.aten._flash_attention_backward:
+            lenient = torch.is_deterministic_algorithms_warn_only_enabled()
+            self.at_kernel.append(torch.are_deterministic_algorithms_enabled() and not lenient)
+        return func(*args, **(kwargs or {}))
 
 
 def scores_and_gradients(model, groups, **options):
@@ -51,6 +67,24 @@ def test_images_text_and_short_completions(stand_in, name):
         "_flash_attention_forward": calls,
         "_flash_attention_backward": calls,
     }
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_deterministic_run_has_the_kernel_add_in_order(stand_in, monkeypatch, asked):
+    """The kernel does so where deterministic operations are demanded, and not only warned of."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    before = torch.are_deterministic_algorithms_enabled()
+    rows = [torch.empty(6, 2, 64, dtype=torch.bfloat16, device=DEVICE) for _ in range(5)]
+    blocks = Blocks((4, 2), (4, 2), causal=True, device=DEVICE)
+    lse = torch.empty(6, 2, device=DEVICE)
+    try:
+        set_up_torch(0, deterministic=asked)
+        with Demanded() as demanded:
+            attend_backward(*rows, lse, blocks, 0.1)
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == asked
+    finally:
+        torch.use_deterministic_algorithms(before)
+    assert demanded.at_kernel == [asked]
 
 
 def test_the_head_takes_a_chunk_of_883_rows(stand_in):
