@@ -92,8 +92,10 @@ def checked_media(family: ModelFamily, config: Config) -> MediaCache:
     """Measured media for a process in which nothing looks at them: the driver of a cluster.
 
     Each is decoded once, to know that it can be, and the pixels are dropped where that was done.
+    They are kept of a model whose processor is given whole prompts: none can be read without them.
     """
-    assert is_packed(family), "others train in one process"
+    if not is_packed(family):
+        return media_cache(family, config)
     count = media_workers(config)
     if count == 0:
         return MediaCache(family.check_media)
