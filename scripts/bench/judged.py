@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from digit_runs import DATA, RECIPE, START, accuracies, call, newest
-from preferences import answer
+from preferences import WORDS
 from rich.console import Console
 from rich.table import Table
 
@@ -40,7 +40,7 @@ from mmr1.rewards.specs import read_spec
 Row = dict[str, Any]
 TEMPLATE = Path("scripts/bench/judged.jinja")
 SFT = Path("scripts/recipes/quickstart/sft.yaml")
-JUDGE_STEPS = 600
+JUDGE_STEPS = 800
 STEPS = 60
 
 
@@ -102,7 +102,11 @@ def sample_start(output: Path) -> Path:
 
 
 def write_verdicts(path: Path, sampled: Path, rng: random.Random) -> None:
-    """What the judge learns from: of each scan three written answers and three of the policy's."""
+    """What the judge learns from: of each scan four written answers and three of the policy's.
+
+    Thought and answer of the written ones are right or wrong independently. A judge that never saw
+    them differ may look at the thought alone, and the policy finds that out.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     own: dict[str, list[tuple[str, bool]]] = {}
     for c in read(sampled):
@@ -110,8 +114,12 @@ def write_verdicts(path: Path, sampled: Path, rng: random.Random) -> None:
     rows = []
     for row in read(DATA / "rl.jsonl"):
         digit = int(row["answer"])
-        wrong = rng.sample([other for other in range(10) if other != digit], 2)
-        written = [(answer(other), other == digit) for other in (digit, *wrong)]
+        wrong = [other for other in range(10) if other != digit]
+        written = [
+            (f"<think>The digit is {WORDS[said]}.</think><answer>{given}</answer>", given == digit)
+            for said in (digit, rng.choice(wrong))
+            for given in (digit, rng.choice(wrong))
+        ]
         shown = [*written, *rng.sample(own[row["id"]], 3)]
         rows += [verdict(row, number, *pair) for number, pair in enumerate(shown)]
     write(path, rows)
