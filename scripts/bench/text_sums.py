@@ -5,7 +5,8 @@
 
 Of the 1000 questions 100 have demonstrations, GRPO is paid for the right answer to 700 others, and
 200 are held out. Every run starts from a random model of a family (``mmr1 model new``). The control
-continues SFT for 4000 steps, which takes about as long as GRPO. A run that exists under ``--output`` is not repeated.
+continues SFT for 4000 steps, which takes about as long as GRPO. A run that exists under
+``--output`` is not repeated.
 """
 
 from __future__ import annotations
