@@ -80,7 +80,9 @@ def samples(folder: Path, split: str, number: int, clip: Clip) -> Iterator[Sampl
     write_mp4(path, np.stack(frames), FPS)
     answer = first.digit if asked == FIRST else max(first.digit, second.digit)
     thought = f"The digit is {WORDS[answer]}." if split == "sft" else ""
-    shown = MediaRef("video", path, size=first.picture.size, options={"fps": float(FPS)})
+    pixels = first.picture.width * first.picture.height
+    options = {"fps": float(FPS), "min_pixels": pixels, "max_pixels": pixels}
+    shown = MediaRef("video", path, size=first.picture.size, options=options)
     name = f"{asked}-{split}-{number:04d}"
     yield question(name, [shown], QUESTIONS[asked], answer, thought)
     if split == "eval":
