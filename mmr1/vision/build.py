@@ -36,9 +36,10 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
     family = _family(config.model.path, config.data, tuple(tools), instructions)
     if environment is not None and not family.shares_prompts:
         raise ValueError(
-            f"environment and model.path '{config.model.path}': answers of tools are not read by a "
-            "model whose processor is given whole prompts; leave the environment out, or take a "
-            "model that shares prompts (docs/models.md)"
+            f"environment and model.path '{config.model.path}': its processor reads a prompt as "
+            "text, so the turns that were sampled before an answer of a tool would be tokenised "
+            "again, perhaps as other tokens; leave the environment out, or take a model that "
+            "shares prompts (docs/models.md)"
         )
     lora = config.model.lora
     if lora is not None and not lora.merge and not family.shares_prompts:

@@ -21,11 +21,13 @@ from mmr1.trainer.train import run_training
 from mmr1.vision.families import tiny
 from mmr1.vision.families.loading import find_architecture
 from tests.jsonl import read_jsonl
+from tests.trainer.test_resume import LENGTH_REWARD
 from tests.vision.families import general_models
 
-SEEING = ("qwen3_vl", "idefics3", "gemma3")
+SEEING = ("qwen3_vl", "idefics3", "gemma3", "qwen3_vl_moe", "qwen3_5", "qwen2_vl")
 NAMES = ("qwen3", *SEEING)
-RUN = [*NAMES[:3], pytest.param("gemma3", marks=pytest.mark.slow)]
+QUICK = NAMES[:3]
+RUN = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[3:])]
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,28 @@ def test_demonstrations_rollouts_evaluation_and_export(name, models, sums, digit
     merged, trained = (auto_class.from_pretrained(p).state_dict() for p in (exported, checkpoint))
     assert merged.keys() == trained.keys()
     assert all(torch.equal(merged[key], trained[key]) for key in merged)
+
+
+@pytest.mark.slow
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", ["qwen3_vl_moe", "qwen3_5"])
+def test_rollouts_by_vllm_follow_the_weights(name, models, digits, tmp_path):
+    """Steps so large that the weights of the step before, or experts without theirs, would show."""
+    pytest.importorskip("vllm")
+    (tmp_path / "length.py").write_text(LENGTH_REWARD)
+    (tmp_path / "accident").write_text("")
+    length = {"use": f"{tmp_path}/length.py:reward", "isolated": False}
+    keys = {"rewards": {"functions": {"length": length}}, "algorithm": {"kl_coef": 0.0}}
+    config = config_of(models[name], digits, tmp_path / "rl", "rl.jsonl", **keys)
+    bfloat16 = {"dtype": "bfloat16"} if name == "qwen3_5" else {}
+    rollout = config.rollout.model_copy(update={"engine": "vllm", **bfloat16})
+    optimizer = config.optimizer.model_copy(update={"lr": 1e-2})
+    run_training(config.model_copy(update={"rollout": rollout, "optimizer": optimizer}))
+    rows = read_jsonl(tmp_path / "rl/metrics.jsonl")
+    gaps = [row["rollout/logprob_gap"] for row in rows]
+    print(f"{name}: {gaps}")
+    assert rows[0]["grad_norm"] > 0.01
+    assert max(gaps) < (0.05 if name == "qwen3_5" else 1e-5)
 
 
 @pytest.mark.parametrize("name", RUN)

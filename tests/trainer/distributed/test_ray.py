@@ -272,11 +272,12 @@ def test_other_families_learn_on_ranks_what_they_learn_in_one_process(
 
 @pytest.mark.slow
 @pytest.mark.vllm
-@pytest.mark.parametrize(
-    "name", ["qwen3", "qwen3_vl", "qwen3_vl_moe", "llava_onevision", "qwen3_5"]
-)
+@pytest.mark.parametrize("name", ["qwen3_vl_moe", "llava_onevision"])
 def test_other_families_send_their_weights_to_vllm(name, mixed, reward, tmp_path):
-    """Large steps: an engine with the weights of the step before would show a larger gap."""
+    """Experts in the layout of the hub, and weights that have other names there.
+
+    Steps so large that the weights of the step before would show.
+    """
     pytest.importorskip("vllm", reason="vLLM is not installed")
     new_model(name, tmp_path / name)
     data = records_for(name, mixed, tmp_path)
@@ -285,9 +286,6 @@ def test_other_families_send_their_weights_to_vllm(name, mixed, reward, tmp_path
         "optimizer": {"lr": 1e-2, "warmup_steps": 0},
         "algorithm": {"kl_coef": 0.0},
     }
-    rollout = {"engine": "vllm", "max_model_len": 256}
-    if name == "qwen3_5":
-        rollout["dtype"] = "bfloat16"
     run_training(
         config(
             tmp_path / name,
@@ -295,13 +293,13 @@ def test_other_families_send_their_weights_to_vllm(name, mixed, reward, tmp_path
             reward,
             tmp_path / "run",
             **sections,
-            rollout=rollout,
+            rollout={"engine": "vllm", "max_model_len": 256},
             resources={"ranks": 2},
         )
     )
     gaps = [row["rollout/logprob_gap"] for row in metrics(tmp_path / "run")]
     assert len(gaps) == 3
-    assert max(gaps) < (0.03 if name == "qwen3_5" else 1e-5)
+    assert max(gaps) < 1e-5
 
 
 @pytest.mark.slow

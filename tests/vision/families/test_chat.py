@@ -100,3 +100,12 @@ def test_a_template_that_changes_what_was_said_is_refused():
     changing = QWEN_TEMPLATE.replace("<|im_start|>{{", "{{ loop.length }}<|im_start|>{{", 1)
     with pytest.raises(ValueError, match=r"name another template in data\.chat_template"):
         family(template=changing).observation_ids([answer("7")], True)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_template_of_any_family_thinks_or_not(name):
+    template = "{{ messages | length }}{% if enable_thinking %}<think>{% endif %}"
+    folder = str(FAMILIES[name].folder)
+    for thinking, text in ((True, "1<think>"), (False, "1"), (None, "1")):
+        family = load_family(folder, ChatOptions(template, thinking))
+        assert family.render_prompt(Sample("s", (USER,))).text == text

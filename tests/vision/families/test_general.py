@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import peft
 import pytest
 import torch
@@ -12,14 +13,22 @@ from transformers import CohereConfig, CohereForCausalLM
 
 from mmr1.adapters import unwrapped
 from mmr1.config import Config
-from mmr1.estimate import Load, estimate
+from mmr1.data.responses import demonstration
+from mmr1.estimate import Load, activation_elements, estimate
 from mmr1.rewards import build_composite_reward
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.inputs import check_inputs
 from mmr1.trainer.models.loading import check_head
 from mmr1.types import Message, RolloutGroup, Sample, Span, TextPart
 from mmr1.vision.families.chat import ChatOptions
-from mmr1.vision.families.loading import architecture_named, load_family, model_parts
+from mmr1.vision.families.loading import (
+    architecture_named,
+    architecture_of,
+    load_family,
+    model_parts,
+)
+from mmr1.vision.prepare import MediaCache
+from tests.test_estimate import kept_bytes
 from tests.vision.families.general_family import (
     GENERAL,
     IMAGE,
@@ -103,6 +112,30 @@ def test_the_estimate_knows_the_layers_and_their_rows(name):
     assert (language.layers, language.hidden, language.keys) == (2, 128, 64)
 
 
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("idefics3", 1.0),
+        ("llava_onevision", 1.0),
+        ("internvl", 1.0),
+        ("gemma3", 1.45),  # twice as many norms
+        ("qwen3_5", 3.5),  # linear attention, as it is without a GPU's kernels
+    ],
+)
+def test_how_far_the_estimate_is_from_what_autograd_keeps(name, times):
+    """Of a text. It takes every layer for one with plain attention and two norms."""
+    general = GENERAL[name]
+    model, group = general.model(), general.group((), 0)
+    rows = tuple(
+        replace(group.completions[0], token_ids=np.arange(60, 124), logprobs=np.zeros(64))
+        for _ in range(8)
+    )
+    (inputs,) = general.inputs([replace(group, completions=rows)])
+    of_token, _ = activation_elements(architecture_of(model).shape(model.config))
+    estimated = 4 * of_token * 8 * (len(inputs.prompt_ids) + 64)
+    assert kept_bytes(model, [inputs]) == pytest.approx(times * estimated, rel=0.1)
+
+
 def test_the_estimate_counts_a_prompt_for_each_completion(general):
     """The number of completions times the prompt, as the forward computes it."""
     config = Config.model_validate(
@@ -136,6 +169,39 @@ def test_what_an_environment_said_is_read_and_not_scored():
     seen = replace(group.completions[0], spans=(spans[0][0], shown, spans[0][2]))
     with pytest.raises(ValueError, match=r"processor reads pictures in prompts only"):
         general.inputs([replace(group, completions=(seen,))])
+
+
+@torch.no_grad()
+def test_linear_attention_runs_on_from_one_packed_sequence_into_the_next():
+    """Why completions of Qwen3.5 are padded: without a GPU's kernels transformers ignores where
+    sequences begin. Should that change, they can be packed.
+    """
+    model = GENERAL["qwen3_5"].model().get_decoder()
+    second, lengths = torch.randint(60, 500, (9,)), (70, 9)
+    ends = torch.tensor([0, 70, 79], dtype=torch.int32)
+    where = {
+        "position_ids": torch.cat([torch.arange(n) for n in lengths]).expand(4, 1, -1),
+        "cu_seq_lens_q": ends,
+        "cu_seq_lens_k": ends,
+        "max_length_q": 70,
+        "max_length_k": 70,
+        "seq_idx": torch.repeat_interleave(torch.arange(2), torch.tensor(lengths))[None].int(),
+    }
+    states = [
+        model(
+            input_ids=torch.cat([first, second])[None], use_cache=False, **where
+        ).last_hidden_state[0, 70:]
+        for first in torch.randint(60, 500, (2, 70))
+    ]
+    assert (states[0] - states[1]).abs().max() > 1e-2
+
+
+def test_demonstrations_with_answers_of_tools_are_refused():
+    family = GENERAL["idefics3"].family
+    turns = ("user", "assistant", "tool", "assistant")
+    sample = Sample("s", tuple(Message(role, (TextPart("one"),)) for role in turns))
+    with pytest.raises(ValueError, match=r"turns before an answer of a tool .* tokenised again"):
+        demonstration(family, family.render_prompt(sample), MediaCache(family.prepare_media))
 
 
 def test_ranks_that_share_sequences_are_refused(tmp_path, digits):

@@ -70,8 +70,9 @@ class GeneralFamily:
 
     def observation_ids(self, messages: Sequence[Message], ended: bool) -> NoReturn:
         raise ValueError(
-            f"model.path '{self.path}': answers of tools are not read where the processor is "
-            "given whole prompts; take a model that shares prompts (docs/models.md)"
+            f"model.path '{self.path}': its processor reads a prompt as text, so the turns before "
+            "an answer of a tool would be tokenised again, perhaps as other tokens; leave records "
+            "with answers of tools out, or take a model that shares prompts (docs/models.md)"
         )
 
     def decode_media(self, media: MediaRef) -> Any:
