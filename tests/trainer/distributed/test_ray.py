@@ -284,7 +284,6 @@ def test_other_families_send_their_weights_to_vllm(name, mixed, reward, tmp_path
     sections = {
         "data": {"media_root": str(mixed.parent)},
         "optimizer": {"lr": 1e-2, "warmup_steps": 0},
-        "algorithm": {"kl_coef": 0.0},
     }
     run_training(
         config(

@@ -12,6 +12,10 @@ from transformers import (
     AutoModelForImageTextToText,
     Gemma3Config,
     Gemma3Processor,
+    Glm4vConfig,
+    Glm4vImageProcessor,
+    Glm4vProcessor,
+    Glm4vVideoProcessor,
     GotOcr2ImageProcessor,
     Idefics3Config,
     Idefics3ImageProcessor,
@@ -214,12 +218,49 @@ def gemma3() -> tuple[Any, Any]:
     return config, processor
 
 
+def glm4v() -> tuple[Any, Any]:
+    """Rotary positions of three rows that the model makes itself, and frames with their times."""
+    own = [f"<|{at}_of_{kind}|>" for kind in ("image", "video") for at in ("begin", "end")]
+    names = {"image_token": "<|image|>", "video_token": "<|video|>"}
+    image, video = f"{own[0]}<|image|>{own[1]}", f"{own[2]}<|video|>{own[3]}"
+    tokenizer = _tokenizer((*own, *names.values()), image, video, **names)
+    pixels = {"shortest_edge": 16 * PATCH**2, "longest_edge": 64 * PATCH**2}
+    images, videos = (
+        processor(size=pixels, patch_size=PATCH)
+        for processor in (Glm4vImageProcessor, Glm4vVideoProcessor)
+    )
+    processor = Glm4vProcessor(images, tokenizer, videos, chat_template=tokenizer.chat_template)
+    ids = tokenizer.convert_tokens_to_ids(own)
+    rope = {"rope_type": "default", "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}
+    config = Glm4vConfig(
+        text_config=_text(tokenizer, rope_parameters={**rope, "rope_theta": 1e4}),
+        vision_config={
+            "depth": 2,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_heads": 2,
+            "out_hidden_size": TEXT["hidden_size"],
+            "image_size": SIDE,
+            "patch_size": PATCH,
+        },
+        image_token_id=tokenizer.image_token_id,
+        video_token_id=tokenizer.video_token_id,
+        image_start_token_id=ids[0],
+        image_end_token_id=ids[1],
+        video_start_token_id=ids[2],
+        video_end_token_id=ids[3],
+        tie_word_embeddings=False,
+    )
+    return config, processor
+
+
 MODELS: Mapping[str, Callable[[], tuple[Any, Any]]] = {
     "idefics3": idefics3,
     "llava_onevision": llava_onevision,
     "internvl": internvl,
     "gemma3": gemma3,
+    "glm4v": glm4v,
 }
 FAMILIES = ("qwen3_5",)
 """Small models that mmr1 makes, and that share no prompts."""
-SEES_VIDEOS = ("llava_onevision", "internvl", *FAMILIES)
+SEES_VIDEOS = ("llava_onevision", "internvl", "glm4v", *FAMILIES)

@@ -104,7 +104,8 @@ def test_the_estimate_knows_the_layers_and_their_rows(name):
     (inputs,) = general.inputs([general.group((SQUARE,), 1)])
     tower, pixels = shape.tower, inputs.arguments["pixel_values"]
     seen = inputs.prompt_ids.eq(config.image_token_id).sum().item()
-    rows = pixels.numel() / (3 * PATCH**2)
+    frames = getattr(config.vision_config, "temporal_patch_size", 1)  # of one patch
+    rows = pixels.numel() / (3 * frames * PATCH**2)
     # LLaVA-OneVision adds a token at the end of each line.
     assert tower.rows_per_token == pytest.approx(rows / seen, rel=0.12)
     assert (tower.layers, tower.hidden, tower.intermediate, tower.heads) == (2, 64, 128, 2)
@@ -118,7 +119,8 @@ def test_the_estimate_knows_the_layers_and_their_rows(name):
         ("idefics3", 1.0),
         ("llava_onevision", 1.0),
         ("internvl", 1.0),
-        ("gemma3", 1.45),  # twice as many norms
+        ("glm4v", 1.3),  # twice as many norms
+        ("gemma3", 1.45),
         ("qwen3_5", 3.5),  # linear attention, as it is without a GPU's kernels
     ],
 )
