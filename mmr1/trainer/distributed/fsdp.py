@@ -93,9 +93,22 @@ class Progress:
 
     def __init__(self) -> None:
         self._last = time.monotonic()
+        self._alarm: Callable[[], None] | None = None
 
     def made(self) -> None:
         self._last = time.monotonic()
+        if self._alarm is not None:
+            self._alarm()
+
+    @contextmanager
+    def put_off(self, alarm: Callable[[], None]) -> Iterator[None]:
+        """Call ``alarm``, which sets an alarm anew, now and with all progress inside the block."""
+        self._alarm = alarm
+        try:
+            self.made()
+            yield
+        finally:
+            self._alarm = None
 
     @property
     def silent_s(self) -> float:
@@ -109,16 +122,20 @@ PROGRESS = Progress()
 def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
     """Watch a collective call: when it hangs, write the stacks of this rank to ``stacks``.
 
+    They are those of a rank that made no progress for nearly as long. A call that ends well after
+    all leaves none.
+
     Raises:
         HungError: The call gave up after ``timeout_s``: another rank is stuck.
         WorkerLostError: Another rank is gone.
     """
-    PROGRESS.made()
     stacks.parent.mkdir(parents=True, exist_ok=True)
     with stacks.open("a") as file:
-        faulthandler.dump_traceback_later(0.9 * timeout_s, file=file)
+        before = file.tell()
+        alarm = partial(faulthandler.dump_traceback_later, 0.9 * timeout_s, file=file)
         try:
-            yield
+            with PROGRESS.put_off(alarm):
+                yield
         except WorkerLostError:  # says already who is gone
             raise
         except RuntimeError as error:
@@ -127,6 +144,7 @@ def watched(timeout_s: float, stacks: Path) -> Iterator[None]:
             raise explained from error
         finally:
             faulthandler.cancel_dump_traceback_later()
+        file.truncate(before)
     if stacks.stat().st_size == 0:
         stacks.unlink()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from mmr1.trainer.distributed.cluster import hung_or_lost
 from mmr1.trainer.distributed.errors import HungError, TransferError, WorkerLostError
-from mmr1.trainer.distributed.fsdp import watched
+from mmr1.trainer.distributed.fsdp import PROGRESS, watched
 from mmr1.trainer.distributed.network import use_interface_of
 
 NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -81,3 +82,41 @@ def test_an_engine_that_is_gone_is_not_taken_for_a_rank(tmp_path):
         watched(60, tmp_path / "rank_0.stacks"),
     ):
         raise WorkerLostError("engine 1: timed out")
+
+
+def wait_for_stacks(stacks: Path) -> None:
+    before = stacks.stat().st_size
+    while stacks.stat().st_size == before:
+        time.sleep(0.05)
+
+
+def hang(stacks: Path) -> None:
+    wait_for_stacks(stacks)
+    raise RuntimeError("Timed out waiting 1000ms for recv operation to complete")
+
+
+def test_a_call_that_was_only_long_leaves_no_stacks(tmp_path):
+    """They would make an engine that is lost later look like a rank that hung."""
+    stacks = tmp_path / "rank_0.stacks"
+    with watched(1, stacks):
+        wait_for_stacks(stacks)
+    assert not stacks.exists()
+    with pytest.raises(HungError), watched(1, stacks):
+        hang(stacks)
+    of_the_hang = stacks.read_text()
+    with watched(1, stacks):
+        wait_for_stacks(stacks)
+    assert stacks.read_text() == of_the_hang
+
+
+def test_stacks_are_of_a_rank_that_makes_no_progress(tmp_path):
+    """Of the call that hangs, and not of the many before it."""
+    stacks, limit = tmp_path / "rank_0.stacks", 3
+    with watched(limit, stacks):
+        begin = last = time.monotonic()
+        while last - begin < limit and time.monotonic() - last < limit / 2:
+            last = time.monotonic()
+            PROGRESS.made()
+            time.sleep(0.1)
+        assert not stacks.stat().st_size
+        wait_for_stacks(stacks)
