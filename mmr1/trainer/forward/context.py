@@ -11,7 +11,7 @@ the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +37,20 @@ class Context:
     size: int
     group: Any
 
-    def gather(self, own: torch.Tensor) -> torch.Tensor:
-        """``[n, ...]`` of each rank, one after the other: ``[size * n, ...]``. No gradient."""
+    def gather(self, own: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin to gather ``[n, ...]`` of each rank; what is returned waits for it.
+
+        It gives ``[size * n, ...]``, one rank's after the other. No gradient.
+        """
+        own = own.contiguous()
         every = own.new_empty(self.size * len(own), *own.shape[1:])
-        _all_gather(every, own.contiguous(), group=self.group)
-        return every
+        work = _all_gather(every, own, group=self.group, async_op=True)
+
+        def wait() -> torch.Tensor:
+            work.wait()
+            return every
+
+        return wait
 
     def told(self, own: torch.Tensor | None) -> torch.Tensor:
         """What rank 0 of them has, in main memory; the others give None."""

@@ -2,8 +2,9 @@
 
 Queries stay where they are. A query's keys are those before it in its own piece, which are here,
 and others that lie anywhere: its prefix, and what was cut off before its piece. Those are gathered
-from all ranks in every layer, attended to in calls of their own, and the results merged by their
-log-sum-exp. The backward pass gathers them again: kept are a rank's own tokens only.
+from all ranks in every layer while it attends to its own, attended to in calls of their own, and
+the results merged by their log-sum-exp. The backward pass gathers them again: kept are a rank's own
+tokens only.
 """
 
 from __future__ import annotations
@@ -186,8 +187,9 @@ class _ContextAttention(torch.autograd.Function):
         layout: ContextLayout,
         scale: float,
     ) -> torch.Tensor:
+        gathered = layout.context.gather(torch.stack([key, value], dim=1))
         out, lse = attend(query, key, value, layout.own, scale)
-        every = layout.context.gather(torch.stack([key, value], dim=1))
+        every = gathered()
         for call in layout.others:
             rows = call.queries
             keys, values = _keys_of(call, every)
@@ -203,8 +205,9 @@ class _ContextAttention(torch.autograd.Function):
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
         layout, scale = ctx.layout, ctx.scale
+        gathered = layout.context.gather(torch.stack([key, value], dim=1))
         grads = attend_backward(grad_out, query, key, value, out, lse, layout.own, scale)
-        every = layout.context.gather(torch.stack([key, value], dim=1))
+        every = gathered()
         # Sums over calls and ranks are rounded once, as those of one kernel.
         wide = torch.promote_types(query.dtype, torch.float32)
         of_every = torch.zeros_like(every, dtype=wide)

@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from PIL import Image
 from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmr1.config import Config
 from mmr1.trainer.distributed import fsdp
@@ -262,6 +264,39 @@ def test_attention_equals_that_of_one_process(found, size, rank):
     for groups, got in zip(LAYOUTS, found(size, rank)["attention"], strict=True):
         for ours, theirs in zip(got, attended(groups, None), strict=True):
             torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+class Operations(TorchDispatchMode):
+    """Names of what is computed and sent, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func.overloadpacket))
+        return func(*args, **(kwargs or {}))
+
+
+def test_keys_travel_while_a_rank_attends_to_its_own():
+    """In a context whose other rank does not exist."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        layout, allowed = shared_layout(LAYOUTS[0])
+        context = Context(0, 2, dist.group.WORLD)
+        own = cut_layout(layout, cut := Cut(len(allowed), 2), context, CPU)
+        query, key, value = (rows(2 * cut.chunk, heads, 0) for heads in (4, 2, 2))
+        with Operations() as forward:
+            out = own.attention(query, key, value, SCALE)
+        with Operations() as backward:
+            out.sum().backward()
+    finally:
+        dist.destroy_process_group()
+    for names in (forward.names, backward.names):
+        sent = [i for i, name in enumerate(names) if name.startswith("c10d._allgather")]
+        attended = [i for i, name in enumerate(names) if "attention" in name]
+        assert len(sent) == 1
+        assert sent[0] < attended[0]
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -29,7 +29,7 @@ class Drawn:
         return torch.rand(4).tolist()
 
     def meet_in_context(self) -> None:
-        self.process_group.context.gather(torch.zeros(1))
+        self.process_group.context.gather(torch.zeros(1))()
 
     def meet_in_mesh(self) -> None:
         """Of the ranks that share a copy of the model."""
