@@ -1,9 +1,9 @@
 """Ranks and engines on the same GPUs: whose turn it is, and what changes hands.
 
 A step is: sample, the engines sleep, learn, the ranks free what they do not need, the engines wake
-up for their weights, the ranks send them, the engines wake up for their cache. A sleeping engine
-has given up its weights and its cache, so it always wakes up to weights that the ranks send: the
-first time too.
+up for their weights, the ranks send them and free what that took, the engines wake up for their
+cache. A sleeping engine has given up its weights and its cache, so it always wakes up to weights
+that the ranks send: the first time too.
 """
 
 from __future__ import annotations
@@ -43,5 +43,6 @@ class Colocation:
             self._free()
             self._call_engines("wake_up", "weights")
             self._send()
+            self._free()  # what the transfer took of the cache's room: a buffer and whole weights
             self._call_engines("wake_up", "kv_cache")
             self._sampling = True

@@ -8,7 +8,7 @@ from mmr1.config import Config
 from mmr1.trainer.distributed.cluster import of_workers
 from mmr1.trainer.distributed.colocation import Colocation
 
-WAKING = ["free", "wake_up weights", "send", "wake_up kv_cache"]
+WAKING = ["free", "wake_up weights", "send", "free", "wake_up kv_cache"]
 
 
 class Recorder:

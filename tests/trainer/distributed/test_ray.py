@@ -360,7 +360,7 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
     run_training(run(tmp_path / "split", resources=pair))
     assert calls == ["send"] * 3
     calls.clear()
-    waking = ["free", "call wake_up weights", "send", "call wake_up kv_cache"]
+    waking = ["free", "call wake_up weights", "send", "free", "call wake_up kv_cache"]
     turns = [*waking, "call sleep"]
     for name, more in {"colocated": {}, "sharing sequences": {"context": 2}}.items():
         run_training(run(tmp_path / name, resources={**pair, "colocate": True, **more}))
