@@ -22,6 +22,13 @@ def call_seconds(config: Config) -> float:
     return min(config.rollout.timeout_s, config.resources.collective_timeout_s / 2)
 
 
+def call_limit(config: Config) -> str:
+    """What sets ``call_seconds``, in words."""
+    if call_seconds(config) == config.rollout.timeout_s:
+        return "rollout.timeout_s"
+    return "half of resources.collective_timeout_s"
+
+
 def transfer_seconds(config: Config) -> float:
     """Longest time for a transfer, after which the rank that sends is stuck itself."""
     return _CALLS * call_seconds(config) + config.resources.collective_timeout_s
@@ -40,7 +47,7 @@ class EngineLink:
         self._rank = rank
         self._backend = transfer_backend(config.rollout.engine, config.resources.colocate)
         self._workers = config.rollout.tensor_parallel_size
-        self._timeout_s = call_seconds(config)
+        self._timeout_s, self._limit = call_seconds(config), call_limit(config)
         self._engines: list[Any] = []
         self._client: EngineClient | None = None
         self._sender: WeightSender | None = None
@@ -91,10 +98,8 @@ class EngineLink:
     def _connect(self, source: WeightSource, engines: Sequence[Any]) -> None:
         self.close()
         self._engines = list(engines)
-        client = self._client = EngineClient(engines, self._workers, self._timeout_s)
-        sender = self._sender = connected(
-            lambda: self._sender_for(client, source), client, self._timeout_s
-        )
+        client = self._client = EngineClient(engines, self._workers, self._timeout_s, self._limit)
+        sender = self._sender = connected(lambda: self._sender_for(client, source), client)
         client.give_up = lambda error: sender.shutdown()
 
     def _sender_for(self, client: EngineClient, source: WeightSource) -> WeightSender:
@@ -107,7 +112,8 @@ class EngineLink:
             from mmr1.rollout.vllm_transfer import ipc_sender
 
             return ipc_sender(client, source, self._rank)
-        return TcpSender(client, self._host, workers, self._timeout_s)
+        # The client gives up first, and says which key ends its waiting.
+        return TcpSender(client, self._host, workers, self._timeout_s + _LAST_WORDS_S)
 
 
 class EngineClient:
@@ -117,6 +123,7 @@ class EngineClient:
         engines: Actors of ``Engine``.
         workers: Processes of each that have a part of the model.
         timeout_s: Longest time that a call may take.
+        limit: What sets it, in words.
 
     Attributes:
         version: Of the weights that are sent.
@@ -129,12 +136,13 @@ class EngineClient:
         engines: Sequence[Any],
         workers: int,
         timeout_s: float,
+        limit: str,
     ) -> None:
         self.version = 0
         self.give_up: Callable[[BaseException], object] = lambda error: None
         self._engines = engines
         self._workers = workers
-        self._timeout_s = timeout_s
+        self.timeout_s, self.limit = timeout_s, limit
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """vLLM numbers the workers of one engine; those of the next come after them."""
@@ -157,7 +165,7 @@ class EngineClient:
         each = zip(self._engines, arguments, strict=True)
         calls = {i: engine.call.remote(method, *own) for i, (engine, own) in enumerate(each)}
         try:
-            _, lost = outcomes(calls, self._timeout_s, wait_for_all=False)
+            _, lost = outcomes(calls, self.timeout_s, wait_for_all=False, limit=self.limit)
             for i, why in lost.items():
                 raise TransferError(f"rollout engine {i} was lost in {method} ({why})")
         except Exception as error:
@@ -165,9 +173,7 @@ class EngineClient:
             raise
 
 
-def connected(
-    connect: Callable[[], WeightSender], client: EngineClient, timeout_s: float
-) -> WeightSender:
+def connected(connect: Callable[[], WeightSender], client: EngineClient) -> WeightSender:
     """The sender that ``connect`` gives, unless an engine fails meanwhile or it takes too long.
 
     NCCL waits for an engine that is gone, and nothing ends that: it is then left in a thread.
@@ -190,14 +196,15 @@ def connected(
 
     client.give_up = give_up
     threading.Thread(target=run, name="connect", daemon=True).start()
-    wait([made, failed], timeout_s + _LAST_WORDS_S, FIRST_COMPLETED)
+    wait([made, failed], client.timeout_s + _LAST_WORDS_S, FIRST_COMPLETED)
     if failed.done():
         wait([made], _LAST_WORDS_S)  # a connection that can, ends and says why
     if made.done():
         sender: WeightSender = made.result()
         return sender
     made.add_done_callback(_shut_down)
-    why = failed.result() if failed.done() else f"it took longer than {timeout_s:g} s"
+    late = f"it took longer than {client.timeout_s:g} s, which is {client.limit}"
+    why = failed.result() if failed.done() else late
     raise TransferError(f"rank 0 and the engines did not connect: {why}")
 
 

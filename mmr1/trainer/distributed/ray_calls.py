@@ -50,6 +50,7 @@ def outcomes(
     wait_for_all: bool = True,
     only_first: bool = False,
     watch: Watch | None = None,
+    limit: str | None = None,
 ) -> tuple[dict[int, Any], dict[int, str]]:
     """Results by key, and what became of workers that died or did not answer in time, by key.
 
@@ -60,6 +61,7 @@ def outcomes(
         wait_for_all: Also wait for the others where a worker is lost.
         only_first: Wait for one alone; the others go on.
         watch: Looks after those who do not answer, where there is no longest time.
+        limit: The key that sets the longest time, for the message.
     """
     import ray
 
@@ -76,9 +78,8 @@ def outcomes(
         if not finished and watch:
             watch.look([key_of[call] for call in pending])
         elif not finished:
-            return results, lost | {
-                key_of[call]: f"no answer for {timeout_s:g} s" for call in pending
-            }
+            late = f"no answer for {timeout_s:g} s" + (f", which is {limit}" if limit else "")
+            return results, lost | {key_of[call]: late for call in pending}
         for call in finished:
             try:
                 results[key_of[call]] = ray.get(call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ import numpy as np
 from mmr1.config import SamplingConfig
 from mmr1.faults import tell_fault
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.trainer.distributed import ray_calls
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.open_turns import OpenTurns
 from mmr1.trainer.distributed.rank_weights import RankWeights
-from mmr1.trainer.distributed.ray_calls import outcomes
 from mmr1.types import Completion, Prompt, RolloutGroup
 
 logger = logging.getLogger(__name__)
+outcomes = partial(ray_calls.outcomes, limit="rollout.timeout_s")
 
 
 class RayEngines:

@@ -17,6 +17,7 @@ from mmr1.config import Config
 from mmr1.rollout.tcp_transfer import ParamMeta, TcpReceiver
 from mmr1.trainer.distributed.engine_link import EngineClient, EngineLink, connected
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
+from mmr1.trainer.distributed.rank_actor import Rank
 from mmr1.trainer.distributed.ray_connection import start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.weight_source import KeptSource
@@ -60,6 +61,18 @@ class Receiving:
         for name, _ in weights:
             if name != "known":
                 raise KeyError(f"no parameter is called {name}")
+
+
+class Silent(Receiving):
+    """It connects, is told what will come, and answers no more."""
+
+    def update_weights(self, info: dict[str, Any]) -> None:
+        threading.Event().wait()
+
+
+class NeverThere(Receiving):
+    def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
+        threading.Event().wait()
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +136,7 @@ def test_a_transfer_to_an_engine_that_is_stuck_ends(link):
     process = psutil.Process(ray.get(stuck.call.remote("process")))
     process.suspend()
     assert link._client is not None
-    link._timeout_s = link._client._timeout_s = 5
+    link._timeout_s = link._client.timeout_s = 5
     with pytest.raises(TransferError, match="no answer for 5 s"):
         link.send(weights("known"), [stuck], 2)
     with pytest.raises(TransferError, match="did not reach all engines"):  # it connects anew
@@ -131,10 +144,39 @@ def test_a_transfer_to_an_engine_that_is_stuck_ends(link):
     process.kill()
 
 
+@pytest.mark.parametrize(
+    ("seconds", "key"),
+    [
+        ({"rollout": 1, "resources": 60}, "rollout.timeout_s"),
+        ({"rollout": 60, "resources": 2}, "half of resources.collective_timeout_s"),
+    ],
+    ids=["engines'", "ranks'"],
+)
+@pytest.mark.parametrize("begun", [False, True], ids=["connecting", "sending"])
+def test_kept_weights_for_an_engine_that_never_answers_end_by_the_key_that_is_named(
+    engine, seconds, key, begun
+):
+    settings = Config(
+        model={"path": "a"},
+        rollout={"engine": "hf", "timeout_s": seconds["rollout"]},
+        resources={"collective_timeout_s": seconds["resources"]},
+    )
+    silent = ray.remote(num_cpus=0)(Silent if begun else NeverThere).remote()
+    ray.get(silent.process.remote())  # starting is no part of the limit
+    rank = Rank(settings, 1, 0, lambda *args, **options: None)
+    rank._link = EngineLink(settings, "127.0.0.1", 0)
+    rank._kept[3] = weights("known")
+    method = "update_weights" if begun else "init_weight_transfer_engine"
+    words = rf"did not reach.*lost in {method} \(no answer for 1 s, which is {key}\)"
+    with pytest.raises(TransferError, match=words):
+        rank.send_kept(3, [silent], 1)
+    ray.kill(silent)
+
+
 def test_an_engine_that_dies_ends_a_connection_that_nothing_interrupts(engine):
     """As NCCL's: whoever connects waits for all others, in a call that has no end."""
     lost = ray.remote(num_cpus=0)(Receiving).remote()
-    client = EngineClient([engine, lost], 1, 60)
+    client = EngineClient([engine, lost], 1, 60, "a limit")
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def connect() -> Any:
@@ -143,7 +185,7 @@ def test_an_engine_that_dies_ends_a_connection_that_nothing_interrupts(engine):
 
         ray.kill(lost)
         with pytest.raises(TransferError, match="rollout engine 1 was lost"):
-            connected(connect, client, 60)
+            connected(connect, client)
         listener.shutdown(socket.SHUT_RDWR)
 
 
@@ -163,9 +205,9 @@ def test_a_connection_that_comes_too_late_is_ended():
         begin.wait()
         return Late()
 
-    client = EngineClient([], 1, 60)
-    with pytest.raises(TransferError, match=r"took longer than 0\.1 s"):
-        connected(connect, client, 0.1)
+    client = EngineClient([], 1, 0.1, "a limit")
+    with pytest.raises(TransferError, match=r"took longer than 0\.1 s, which is a limit"):
+        connected(connect, client)
     begin.set()
     assert ended.wait(60)
 
