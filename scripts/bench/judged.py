@@ -3,10 +3,11 @@
     scripts/quickstart.sh              # once: makes the data and the SFT checkpoint
     python scripts/bench/judged.py     # three seeds
 
-The judge is a small model behind vLLM's own server. It is shown a scan and a completion, and
-replies 1 where it finds it right, else 0. It learned that by SFT, from written answers with right
-and with wrong digits and from what the SFT checkpoint samples for the training scans, with the
-rule's verdicts. It is compared with the rule on the SFT checkpoint's answers to held-out scans.
+The judge is a small model behind vLLM's own server. It is shown a scan and a completion. It names
+the digit that it sees and the answer that was given, and then says 1 for a right answer, else 0:
+``The digit is seven, 7: 1``. It learned that by SFT, from written answers with right and with wrong
+digits and from what the SFT checkpoint samples for the training scans, with the rule's verdicts. It
+is compared with the rule on the SFT checkpoint's answers to held-out scans.
 Then it pays 60 steps of GRPO beside the reward for the format; the rule pays nothing, and is
 logged. A run that exists under ``--output`` is not repeated.
 """
@@ -17,6 +18,7 @@ import argparse
 import json
 import os
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -66,7 +68,7 @@ def run(seed: int, folder: Path, sampled: Path, output: Path) -> list[str]:
     write_verdicts(folder / "verdicts.jsonl", sampled, random.Random(seed))
     train(
         *("sft", SFT, judge, START, seed, f"trainer.max_steps={JUDGE_STEPS}"),
-        *(f"data.train={folder / 'verdicts.jsonl'}", "optimizer.lr=3e-4", "sft.batch_size=64"),
+        *(f"data.train={folder / 'verdicts.jsonl'}", "optimizer.lr=1e-3", "sft.batch_size=64"),
     )
     agreed = folder / "agree.json"
     if not agreed.is_file() or not (folder / "policy/done").is_file():
@@ -134,15 +136,22 @@ def verdict(row: Row, number: int, completion: str, right: bool) -> Row:
     }
     messages = [
         {"role": "user", "content": [image, text]},
-        {"role": "assistant", "content": str(int(right))},
+        {"role": "assistant", "content": reply(completion, int(row["answer"]), right)},
     ]
     return {**row, "id": f"{row['id']}-{number}", "messages": messages}
 
 
+def reply(completion: str, digit: int, right: bool) -> str:
+    """What the judge is taught to say. A verdict without what it rests on is learned far worse."""
+    answer = re.search(r"<answer>(.*?)</answer>", completion)
+    given = answer[1].strip() if answer and len(answer[1]) <= 2 else "none"
+    return f"The digit is {WORDS[digit]}, {given}: {int(right)}"
+
+
 def reward(url: str, cache: Path) -> Row:
     options = {
-        **{"url": url, "model": "judge", "template": str(TEMPLATE), "score_regex": "^([01])$"},
-        **{"max_tokens": 4, "cache": str(cache)},
+        **{"url": url, "model": "judge", "template": str(TEMPLATE), "score_regex": ": ([01])$"},
+        **{"max_tokens": 40, "cache": str(cache)},
     }
     return {"use": "judge", "weight": 1.0, "options": options}
 
