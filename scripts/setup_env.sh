@@ -51,6 +51,10 @@ find_uv() {
     printf '%s' "$venv/bin/uv"
 }
 
+# Containers often set PYTHONDONTWRITEBYTECODE. Every process would then compile its imports anew, for 3 to 7 s.
+# pip compiles what it installs; uv has to be asked.
+[ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || export UV_COMPILE_BYTECODE=1
+
 uv_install() (
     eval "$("$venv/bin/python" scripts/env/uv_settings.py)"
     "$uv" pip install --quiet --python "$venv/bin/python" --index-strategy unsafe-best-match "$@"
