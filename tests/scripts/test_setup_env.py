@@ -26,13 +26,18 @@ def run(clone: Path, tmp_path: Path):
     programs = tmp_path / "bin"
     programs.mkdir()
 
-    def run_with(stack: str = "cpu", **replaced: str) -> tuple[int, str, str]:
+    def run_with(
+        stack: str = "cpu", environment: dict[str, str] | None = None, **replaced: str
+    ) -> tuple[int, str, str]:
         for name, script in replaced.items():
             (programs / name).write_text(f"#!/bin/sh\n{script}\n")
             (programs / name).chmod(0o755)
         done = subprocess.run(
             ["bash", str(clone / "scripts/setup_env.sh")],
-            env={"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path), "MMR1_STACK": stack},
+            env={
+                **{"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)},
+                **{"MMR1_STACK": stack, **(environment or {})},
+            },
             capture_output=True,
             text=True,
             timeout=60,
@@ -76,6 +81,16 @@ def test_index_unreachable(run):
     assert code == 1
     assert "setup: installing the CPU build of torch" in out
     assert "package index cannot be reached" in message.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"), [({}, ""), ({"PYTHONDONTWRITEBYTECODE": "1"}, "1")]
+)
+def test_uv_compiles_bytecode_where_python_may_not_write_it(run, clone, environment, told):
+    df = "printf 'h\\nfs 1 1 99999999 1%% /\\n'"
+    uv = f'printf "%s\\n" "$UV_COMPILE_BYTECODE" >>{clone}/told; exit 1'
+    run(python3=OFFLINE, df=df, uv=uv, environment=environment)
+    assert (clone / "told").read_text() == f"{told}\n"
 
 
 def test_the_second_time_it_has_nothing_to_do(run, clone):
