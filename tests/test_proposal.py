@@ -121,11 +121,10 @@ def test_other_commands(made, command, sections, expected):
 @pytest.mark.parametrize(
     ("sections", "command", "gpus", "why"),
     [
-        ({"trainer": {"profile_steps": [1]}}, "train", 8, "would not be in the trace"),
         ({"model": {"lora": {"load_in_4bit": True}}}, "sft", 8, "cannot be sharded"),
         ({"rollout": {"max_off_policy_steps": 1}}, "train", 2, "cannot be split"),
     ],
-    ids=["trace", "quantized", "too few"],
+    ids=["quantized", "too few"],
 )
 def test_what_ranks_cannot_do_runs_in_one_process(made, sections, command, gpus, why):
     proposal = proposed(made(**sections), command, Gpus(gpus, 80 * GIB))

@@ -260,14 +260,8 @@ class Config(Section):
         if self.model.lora is not None and self.model.lora.load_in_4bit:
             raise ValueError(
                 f"resources.ranks={self.resources.ranks} engines={self.resources.engines} and "
-                "model.lora.load_in_4bit: quantized weights cannot be sharded; set both to 1, or "
-                "leave it out"
-            )
-        if self.trainer.profile_steps:
-            raise ValueError(
-                f"resources.ranks={self.resources.ranks} engines={self.resources.engines} and "
-                "trainer.profile_steps: what the ranks do would not be in the trace; profile one "
-                "process, or leave it out"
+                "model.lora.load_in_4bit: quantized weights cannot be sharded, because FSDP2 "
+                "gathers them without their constants; set both to 1, or leave it out"
             )
 
     def _refuse_what_an_environment_cannot(self) -> None:

@@ -12,6 +12,7 @@ from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
+from mmr1.trainer.runs.profiling import Recorded
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.sampling.replay import Replay
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -23,7 +24,11 @@ from mmr1.vision.prepare import MediaCache
 
 @dataclass(frozen=True, slots=True)
 class TrainerComponents:
-    """What a run is put together from; ``train.py`` builds it from the configuration."""
+    """What a run is put together from; ``train.py`` builds it from the configuration.
+
+    Attributes:
+        ranks: Where other processes than this one learn.
+    """
 
     loader: SampleLoader
     render: Callable[[Sample], Prompt]
@@ -39,3 +44,4 @@ class TrainerComponents:
     demonstrations: Demonstrations | None = None
     replay: Replay | None = None
     validation: Validation | None = None
+    ranks: Recorded | None = None

@@ -41,7 +41,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
     with build_rollouts(config, components.rollout, roll_out_step) as rollouts:
         for number in range(done + 1, config.trainer.max_steps + 1):
             timer = PhaseTimer(f"step {number}")
-            with profiled(config.trainer, number):
+            with profiled(config.trainer, number, components.ranks):
                 rollout = rollouts.take(number)
                 sampled, version = rollout.sampled, policy.version
                 with timer("experience"):

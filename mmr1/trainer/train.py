@@ -32,6 +32,7 @@ from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory, finished
 from mmr1.trainer.runs.phase_timer import PhaseTimer
+from mmr1.trainer.runs.profiling import Recorded
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
@@ -89,6 +90,7 @@ class Workers:
     reference: Reference | None
     critic: Critic | None
     engine: Callable[[Path], RolloutEngine]
+    ranks: Recorded | None = None
 
 
 @contextmanager
@@ -101,7 +103,9 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
             def on_cluster(log: Path) -> RolloutEngine:
                 return with_conversations(config, engines, engines, inputs.family, inputs.media)
 
-            yield Workers(cluster.policy, cluster.reference, cluster.critic, on_cluster)
+            yield Workers(
+                cluster.policy, cluster.reference, cluster.critic, on_cluster, cluster.ranks
+            )
         return
     own = build_training_models(config, inputs.family, inputs.media)
 
@@ -144,6 +148,7 @@ def _train(
             demonstrations=inputs.demonstrations,
             validation=validation,
             replay=_replay(config, inputs, algorithm),
+            ranks=workers.ranks,
         )
         done = 0
         if before := directory.last_checkpoint(warn=display.say):

@@ -177,6 +177,13 @@ class AllRanks:
         """All free memory that they hold without need."""
         self._get([rank.free.remote() for rank in self._ranks])
 
+    def begin_trace(self) -> None:
+        """``profiling.Recorded``."""
+        self._get([rank.begin_trace.remote() for rank in self._ranks])
+
+    def end_trace(self, file: Path) -> None:
+        self._get([rank.end_trace.remote(file.resolve()) for rank in self._ranks])
+
     def _get(self, calls: Sequence[Any]) -> list[Any]:
         """The results of calls to the ranks, the i-th to rank i.
 

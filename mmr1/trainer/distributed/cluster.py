@@ -40,6 +40,7 @@ class Cluster:
     reference: RayReference | None
     critic: RayCritic | None
     engines: RayEngines
+    ranks: AllRanks
 
 
 @contextmanager
@@ -57,6 +58,7 @@ def on_ray(config: Config) -> Iterator[Cluster]:
             if config.algorithm.critic
             else None,
             all_engines,
+            all_ranks,
         )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
+from torch.profiler import profile
 
 from mmr1.config import Config
 from mmr1.runtime import set_up_torch
@@ -24,6 +25,7 @@ from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.load_model import LoadModel
 from mmr1.trainer.models.state import WriteCheckpoint
+from mmr1.trainer.runs.profiling import of_rank, recording, write_trace
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
@@ -78,6 +80,7 @@ class Rank:
         self._taken: dict[str, WriteCheckpoint] = {}
         self._sources: dict[str, RankSource] = {}
         self._kept: dict[int, KeptSource] = {}
+        self._trace: profile | None = None
         self.stacks = Path(config.trainer.output_dir).resolve() / f"rank_{rank}.stacks"
 
     def open_rendezvous(self) -> str:
@@ -173,6 +176,20 @@ class Rank:
         fsdp.PROGRESS.made()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def begin_trace(self) -> None:
+        """Record what this rank computes, until ``end_trace``."""
+        fsdp.PROGRESS.made()
+        self._trace = recording()
+        self._trace.start()
+
+    def end_trace(self, file: Path) -> None:
+        """Write it beside the file of the process that runs the loop."""
+        assert self._trace is not None
+        fsdp.PROGRESS.made()
+        self._trace.stop()
+        write_trace(self._trace, of_rank(file, self._rank))
+        self._trace = None
 
     def release(self, key: int) -> None:
         """Free what ``keep`` copied."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -159,9 +160,30 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     # Two mini-batches: the ranks take each step together, on their shares of its two prompts.
     # The tokens of each are compared with those on the other rank.
     algorithm = {"ppo_mini_batch_size": 2, "top_entropy_quantile": 0.5}
-    run = partial(config, tiny_model, mixed, reward, algorithm=algorithm)
+    trainer = {"profile_steps": [2]}
+    run = partial(config, tiny_model, mixed, reward, algorithm=algorithm, trainer=trainer)
     assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
     assert not left_over()
+    work = {"mmr1/forward", "mmr1/backward", "mmr1/optimizer"}
+    phases = {f"mmr1/{phase}" for phase in ("rollout", "reward", "experience", "update", "sync")}
+    assert traces(tmp_path / "first_0") == {"step_000002": phases | work}
+    assert traces(tmp_path / "second_0") == {
+        "step_000002": phases,
+        "step_000002_rank_00000": work,
+        "step_000002_rank_00001": work,
+    }
+
+
+def traces(run: Path) -> dict[str, set[str]]:
+    """The spans of each trace that a run wrote."""
+    return {
+        path.name.removesuffix(".json.gz"): {
+            event["name"]
+            for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+            if event.get("name", "").startswith("mmr1/")
+        }
+        for path in (run / "profile").iterdir()
+    }
 
 
 @pytest.mark.slow
