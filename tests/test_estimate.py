@@ -54,14 +54,18 @@ def kept_bytes(model, groups) -> int:
     saved: dict[int, int] = {}
     alive = []
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
+    def pack(tensor: torch.Tensor) -> None:
+        # Tensors that were kept here or returned would hold the graph that holds this function:
+        # a cycle that Python's garbage collector does not see.
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             saved[storage.data_ptr()] = storage.nbytes()
-        alive.append(tensor)  # freed memory would be given out again, and counted once
-        return tensor
+        alive.append(storage)  # freed memory would be given out again, and counted once
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    def unpack(nothing: None) -> torch.Tensor:
+        raise AssertionError("no backward pass is run")
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         completion_scores(model, groups, 1.0)
     return sum(saved.values())
 
