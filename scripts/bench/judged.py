@@ -9,7 +9,7 @@ the digit that it sees and the answer that was given, and then says 1 for a righ
 digits and from what the SFT checkpoint samples for the training scans, with the rule's verdicts. It
 is compared with the rule on the SFT checkpoint's answers to held-out scans.
 Then it pays 60 steps of GRPO beside the reward for the format; the rule pays nothing, and is
-logged. A run that exists under ``--output`` is not repeated.
+logged. Another policy is paid by the rule. A run that exists under ``--output`` is not repeated.
 """
 
 from __future__ import annotations
@@ -56,14 +56,19 @@ def main() -> None:
     table.add_row("start", "", *accuracies(START, args.output / "start"))
     for seed in args.seeds:
         folder = args.output / f"seed-{seed}"
-        table.add_row(
-            "GRPO, paid by the judge", str(seed), *run(seed, folder, sampled, args.output)
-        )
+        agreed = judged(seed, folder, sampled, args.output)
+        figures = accuracies(newest(folder / "policy"), folder / "eval")
+        table.add_row("GRPO, paid by the judge", str(seed), *figures, f"{agreed:.3f}")
+    for seed in args.seeds:
+        folder = args.output / f"seed-{seed}"
+        learn(folder / "rule", seed, "rewards.functions.thought.weight=0")
+        figures = accuracies(newest(folder / "rule"), folder / "eval_rule")
+        table.add_row("GRPO, paid by the rule", str(seed), *figures)
     Console().print(table)
 
 
-def run(seed: int, folder: Path, sampled: Path, output: Path) -> list[str]:
-    """Train a judge and the policy that it pays, unless they exist."""
+def judged(seed: int, folder: Path, sampled: Path, output: Path) -> float:
+    """Train a judge and the policy that it pays, unless they exist; the judge's agreement."""
     judge = folder / "judge"
     write_verdicts(folder / "verdicts.jsonl", sampled, random.Random(seed))
     train(
@@ -76,13 +81,14 @@ def run(seed: int, folder: Path, sampled: Path, output: Path) -> list[str]:
             paid = reward(url, folder / "replies.sqlite")
             agreed.write_text(json.dumps(agreement(paid, folder, output / "start")))
             unpaid = (f"rewards.functions.{name}.weight=0" for name in ("math", "thought"))
-            train(
-                *("train", RECIPE, folder / "policy", START, seed, f"trainer.max_steps={STEPS}"),
-                *(*unpaid, f"rewards.functions.judged={json.dumps(paid)}"),
-                *("rollout.engine=hf", "data.eval=null"),
-            )
-    figures = accuracies(newest(folder / "policy"), folder / "eval")
-    return [*figures, f"{json.loads(agreed.read_text()):.3f}"]
+            learn(folder / "policy", seed, *unpaid, f"rewards.functions.judged={json.dumps(paid)}")
+    return float(json.loads(agreed.read_text()))
+
+
+def learn(folder: Path, seed: int, *rewards: str) -> None:
+    """GRPO from the SFT checkpoint, paid by these rewards."""
+    keys = (f"trainer.max_steps={STEPS}", "rollout.engine=hf", "data.eval=null")
+    train("train", RECIPE, folder, START, seed, *keys, *rewards)
 
 
 def train(command: str, recipe: Path, folder: Path, start: Path, seed: int, *keys: str) -> None:

@@ -67,7 +67,7 @@ def test_python_too_old(run, clone):
     assert not (clone / ".venv").exists()
 
 
-@pytest.mark.parametrize(("stack", "free", "needed"), [("cpu", 1, 8), ("cuda", 20, 30)])
+@pytest.mark.parametrize(("stack", "free", "needed"), [("cpu", 1, 8), ("cuda", 19, 20)])
 def test_no_disk(run, stack, free, needed):
     df = f"printf 'h\\nfs 1 1 {free * 2**20} 1%% /\\n'"
     code, _, message = run(stack, python3="exit 0", df=df)
