@@ -359,6 +359,7 @@ def _advice(
                 f"rollout.gpu_memory_utilization={max(0.0, 0.95 - kept / memory):.2f}: the ranks "
                 f"keep {kept / GIB:.1f} GiB while the engine samples"
             )
+            advice += _offloaded(config)
     elif result.total("trainer") > room:
         advice += _lighter_trainer(config, shapes, load, result)
     weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
@@ -411,8 +412,8 @@ def _lighter_trainer(config: Config, shapes: Shapes, load: Load, result: Estimat
         )
     if config.model.lora is None:
         advice.append("model.lora={rank: 64}: gradients and moments of the adapters only")
-    if not config.optimizer.offload and not config.resources.distributed:
-        advice.append("optimizer.offload=true: moments and float32 weights in main memory (GPU)")
+    if not config.resources.distributed or config.resources.colocate:
+        advice += _offloaded(config)
     if by_name.get("reference policy") and not config.resources.distributed:
         advice.append("algorithm.offload_reference=true: there only while it scores (GPU)")
     advice.append(
@@ -421,6 +422,13 @@ def _lighter_trainer(config: Config, shapes: Shapes, load: Load, result: Estimat
     if not config.resources.distributed and config.gpu_memory_utilization > 0.3:
         advice.append("rollout.gpu_memory_utilization=0.3: the engine shares this device")
     return advice
+
+
+def _offloaded(config: Config) -> list[str]:
+    if config.optimizer.offload:
+        return []
+    moved = "moments" if config.resources.ranks > 1 else "moments and float32 weights"
+    return [f"optimizer.offload=true: {moved} in main memory, where AdamW runs (GPU)"]
 
 
 def rows(

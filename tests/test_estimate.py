@@ -155,10 +155,13 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
     kept = held_while_sampling(result)
     assert kept == held["weights"] + held["AdamW moments"]  # no gradients, and float32 shards
     greedy = estimate(run(rollout={"gpu_memory_utilization": 0.9}), load, memory)
-    assert len(greedy.advice) == 1
+    assert len(greedy.advice) == 2
     advised = float(re.search(r"gpu_memory_utilization=([\d.]+)", greedy.advice[0])[1])
     fits = estimate(run(rollout={"gpu_memory_utilization": advised}), load, memory)
     assert fits.advice == ()
+    assert "optimizer.offload=true: moments in main memory" in greedy.advice[1]
+    offloaded = estimate(run(optimizer={"offload": True}), load, memory)
+    assert held_while_sampling(offloaded) == held["weights"]
     assert rows(result, memory, colocated=True)[-2] == (
         "trainer",
         "kept while the engine samples",
