@@ -285,7 +285,7 @@ def model_new(
     preset: Annotated[str, typer.Option(help="tiny (0.7M parameters) or 20m (21M)")] = "tiny",
     seed: Annotated[int, typer.Option(help="Seed of the random weights")] = 0,
     family: Annotated[
-        str, typer.Option(help="model_type of the model's family, as in its config.json")
+        str, typer.Option(help="model_type of the model's family, as in its config.json; or text")
     ] = DEFAULT_FAMILY,
     corpus: Annotated[
         Path | None,

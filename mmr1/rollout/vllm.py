@@ -447,11 +447,14 @@ def _by_kind(media: Sequence[MediaRef | Medium], values: Sequence[Any]) -> dict[
 
 
 def _as_vllm_takes_it(decoded: Any) -> Any:
-    """vLLM wants a video's metadata as a dictionary."""
+    """vLLM wants a video's metadata as a dictionary.
+
+    For GLM-4.1V it reads there, not in the processor's options, that frames are already sampled.
+    """
     if not isinstance(decoded, tuple):
         return decoded
     frames, metadata = decoded
-    return frames, asdict(metadata)
+    return frames, {**asdict(metadata), "do_sample_frames": False}
 
 
 def _placeholders(

@@ -92,15 +92,19 @@ def test_smoke_with_a_judge(tiny_model, tmp_path):
     assert summary["faults"] == {}
 
 
-def test_a_recipe_takes_another_model(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [("text_math", "Qwen/Qwen3-4B"), ("r1_v_clevr", "Qwen/Qwen3-VL-4B-Instruct")],
+)
+def test_a_recipe_takes_another_model(name, model):
     """``true`` in the place of Python: the script prints each command that it would run."""
     finished = subprocess.run(
-        [RECIPES / "text_math/run.sh"],
-        env={**os.environ, "PYTHON": "true", "MODEL": "Qwen/Qwen3-4B"},
+        [RECIPES / name / "run.sh"],
+        env={**os.environ, "PYTHON": "true", "MODEL": model},
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     (stage,) = [line for line in finished.stdout.splitlines() if line.startswith("$ mmr1 train")]
-    assert "model.path=Qwen/Qwen3-4B" in stage.split()
+    assert f"model.path={model}" in stage.split()
 
 
 def run_smoke(name, tmp_path, **variables):

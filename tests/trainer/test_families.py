@@ -116,15 +116,16 @@ def test_demonstrations_rollouts_evaluation_and_export(name, models, sums, digit
 
 @pytest.mark.slow
 @pytest.mark.vllm
-@pytest.mark.parametrize("name", ["qwen3_vl_moe", "qwen3_5"])
-def test_rollouts_by_vllm_follow_the_weights(name, models, digits, tmp_path):
+@pytest.mark.parametrize("name", ["qwen3", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5"])
+def test_rollouts_by_vllm_follow_the_weights(name, models, sums, digits, tmp_path):
     """Steps so large that the weights of the step before, or experts without theirs, would show."""
     pytest.importorskip("vllm")
     (tmp_path / "length.py").write_text(LENGTH_REWARD)
     (tmp_path / "accident").write_text("")
     length = {"use": f"{tmp_path}/length.py:reward", "isolated": False}
     keys = {"rewards": {"functions": {"length": length}}, "algorithm": {"kl_coef": 0.0}}
-    config = config_of(models[name], digits, tmp_path / "rl", "rl.jsonl", **keys)
+    data = sums if name == "qwen3" else digits
+    config = config_of(models[name], data, tmp_path / "rl", "rl.jsonl", **keys)
     bfloat16 = {"dtype": "bfloat16"} if name == "qwen3_5" else {}
     rollout = config.rollout.model_copy(update={"engine": "vllm", **bfloat16})
     optimizer = config.optimizer.model_copy(update={"lr": 1e-2})

@@ -311,6 +311,28 @@ def test_a_run_of_an_epoch_and_a_half(warm, digits, tmp_path, capsys):
     assert "all 3 steps are done" in capsys.readouterr().out
 
 
+def test_engine_and_trainer_are_compared_on_every_kind_of_prompt(
+    tiny_model, mixed, tmp_path, capsys
+):
+    """Three images, and an image beside a video, come after the four kinds of the others."""
+    rows = [json.loads(line) for line in mixed.read_text().splitlines()]
+    one, two, video = rows[1], rows[2], rows[3]
+    three = {**two, "id": "three", "images": [*two["images"], *one["images"]]}
+    three["messages"] = [{"role": "user", "content": "<image><image><image>?"}]
+    image = {"type": "image", "path": one["images"][0]}
+    clip = video["messages"][0]["content"][0]
+    both = {**video, "id": "both", "messages": [{"role": "user", "content": [image, clip]}]}
+    records = mixed.with_name("more.jsonl")
+    records.write_text("".join(json.dumps(row) + "\n" for row in (*rows, three, both)))
+    tree = rl(tiny_model, mixed.parent, tmp_path / "run").model_dump()
+    tree["data"] |= {"train": str(records), "eval": None}
+    tree["rollout"] |= {"batch_size": 1, "n": 2, "max_model_len": 512}
+    tree["trainer"] |= {"max_steps": 1}
+    run_training(Config.model_validate(tree))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "engine and trainer agree on 6 kinds of prompt" in said
+
+
 def test_epochs_that_are_too_few_are_refused_once_they_are_known():
     critic = {"name": "ppo", "critic": {"warmup_steps": 5}}
     config = Config(model={"path": "any"}, algorithm=critic, trainer={"max_epochs": 1})

@@ -27,5 +27,8 @@ FAMILIES = Registry(
 GENERAL = "general_vl"
 """For vision-language models of any other ``model_type``."""
 
+SHORT_NAMES = {"text": "qwen3"}
+"""For ``mmr1 model new --family``."""
+
 DEFAULT_FAMILY = "qwen2_5_vl"
 """The one that ``mmr1 model new`` makes."""

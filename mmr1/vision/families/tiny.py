@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmr1.vision.families.loading import architecture_named
-from mmr1.vision.families.registry import DEFAULT_FAMILY
+from mmr1.vision.families.registry import DEFAULT_FAMILY, SHORT_NAMES
 
 
 def new_model(
@@ -24,7 +24,7 @@ def new_model(
     Raises:
         ValueError: The family or the preset is unknown, or ``output`` holds something already.
     """
-    architecture = architecture_named(family)
+    architecture = architecture_named(SHORT_NAMES.get(family, family))
     if not architecture.presets:
         raise ValueError(f"family '{family}' has no small models; name one of docs/models.md")
     if preset not in architecture.presets:

@@ -232,8 +232,10 @@ def glm4v() -> tuple[Any, Any]:
     processor = Glm4vProcessor(images, tokenizer, videos, chat_template=tokenizer.chat_template)
     ids = tokenizer.convert_tokens_to_ids(own)
     rope = {"rope_type": "default", "partial_rotary_factor": 0.5, "mrope_section": [2, 3, 3]}
+    # transformers has these biases always, vLLM only where config.json says so.
+    text = {"rope_parameters": {**rope, "rope_theta": 1e4}, "attention_bias": True}
     config = Glm4vConfig(
-        text_config=_text(tokenizer, rope_parameters={**rope, "rope_theta": 1e4}),
+        text_config=_text(tokenizer, **text),
         vision_config={
             "depth": 2,
             "hidden_size": 64,

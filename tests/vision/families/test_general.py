@@ -245,9 +245,10 @@ def test_stop_and_forbidden_tokens_come_from_the_models_files(general):
         assert config.video_token_id in forbidden
 
 
-def test_a_template_in_place_of_the_models_own_thinks_or_not(tmp_path):
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_5"])
+def test_a_template_in_place_of_the_models_own_thinks_or_not(name, tmp_path):
     template = "{{ messages[0].content[0].text }}{% if enable_thinking %} think{% endif %}"
-    folder = str(GENERAL["gemma3"].folder)
+    folder = str(GENERAL[name].folder)
     sample = Sample("s", (Message("user", (TextPart("Add."),)),))
     for thinking, text in ((True, "Add. think"), (False, "Add.")):
         family = load_family(folder, ChatOptions(template, thinking))

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.types import MediaRef, Message, Sample, TextPart
+from mmr1.vision.families import tiny as small
 from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.loading import find_architecture, load_family, model_parts
 from tests.vision.families.tiny_family import FAMILIES, TEXT
@@ -33,6 +34,11 @@ def test_prompts_are_those_of_the_models_own_template(name):
     assert list(prompt.token_ids) == ids
     assert tiny.family.prompt_length(prompt) == len(ids)
     assert tiny.family.prompt_positions(ids, []).tolist() == [list(range(len(ids)))]
+
+
+def test_a_text_model_can_be_made_without_naming_its_family(tmp_path):
+    small.new_model(tmp_path, family="text")
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "qwen3"
 
 
 def test_parts_are_the_whole_model():
