@@ -11,6 +11,7 @@ from transformers import AutoModelForImageTextToText
 
 from mmr1.config.file import load_config
 from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.runs.profiling import of_rank, profiled
 from mmr1.trainer.train import run_training
 from tests.trainer.test_resume import LENGTH_REWARD, rl
 
@@ -54,6 +55,20 @@ def test_a_checkpoint_of_the_model_alone(run, tiny_model, digits, tmp_path):
         run_sft(load_config(None, [*sft, keys[1], "trainer.profile_steps=[1]"]))
 
 
-def test_ranks_are_not_profiled():
-    with pytest.raises(ValueError, match=r"profile_steps: what the ranks do would not be"):
-        load_config(None, ["model.path=a", "trainer.profile_steps=[1]", "resources.ranks=2"])
+def test_ranks_are_told_of_the_step_and_write_beside_it(tmp_path):
+    """What they write: ``tests/trainer/distributed/test_ray.py``."""
+    told: list[object] = []
+
+    class Ranks:
+        def begin_trace(self) -> None:
+            told.append("begin")
+
+        def end_trace(self, file: Path) -> None:
+            told.extend([file.exists(), of_rank(file, 2).name])
+
+    keys = ["model.path=a", "trainer.profile_steps=[3]", "resources.ranks=2"]
+    trainer = load_config(None, [*keys, f"trainer.output_dir={tmp_path}"]).trainer
+    for step in (2, 3):
+        with profiled(trainer, step, Ranks()):
+            told.append(step)
+    assert told == [2, "begin", 3, True, "step_000003_rank_00002.json.gz"]
