@@ -4,7 +4,12 @@ seed=0
 for override in "${overrides[@]}"; do
     case "$override" in seed=*) seed="${override#seed=}" ;; esac
 done
-[[ -n "$smoke" ]] || out+="/seed$seed"
+shrunk_eval=()
+if [[ -n "$smoke" ]]; then
+    shrunk_eval=(eval.limit=8 rewards.timeout_s=20 rollout.max_model_len=1536)
+else
+    out+="/seed$seed"
+fi
 
 # begin GENERATOR [OPTION ...]: makes the data in $out/data and a random model, with these options, in
 # $out/model.
@@ -30,7 +35,7 @@ without() {
     stage train without model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl"
     mmr1 eval "$folder/without.yaml" eval.models.without="$(checkpoint without)" \
         eval.data.held_out="$out/data/eval.jsonl" eval.output_dir="$out/eval_without" \
-        ${smoke:+eval.limit=8 rewards.timeout_s=20} "${overrides[@]}"
+        "${shrunk_eval[@]}" "${overrides[@]}"
 }
 
 # compare SPLIT: evaluates the three models on held-out records and compares them.
@@ -38,5 +43,5 @@ compare() {
     mmr1 eval "$folder/rl.yaml" eval.models.sft="$(checkpoint sft)" \
         eval.models.control="$(checkpoint control)" eval.models.rl="$(checkpoint rl)" \
         eval.data.held_out="$out/data/$1.jsonl" eval.output_dir="$out/eval" \
-        ${smoke:+eval.limit=8 rewards.timeout_s=20} "${overrides[@]}"
+        "${shrunk_eval[@]}" "${overrides[@]}"
 }
