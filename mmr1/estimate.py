@@ -7,7 +7,7 @@ pass keeps. ``tests/test_estimate.py`` compares that count with what autograd sa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +24,8 @@ from mmr1.vision.features import MAX_BYTES
 GIB = 2**30
 ASLEEP = 2 * GIB  # assumed of an engine that sleeps: its CUDA context, graphs and buffers
 WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
+# NF4: half a byte, a byte of scale for 64 weights, and a float32 for 256 scales (QLoRA, section 3).
+IN_4_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class Shapes:
 
     Attributes:
         weights: Adapters not counted.
+        quantized: Those of them that the trainer has in 4 bits, whole on each rank; they are not
+            counted in ``tower``, ``layer`` and ``outside_layers``.
         trained: Weights or adapters that have a gradient.
         adapters: Of LoRA, if there are any.
         tower: Of the vision tower.
@@ -126,6 +130,7 @@ class Shapes:
     """
 
     weights: int
+    quantized: int
     trained: int
     adapters: int
     tower: int
@@ -155,7 +160,10 @@ def read_shapes(config: Config, key: str = "model.path") -> Shapes:
         model = architecture.auto_class.from_config(hf)
     weights = _count(model)
     parts = architecture.parts(model)
-    tower = 0 if parts.tower is None else _count(parts.tower)
+    lora = config.model.lora
+    in_4_bits = _in_4_bits(model, parts.lm_head) if lora and lora.load_in_4bit else set()
+    quantized = sum(p.numel() for p in in_4_bits)
+    tower = 0 if parts.tower is None else _count(parts.tower, without=in_4_bits)
     # What ranks gather and free by itself, or do not shard.
     inside = [*parts.layers]
     if config.model.freeze_vision_tower and parts.tower is not None:
@@ -163,17 +171,19 @@ def read_shapes(config: Config, key: str = "model.path") -> Shapes:
         parts.tower.requires_grad_(False)
     else:
         inside += [*parts.tower_blocks, *parts.tower_mergers]
-    layered, layer = sum(map(_count, inside)), _count(parts.layers[0])
-    if config.model.lora is not None:
-        model = add_adapters(model, config.model.lora, config.model.freeze_vision_tower)
+    layered = sum(_count(module, without=in_4_bits) for module in inside)
+    layer = _count(parts.layers[0], without=in_4_bits)
+    if lora is not None:
+        model = add_adapters(model, lora, config.model.freeze_vision_tower)
     output = parts.lm_head.weight
     return Shapes(
         weights=weights,
+        quantized=quantized,
         trained=_count(model, trained=True),
         adapters=_count(model) - weights,
         tower=tower,
         layer=layer,
-        outside_layers=weights - layered,
+        outside_layers=weights - quantized - layered,
         output=output.numel(),
         trains_output=output.requires_grad,
         vocabulary=len(output),
@@ -182,8 +192,17 @@ def read_shapes(config: Config, key: str = "model.path") -> Shapes:
     )
 
 
-def _count(module: torch.nn.Module, trained: bool = False) -> int:
-    return sum(p.numel() for p in module.parameters() if p.requires_grad or not trained)
+def _in_4_bits(model: torch.nn.Module, lm_head: torch.nn.Module) -> set[torch.Tensor]:
+    """What ``model.lora.load_in_4bit`` quantizes."""
+    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not lm_head)
+    return {module.weight for module in linear}
+
+
+def _count(
+    module: torch.nn.Module, trained: bool = False, without: Set[torch.Tensor] = frozenset()
+) -> int:
+    counted = (p for p in module.parameters() if p.requires_grad or not trained)
+    return sum(p.numel() for p in counted if p not in without)
 
 
 def activation_elements(model: ModelShape) -> tuple[float, float]:
@@ -259,12 +278,13 @@ def _kept_features(config: Config, shapes: Shapes) -> float:
 def _weights(config: Config, shapes: Shapes, trains: bool) -> float:
     """On one device. Ranks train float32 shards; a tower that is not trained is not sharded."""
     ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
+    in_4_bits, others = IN_4_BITS * shapes.quantized, shapes.weights - shapes.quantized
     if ranks == 1:
-        return width * shapes.weights
+        return in_4_bits + width * others
     trained = shapes.trained if trains else 0
     whole = 0 if trains and not config.model.freeze_vision_tower else shapes.tower
-    frozen = shapes.weights + shapes.adapters - trained - whole
-    return (4 * trained + width * max(0, frozen)) / ranks + width * whole
+    frozen = others + shapes.adapters - trained - whole
+    return in_4_bits + (4 * trained + width * max(0, frozen)) / ranks + width * whole
 
 
 def _activations(config: Config, shapes: Shapes, load: Load) -> float:

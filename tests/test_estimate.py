@@ -224,6 +224,19 @@ def test_a_frozen_tower_is_whole_on_every_rank_and_keeps_features(three_b):
     assert features == FeatureCache()._max_bytes == 2 * GIB
 
 
+def test_every_rank_has_all_weights_in_4_bits(three_b):
+    load, model = Load(1100, 1024, 512), {"lora": {"load_in_4bit": True}}
+    alone, many = (
+        estimate(config_for(three_b, model=model, resources={"ranks": n}), load) for n in (1, 800)
+    )
+    weights = [next(i.bytes for i in r.items if i.name == "weights") for r in (alone, many)]
+    embedding = 151936 * 2048  # the output's too
+    in_4_bits = 4.127 / 8 * (3.75e9 - embedding)  # 0.127 bits of constants, says the paper
+    assert weights == pytest.approx([in_4_bits + 2 * embedding, in_4_bits], rel=0.02)
+    gathered = {i.name: i.bytes for i in many.items}["gathered weights"]
+    assert gathered == pytest.approx(2 * embedding, rel=0.05)
+
+
 def test_the_engine_has_a_precision_of_its_own(three_b):
     load, model = Load(1100, 1024, 512), {"dtype": "float32"}
     same = estimate(config_for(three_b, model=model), load)

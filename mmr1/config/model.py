@@ -57,6 +57,11 @@ class LoraConfig(Section):
             )
         return self
 
+    @property
+    def starts_apart(self) -> bool:
+        """Does the policy begin as another model than the files of ``model.path`` have?"""
+        return self.path is not None or self.load_in_4bit
+
     @field_validator("target_modules")
     @classmethod
     def _no_embeddings(cls, names: Any) -> Any:

@@ -155,8 +155,6 @@ class Config(Section):
             )
         if self.model.lora is not None and not self.model.lora.merge:
             self._refuse_what_adapters_alone_cannot()
-        if self.resources.distributed:
-            self._refuse_what_ranks_cannot()
         if self.resources.colocate:
             self._refuse_what_colocated_engines_cannot()
         if self.environment is not None:
@@ -255,14 +253,6 @@ class Config(Section):
         for key, remedy in remedies.items():
             if remedy:
                 raise ValueError(f"resources.colocate and {key}: {remedy}, or leave colocate out")
-
-    def _refuse_what_ranks_cannot(self) -> None:
-        if self.model.lora is not None and self.model.lora.load_in_4bit:
-            raise ValueError(
-                f"resources.ranks={self.resources.ranks} engines={self.resources.engines} and "
-                "model.lora.load_in_4bit: quantized weights cannot be sharded, because FSDP2 "
-                "gathers them without their constants; set both to 1, or leave it out"
-            )
 
     def _refuse_what_an_environment_cannot(self) -> None:
         """What reads a completion as one text, or hands it on without its pictures."""

@@ -154,8 +154,8 @@ def _train(
         if before := directory.last_checkpoint(warn=display.say):
             done = restore(before, components)
             display.say(f"continuing after step {done}")
-        elif config.model.lora is not None and config.model.lora.path is not None:
-            # The engine has read the model without the adapters that the policy starts with.
+        elif config.model.lora is not None and config.model.lora.starts_apart:
+            # The engine has read the files.
             engine.load_weights(workers.policy.weights(copy=True), workers.policy.version)
         with timer("parity check"):
             check_agreement(config, inputs, engine, workers.policy, display.say)

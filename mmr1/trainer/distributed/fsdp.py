@@ -34,7 +34,9 @@ from mmr1.trainer.distributed.network import use_interface_of
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.process_group import Run
+from mmr1.trainer.models.load_model import load_here
 from mmr1.trainer.models.loading import load_trainable_in_main_memory, trainable_on_meta
+from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.trainer.models.scalar_model import ScalarModel, load_scalar_model
 from mmr1.vision.families.loading import architecture_of, keep_names_in_files, model_parts
 
@@ -226,7 +228,11 @@ def load(
     Args:
         head: With a scalar head: a ``ScalarModel``.
         offload: Shards stay in main memory, and come to the device when their layer is gathered.
+
+    With ``model.lora.load_in_4bit`` each rank reads the model, and keeps all weights in 4 bits.
     """
+    if config.lora is not None and config.lora.load_in_4bit:
+        return _load_in_4_bits(config, trains, key, head, mesh)
     model, run = spread(config, trains, mesh, key, head, offload)
     in_main_memory = load_trainable_in_main_memory
     if head:
@@ -236,6 +242,22 @@ def load(
     if whole is not None:
         keep_names_in_files(_transformers_model(whole), _transformers_model(model))
     return model, run
+
+
+def _load_in_4_bits(
+    config: ModelConfig, trains: bool, key: str, head: bool, mesh: DeviceMesh
+) -> tuple[Any, Run]:
+    """The adapters and what is not quantized are sharded; shards of the rest lose their constants.
+
+    The weights in 4 bits are a quarter of those that other ranks gather to compute.
+    """
+    model, _ = load_here(config, trains, key, head)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+                dist.broadcast(parameter, 0)  # adapters begin at random
+    return model, shard(model, mesh, getattr(torch, config.dtype))
 
 
 def _transformers_model(model: Any) -> Any:
@@ -301,7 +323,7 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: boo
     Every layer is gathered before it runs and freed after. The embeddings, norms and the head stay
     gathered during a forward and its backward, and so does the tower of a model whose own forward
     decides how often it is called. A frozen vision tower is not sharded: its features are cached,
-    so ranks run it at different times.
+    so ranks run it at different times. Neither are weights in 4 bits.
     """
     base = _transformers_model(model)
     parts = model_parts(base)
@@ -318,7 +340,8 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: boo
     where = OffloadPolicy()
     if offload:
         where = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
-    options: dict[str, Any] = {"mesh": mesh, "offload_policy": where}
+    in_4_bits = set(quantized_weights(model).values())
+    options: dict[str, Any] = {"mesh": mesh, "offload_policy": where, "ignored_params": in_4_bits}
     for layer in [*parts.layers, *tower]:
         fully_shard(layer, mp_policy=precision, **options)
         if not architecture_of(base).shares_prompts:
@@ -327,8 +350,9 @@ def shard(model: Any, mesh: DeviceMesh, compute_dtype: torch.dtype, offload: boo
     if isinstance(model, ScalarModel):
         fully_shard(model.head, **options)  # computes in float32
     whole = _Whole(model)
-    ignored = set(tower_parameters) if frozen_tower else None
-    fully_shard(whole, mp_policy=precision, ignored_params=ignored, **options)
+    if frozen_tower:
+        options["ignored_params"] = in_4_bits.union(tower_parameters)
+    fully_shard(whole, mp_policy=precision, **options)
 
     def run(compute: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         assert model is whole.model

@@ -16,7 +16,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
-from mmr1.trainer.models.quantization import is_quantized, keep_layout, quantization
+from mmr1.trainer.models.quantization import keep_layout, quantization
 from mmr1.vision.families.loading import architecture_of, find_architecture, load_family
 from mmr1.vision.features import FeatureCache
 
@@ -28,11 +28,7 @@ def load_model(config: ModelConfig, key: str = "model.path") -> Any:
         ValueError: There is no model at ``config.path``, or no family for it, or its weights are
             missing, damaged, pickled or those of another model.
     """
-    model = _load_weights(config, key)
-    if is_quantized(model):
-        keep_layout(model)
-        return model
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return _load_weights(config, key).to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_same_tokens(path: str, other: str, key: str) -> None:
@@ -51,12 +47,17 @@ def check_same_tokens(path: str, other: str, key: str) -> None:
 
 
 def load_trainable(config: ModelConfig, key: str = "model.path") -> Any:
-    """The model to be trained: parts frozen, activations checkpointed, adapters on, where asked.
+    """The model to be trained: in 4 bits, parts frozen, activations checkpointed, adapters on,
+    where asked.
 
     Raises:
         ValueError: As ``load_model``, the adapters fit no layer, or nothing is left to train.
     """
-    return _made_trainable(load_model(config, key), config)
+    if not (in_4_bits := quantization(config)):
+        return _made_trainable(load_model(config, key), config)
+    model = _load_weights(config, key, **in_4_bits)
+    keep_layout(model)
+    return _made_trainable(model, config)
 
 
 def load_trainable_in_main_memory(config: ModelConfig, key: str = "model.path") -> Any:
@@ -96,7 +97,7 @@ def _made_trainable(model: Any, config: ModelConfig) -> Any:
     return add_adapters(model, config.lora, config.freeze_vision_tower)
 
 
-def _load_weights(config: ModelConfig, key: str) -> Any:
+def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
     auto_class = find_architecture(config.path, key).auto_class
     folder = Path(config.path)
     if any(folder.glob("pytorch_model*.bin*")) and not any(folder.glob("*.safetensors*")):
@@ -104,14 +105,13 @@ def _load_weights(config: ModelConfig, key: str) -> Any:
             f"{key} '{config.path}' has only pickled weights (pytorch_model.bin), which could run "
             "code; save them as safetensors: model.save_pretrained(...) of transformers does"
         )
-    quantized = quantization(config)
     try:
         model, report = auto_class.from_pretrained(
             config.path,
             dtype=getattr(torch, config.dtype),
             use_safetensors=True,
             output_loading_info=True,
-            **quantized,
+            **options,
         )
     except (OSError, ValueError, SafetensorError) as error:
         first_line = str(error).strip().partition("\n")[0]

@@ -15,6 +15,7 @@ import peft
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor
 
 from mmr1.adapters import unwrapped
 from mmr1.config import LoraConfig
@@ -206,6 +207,8 @@ class _MergedWeights(Mapping[str, torch.Tensor]):
         if name not in self.adapted:
             return weight
         delta = self.adapted[name].get_delta_weight(_ADAPTER).detach()
+        if isinstance(delta, DTensor) and not isinstance(weight, DTensor):
+            delta = delta.full_tensor()  # each rank has all weights in 4 bits
         return (weight.to(delta.dtype) + delta).to(weight.dtype)
 
     def __iter__(self) -> Iterator[str]:

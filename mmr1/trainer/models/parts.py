@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from mmr1.adapters import unwrapped
+from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.vision.families.loading import model_parts
 
 _PROJECTOR = re.compile(r"(^|\.)(merger|deepstack_merger_list|multi_modal_projector)\.")
@@ -45,14 +46,15 @@ def known_to_engines(model: Any) -> set[str]:
     """Names of the weights that an engine which read the model's files can do without.
 
     Those of a vision tower and projector in which nothing is trained, adapters included, and all
-    names but the first of weights that are one (tied ones).
+    names but the first of weights that are one (tied ones). Weights in 4 bits are other ones than
+    the files have.
     """
     base = unwrapped(model)
     parameters = dict(base.named_parameters())
     known = set(dict(base.named_parameters(remove_duplicate=False))) - set(parameters)
     vision = outside_language_model(base)
     if not any(parameters[name].requires_grad for name in vision):
-        known |= vision
+        known |= vision - quantized_weights(base).keys()
     return {name.replace(".base_layer.", ".") for name in known}
 
 

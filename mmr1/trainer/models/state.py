@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from weakref import ReferenceType, ref
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -162,12 +163,14 @@ class WholeWeights(Mapping[str, torch.Tensor]):
         Tensors that are one (tied weights) stay one.
         """
         kept: dict[str, torch.Tensor] = {}
-        names: dict[int, str] = {}
-        alive = []  # a freed shard's storage would be given out again
+        owners: dict[int, tuple[str, ReferenceType[torch.Tensor]]] = {}
         for name, shard in self.shards.items():
-            alive.append(shard)
             local = shard.to_local() if isinstance(shard, DTensor) else shard
-            first = names.setdefault(local.untyped_storage()._cdata, name)
+            storage = local.untyped_storage()._cdata
+            first, owner = owners.get(storage, (name, None))
+            # The storage of a weight that was made to be read is given out again.
+            if owner is None or owner() is None:
+                first, owners[storage] = name, (name, ref(shard))
             whole = self[name] if first == name else None
             if rank == 0:
                 kept[name] = kept[first] if whole is None else whole.cpu()

@@ -111,8 +111,8 @@ def _train(
     ):
         rounds = Rounds(config, inputs, engine, reward_manager, workers.learner)
         done = _restore(rounds, directory, display.say)
-        if not done and config.model.lora is not None and config.model.lora.path is not None:
-            # The engine has read the model without the adapters that the policy starts with.
+        if not done and config.model.lora is not None and config.model.lora.starts_apart:
+            # The engine has read the files.
             engine.load_weights(workers.learner.weights(), 0)
         check_agreement(config, inputs, engine, workers.learner, display.say)
         directory.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,12 +41,28 @@ CASES: dict[str, dict[str, Any]] = {
         "algorithm": {"kl_coef": 0.1, "kl_estimator": "full"},
         "model": {"lora": {"rank": 4}, "freeze_vision_tower": True},
     },
+    "4 bits": {
+        "algorithm": {"kl_coef": 0.1},
+        "model": {"lora": {"rank": 4, "load_in_4bit": True}},
+    },
+    "4 bits, a critic, a frozen tower": {
+        "algorithm": {"name": "ppo", "critic": {"lr": 1e-3}},
+        "model": {"lora": {"rank": 4, "load_in_4bit": True}, "freeze_vision_tower": True},
+    },
     "conversations": {"algorithm": {"kl_coef": 0.1, "ppo_mini_batch_size": 2}},
     "offloaded": {
         "algorithm": {"kl_coef": 0.1, "offload_reference": True},
         "optimizer": {"offload": True},
     },
 }
+
+
+IN_4_BITS = importlib.util.find_spec("bitsandbytes") is not None
+
+
+def needs_bitsandbytes(case: str) -> Any:
+    skip = pytest.mark.skipif(not IN_4_BITS, reason="bitsandbytes is not installed")
+    return pytest.param(case, marks=skip)
 
 
 ZOOMED, OTHER = picture(1), picture(2, 84, 56)
@@ -132,6 +149,8 @@ def learnt(
 
 def _learn(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path) -> None:
     for case in CASES:
+        if "4 bits" in case and not IN_4_BITS:
+            continue
         config = config_of(case, tiny_model, out)
         family = family_of(config)
         torch.manual_seed(0)  # adapters begin at random
@@ -157,7 +176,9 @@ def on_ranks(tiny_model, mixed, tmp_path_factory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [needs_bitsandbytes(case) if "4 bits" in case else case for case in CASES]
+)
 def test_two_ranks_learn_what_one_process_learns(case, on_ranks, tiny_model, mixed, tmp_path):
     config = config_of(case, tiny_model, tmp_path)
     family = family_of(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import os
 import signal
@@ -207,6 +208,13 @@ def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model
         {"resources": {"ranks": 4, "context": 2}, "model": {"freeze_vision_tower": True}},
         {"resources": {"ranks": 3, "engines": 2}, "model": {"freeze_vision_tower": True}},
         {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4}}},
+        pytest.param(
+            {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4, "load_in_4bit": True}}},
+            marks=pytest.mark.skipif(
+                importlib.util.find_spec("bitsandbytes") is None,
+                reason="bitsandbytes is not installed",
+            ),
+        ),
         {"resources": {"ranks": 2}, "algorithm": {"ppo_epochs": 2, "ppo_mini_batch_size": 2}},
         {"resources": {"ranks": 2}, "model": {"gradient_checkpointing": True}},
         {
@@ -215,7 +223,7 @@ def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model
         },
     ],
     ids=[
-        *("four ranks", "hybrid", "shared sequences", "frozen tower", "adapters"),
+        *("four ranks", "hybrid", "shared sequences", "frozen tower", "adapters", "4 bits"),
         *("two updates", "checkpointed", "chosen tokens"),
     ],
 )

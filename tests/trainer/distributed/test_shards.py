@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from dataclasses import dataclass, field
@@ -21,8 +22,16 @@ from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.loading import load_trainable
+from mmr1.trainer.models.lora import plain_weights
 from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.state import model_snapshot, model_weights, save_progress
+from mmr1.trainer.models.parts import known_to_engines
+from mmr1.trainer.models.quantization import quantized_weights
+from mmr1.trainer.models.state import (
+    load_snapshot,
+    model_snapshot,
+    model_weights,
+    save_progress,
+)
 from mmr1.trainer.runs.checkpoint import (
     latest_valid_checkpoint,
     verify_checkpoint,
@@ -90,6 +99,45 @@ def _full(tensor: torch.Tensor) -> torch.Tensor:
 
 def test_ranks_load_their_shards(tied, adapter):
     on_two_ranks(_check_what_is_loaded, tied, adapter)
+
+
+def _check_4_bits(rank: int, mesh: Any, path: Path, adapter: Path, out: Path) -> None:
+    lora = {"path": str(adapter), "load_in_4bit": True}
+    config = ModelConfig(path=str(path), freeze_vision_tower=True, lora=lora)
+    model, _ = fsdp.load(config, True, mesh=mesh)
+    sharded = {n for n, p in model.named_parameters() if isinstance(p, DTensor)}
+    assert {n for n, p in model.named_parameters() if p.requires_grad} <= sharded
+    assert not sharded & set(quantized_weights(model))
+    whole = plain_weights(load_trainable(config))
+    weights = model_weights(model)
+    assert list(weights) == list(whole)
+    for name, weight in whole.items():
+        assert torch.equal(weights[name], weight), name
+    # What the engine has read of a frozen tower was not in 4 bits.
+    known = known_to_engines(model)
+    assert "model.visual.patch_embed.proj.weight" in known
+    assert "model.visual.blocks.0.mlp.up_proj.weight" not in known
+    optimizer = Optimizer(model, OptimizerConfig(warmup_steps=0), 10)
+    processor, ranks = AutoProcessor.from_pretrained(path), fsdp.DistributedProcessGroup(rank, 2)
+    model_snapshot(model, processor, optimizer, process_group=ranks)(out)
+    dist.barrier()
+    read = AutoModelForImageTextToText.from_pretrained(out, dtype="auto")
+    for name, parameter in read.named_parameters():
+        assert torch.equal(parameter, whole[name]), name
+    trained = {n: _full(p).clone() for n, p in model.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for parameter in (p for p in model.parameters() if p.requires_grad):
+            parameter.zero_()
+    load_snapshot(out, optimizer, rank)
+    for name, weight in trained.items():
+        assert torch.equal(_full(model.get_parameter(name)), weight), name
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"
+)
+def test_each_rank_has_the_weights_in_4_bits(tied, adapter, tmp_path):
+    on_two_ranks(_check_4_bits, tied, adapter, tmp_path / "out")
 
 
 def _check_bfloat16(

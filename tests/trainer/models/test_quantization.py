@@ -10,9 +10,10 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, ModelConfig
-from mmr1.config.file import load_config
+from mmr1.estimate import read_shapes
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.models.loading import load_trainable
+from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.trainer.models.reference import AdapterReference
 from mmr1.trainer.models.training_models import build_training_models
 from mmr1.trainer.sampling.experience import build_experience
@@ -43,12 +44,6 @@ def config(base: Path, **model: object) -> Config:
 def test_without_bitsandbytes_it_is_refused(base):
     with pytest.raises(ValueError, match=r"not installed; pip install 'mmr1\[qlora\]'"):
         load_trainable(config(base).model)
-
-
-def test_ranks_refuse_it():
-    keys = ["model.path=a", "model.lora={load_in_4bit: true}", "resources.ranks=2"]
-    with pytest.raises(ValueError, match="quantized weights cannot be sharded"):
-        load_config(None, keys)
 
 
 @needs_bitsandbytes
@@ -102,3 +97,10 @@ def test_the_weights_are_nf4_with_quantized_constants(base):
     assert weight.quant_state.quant_type == "nf4"
     assert weight.quant_state.nested
     assert weight.quant_state.dtype == torch.bfloat16
+
+
+@needs_bitsandbytes
+def test_the_estimate_knows_which_weights_are_quantized(base):
+    own = config(base)
+    weights = quantized_weights(load_trainable(own.model)).values()
+    assert read_shapes(own).quantized == sum(p.quant_state.shape.numel() for p in weights)
