@@ -20,6 +20,8 @@ ARMS: dict[str, tuple[str, ...]] = {
     "1 ahead": ahead(1, corrected=True),
     "2 ahead": ahead(2, corrected=True),
     "4 ahead": ahead(4, corrected=True),
+    "1 ahead, not corrected": ahead(1, corrected=False),
+    "2 ahead, not corrected": ahead(2, corrected=False),
     "4 ahead, not corrected": ahead(4, corrected=False),
 }
 
