@@ -31,7 +31,7 @@ class LoraConfig(Section):
     merge: bool = Field(
         True,
         description="Rollout engines get weights with the adapters merged. false: vLLM gets the "
-        "adapters alone and adds them itself; for one process and a frozen vision tower",
+        "adapters alone and adds them itself; for a frozen vision tower",
     )
     rank: Positive = Field(16, description="Rank of the adapters (PEFT: r)")
     alpha: float = Field(

@@ -153,13 +153,18 @@ class Config(Section):
                 "rollout.engine=hf samples from the model as it is; set rollout.engine=vllm, or "
                 "leave rollout.dtype out"
             )
-        if self.model.lora is not None and not self.model.lora.merge:
+        if self.hands_adapters:
             self._refuse_what_adapters_alone_cannot()
         if self.resources.colocate:
             self._refuse_what_colocated_engines_cannot()
         if self.environment is not None:
             self._refuse_what_an_environment_cannot()
         return self
+
+    @property
+    def hands_adapters(self) -> bool:
+        """Rollout engines get the adapters alone, and not merged weights."""
+        return self.model.lora is not None and not self.model.lora.merge
 
     @property
     def rollout_dtype(self) -> Dtype:
@@ -221,9 +226,6 @@ class Config(Section):
             ),
             "model.lora.load_in_4bit: the engine's weights below them are other ones": (
                 self.model.lora.load_in_4bit
-            ),
-            "resources.ranks or resources.engines, which send merged weights": (
-                self.resources.distributed
             ),
             "dpo.rounds, which hands on merged weights": bool(self.dpo.rounds),
         }

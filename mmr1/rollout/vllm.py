@@ -202,7 +202,8 @@ class VllmEngine:
         """A CPU backend cannot: it drops its caches, and keeps weights until others come."""
         self._drop_caches()
         if not self._on_cpu:
-            self._llm.sleep(level=2)
+            # Those below adapters come from nobody: vLLM keeps them in main memory.
+            self._llm.sleep(level=2 if self._adapters is None else 1)
 
     def wake_up(self, tag: str) -> None:
         awake = self._on_cpu or self._llm.wake_up([tag])

@@ -50,7 +50,6 @@ def with_adapters(model: Path, folder: Path) -> Path:
         ({"rollout": {"engine": "hf"}}, "rollout.engine=hf"),
         ({"model": {"freeze_vision_tower": False}}, "freeze_vision_tower=false"),
         ({"model": {"lora": {"load_in_4bit": True}}}, "load_in_4bit"),
-        ({"resources": {"ranks": 2}}, "resources.ranks"),
         ({"dpo": {"rounds": 1}}, "dpo.rounds"),
     ],
 )
@@ -63,7 +62,19 @@ def test_what_adapters_alone_cannot_is_refused(changes, message):
 
 @pytest.mark.slow
 @pytest.mark.vllm
-def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(tiny_model, digits, tmp_path):
+@pytest.mark.parametrize(
+    ("resources", "ahead"),
+    [
+        ({}, 0),
+        ({"ranks": 2}, 0),
+        ({"ranks": 1, "engines": 2}, 1),
+        ({"ranks": 2, "engines": 2, "colocate": True}, 0),
+    ],
+    ids=["one process", "two ranks", "two engines, ahead", "colocated"],
+)
+def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(
+    resources, ahead, tiny_model, digits, tmp_path
+):
     """It starts from adapters that the engine did not read, and moves away from them."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
     adapters = with_adapters(tiny_model, tmp_path / "adapters")
@@ -82,7 +93,9 @@ def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(tiny_model, dig
             "n": 4,
             "max_model_len": 128,
             "sampling": {"max_tokens": 8},
+            "max_off_policy_steps": ahead,
         },
+        resources=resources,
         rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
         algorithm={"name": "reinforce", "kl_coef": 0.05},
         optimizer={"lr": 0.02, "warmup_steps": 0, "lr_scheduler_type": "constant"},
@@ -90,7 +103,8 @@ def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(tiny_model, dig
     )
     run_training(config)
     lines = read_jsonl(tmp_path / "run/metrics.jsonl")
-    assert [line["rollout/staleness"] for line in lines] == [0, 0, 0]
-    assert all(line["rollout/logprob_gap"] < 1e-5 for line in lines)
+    assert [line["rollout/staleness"] for line in lines] == [0, ahead, ahead]
+    assert all((line["rollout/logprob_gap"] < 1e-5) == (not ahead) for line in lines[1:])
+    assert lines[0]["rollout/logprob_gap"] < 1e-5
     assert lines[0]["kl"] < 1e-6
     assert lines[2]["kl"] > 1e-2

@@ -12,7 +12,12 @@ import torch
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.errors import HungError
 from mmr1.trainer.distributed.rank_actor import SAVING, WATCHING
-from mmr1.trainer.distributed.rank_weights import KeptWeights, LiveWeights, RankWeights
+from mmr1.trainer.distributed.rank_weights import (
+    AdapterWeights,
+    KeptWeights,
+    LiveWeights,
+    RankWeights,
+)
 from mmr1.trainer.distributed.ray_calls import Watch, get, outcomes
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import completion_mask
@@ -107,6 +112,12 @@ class AllRanks:
         self._copies += 1
         self._get([rank.keep.remote(method, self._copies) for rank in self._ranks])
         return KeptWeights(self._ranks[0], self._copies, self._transfer_s)
+
+    def adapters(self, method: str) -> AdapterWeights:
+        """The adapters that the method gives; they stay as they are when the ranks learn more."""
+        self._begin()
+        (stored,) = self._get([rank.share.remote(method) for rank in self._ranks])[0]
+        return AdapterWeights(stored, self._transfer_s)
 
     def gather(self, method: str) -> Mapping[str, torch.Tensor]:
         """The weights that a method gives, in this process."""

@@ -48,7 +48,7 @@ def on_ray(config: Config) -> Iterator[Cluster]:
     """Start ranks and engines on the cluster that ``resources`` names; see :func:`workers`."""
     ranks, engines = config.resources.ranks, config.resources.engines
     with workers(config, ranks, engines, build_training_models) as (all_ranks, all_engines):
-        policy = RayPolicy(all_ranks)
+        policy = RayPolicy(all_ranks, config.hands_adapters)
         if config.resources.colocate:  # they woke up to nothing yet
             all_engines.load_weights(policy.weights(), policy.version)
         yield Cluster(

@@ -204,6 +204,13 @@ class Rank:
             return None
         return {name: tensor.detach().cpu() for name, tensor in weights.items()}
 
+    def share(self, method: str) -> list[Any]:
+        """What ``gather`` gives, for whoever holds the reference; nothing but on rank 0."""
+        import ray
+
+        weights = self.gather(method)
+        return [] if weights is None else [ray.put(weights)]
+
     @collective
     def save(self, method: str, folder: Path, *args: Any) -> Digests:
         """Write the snapshot that the method takes; the digests of this rank's files."""

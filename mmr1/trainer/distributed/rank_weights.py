@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mmr1.trainer.distributed.errors import TransferError
 from mmr1.trainer.distributed.rank_actor import SENDING
-from mmr1.trainer.distributed.ray_calls import get
+from mmr1.trainer.distributed.ray_calls import get, outcomes
 
 
 class RankWeights(Protocol):
     """Weights that lie on the ranks."""
 
     def send(self, engines: Sequence[Any], version: int) -> None:
-        """Rank 0 sends them to these engines, which then sample with them.
+        """These engines get them, and then sample with them.
 
         Raises:
             TransferError: Not all engines have them.
@@ -66,3 +67,28 @@ class KeptWeights:
     def release(self) -> None:
         in_background = self.first_rank.release.options(concurrency_group=SENDING)
         get([in_background.remote(self.key)], self.timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterWeights:
+    """The adapters alone, as they were: small enough for Ray to bring them to the engines.
+
+    Attributes:
+        stored: Refers to those of rank 0, on its machine.
+        timeout_s: Longest time that an engine may take.
+    """
+
+    stored: Any
+    timeout_s: float
+
+    def send(self, engines: Sequence[Any], version: int) -> None:
+        calls = {
+            i: engine.call.remote("load_weights", self.stored, version)
+            for i, engine in enumerate(engines)
+        }
+        _, lost = outcomes(calls, self.timeout_s)
+        for i, why in lost.items():
+            raise TransferError(f"rollout engine {i} was lost in load_weights ({why})")
+
+    def release(self) -> None:
+        """Ray frees them when nothing refers to them."""

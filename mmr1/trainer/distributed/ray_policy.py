@@ -23,10 +23,15 @@ from mmr1.types import Experience, RolloutGroup, StepStats
 
 
 class RayPolicy:
-    """The policy on all ranks; a ``Policy``."""
+    """The policy on all ranks; a ``Policy``.
 
-    def __init__(self, ranks: AllRanks) -> None:
+    Args:
+        hands_adapters: Engines are given the adapters alone.
+    """
+
+    def __init__(self, ranks: AllRanks, hands_adapters: bool = False) -> None:
         self._ranks = ranks
+        self._hands_adapters = hands_adapters
         self.version = 0
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
@@ -45,6 +50,8 @@ class RayPolicy:
 
     def weights(self, copy: bool = False) -> RankWeights:
         """On the ranks, from where they do not pass this process."""
+        if self._hands_adapters:
+            return self._ranks.adapters("policy.weights")
         return self._ranks.weights("policy.", copy)
 
     def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.profiler import record_function
 
 from mmr1.trainer.forward.context_packing import frame_parts
@@ -17,7 +18,7 @@ from mmr1.trainer.forward.scores import completion_distributions, completion_sco
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores, completion_mask
 from mmr1.trainer.models.lora import adapter_state
 from mmr1.trainer.models.parts import known_to_engines
-from mmr1.trainer.models.state import copy_into, model_weights
+from mmr1.trainer.models.state import WholeWeights, copy_into, model_weights
 from mmr1.types import Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
@@ -182,8 +183,10 @@ class PackedModel:
         return model_weights(self.model)
 
     def adapters(self) -> Mapping[str, torch.Tensor]:
-        """Those of the policy alone, as peft saves them."""
-        return adapter_state(self.model)
+        """Those of the policy alone, as peft saves them; sharded ones are put together."""
+        adapters = adapter_state(self.model)
+        sharded = any(isinstance(tensor, DTensor) for tensor in adapters.values())
+        return WholeWeights(adapters) if sharded else adapters
 
     def engine_weights(self) -> Mapping[str, torch.Tensor]:
         """Those of :meth:`weights` that an engine which read the model's files needs."""

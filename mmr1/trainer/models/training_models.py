@@ -85,7 +85,7 @@ def build_training_models(
         reference=measured,
         distil_demonstrations=config.algorithm.ptx_loss == "distillation",
         correction=_correction(config),
-        hands_adapters=config.model.lora is not None and not config.model.lora.merge,
+        hands_adapters=config.hands_adapters,
     )
     critic = build_critic(config, inputs, process_group, load)
     return TrainingModels(model, policy, reference, critic, features)

@@ -524,13 +524,28 @@ def test_a_run_goes_on_by_itself_after_a_lost_rank(tiny_model, mixed, reward, tm
 
 
 @pytest.mark.slow
-def test_a_lost_engine_costs_the_run_nothing(tiny_model, mixed, reward, tmp_path):
-    run = partial(config, tiny_model, mixed, reward, resources={"ranks": 2, "engines": 2})
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        pytest.param(
+            {
+                "model": {"freeze_vision_tower": True, "lora": {"rank": 4, "merge": False}},
+                "rollout": {"engine": "vllm", "deterministic": True},
+            },
+            marks=pytest.mark.vllm,
+        ),
+    ],
+    ids=["all weights", "adapters alone"],
+)
+def test_a_lost_engine_costs_the_run_nothing(sections, tiny_model, mixed, reward, tmp_path):
+    sections = {**sections, "resources": {"ranks": 2, "engines": 2}}
+    run = partial(config, tiny_model, mixed, reward, **sections)
     run_training(run(tmp_path / "whole"))
     interrupted = run(tmp_path / "run", trainer={"save_steps": 1})
     process = started(command_for(interrupted, tmp_path), tmp_path / "run/checkpoints/step_000001")
     os.kill(worker_of(process, "Engine").pid, signal.SIGKILL)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     assert "replaced, 1 of 3 times" in (tmp_path / "run/train.log").read_text()
     assert tokens(tmp_path / "whole") == tokens(tmp_path / "run")
