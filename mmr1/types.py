@@ -365,11 +365,9 @@ class Experience:
     With B sequences and R the longest completion:
 
     Attributes:
-        groups: The scored groups, for their prompts and completions.
-        completion_ids: ``[B, R]`` int64, padded on the right.
+        groups: The scored groups: their prompts, tokens, and the engine's log-probs of them.
         completion_mask: ``[B, R]`` bool, True for tokens that count in the loss: of completions
             with a valid reward those that the policy sampled.
-        rollout_logprobs: ``[B, R]`` float32, from the rollout engine.
         advantages: ``[B, R]`` float32, 0 where the mask is False.
         loss_weights: ``[B, R]`` float32, the weight of each token in the loss. They are normalised
             over the mini-batch, or the whole rollout, so the gradients of micro-batches add up.
@@ -389,9 +387,7 @@ class Experience:
     """
 
     groups: tuple[ScoredGroup, ...]
-    completion_ids: torch.Tensor
     completion_mask: torch.Tensor
-    rollout_logprobs: torch.Tensor
     advantages: torch.Tensor
     loss_weights: torch.Tensor
     mini_batches: int

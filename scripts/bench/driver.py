@@ -4,12 +4,12 @@
 
 Engines and ranks are left out: completions are made up, and what ranks would be sent is pickled and
 thrown away. A completion is words and an answer in the usual format; half of them are right. CPU
-seconds are those of this process and of the verifier's.
+seconds are those of this process and of the verifier's. The first step touches the memory that the
+steps after it use again.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import pickle
 from collections.abc import Iterator
@@ -30,6 +30,7 @@ from mmr1.vision.prepare import MediaCache, PreparedMedia
 
 PROMPT_TOKENS = 1124
 VOCABULARY = 150_000
+STEPS = 2
 
 
 def main() -> None:
@@ -48,34 +49,30 @@ def main() -> None:
     )
     set_up_torch(seed=0, threads=1)
     with heap_frozen():
-        measure(arguments, config)
+        groups = made_up(arguments.completions // arguments.n, arguments.n, arguments.tokens)
+        made = common.peak_rss_mib()
+        rows = [step(groups, config, arguments.ranks) for _ in range(STEPS)]
+    known = {"completions": arguments.completions, "completions, MiB": f"{made:.0f}"}
+    common.table([{"step": number, **known, **row} for number, row in enumerate(rows, 1)])
 
 
-def measure(arguments: argparse.Namespace, config: Config) -> None:
-    groups = made_up(arguments.completions // arguments.n, arguments.n, arguments.tokens)
+def step(groups: list[RolloutGroup], config: Config, ranks: int) -> dict[str, str]:
     algorithm = build_algorithm(config.algorithm)
     seconds: dict[str, float] = {}
-    before = common.peak_rss_mib()
     with counted(seconds, "rewards"), build_composite_reward(config.rewards) as rewards:
         scored = RewardManager(rewards, MediaCache(not_there), 1.0).score(groups)
     with counted(seconds, "experience"):
         # Without a reference: its log-probs come from the ranks.
         batch = build_experience(scored, algorithm, config.algorithm, policy=None)  # type: ignore[arg-type]
     with counted(seconds, "shares"):
-        parts = parts_of_update(batch, lambda prompt: len(prompt.token_ids), arguments.ranks)
+        parts = parts_of_update(batch, lambda prompt: len(prompt.token_ids), ranks)
     with counted(seconds, "pickled"):
         sent = sum(len(pickle.dumps(part, protocol=5)) for part in parts)
-    common.table(
-        [
-            {
-                "completions": arguments.completions,
-                **{name: f"{value:.1f}" for name, value in seconds.items()},
-                "sent, MiB": f"{sent / 2**20:.0f}",
-                "completions, MiB": f"{before:.0f}",
-                "peak, MiB": f"{common.peak_rss_mib():.0f}",
-            }
-        ]
-    )
+    return {
+        **{name: f"{value:.1f}" for name, value in seconds.items()},
+        "sent, MiB": f"{sent / 2**20:.0f}",
+        "peak, MiB": f"{common.peak_rss_mib():.0f}",
+    }
 
 
 def not_there(medium: MediaRef) -> PreparedMedia:

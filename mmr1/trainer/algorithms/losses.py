@@ -210,7 +210,7 @@ def token_weights(
     weights = mask.float()
     lengths = weights.sum(-1, keepdim=True)
     if loss_agg_mode == "seq-mean-token-mean":
-        return weights / lengths.clamp(min=1) / (lengths > 0).sum().clamp(min=1)
+        return weights.div_(lengths.clamp(min=1)).div_((lengths > 0).sum().clamp(min=1))
     if loss_agg_mode == "token-mean":
         return weights / lengths.sum().clamp(min=1)
     if loss_agg_mode == "token-sum":

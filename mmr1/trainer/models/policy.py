@@ -150,10 +150,11 @@ class LocalPolicy:
         """
         self._packed_model.model.train()
         mini_batches = self._mini_batches(experience)
+        rollout_logprobs = rollout_logprobs_of(experience)
         steps: list[StepStats] = []
         for _ in range(self._passes):
             for index, batches in enumerate(mini_batches):
-                stats = self._accumulate(experience, batches)
+                stats = self._accumulate(experience, rollout_logprobs, batches)
                 if experience.demonstrations:
                     own = experience.demonstrations[index]
                     stats["ptx_loss"] = self._add_ptx_gradient(own, experience.ptx_coef)
@@ -172,7 +173,12 @@ class LocalPolicy:
             for index in range(experience.mini_batches)
         ]
 
-    def _accumulate(self, experience: Experience, batches: Sequence[MicroBatch]) -> StepStats:
+    def _accumulate(
+        self,
+        experience: Experience,
+        rollout_logprobs: torch.Tensor,
+        batches: Sequence[MicroBatch],
+    ) -> StepStats:
         """Sum up the gradient over micro-batches; token means of what is logged."""
         sums, tokens = DeviceSums(), 0
         for batch in batches:
@@ -181,7 +187,8 @@ class LocalPolicy:
             if not batch.groups:
                 self._packed_model.backward(scores.logprobs.sum())
                 continue
-            tokens += self._accumulate_batch(experience, batch, scores, sums)
+            sampled = _cut(rollout_logprobs, batch.rows, scores.logprobs)
+            tokens += self._accumulate_batch(experience, sampled, batch, scores, sums)
         read = {"loss": 0.0, WIDEST_GAP: 0.0, **sums.read(), "tokens": float(tokens)}
         if experience.after_picture is not None:
             read = {GAP_AFTER_PICTURE: 0.0, TOKENS_AFTER_PICTURE: 0.0, **read}
@@ -195,7 +202,12 @@ class LocalPolicy:
         return add_distillation_gradient(model, groups, self._reference, coefficient)
 
     def _accumulate_batch(
-        self, experience: Experience, batch: MicroBatch, scores: TokenScores, sums: DeviceSums
+        self,
+        experience: Experience,
+        rollout_logprobs: torch.Tensor,
+        batch: MicroBatch,
+        scores: TokenScores,
+        sums: DeviceSums,
     ) -> int:
         """Backward of one micro-batch, and what is logged of it; its number of tokens.
 
@@ -203,21 +215,21 @@ class LocalPolicy:
         """
         selected = _select_rows(experience, batch.rows, scores.logprobs)
         counting = _counting_places(experience, batch.rows, scores.logprobs)
-        inputs = _loss_inputs(selected, scores)
+        inputs = _loss_inputs(selected, rollout_logprobs, scores)
         correction = self._correction(
-            inputs.old_logprobs, selected.rollout_logprobs, selected.completion_mask
+            inputs.old_logprobs, rollout_logprobs, selected.completion_mask
         )
         token_loss = self._algorithm.loss(inputs, correction)
         loss = (selected.loss_weights * token_loss).sum()
         self._packed_model.backward(loss)
         sums.add("loss", loss)
         for name, values in {
-            **self._logged(inputs, selected),
+            **self._logged(inputs, rollout_logprobs, selected),
             "rollout/is_weight": correction,
         }.items():
             sums.add(name, values.detach().flatten()[counting].sum())
         if len(counting):
-            gap = (inputs.old_logprobs - selected.rollout_logprobs).flatten()[counting].abs()
+            gap = (inputs.old_logprobs - rollout_logprobs).flatten()[counting].abs()
             sums.widen(WIDEST_GAP, gap.max())
             if selected.after_picture is not None:
                 after = selected.after_picture.flatten()[counting]
@@ -251,16 +263,27 @@ class LocalPolicy:
         means = {name: value / tokens for name, value in sums.items()} if tokens else {}
         return {**whole, **means}
 
-    def _logged(self, inputs: LossInputs, selected: Experience) -> dict[str, torch.Tensor]:
-        gap = inputs.old_logprobs - selected.rollout_logprobs
+    def _logged(
+        self, inputs: LossInputs, rollout_logprobs: torch.Tensor, selected: Experience
+    ) -> dict[str, torch.Tensor]:
+        gap = inputs.old_logprobs - rollout_logprobs
         ref = inputs.logprobs if selected.ref_logprobs is None else selected.ref_logprobs
         return {
             "entropy": inputs.entropy,
             "kl": k3(inputs.logprobs, ref) if inputs.full_kl is None else inputs.full_kl,
             "rollout/logprob_gap": gap.abs(),
-            "rollout/kl": k3(selected.rollout_logprobs, inputs.old_logprobs),
+            "rollout/kl": k3(rollout_logprobs, inputs.old_logprobs),
             **self._algorithm.metrics(inputs),
         }
+
+
+def rollout_logprobs_of(experience: Experience) -> torch.Tensor:
+    """``[B, R]`` float32: the engine's log-probs of the completions, followed by zeros."""
+    rows = torch.zeros(experience.completion_mask.shape)
+    completions = (c for scored in experience.groups for c in scored.group.completions)
+    for row, completion in zip(rows, completions, strict=True):
+        row[: len(completion.logprobs)] = torch.from_numpy(completion.logprobs)
+    return rows
 
 
 def _learning(experience: Experience, index: int) -> torch.Tensor:
@@ -291,16 +314,16 @@ def averaged(steps: Sequence[StepStats]) -> StepStats:
 def _select_rows(experience: Experience, rows: torch.Tensor, like: torch.Tensor) -> Experience:
     """The given sequences of a batch, as wide as ``like`` ``[b, R]`` and on its device."""
 
-    def cut(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        of_rows = value[rows]
-        cut_rows = of_rows[:, : like.shape[1]] if of_rows.dim() > 1 else of_rows
-        return cut_rows.to(like.device, non_blocking=True)
+    values = {f.name: getattr(experience, f.name) for f in fields(experience)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    cut: dict[str, Any] = {name: _cut(tensor, rows, like) for name, tensor in tensors.items()}
+    return replace(experience, **cut)
 
-    return replace(
-        experience, **{f.name: cut(getattr(experience, f.name)) for f in fields(experience)}
-    )
+
+def _cut(values: torch.Tensor, rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    of_rows = values[rows]
+    cut_rows = of_rows[:, : like.shape[1]] if of_rows.dim() > 1 else of_rows
+    return cut_rows.to(like.device, non_blocking=True)
 
 
 def _counting_places(
@@ -314,7 +337,9 @@ def _counting_places(
     return mask.flatten().nonzero()[:, 0].to(like.device, non_blocking=True)
 
 
-def _loss_inputs(selected: Experience, scores: TokenScores) -> LossInputs:
+def _loss_inputs(
+    selected: Experience, rollout_logprobs: torch.Tensor, scores: TokenScores
+) -> LossInputs:
     return LossInputs(
         logprobs=scores.logprobs,
         old_logprobs=scores.logprobs.detach()
@@ -324,7 +349,7 @@ def _loss_inputs(selected: Experience, scores: TokenScores) -> LossInputs:
         entropy=scores.entropy,
         full_kl=scores.kl,
         chosen=selected.chosen,
-        rollout_logprobs=selected.rollout_logprobs,
+        rollout_logprobs=rollout_logprobs,
         mask=selected.completion_mask,
         ref_logprobs=selected.ref_logprobs,
         kl_coef=selected.kl_coef,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from mmr1.config import AlgorithmConfig
@@ -96,13 +95,13 @@ def build_experience(
     elif config.has_several_updates or kl_in_reward or algorithm.choose is not None:
         old_logprobs = policy.logprobs(groups)
 
-    counted = completion_mask(groups)
+    sampled_mask = counted = completion_mask(groups)
     if not algorithm.step_supervision:
-        counted &= torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
+        counted = sampled_mask & torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
     mask = counted
     if config.mask_truncated_completions:  # out of the loss, but not out of the baselines
         mask = counted & ~torch.tensor([c.truncated for c in completions])[:, None]
-    kl_penalty = torch.zeros(counted.shape)
+    kl_penalty = torch.zeros(1).expand(counted.shape)
     if kl_in_reward:
         assert old_logprobs is not None
         assert ref_logprobs is not None
@@ -123,7 +122,7 @@ def build_experience(
         if config.critic is not None and config.critic.bootstrap_truncated:
             is_cut = torch.tensor([c.truncated for c in completions])
             inputs = replace(inputs, final_values=critic.final_values(groups) * is_cut)
-    sampled = SampledTokens(completion_mask(groups))
+    sampled = SampledTokens(sampled_mask)
     of_sampled = sampled.of(inputs)
     advantages = sampled.spread(algorithm.advantages(of_sampled)) * mask
     returns = None
@@ -141,9 +140,7 @@ def build_experience(
         advantages = advantages * torch.stack(kept).any(0)
     return Experience(
         groups=tuple(scored),
-        completion_ids=_padded([c.token_ids for c in completions], np.int64),
         completion_mask=mask,
-        rollout_logprobs=_padded([c.logprobs for c in completions], np.float32),
         advantages=advantages,
         loss_weights=_loss_weights(scored, mask, scopes, algorithm.loss_agg_mode, max_tokens),
         mini_batches=max(steps) + 1,
@@ -161,14 +158,6 @@ def build_experience(
     )
 
 
-def _padded(rows: Sequence[np.ndarray], dtype: type[np.generic]) -> torch.Tensor:
-    """``[B, R]``: the rows, followed by zeros."""
-    padded = np.zeros((len(rows), max(map(len, rows), default=0)), dtype)
-    for place, row in zip(padded, rows, strict=True):
-        place[: len(row)] = row
-    return torch.from_numpy(padded)
-
-
 def _loss_weights(
     scored: Sequence[ScoredGroup],
     mask: torch.Tensor,
@@ -177,6 +166,8 @@ def _loss_weights(
     max_tokens: int | None,
 ) -> torch.Tensor:
     """``[B, R]``: ``token_weights`` of the groups of each scope by themselves."""
+    if not any(scopes):
+        return token_weights(mask, loss_agg_mode, max_tokens)
     weights = torch.zeros(mask.shape)
     for scope in range(max(scopes) + 1):
         rows = rows_of(scored, scopes, scope)
