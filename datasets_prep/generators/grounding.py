@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from datasets_prep.generators import Generator
+from datasets_prep.generators.canvases import OTHER_LOOKS, SIDE, Draw, plain
 from datasets_prep.generators.common import ask, demonstrate, numbered_splits, sample
 from mmr1.types import MediaRef, Sample
 
-SIZES = {"sft": 100, "rl": 1500, "eval": 300}
-SIDE = 6
-"""Pixels of the canvas: coordinates are single digits, which a small model can learn."""
+SIZES = {"sft": 100, "rl": 1500, "eval": 300, "eval_other": 300}
+"""``eval_other`` is drawn last: the others have the same bytes with it and without."""
 SHOWN = 84
 """Pixels the model sees on a side: 14 for a pixel of the canvas, one vision patch."""
 QUESTION = "Where is the box?"
-
-
-def draw(box: tuple[int, int, int, int], rng: np.random.Generator) -> Image.Image:
-    """Dark noise, and brighter noise inside the box."""
-    canvas = rng.integers(0, 110, (SIDE, SIDE, 3))
-    x1, y1, x2, y2 = box
-    canvas[y1:y2, x1:x2] = rng.integers(150, 256, (y2 - y1, x2 - x1, 3))
-    return Image.fromarray(canvas.astype(np.uint8))
 
 
 def random_box(rng: np.random.Generator) -> tuple[int, int, int, int]:
@@ -36,7 +28,10 @@ def random_box(rng: np.random.Generator) -> tuple[int, int, int, int]:
 
 
 def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
-    """Canvases small enough that a pixel is a patch; the model sees them enlarged."""
+    """Canvases small enough that a pixel is a patch; the model sees them enlarged.
+
+    ``eval_other`` asks the same of canvases in other looks, which ``meta`` names.
+    """
     rng = np.random.default_rng(seed)
     images = folder / "images"
     images.mkdir()
@@ -45,6 +40,11 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
     def make(split: str, number: int, with_demonstration: bool) -> Sample:
         box = random_box(rng)
         path = images / f"{split}-{number:04d}.png"
+        draw: Draw = plain
+        meta: dict[str, Any] = {}
+        if split == "eval_other":
+            meta["look"] = [*OTHER_LOOKS][number % len(OTHER_LOOKS)]
+            draw = OTHER_LOOKS[meta["look"]]
         draw(box, rng).save(path)
         image = MediaRef("image", path, size=(SIDE, SIDE), options=enlarged)
         messages = [ask([image], QUESTION)]
@@ -52,7 +52,7 @@ def build(folder: Path, seed: int) -> Mapping[str, Sequence[Sample]]:
             x1, y1, x2, y2 = box
             messages.append(demonstrate(f"From {x1} {y1} to {x2} {y2}.", str(list(box))))
         name = f"grounding-{split}-{number:04d}"
-        return sample(name, messages, [list(box)], "iou", "grounding")
+        return sample(name, messages, [list(box)], "iou", "grounding", **meta)
 
     return numbered_splits(SIZES, make)
 

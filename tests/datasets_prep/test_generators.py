@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from datasets_prep.finish import check_gold
-from datasets_prep.generators import GENERATORS, calculate, counting, digit_sums, grounding, video
+from datasets_prep.generators import (
+    GENERATORS,
+    calculate,
+    canvases,
+    counting,
+    digit_sums,
+    grounding,
+    solids,
+    video,
+)
 from datasets_prep.make import make
 from datasets_prep.validate import validate
 from mmr1.data.record import read_records
@@ -22,6 +31,7 @@ from mmr1.vision.images import load_image
 from mmr1.vision.videos import load_video
 
 SMALL = {"sft": 6, "rl": 12, "eval": 6}
+OTHER_LOOKS = {"counting": solids.OTHER_LOOKS, "grounding": canvases.OTHER_LOOKS}
 NAMES = ["calculate", "digit-sums", "counting", "grounding", "video"]
 
 
@@ -29,8 +39,10 @@ NAMES = ["calculate", "digit-sums", "counting", "grounding", "video"]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (calculate, digit_sums, counting, grounding, video):
+        for module in (calculate, digit_sums, video):
             patch.setattr(module, "SIZES", SMALL)
+        for module in (counting, grounding):
+            patch.setattr(module, "SIZES", {**SMALL, "eval_other": 12})
         for name in NAMES:
             make(name, folder / name, seed=0)
             make(name, folder / f"{name}-again", seed=0)
@@ -86,13 +98,63 @@ def test_counts_are_of_the_scene_and_the_scene_is_drawn(made: Path) -> None:
         shape_in_question = re.fullmatch(r"How many (\w+)s are there\?", sample.question)[1]
         scene = sample.meta["scene"]
         assert sum(solid["shape"] == shape_in_question for solid in scene) == int(sample.answer)
+        if "look" in sample.meta:
+            continue
         picture = np.asarray(load_image(sample.media[0])).astype(int)
         coloured = np.ptp(picture, axis=2).reshape(3, 28, 3, 28).max(axis=(1, 3)).ravel() > 40
         assert set(np.flatnonzero(coloured)) == {solid["cell"] for solid in scene}
 
 
+@pytest.mark.parametrize("name", OTHER_LOOKS)
+def test_other_looks_leave_the_other_splits_alone(
+    made: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are drawn with the bytes that they have without; looks are as often as another."""
+    monkeypatch.setattr({"counting": counting, "grounding": grounding}[name], "SIZES", SMALL)
+    make(name, tmp_path / name, seed=0)
+    files = [f for f in (tmp_path / name).rglob("*") if f.suffix in {".jsonl", ".png"}]
+    assert len(files) == len(SMALL) + sum(SMALL.values())
+    for file in files:
+        assert file.read_bytes() == (made / name / file.relative_to(tmp_path / name)).read_bytes()
+    looks = [s.meta["look"] for s in read_records(made / name / "eval_other.jsonl")]
+    assert looks == [*OTHER_LOOKS[name]] * 3
+    assert not any(
+        "look" in s.meta for split in SMALL for s in read_records(made / name / f"{split}.jsonl")
+    )
+
+
+@pytest.mark.parametrize("look", [solids.PLAIN, *solids.OTHER_LOOKS.values()])
+def test_solids_are_in_their_cells_in_every_look(look: solids.Look) -> None:
+    scene = {0: ("sphere", "red"), 4: ("cube", "blue"), 8: ("cylinder", "gold")}
+    for seed in range(5):
+        empty, drawn = (
+            np.asarray(solids.render(content, np.random.default_rng(seed), look)).astype(int)
+            for content in ({}, scene)
+        )
+        changed = abs(drawn - empty).max(axis=2).reshape(3, 28, 3, 28) > 20
+        share = changed.mean(axis=(1, 3)).ravel()
+        assert set(np.flatnonzero(share)) == set(scene)
+        assert min(share[[*scene]]) > 0.08
+
+
+@pytest.mark.parametrize("look", ["plain", *canvases.OTHER_LOOKS])
+def test_boxes_are_where_they_are_said_to_be_in_every_look(look: str) -> None:
+    """The edge of a box is brighter than what is around it, or darker by as much."""
+    box = (1, 2, 5, 5)
+    draw = canvases.OTHER_LOOKS.get(look, canvases.plain)
+    for seed in range(20):
+        shown = np.asarray(draw(box, np.random.default_rng(seed))).astype(int)
+        step = -1 if look == "dark" else 1
+        assert (step * (shown[2:5, 1] - shown[2:5, 0]) > 30).all()
+        assert (step * (shown[2:5, 4] - shown[2:5, 5]) > 30).all()
+        assert (step * (shown[2, 1:5] - shown[1, 1:5]) > 30).all()
+        assert (step * (shown[4, 1:5] - shown[5, 1:5]) > 30).all()
+
+
 def test_boxes_are_where_it_is_bright(made: Path) -> None:
     for sample in samples(made / "grounding"):
+        if "look" in sample.meta:
+            continue
         bright = np.asarray(load_image(sample.media[0])).min(axis=2) >= 150
         rows, columns = np.flatnonzero(bright.any(1)), np.flatnonzero(bright.any(0))
         box = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
