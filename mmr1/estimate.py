@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from transformers import AutoConfig
 
 from mmr1.config import Config
+from mmr1.config.model import ModelConfig
 from mmr1.trainer.forward.logprob_head import GPU_CHUNK_ELEMENTS
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.vision.families.family import ModelShape, StackShape
@@ -149,24 +151,27 @@ def read_shapes(config: Config, key: str = "model.path") -> Shapes:
     Raises:
         ValueError: Its configuration cannot be read; names the key.
     """
+    return _shapes(config.model, key)
+
+
+@lru_cache(maxsize=16)  # a command asks several times
+def _shapes(config: ModelConfig, key: str) -> Shapes:
     try:
-        hf = AutoConfig.from_pretrained(config.model.path)
+        hf = AutoConfig.from_pretrained(config.path)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{key} '{config.model.path}' has no configuration to read ({error})"
-        ) from error
-    architecture = find_architecture(config.model.path)
+        raise ValueError(f"{key} '{config.path}' has no configuration to read ({error})") from error
+    architecture = find_architecture(config.path)
     with torch.device("meta"):
         model = architecture.auto_class.from_config(hf)
     weights = _count(model)
     parts = architecture.parts(model)
-    lora = config.model.lora
+    lora = config.lora
     in_4_bits = _in_4_bits(model, parts.lm_head) if lora and lora.load_in_4bit else set()
     quantized = sum(p.numel() for p in in_4_bits)
     tower = 0 if parts.tower is None else _count(parts.tower, without=in_4_bits)
     # What ranks gather and free by itself, or do not shard.
     inside = [*parts.layers]
-    if config.model.freeze_vision_tower and parts.tower is not None:
+    if config.freeze_vision_tower and parts.tower is not None:
         inside.append(parts.tower)
         parts.tower.requires_grad_(False)
     else:
@@ -174,7 +179,7 @@ def read_shapes(config: Config, key: str = "model.path") -> Shapes:
     layered = sum(_count(module, without=in_4_bits) for module in inside)
     layer = _count(parts.layers[0], without=in_4_bits)
     if lora is not None:
-        model = add_adapters(model, lora, config.model.freeze_vision_tower)
+        model = add_adapters(model, lora, config.freeze_vision_tower)
     output = parts.lm_head.weight
     return Shapes(
         weights=weights,

@@ -1,10 +1,9 @@
-"""The memory of each stage of each recipe on GPUs of 80 GiB, as ``mmr1 doctor --estimate`` counts.
+"""The GPUs of 80 GiB that each stage of each recipe takes, by ``mmr1 doctor --estimate``'s count.
 
     python scripts/dev/recipe_gpus.py
 
-With the settings that ``run.sh`` and ``run.sh --7b`` give the stages. Prompts are assumed to be
-long: 1,280 tokens with an image, 4,096 with a video, 256 with text only. Completions have the
-maximum length.
+With the settings that ``run.sh`` and ``run.sh --7b`` give the stages, and prompts and completions
+as long as they allow.
 """
 
 from __future__ import annotations
@@ -14,17 +13,19 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.estimate import GIB, Estimate, Load, estimate
+from mmr1.estimate import GIB, estimate, longest_load
+from mmr1.gpus import Gpus
+from mmr1.proposal import Command, proposed
 
 SCRIPTS = Path(__file__).parents[1]
 RECIPES = SCRIPTS / "recipes"
 SINGLE = RECIPES / "qwen2_5_vl_3b" / "grpo.yaml"  # started by hand, on one GPU
-MEMORY = 80 * GIB
-PROMPTS = {"video": (4096, 3840), "text": (256, 0), "image": (1280, 1024)}
-VIDEO, TEXT = ("video_r1", "open_r1_video"), ("text_math/rl", "lmm_r1/text")
+MEMORY = 0.9 * 80 * GIB
+"""A tenth is left for what the estimate does not count."""
 COMMANDS = ("train", "sft", "dpo", "rm", "iterate")
 SHAPES = {"3B": "qwen2_5_vl_3b", "7B": "qwen2_5_vl_7b"}
 
@@ -40,7 +41,7 @@ class Stage:
     """
 
     name: str
-    command: str
+    command: Command
     config: Config
 
     @property
@@ -49,26 +50,20 @@ class Stage:
         in_rounds = self.command == "dpo" and self.config.dpo.rounds > 0
         return self.command in ("train", "iterate") or in_rounds
 
-    @property
-    def gpus(self) -> int:
-        """Trainer ranks and engines; both share a GPU where there is one of each."""
-        resources = self.config.resources
-        engines = resources.engines if self.samples else 0
-        return resources.ranks + engines if resources.distributed else 1
+    def on(self, gpus: int) -> Config | None:
+        """As it runs on so many GPUs, or None where it does not fit."""
+        config = proposed(self.config, self.command, Gpus(gpus, MEMORY)).config
+        resources = config.resources
+        if gpus > 1 and not resources.distributed:
+            return None
+        shares = self.samples and not resources.distributed
+        room = MEMORY * (1 - config.gpu_memory_utilization if shares else 1)
+        return config if estimate(config, longest_load(config)).total("trainer") <= room else None
 
     @property
-    def room(self) -> float:
-        """Bytes that the trainer may take of a GPU."""
-        shares = self.samples and not self.config.resources.distributed
-        return MEMORY * (1 - self.config.gpu_memory_utilization if shares else 1)
-
-    def estimate(self) -> Estimate:
-        kind = "image"
-        if self.name.startswith(VIDEO):
-            kind = "video"
-        elif self.name in TEXT:
-            kind = "text"
-        return estimate(self.config, Load(*PROMPTS[kind], self.config.rollout.sampling.max_tokens))
+    def fewest(self) -> int:
+        """GPUs that it fits."""
+        return next(gpus for gpus in range(1, 9) if self.on(gpus) is not None)
 
 
 def stages(model: str) -> Iterator[Stage]:
@@ -79,7 +74,7 @@ def stages(model: str) -> Iterator[Stage]:
             continue
         for command, path, *overrides in _commands(script, model):
             name = f"{script.parent.name}/{Path(path).stem}"
-            yield Stage(name, command, load_config(Path(path), [*overrides, shapes]))
+            yield Stage(name, cast(Command, command), load_config(Path(path), [*overrides, shapes]))
     if model == "3B":
         yield Stage("qwen2_5_vl_3b/grpo", "train", load_config(SINGLE, [shapes]))
 
@@ -116,14 +111,13 @@ def _published(word: str) -> str:
 
 
 def main() -> None:
-    cells: dict[str, dict[str, str]] = {}
+    fewest: dict[str, dict[str, int]] = {}
     for model in SHAPES:
         for stage in stages(model):
-            needed = stage.estimate().total("trainer") / GIB
-            cells.setdefault(stage.name, {})[model] = f"{stage.gpus} ({needed:.0f} GiB each)"
+            fewest.setdefault(stage.name, {})[model] = stage.fewest
     print("| stage | Qwen2.5-VL-3B | Qwen2.5-VL-7B |")
     print("|---|---|---|")
-    for name, of_model in sorted(cells.items()):
+    for name, of_model in sorted(fewest.items()):
         print(f"| `{name}.yaml` | {of_model['3B']} | {of_model.get('7B', '')} |")
 
 

@@ -4,8 +4,8 @@
 #
 # key=value overrides apply to every stage. DATA is the folder of the downloaded datasets (default: data).
 # MODEL is a model directory or hub name in place of the recipe's. FAMILY is the model_type of --smoke's model.
-# --7b uses Qwen2.5-VL-7B instead of 3B, on four trainer ranks instead of two; SFT has one process, and keeps
-# its optimizer state in CPU memory. --smoke is a small test on the CPU: generated rows in each dataset's format, a model of 0.7M parameters, two steps per stage.
+# --7b uses Qwen2.5-VL-7B instead of 3B. Stages use all GPUs of the machine. --smoke is a small
+# test on the CPU: generated rows in each dataset's format, a model of 0.7M parameters, two steps per stage.
 set -euo pipefail
 recipe="$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -54,7 +54,6 @@ stage() {
     shift 2
     if [[ -n "$larger" ]]; then
         sized=(model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_token_cost=0.42)
-        if [[ "$command" == sft ]]; then sized+=(optimizer.offload=true); else sized+=(resources.ranks=4); fi
     fi
     if [[ -n "${MODEL:-}" ]]; then sized+=(model.path="$MODEL"); fi
     mmr1 "$command" "$folder/$name.yaml" "trainer.output_dir=$out/$name" \
