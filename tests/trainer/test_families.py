@@ -24,10 +24,15 @@ from tests.jsonl import read_jsonl
 from tests.trainer.test_resume import LENGTH_REWARD
 from tests.vision.families import general_models
 
-SEEING = ("qwen3_vl", "idefics3", "gemma3", "qwen3_vl_moe", "qwen3_5", "qwen2_vl")
-NAMES = ("qwen3", *SEEING)
-QUICK = NAMES[:3]
-RUN = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[3:])]
+QUICK = ("qwen3", "qwen3_vl", "idefics3")
+OTHER = (
+    *("gemma3", "qwen3_vl_moe", "qwen3_5", "qwen2_vl", "llava_onevision", "internvl", "glm4v"),
+    *("qwen2", "llama"),
+)
+TEXT = ("qwen3", "qwen2", "llama")
+NAMES = (*QUICK, *OTHER)
+SEEING = tuple(name for name in NAMES if name not in TEXT)
+RUN = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER)]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +97,7 @@ def config_of(path: Path, data: Path, out: Path, file: str, **sections: object) 
 
 @pytest.mark.parametrize("name", RUN)
 def test_demonstrations_rollouts_evaluation_and_export(name, models, sums, digits, tmp_path):
-    data = sums if name == "qwen3" else digits
+    data = sums if name in TEXT else digits
     steps = {"max_steps": 3, "save_steps": 3, "logging_steps": 1000}
     sft = run_sft(config_of(models[name], data, tmp_path / "sft", "sft.jsonl", trainer=steps))
     losses = [row["loss"] for row in read_jsonl(tmp_path / "sft/metrics.jsonl")]
@@ -124,7 +129,7 @@ def test_rollouts_by_vllm_follow_the_weights(name, models, sums, digits, tmp_pat
     (tmp_path / "accident").write_text("")
     length = {"use": f"{tmp_path}/length.py:reward", "isolated": False}
     keys = {"rewards": {"functions": {"length": length}}, "algorithm": {"kl_coef": 0.0}}
-    data = sums if name == "qwen3" else digits
+    data = sums if name in TEXT else digits
     config = config_of(models[name], data, tmp_path / "rl", "rl.jsonl", **keys)
     bfloat16 = {"dtype": "bfloat16"} if name == "qwen3_5" else {}
     rollout = config.rollout.model_copy(update={"engine": "vllm", **bfloat16})
@@ -139,7 +144,7 @@ def test_rollouts_by_vllm_follow_the_weights(name, models, sums, digits, tmp_pat
 
 @pytest.mark.parametrize("name", RUN)
 def test_preferences_and_a_reward_model(name, models, sums, digits, tmp_path):
-    data = sums if name == "qwen3" else digits
+    data = sums if name in TEXT else digits
     rows = [json.loads(line) for line in (data / "rl.jsonl").read_text().splitlines()[:16]]
     for row in rows:
         chosen = demonstration(int(row["answer"]))
