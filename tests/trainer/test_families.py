@@ -121,7 +121,7 @@ def test_demonstrations_rollouts_evaluation_and_export(name, models, sums, digit
 
 @pytest.mark.slow
 @pytest.mark.vllm
-@pytest.mark.parametrize("name", ["qwen3", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5"])
+@pytest.mark.parametrize("name", NAMES)
 def test_rollouts_by_vllm_follow_the_weights(name, models, sums, digits, tmp_path):
     """Steps so large that the weights of the step before, or experts without theirs, would show."""
     pytest.importorskip("vllm")
