@@ -18,6 +18,7 @@ from transformers import AutoConfig
 from mmr1.config import Config
 from mmr1.config.model import ModelConfig
 from mmr1.trainer.forward.logprob_head import GPU_CHUNK_ELEMENTS
+from mmr1.trainer.models.critic import critic_model
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.families.loading import find_architecture
@@ -239,27 +240,39 @@ def _layer_elements(stack: StackShape) -> float:
 
 def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     """At the peak: in the second micro-batch or later, when all gradients are there."""
-    ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
-    offload = config.optimizer.offload  # to main memory, which is not the device's
-    master = 0 if width == 4 or offload or ranks > 1 else 4
-    moments = 0 if offload else 8 if config.optimizer.state_dtype == "float32" else 4
+    width = WIDTHS[config.model.dtype]
     items = [
-        Item("trainer", "weights", _weights(config, shapes, trains=True)),
-        Item("trainer", "gradients", 4 * shapes.trained / ranks),
-        Item("trainer", "AdamW moments", moments * shapes.trained / ranks),
-        Item("trainer", "float32 master weights", master * shapes.trained / ranks),
+        *_training_state(config, shapes),
         Item("trainer", "vision features", _kept_features(config, shapes)),
         Item("trainer", "activations of a micro-batch", _activations(config, shapes, load)),
         Item("trainer", "backward pass", _backward(config, shapes, load)),
     ]
-    if ranks > 1:
+    if config.resources.ranks > 1:
         items.append(Item("trainer", "gathered weights", width * shapes.outside_layers))
     if (reference := _reference(config, shapes)) is not None:
         items.append(Item("trainer", "reference policy", reference))
     if config.algorithm.critic is not None:
-        each = width + 4 + moments + master
-        items.append(Item("trainer", "critic", each * shapes.weights))
+        own = config.model_copy(update={"model": critic_model(config, config.algorithm.critic)})
+        shapes = read_shapes(own, "algorithm.critic.path")
+        state = {item.name: item.bytes for item in _training_state(own, shapes)}
+        items.append(Item("trainer", "gradients of the critic", state.pop("gradients")))
+        kept = _kept_features(own, shapes)
+        items.append(Item("trainer", "critic", sum(state.values()) + kept))
     return items
+
+
+def _training_state(config: Config, shapes: Shapes) -> list[Item]:
+    """A model that learns, between two steps and with its gradients."""
+    ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
+    offload = config.optimizer.offload  # to main memory, which is not the device's
+    master = 0 if width == 4 or offload or ranks > 1 else 4
+    moments = 0 if offload else 8 if config.optimizer.state_dtype == "float32" else 4
+    return [
+        Item("trainer", "weights", _weights(config, shapes, trains=True)),
+        Item("trainer", "gradients", 4 * shapes.trained / ranks),
+        Item("trainer", "AdamW moments", moments * shapes.trained / ranks),
+        Item("trainer", "float32 master weights", master * shapes.trained / ranks),
+    ]
 
 
 def _reference(config: Config, shapes: Shapes) -> float | None:
@@ -410,7 +423,10 @@ def fits_colocated(config: Config, load: Load, memory: float) -> bool:
 
 def held_while_sampling(result: Estimate) -> float:
     """Bytes that a rank keeps while an engine on its GPU samples."""
-    of_learning = {"gradients", "activations of a micro-batch", "backward pass", "gathered weights"}
+    of_learning = {
+        *("gradients", "gradients of the critic", "gathered weights"),
+        *("activations of a micro-batch", "backward pass"),
+    }
     items = result.items
     return sum(i.bytes for i in items if i.owner == "trainer" and i.name not in of_learning)
 

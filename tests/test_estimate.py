@@ -237,6 +237,36 @@ def test_every_rank_has_all_weights_in_4_bits(three_b):
     assert gathered == pytest.approx(2 * embedding, rel=0.05)
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_critic_takes_what_the_policy_does(three_b, ranks):
+    """Sharded as the policy is, and without gradients while an engine samples."""
+    sections = {"algorithm": {"name": "ppo"}, "resources": {"ranks": ranks}}
+    names = ("weights", "AdamW moments", "float32 master weights", "vision features")
+    load = Load(1100, 1024, 512)
+    for of_model in ({}, {"lora": {"rank": 16}}, {"freeze_vision_tower": True}):
+        model = {"dtype": "bfloat16", **of_model}
+        result = estimate(config_for(three_b, model=model, **sections), load)
+        of = {item.name: item.bytes for item in result.items if item.owner == "trainer"}
+        assert of["critic"] == sum(of[name] for name in names)
+        assert of["gradients of the critic"] == of["gradients"]
+        alone = estimate(config_for(three_b, model=model, resources={"ranks": ranks}), load)
+        assert held_while_sampling(result) == held_while_sampling(alone) + of["critic"]
+
+
+def test_a_critic_of_another_size_is_counted_by_its_own(three_b, twenty_m):
+    critic = {"name": "ppo", "critic": {"path": str(twenty_m)}}
+    own = {"dtype": "float32"}
+    (counted,) = (
+        item.bytes
+        for item in estimate(
+            config_for(three_b, model=own, algorithm=critic), Load(1100, 1024, 512)
+        ).items
+        if item.name == "critic"
+    )
+    weights = read_shapes(config_for(twenty_m)).weights
+    assert counted == (4 + 8) * weights  # float32 weights and two moments
+
+
 def test_the_engine_has_a_precision_of_its_own(three_b):
     load, model = Load(1100, 1024, 512), {"dtype": "float32"}
     same = estimate(config_for(three_b, model=model), load)

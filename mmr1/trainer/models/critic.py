@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
-from mmr1.config import Config
+from mmr1.config import Config, CriticConfig, ModelConfig
 from mmr1.trainer.algorithms.losses import value_loss
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.process_group import ProcessGroup
@@ -208,11 +208,7 @@ def build_critic(
     critic = config.algorithm.critic
     if critic is None:
         return None
-    lora = config.model.lora and config.model.lora.model_copy(update={"path": None})
-    model_config = config.model.model_copy(
-        update={"path": critic.path or config.model.path, "lora": lora}
-    )
-    model, run = load(model_config, True, "algorithm.critic.path", head=True)
+    model, run = load(critic_model(config, critic), True, "algorithm.critic.path", head=True)
     # Its tower may be another than the policy's, so it keeps features of its own.
     features = feature_cache(config)
     backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group, run)
@@ -230,6 +226,12 @@ def build_critic(
         critic.cliprange_value,
         size,
     )
+
+
+def critic_model(config: Config, critic: CriticConfig) -> ModelConfig:
+    """The model of a critic: as the policy's, with adapters of its own where that has some."""
+    lora = config.model.lora and config.model.lora.model_copy(update={"path": None})
+    return config.model.model_copy(update={"path": critic.path or config.model.path, "lora": lora})
 
 
 def of_critic(experience: Experience, mini_batch_size: int | None) -> Experience:
