@@ -35,7 +35,8 @@ the tables have the mean and Student's 95% interval. A hypothesis **holds** if t
 above 0 and reaches the smallest difference. It **does not hold** if the whole interval is below the
 smallest difference. A negative smallest difference stands for "not worse by as much": the interval
 then has to lie above it. All else is **undecided in small**, also a single seed. A claim holds if
-all of its hypotheses do, and does not if one does not. Accuracies are of 500 held-out scans.
+all of its hypotheses do, and does not if one does not. Accuracies are of 500 held-out scans,
+or of 500 pictures drawn as in training and 500 in other looks.
 
 The learning rate of RL was chosen before the runs, by three trials of GRPO with seed 0: with 1e-3
 the policy collapses (after a shorter cold start, of 80 steps), with 5e-4 it learns nothing in 20

@@ -80,12 +80,11 @@ def trained(
     return measured(trial.folder / "run", curve)
 
 
-def measured(run: Path, curve: str = "reward/math") -> Measured:
+def measured(run: Path, curve: str = "reward/math", accuracy: str = "reward/math") -> Measured:
     """Of a finished run: held-out numbers, and means over its tenths."""
     metrics = read_metrics(run / "metrics.jsonl")
-    return Measured(
-        {**held_out(run / "eval"), **in_training(metrics)}, tenths(metrics[curve], PARTS)
-    )
+    numbers = {**held_out(run / "eval"), **in_training(metrics, accuracy)}
+    return Measured(numbers, tenths(metrics[curve], PARTS))
 
 
 def evaluated(
@@ -97,17 +96,18 @@ def evaluated(
     return held_out(folder)
 
 
-def by_kind(folder: Path, kind: Callable[[str], str]) -> dict[str, float]:
+def by_kind(folder: Path, kind: Callable[[str], str], column: str = "right") -> dict[str, float]:
     """Accuracies of the kinds of held-out questions: ``greedy_<kind>`` and ``sampled_<kind>``.
 
     Args:
         kind: Of a question's id.
+        column: ``right``, or ``score`` for means such as that of the IoU.
     """
     rows = map(json.loads, (folder / "completions.jsonl").open())
-    right: dict[str, list[bool]] = defaultdict(list)
+    values: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        right[f"{row['mode']}_{kind(row['id'])}"].append(row["right"])
-    return {name: fmean(values) for name, values in right.items()}
+        values[f"{row['mode']}_{kind(row['id'])}"].append(row[column])
+    return {name: fmean(of_kind) for name, of_kind in values.items()}
 
 
 def held_out(folder: Path) -> dict[str, float]:
@@ -121,14 +121,14 @@ def held_out(folder: Path) -> dict[str, float]:
     return numbers
 
 
-def in_training(metrics: dict[str, list[float]]) -> dict[str, float]:
+def in_training(metrics: dict[str, list[float]], accuracy: str) -> dict[str, float]:
     """The mean accuracy of all rollouts, which is the area under the learning curve, and others.
 
     ``entropy`` and ``kl``, in nats per token, are means over the last tenth of the run, the others
     over all of it; ``tokens`` is the number of tokens of all completions.
     """
     return {
-        "area": fmean(metrics["reward/math"]),
+        "area": fmean(metrics[accuracy]),
         "entropy": tenths(metrics["entropy"], PARTS)[-1],
         "kl": tenths(metrics["kl"], PARTS)[-1],
         "clipped": fmean(metrics.get("clip_fraction", [0.0])),

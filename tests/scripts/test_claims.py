@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 
@@ -338,6 +339,46 @@ def test_scans_that_look_otherwise(start, tmp_path):
     assert {look: looks.count(look) for look in claim.LOOKS} == dict.fromkeys(claim.LOOKS, 500)
     plain, *others = (np.asarray(Image.open(media_of(s)[0].path), int) for s in held_out[:4])
     assert all(abs(plain - other).mean() > 10 for other in others)
+
+
+@pytest.mark.parametrize("name", ["counting", "grounding"])
+def test_scenes_that_look_otherwise(name, tmp_path, monkeypatch):
+    """The same questions in each look; SFT and RL have the same pictures, the cold start others."""
+    from scripts.claims.scenes import scenes
+
+    monkeypatch.setattr(scenes, "SIZES", {"start": 3, "rl": 4, "eval": 8})
+    task = import_module(f"scripts.claims.{name}.claim").TASK
+    folder = made(tmp_path / "scenes", partial(scenes.build, task, 0))
+    start, shown, asked, held_out = (
+        read_records(folder / f"{split}.jsonl", folder) for split in ("start", "sft", "rl", "eval")
+    )
+    assert [s.id for s in shown] == [s.id for s in asked]
+    assert [s.answer for s in shown] == [s.answer for s in asked]
+    assert [len(split) for split in (start, shown, held_out)] == [3, 4, 16]
+    assert all(s.messages[-1].role == "assistant" for s in [*start, *shown])
+    assert all(s.messages[-1].role == "user" for s in [*asked, *held_out])
+    assert [s.id.partition("-")[0] for s in held_out[::2]] == ["plain"] * 8
+    assert [s.id.partition("-")[0] for s in held_out[1::2]] == [*task.looks] * 2
+    for plain, other in zip(held_out[::2], held_out[1::2], strict=True):
+        assert (plain.question, plain.answer) == (other.question, other.answer)
+        pictures = [np.asarray(Image.open(media_of(s)[0].path), int) for s in (plain, other)]
+        assert abs(pictures[0] - pictures[1]).mean() > 5
+
+
+def test_scores_by_look(tmp_path):
+    from scripts.claims.scenes.scenes import generalised
+
+    scores = {"plain": [0.9, 0.7], "dark": [0.5, 0.1], "outlined": [0.6, 0.6]}
+    rows = [
+        {"mode": mode, "id": f"{look}-eval-{n}", "score": score, "right": False}
+        for mode in ("greedy", "sampled")
+        for look, values in scores.items()
+        for n, score in enumerate(values)
+    ]
+    (tmp_path / "completions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    numbers = generalised(tmp_path, ["dark", "outlined"])
+    assert numbers["greedy_other"] == pytest.approx(0.45)
+    assert numbers["sampled_drop"] == pytest.approx(0.8 - 0.45)
 
 
 def test_demonstrations_of_many_scans_leave_the_others_to_rl(start, tmp_path):
