@@ -440,6 +440,7 @@ def test_from_ray_actors_sync_and_async(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")
     here = str(REPOSITORY)
     ray.init(
+        address="local",
         num_cpus=2,
         include_dashboard=False,
         runtime_env={"env_vars": {"PYTHONPATH": here}},

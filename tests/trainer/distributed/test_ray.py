@@ -657,7 +657,13 @@ def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
 def test_a_cluster_without_room_is_named(tiny_model, mixed, reward, tmp_path):
     import ray
 
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local",
+        num_cpus=1,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     try:
         resources = {"ranks": 3, "start_timeout_s": 1}
         with pytest.raises(WorkerLostError, match="no room for 4 ranks and engines"):

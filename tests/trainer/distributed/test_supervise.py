@@ -120,6 +120,7 @@ def test_a_restart_begins_from_the_wanted_configuration():
     def cluster_of(cpus: int) -> None:
         ray.shutdown()
         ray.init(
+            address="local",
             num_cpus=cpus,
             num_gpus=0,
             include_dashboard=False,
