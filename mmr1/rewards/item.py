@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mmr1.types import Reward, Sample, Status
+from mmr1.types import MediaRef, Message, Reward, Sample, Status, quickly_pickled
 
 
+@quickly_pickled
 @dataclass(frozen=True, slots=True)
 class RewardItem:
     """One completion to be scored, with everything a reward function may ask for.
@@ -46,6 +47,23 @@ class RewardItem:
     messages: tuple[Mapping[str, Any], ...] = ()
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     environment_reward: float | None = None
+
+
+def without_bytes(sample: Sample) -> Sample:
+    """The sample without encoded media; itself where it holds none."""
+    if not any(medium.data for medium in sample.media):
+        return sample
+    messages = tuple(
+        Message(message.role, tuple(_without_data(content) for content in message.parts))
+        for message in sample.messages
+    )
+    return replace(sample, messages=messages)
+
+
+def _without_data(content: Any) -> Any:
+    return (
+        replace(content, data=None) if isinstance(content, MediaRef) and content.data else content
+    )
 
 
 class BadGoldError(ValueError):

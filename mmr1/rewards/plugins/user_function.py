@@ -16,13 +16,13 @@ import yaml
 
 from mmr1.deadline import Deadline
 from mmr1.rewards.builtin import REWARDS
-from mmr1.rewards.item import Job, RewardItem, invalid, reward_of_exception
+from mmr1.rewards.item import Job, RewardItem, invalid, reward_of_exception, without_bytes
 from mmr1.rewards.plugins.columns import check_options
 from mmr1.rewards.plugins.dialects import Dialect, call, detect, rewards_of
 from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import START_S, Pool
 from mmr1.rewards.sandbox.readable import plugin_paths
-from mmr1.types import MediaRef, Message, Reward, Sample, Status
+from mmr1.types import Reward, Status
 
 PLUGIN_LIMITS = Limits(memory=8 * GIB, open_files=256)
 _MEDIA = {"media", "image", "images", "video", "videos"}
@@ -104,6 +104,11 @@ class PluginReward:
         readable: Files and folders that it may read besides its own folder and Python's.
         allow_weak: Run it where a required wall of the sandbox is missing.
 
+    Attributes:
+        batch: It is called once for all items.
+        reads_media: It asks for media.
+        isolated: It runs in worker processes.
+
     Raises:
         ValueError: The function cannot be loaded or understood, or a wall is missing.
     """
@@ -137,7 +142,8 @@ class PluginReward:
             described = _started(self._pool, spec)
         else:
             described = describe(spec, self._options)
-        self._batch, self._media = described["batch"], described["media"]
+        self.batch, self.reads_media = described["batch"], described["media"]
+        self.isolated = isolated
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
         """One reward per item.
@@ -148,7 +154,7 @@ class PluginReward:
         """
         if not items:
             return []
-        if not self._batch:
+        if not self.batch:
             return [rewards[0] for rewards in self._call([[item] for item in items])]
         (rewards,) = self._call([items])
         if len(rewards) == len(items):
@@ -205,7 +211,7 @@ class PluginReward:
 
     def _light(self, item: RewardItem) -> RewardItem:
         """The item without encoded media, unless the function asks for media."""
-        return item if self._media else replace(item, sample=_without_bytes(item.sample))
+        return item if self.reads_media else replace(item, sample=without_bytes(item.sample))
 
 
 def _interrupt(thread: threading.Thread) -> None:
@@ -242,17 +248,3 @@ def _remedy(error: str) -> str:
         return _READING
     blocked = ("PermissionError", "[Errno 1]", "MemoryError", "Operation not permitted")
     return _REMEDY if any(word in error for word in blocked) else ""
-
-
-def _without_bytes(sample: Sample) -> Sample:
-    messages = tuple(
-        Message(message.role, tuple(_without_data(content) for content in message.parts))
-        for message in sample.messages
-    )
-    return replace(sample, messages=messages)
-
-
-def _without_data(content: Any) -> Any:
-    return (
-        replace(content, data=None) if isinstance(content, MediaRef) and content.data else content
-    )
