@@ -17,7 +17,7 @@ import typer
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml, load_config, refuse_masked
-from mmr1.gpus import gpus_of_this_machine
+from mmr1.estimate.gpus import gpus_of_this_machine
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
@@ -26,7 +26,7 @@ from mmr1.trainer.preflight import check_evaluation, check_training
 from mmr1.vision.families.registry import DEFAULT_FAMILY
 
 if TYPE_CHECKING:
-    from mmr1.proposal import Command
+    from mmr1.estimate.proposal import Command
 
 logger = logging.getLogger("mmr1.cli")  # also as __main__
 app = typer.Typer(
@@ -267,8 +267,8 @@ def doctor(
         from mmr1.doctor import run_doctor
 
         raise typer.Exit(0 if run_doctor() else 1)
-    from mmr1.doctor import run_estimate
-    from mmr1.estimate import Load
+    from mmr1.estimate.command import run_estimate
+    from mmr1.estimate.load import Load
 
     config = load_config(estimate, overrides or [])
     if gpus is None:
@@ -314,7 +314,7 @@ def _on_this_machine(config: Config, command: Command, resume: bool = False) -> 
     """With numbers of processes for the GPUs of this machine, where the configuration has none."""
     if not config.resources.left_out or (gpus := gpus_of_this_machine()).count < 2:
         return config
-    from mmr1.proposal import proposed
+    from mmr1.estimate.proposal import proposed
 
     proposal = proposed(config, command, gpus, resume=resume)
     if proposal.why is not None:

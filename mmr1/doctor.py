@@ -11,16 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 import psutil
 from packaging.requirements import Requirement
 from rich.console import Console
-
-if TYPE_CHECKING:
-    from mmr1.config import Config
-    from mmr1.estimate import Load
-    from mmr1.gpu_split import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,100 +225,3 @@ def _training() -> Check:
     seconds = time.perf_counter() - start
     outcome = f"{stats['tokens/completion']:.0f} tokens generated, one update, {seconds:.1f} s"
     return Check("training", outcome)
-
-
-def run_estimate(
-    config: Config, memory_gib: float | None, load: Load | None, gpus: int | None = None
-) -> bool:
-    """Print the memory that a run needs of each device, and advice; True if it fits.
-
-    Without ``load`` it is measured on the training data; the longest is assumed, and said so, where
-    they are not there. With ``gpus``, also how to split so many into ranks and engines.
-    """
-    from rich.table import Table
-
-    from mmr1.estimate import GIB, estimate, rows
-    from mmr1.load import measured_or_longest
-
-    missing = None
-    if load is None:
-        load, missing = measured_or_longest(config)
-    memory = _device_bytes() if memory_gib is None else memory_gib * GIB
-    needs = estimate(config, load, memory)
-    console = Console(highlight=False)
-    table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
-    table.columns[2].justify = "right"
-    for row in rows(needs, memory, config.resources.colocate):
-        table.add_row(*row)
-    console.print(table)
-    console.print(
-        f"prompt {load.prompt} tokens ({load.vision} of them vision), completion "
-        f"{load.completion}; {needs.sync_bytes / GIB:.2f} GiB of weights to each engine a step"
-    )
-    if missing is not None:
-        length = f"rollout.max_model_len={config.rollout.max_model_len}"
-        console.print(
-            f"assumed: the longest prompts that {length} allows, all vision tokens where the model "
-            f"has a tower, because the data are not there ({missing}); --prompt-tokens and "
-            "--vision-tokens give other lengths",
-            soft_wrap=True,
-        )
-    for line in needs.advice:
-        console.print(f"it will not fit -> {line}", soft_wrap=True)
-    if gpus is not None:
-        for line in split_lines(config, load, gpus, memory):
-            console.print(line, soft_wrap=True)
-    return not needs.advice
-
-
-def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterator[str]:
-    """The best split of the GPUs with rollouts in turn, one step ahead, and colocated."""
-    from mmr1.estimate import GIB, fits_colocated, read_shapes, trainer_bytes
-    from mmr1.gpu_split import Step, best_split, colocated_split
-
-    shapes, rollout, context = read_shapes(config), config.rollout, config.resources.context
-    step = Step(
-        shapes.model,
-        shapes.weights,
-        shapes.vocabulary,
-        rollout.batch_size,
-        rollout.n,
-        load,
-        context,
-    )
-
-    def fits(ranks: int) -> bool:
-        return not ranks % context and trainer_bytes(config, shapes, load, ranks) <= memory
-
-    for ahead in (False, True):
-        best = best_split(step, gpus, rollout.tensor_parallel_size, ahead, fits)
-        mode = f"rollout.max_off_policy_steps={int(ahead)}"
-        if best is None:
-            yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
-            continue
-        yield f"{mode}: {_described(best)}"
-    together = {"ranks": gpus, "engines": gpus, "colocate": True}
-    resources = config.resources.model_copy(update=together)
-    if gpus % context:
-        yield f"resources.colocate=true: resources.context={context} does not divide {gpus} GPUs"
-    elif fits_colocated(config.model_copy(update={"resources": resources}), load, memory):
-        yield f"resources.colocate=true: {_described(colocated_split(step, gpus))}"
-    else:
-        yield f"resources.colocate=true: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
-    yield "seconds are calculated for H100 GPUs, not measured"
-
-
-def _described(best: Split) -> str:
-    return (
-        f"resources.ranks={best.ranks} resources.engines={best.engines}, a step of "
-        f"{best.step_s:.1f} s (rollout {best.rollout_s:.1f}, update {best.update_s:.1f}, "
-        f"weights {best.ranks_s + best.engines_s:.1f}), GPUs busy {best.busy:.0%}"
-    )
-
-
-def _device_bytes() -> float:
-    import torch
-
-    if torch.cuda.is_available():
-        return float(torch.cuda.get_device_properties(0).total_memory)
-    return float(psutil.virtual_memory().total)

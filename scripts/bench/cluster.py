@@ -3,8 +3,8 @@
     python scripts/bench/cluster.py            # 3B, 7B, 32B and 72B on 8 to 1,024 GPUs
 
 For each model and number of GPUs the split into ranks and engines with the shortest step, as
-``mmr1 doctor --estimate CONFIG --gpus N`` finds it (``mmr1/gpu_split.py``): rollouts in turn with
-the updates, and one step ahead of them; and ranks and engines colocated.
+``mmr1 doctor --estimate CONFIG --gpus N`` finds it (``mmr1/estimate/gpu_split.py``): rollouts in
+turn with the updates, and one step ahead of them; and ranks and engines colocated.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 import common
 from matplotlib import pyplot as plt
 
-from mmr1.estimate import Load
-from mmr1.gpu_split import Split, Step, best_split, colocated_split
+from mmr1.estimate.gpu_split import Split, Step, best_split, colocated_split
+from mmr1.estimate.load import Load
 from mmr1.vision.families.family import ModelShape, StackShape
 
 GPU_COUNTS = (8, 64, 256, 1024)

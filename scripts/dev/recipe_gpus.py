@@ -17,9 +17,10 @@ from typing import cast
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.estimate import GIB, estimate, longest_load
-from mmr1.gpus import Gpus
-from mmr1.proposal import Command, proposed
+from mmr1.estimate.gpus import Gpus
+from mmr1.estimate.load import longest_load
+from mmr1.estimate.memory import GIB, estimate
+from mmr1.estimate.proposal import Command, proposed
 
 SCRIPTS = Path(__file__).parents[1]
 RECIPES = SCRIPTS / "recipes"

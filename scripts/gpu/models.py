@@ -13,7 +13,8 @@ import torch
 from mmr1.attention import varlen
 from mmr1.attention.varlen import Blocks, attend, attend_backward
 from mmr1.config import Config, OptimizerConfig
-from mmr1.estimate import Load, estimate
+from mmr1.estimate.load import Load
+from mmr1.estimate.memory import estimate
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.optimizer import Optimizer

@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
 
 from mmr1.config import Config, ModelConfig, OptimizerConfig
-from mmr1.estimate import GIB, Load, estimate
+from mmr1.estimate.load import Load
+from mmr1.estimate.memory import GIB, estimate
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.scores import completion_scores

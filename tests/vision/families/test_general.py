@@ -14,7 +14,8 @@ from transformers import CohereConfig, CohereForCausalLM
 from mmr1.adapters import unwrapped
 from mmr1.config import Config
 from mmr1.data.responses import demonstration
-from mmr1.estimate import Load, activation_elements, estimate
+from mmr1.estimate.load import Load
+from mmr1.estimate.memory import activation_elements, estimate
 from mmr1.rewards import build_composite_reward
 from mmr1.trainer.forward.scores import completion_scores, completion_states
 from mmr1.trainer.inputs import check_inputs
@@ -28,7 +29,7 @@ from mmr1.vision.families.loading import (
     model_parts,
 )
 from mmr1.vision.prepare import MediaCache
-from tests.test_estimate import kept_bytes
+from tests.estimate.test_memory import kept_bytes
 from tests.vision.families.general_family import (
     GENERAL,
     IMAGE,

@@ -12,10 +12,12 @@ from pydantic import ValidationError
 
 from mmr1.config import Config
 from mmr1.config.file import read_written
-from mmr1.estimate import estimate, read_shapes, trainer_bytes
-from mmr1.gpu_split import Step, best_split
-from mmr1.gpus import Gpus
-from mmr1.load import measured_or_longest
+from mmr1.estimate.advice import advice
+from mmr1.estimate.gpu_split import Step, best_split
+from mmr1.estimate.gpus import Gpus
+from mmr1.estimate.load import measured_or_longest
+from mmr1.estimate.memory import trainer_bytes
+from mmr1.estimate.shapes import read_shapes
 
 Command = Literal["train", "iterate", "dpo", "sft", "rm", "eval"]
 
@@ -111,11 +113,11 @@ def _together(config: Config, gpus: Gpus, refused: list[str]) -> Iterator[Choice
     if resources.colocate or (may_share and not ahead):
         turns = "rollouts and updates take turns, and each has all GPUs"
         shared = Choice({"ranks": count, "engines": count, "colocate": True}, turns)
-        advice = estimate(_with(config, shared), load, gpus.memory).advice
-        if resources.colocate or not advice:
+        changes = advice(_with(config, shared), load, gpus.memory)
+        if resources.colocate or not changes:
             yield shared
         else:
-            refused.append(f"they do not fit one GPU together ({advice[0]})")
+            refused.append(f"they do not fit one GPU together ({changes[0]})")
     if resources.colocate:
         return
     step = Step(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mmr1.estimate import Load
+from mmr1.estimate.load import Load
 from mmr1.vision.families.family import ModelShape, StackShape
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from mmr1.config import Config
 from mmr1.config.file import load_config, read_written
-from mmr1.estimate import GIB, longest_load, read_shapes
-from mmr1.gpu_split import Machine, Step, split
-from mmr1.gpus import Gpus, gpus_of_this_machine
-from mmr1.proposal import proposed
+from mmr1.estimate.gpu_split import Machine, Step, split
+from mmr1.estimate.gpus import Gpus, gpus_of_this_machine
+from mmr1.estimate.load import longest_load
+from mmr1.estimate.memory import GIB
+from mmr1.estimate.proposal import proposed
+from mmr1.estimate.shapes import read_shapes
 from mmr1.trainer.runs.output import RunDirectory
 from tests.vision.families import general_models
 

@@ -1,51 +1,22 @@
-"""The memory estimate against what autograd really keeps, and the advice it gives."""
+"""The memory estimate against what autograd really keeps."""
 
 from __future__ import annotations
-
-import json
-import re
-from functools import partial
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.config import Config
-from mmr1.estimate import (
-    GIB,
-    Load,
-    activation_elements,
-    estimate,
-    held_while_sampling,
-    longest_load,
-    read_shapes,
-    rows,
-)
+from mmr1.estimate.load import Load, longest_load
+from mmr1.estimate.memory import GIB, activation_elements, estimate, held_while_sampling
+from mmr1.estimate.shapes import read_shapes
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.vision.families.loading import architecture_named, architecture_of
 from mmr1.vision.families.tiny import new_model
 from mmr1.vision.features import FeatureCache
+from tests.estimate.models import config_for
 from tests.trainer.tiny_groups import group, image
 from tests.vision.families.tiny_family import FAMILIES
-
-# Shapes of Qwen2.5-VL-3B as published.
-THREE_B = {
-    "hidden_size": 2048,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 36,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 2,
-    "vocab_size": 151936,
-    "max_position_embeddings": 128000,
-    "tie_word_embeddings": True,
-}
-
-
-@pytest.fixture(scope="module")
-def twenty_m(tmp_path_factory):
-    path = tmp_path_factory.mktemp("models") / "20m"
-    new_model(path, "20m")
-    return path
 
 
 def kept_bytes(model, groups) -> int:
@@ -95,28 +66,6 @@ def test_each_family_knows_its_layers(name, tmp_path):
     assert kept_bytes(model, groups) == pytest.approx(expected, rel=0.1)
 
 
-def config_for(path, **sections) -> Config:
-    return Config.model_validate(
-        {"model": {"path": str(path), **sections.pop("model", {})}, **sections}
-    )
-
-
-@pytest.fixture(scope="module")
-def three_b(tmp_path_factory, twenty_m):
-    """Only a configuration: the estimate needs no weights."""
-    path = tmp_path_factory.mktemp("models") / "3b"
-    path.mkdir()
-    content = AutoConfig.from_pretrained(twenty_m).to_dict()
-    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
-    text = {**content["text_config"], **THREE_B, "rope_parameters": rope, "head_dim": 128}
-    text["layer_types"] = ["full_attention"] * 36
-    vision = {**content["vision_config"], "hidden_size": 1280, "intermediate_size": 3420}
-    vision |= {"depth": 32, "num_heads": 16, "out_hidden_size": 2048}
-    content |= {"text_config": text, "vision_config": vision, "tie_word_embeddings": True}
-    (path / "config.json").write_text(json.dumps(content, default=str))
-    return path
-
-
 def test_a_3b_model_has_the_published_size(three_b):
     shapes = read_shapes(config_for(three_b))
     assert shapes.weights == pytest.approx(3.75e9, rel=0.03)
@@ -124,74 +73,6 @@ def test_a_3b_model_has_the_published_size(three_b):
     assert shapes.trained - frozen.trained == pytest.approx(0.67e9, rel=0.05)
     adapted = read_shapes(config_for(three_b, model={"lora": {"rank": 16}}))
     assert adapted.trained < 0.02 * shapes.weights
-
-
-def test_what_does_not_fit_gets_advice_that_helps(three_b):
-    load, memory = Load(1100, 1024, 512), 80 * GIB
-    full = config_for(three_b)
-    result = estimate(full, load, memory)
-    assert result.total("trainer") > memory / 2
-    assert any("gradient_checkpointing" in line for line in result.advice)
-    lighter = config_for(
-        three_b,
-        model={"freeze_vision_tower": True, "gradient_checkpointing": True, "lora": {"rank": 64}},
-        rollout={"gpu_memory_utilization": 0.3},
-    )
-    assert estimate(lighter, load, memory).advice == ()
-    assert estimate(full, load).advice == ()  # nothing to compare with
-
-
-def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
-    load, memory = Load(1100, 1024, 512), 80 * GIB
-    run = partial(
-        config_for,
-        three_b,
-        model={"gradient_checkpointing": True},
-        resources={"ranks": 4, "engines": 4, "colocate": True},
-    )
-    result = estimate(run(rollout={"gpu_memory_utilization": 0.6}), load, memory)
-    assert result.advice == ()
-    held = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
-    kept = held_while_sampling(result)
-    assert kept == held["weights"] + held["AdamW moments"]  # no gradients, and float32 shards
-    greedy = estimate(run(rollout={"gpu_memory_utilization": 0.9}), load, memory)
-    assert len(greedy.advice) == 2
-    advised = float(re.search(r"gpu_memory_utilization=([\d.]+)", greedy.advice[0])[1])
-    fits = estimate(run(rollout={"gpu_memory_utilization": advised}), load, memory)
-    assert fits.advice == ()
-    assert "optimizer.offload=true: moments in main memory" in greedy.advice[1]
-    offloaded = estimate(run(optimizer={"offload": True}), load, memory)
-    assert held_while_sampling(offloaded) == held["weights"]
-    assert rows(result, memory, colocated=True)[-2] == (
-        "trainer",
-        "kept while the engine samples",
-        f"{kept / GIB:.2f}",
-    )
-
-
-def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):
-    """A micro-batch has a prompt and one completion at the least, whatever its budget."""
-    load, memory = Load(60000, 0, 1024), 40 * GIB
-    run = partial(config_for, three_b, model={"gradient_checkpointing": True})
-    alone, halved = (
-        estimate(run(trainer={"micro_batch_tokens": tokens}), load, memory)
-        for tokens in (16384, 8192)
-    )
-    assert alone.total("trainer") == halved.total("trainer")
-    assert not any("micro_batch_tokens" in line for line in alone.advice)
-    advised = "resources.context=2 ranks=2: half of a sequence's activations each"
-    assert advised in alone.advice
-
-    def activations(**resources: int) -> float:
-        items = estimate(run(resources=resources), load).items
-        return next(i.bytes for i in items if i.name == "activations of a micro-batch")
-
-    assert activations(ranks=4, context=2) == activations(ranks=4) / 2
-    # Then the sequence fits, and other completions beside it.
-    assert activations(ranks=4, context=4) == 2 * 36 * 2048 * 16384
-    sections = {"resources": {"ranks": 6, "context": 2}}
-    further = estimate(run(**sections), load, memory / 2)
-    assert any("resources.context=4 ranks=12" in line for line in further.advice)
 
 
 def test_ranks_share_what_is_sharded(three_b):
@@ -275,66 +156,6 @@ def test_the_engine_has_a_precision_of_its_own(three_b):
     assert rounded.total("trainer") == same.total("trainer")
 
 
-@pytest.mark.parametrize(
-    ("train", "reason"),
-    [
-        ("null", "data.train is not set"),
-        ("not/yet.jsonl", "not/yet.jsonl: no such file"),
-        ("{/not/yet: 1}", "/not/yet: no such file or folder"),
-        ("nobody/has-this@train", "'nobody/has-this' is no file, no folder and no dataset"),
-    ],
-)
-def test_without_the_data_it_says_what_it_assumes(
-    tiny_model, tmp_path, mmr1, monkeypatch, train, reason
-):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    path = tmp_path / "run.yaml"
-    lengths = "{max_model_len: 600, sampling: {max_tokens: 100}}"
-    path.write_text(
-        f"model: {{path: {tiny_model}}}\ndata: {{train: {train}}}\nrollout: {lengths}\n"
-    )
-    code, out, err = mmr1("doctor", "--estimate", path, "--memory", "8")
-    said = " ".join(out.split())
-    assert code == 0, err
-    assert "prompt 500 tokens (500 of them vision), completion 100" in said
-    assert "assumed: the longest prompts that rollout.max_model_len=600 allows" in said
-    assert reason in said
-    given = ("--prompt-tokens", "40", "--vision-tokens", "30")
-    code, out, _ = mmr1("doctor", "--estimate", path, "--memory", "8", *given)
-    assert "assumed" not in out
-    assert "prompt 40 tokens (30 of them vision)" in " ".join(out.split())
-
-
-def test_a_text_model_is_assumed_to_see_nothing(tmp_path):
-    new_model(tmp_path / "text", family="qwen2")
-    rollout = {"max_model_len": 600, "sampling": {"max_tokens": 100}}
-    assert longest_load(config_for(tmp_path / "text", rollout=rollout)) == Load(500, 0, 100)
-    with pytest.raises(ValueError, match="leaves no room for a prompt"):
-        longest_load(config_for(tmp_path / "text", rollout={"max_model_len": 600}))
-
-
-def test_data_that_are_there_and_broken_are_an_error(tiny_model, tmp_path, mmr1):
-    (tmp_path / "broken.jsonl").write_text("{\n")
-    path = tmp_path / "run.yaml"
-    path.write_text(f"model: {{path: {tiny_model}}}\ndata: {{train: {tmp_path}/broken.jsonl}}\n")
-    code, out, err = mmr1("doctor", "--estimate", path, "--memory", "8")
-    assert code == 2
-    assert "broken.jsonl" in err.replace("\n", "")
-    assert "assumed" not in out
-
-
-def test_the_command_prints_a_table(digits, tiny_model, tmp_path, mmr1):
-    path = tmp_path / "run.yaml"
-    path.write_text(f"model: {{path: {tiny_model}}}\ndata: {{train: {digits / 'rl.jsonl'}}}\n")
-    code, out, _ = mmr1("doctor", "--estimate", path, "--memory", "8")
-    assert code == 0
-    assert "AdamW moments" in out
-    assert "4 of them vision" in out
-    code, out, _ = mmr1("doctor", "--estimate", path, "--memory", "0.01")
-    assert code == 1
-    assert "it will not fit ->" in out
-
-
 def test_a_reference_of_its_own_is_counted_by_its_own_size(twenty_m, tiny_model):
     def reference(**algorithm: object) -> float | None:
         update = {"name": "grpo", "kl_coef": 0.1, **algorithm}
@@ -352,3 +173,11 @@ def test_a_reference_of_its_own_is_counted_by_its_own_size(twenty_m, tiny_model)
     assert reference(ref_model_path="http://teacher:8000") is None
     with pytest.raises(ValueError, match=r"algorithm.ref_model_path 'nowhere' has no"):
         reference(ref_model_path="nowhere")
+
+
+def test_a_text_model_is_assumed_to_see_nothing(tmp_path):
+    new_model(tmp_path / "text", family="qwen2")
+    rollout = {"max_model_len": 600, "sampling": {"max_tokens": 100}}
+    assert longest_load(config_for(tmp_path / "text", rollout=rollout)) == Load(500, 0, 100)
+    with pytest.raises(ValueError, match="leaves no room for a prompt"):
+        longest_load(config_for(tmp_path / "text", rollout={"max_model_len": 600}))

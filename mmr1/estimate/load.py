@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from mmr1.config import Config
 from mmr1.data.readers.located import NoSuchDatasetError
 from mmr1.data.rendering import renderer
 from mmr1.data.sources import load_mixture
-from mmr1.estimate import Load, longest_load
+from mmr1.estimate.shapes import read_shapes
 from mmr1.vision.build import family_of
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Tokens of a prompt (vision included), its vision tokens, and tokens of a completion."""
+
+    prompt: int
+    vision: int
+    completion: int
 
 
 def measured_or_longest(config: Config) -> tuple[Load, NoSuchDatasetError | None]:
@@ -42,3 +53,19 @@ def measured_load(config: Config, samples: int = 500) -> Load:
         int(np.percentile(vision, 95)),
         config.rollout.sampling.max_tokens,
     )
+
+
+def longest_load(config: Config) -> Load:
+    """The longest prompt and completion of a configuration; the prompt is all vision if it can be.
+
+    Raises:
+        ValueError: The model's configuration cannot be read, or there is no room for a prompt.
+    """
+    prompt, completion = config.max_prompt_tokens, config.rollout.sampling.max_tokens
+    if prompt < 1:
+        raise ValueError(
+            f"rollout.max_model_len={config.rollout.max_model_len} leaves no room for a prompt "
+            f"beside rollout.sampling.max_tokens={completion}; raise the one or lower the other"
+        )
+    sees = read_shapes(config).model.tower is not None
+    return Load(prompt, prompt if sees else 0, completion)

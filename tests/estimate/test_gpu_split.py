@@ -10,8 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config
-from mmr1.estimate import Load, read_shapes
-from mmr1.gpu_split import Machine, Step, best_split, colocated_split, split
+from mmr1.estimate.gpu_split import Machine, Step, best_split, colocated_split, split
+from mmr1.estimate.load import Load
+from mmr1.estimate.shapes import read_shapes
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.families.tiny import new_model

@@ -1,0 +1,98 @@
+"""What to change in a configuration that does not fit its GPUs."""
+
+from __future__ import annotations
+
+import math
+
+from mmr1.config import Config
+from mmr1.estimate.load import Load
+from mmr1.estimate.memory import GIB, Estimate, estimate, held_while_sampling
+from mmr1.estimate.shapes import read_shapes
+
+ASLEEP = 2 * GIB  # assumed of an engine that sleeps: its CUDA context, graphs and buffers
+
+
+def advice(config: Config, load: Load, memory: float) -> list[str]:
+    """What to change, the most helpful first; empty if it fits devices of so many bytes.
+
+    Raises:
+        ValueError: The model's configuration cannot be read.
+    """
+    result = estimate(config, load)
+    room = memory
+    if not config.resources.distributed:  # one process: trainer and engine share the device
+        room = memory * (1 - config.gpu_memory_utilization)
+    lines = []
+    engine_memory = memory * config.gpu_memory_utilization
+    if config.resources.colocate:
+        kept = held_while_sampling(result)
+        if result.total("trainer") > memory - ASLEEP:
+            lines += _lighter_trainer(config, load, result)
+        elif kept > memory - engine_memory:
+            lines.append(
+                f"rollout.gpu_memory_utilization={max(0.0, 0.95 - kept / memory):.2f}: the ranks "
+                f"keep {kept / GIB:.1f} GiB while the engine samples"
+            )
+            lines += _offloaded(config)
+    elif result.total("trainer") > room:
+        lines += _lighter_trainer(config, load, result)
+    weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
+    if weights > 0.9 * engine_memory:
+        lines.append(
+            f"rollout.gpu_memory_utilization={config.gpu_memory_utilization:g} leaves the "
+            f"engine {engine_memory / GIB:.1f} GiB and its weights take {weights / GIB:.1f}: "
+            "raise it, or rollout.tensor_parallel_size"
+        )
+    return lines
+
+
+def fits_colocated(config: Config, load: Load, memory: float) -> bool:
+    """Do a rank and an engine take turns on a device of so many bytes?
+
+    The engine needs its weights and, at the least, a tenth of them for its cache.
+    """
+    result = estimate(config, load)
+    weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
+    learning, sampling = result.total("trainer") + ASLEEP, held_while_sampling(result)
+    return max(learning, sampling + 1.1 * weights) <= memory
+
+
+def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
+    by_name = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
+    shapes, lines = read_shapes(config), []
+    half, context = config.trainer.micro_batch_tokens // 2, config.resources.context
+    # A micro-batch is never less than a prompt with one completion.
+    longest = shapes.shares_prompts and context * half < load.prompt + load.completion
+    kept, total = by_name["activations of a micro-batch"], result.total("trainer")
+    if kept > 0.2 * total and not config.model.gradient_checkpointing:
+        lines.append("model.gradient_checkpointing=true: activations of one layer at a time")
+    if kept > 0.2 * total and not longest:
+        lines.append(f"trainer.micro_batch_tokens={half}: half of the activations")
+    if longest and kept + by_name["backward pass"] > 0.2 * total:
+        ranks = math.lcm(config.resources.ranks, 2 * context)
+        lines.append(
+            f"resources.context={2 * context} ranks={ranks}: half of a sequence's activations each"
+        )
+    if shapes.model.tower is not None and not config.model.freeze_vision_tower:
+        lines.append(
+            "model.freeze_vision_tower=true: no gradients, moments, activations of the tower"
+        )
+    if config.model.lora is None:
+        lines.append("model.lora={rank: 64}: gradients and moments of the adapters only")
+    if not config.resources.distributed or config.resources.colocate:
+        lines += _offloaded(config)
+    if by_name.get("reference policy") and not config.resources.distributed:
+        lines.append("algorithm.offload_reference=true: there only while it scores (GPU)")
+    lines.append(
+        f"resources.ranks={2 * config.resources.ranks}: half of weights, gradients and moments each"
+    )
+    if not config.resources.distributed and config.gpu_memory_utilization > 0.3:
+        lines.append("rollout.gpu_memory_utilization=0.3: the engine shares this device")
+    return lines
+
+
+def _offloaded(config: Config) -> list[str]:
+    if config.optimizer.offload:
+        return []
+    moved = "moments" if config.resources.ranks > 1 else "moments and float32 weights"
+    return [f"optimizer.offload=true: {moved} in main memory, where AdamW runs (GPU)"]

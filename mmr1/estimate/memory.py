@@ -1,0 +1,248 @@
+"""The device memory that a run needs, from shapes alone.
+
+Bytes are counted as the trainer allocates them; ``activation_elements`` counts what the backward
+pass keeps. ``tests/estimate/test_memory.py`` compares that count with what autograd saved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mmr1.config import Config
+from mmr1.estimate.load import Load
+from mmr1.estimate.shapes import Shapes, read_shapes
+from mmr1.trainer.forward.logprob_head import GPU_CHUNK_ELEMENTS
+from mmr1.trainer.models.critic import critic_model
+from mmr1.vision.families.family import ModelShape, StackShape
+from mmr1.vision.features import MAX_BYTES
+
+GIB = 2**30
+WIDTHS = {"float32": 4, "bfloat16": 2}  # bytes
+# NF4: half a byte, a byte of scale for 64 weights, and a float32 for 256 scales (QLoRA, section 3).
+IN_4_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One use of memory."""
+
+    owner: str
+    name: str
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Memory of a trainer rank and of a rollout engine, each on its device.
+
+    Attributes:
+        items: The uses of memory; ``owner`` is ``trainer`` or ``engine``.
+        sync_bytes: Weights that every step sends to each engine.
+    """
+
+    items: tuple[Item, ...]
+    sync_bytes: float
+
+    def total(self, owner: str) -> float:
+        return sum(item.bytes for item in self.items if item.owner == owner)
+
+
+def estimate(config: Config, load: Load) -> Estimate:
+    """Count the bytes of a run.
+
+    Args:
+        load: A long prompt and completion.
+
+    Raises:
+        ValueError: The model's configuration cannot be read.
+    """
+    shapes = read_shapes(config)
+    items = (*_trainer(config, shapes, load), *_engine(config, shapes, load))
+    return Estimate(items, shapes.weights * WIDTHS[config.model.dtype])
+
+
+def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> float:
+    """Bytes of one of so many ranks."""
+    resources = config.resources.model_copy(update={"ranks": ranks})
+    with_ranks = config.model_copy(update={"resources": resources})
+    return sum(item.bytes for item in _trainer(with_ranks, shapes, load))
+
+
+def held_while_sampling(result: Estimate) -> float:
+    """Bytes that a rank keeps while an engine on its GPU samples."""
+    of_learning = {
+        *("gradients", "gradients of the critic", "gathered weights"),
+        *("activations of a micro-batch", "backward pass"),
+    }
+    items = result.items
+    return sum(i.bytes for i in items if i.owner == "trainer" and i.name not in of_learning)
+
+
+def activation_elements(model: ModelShape) -> tuple[float, float]:
+    """Elements kept for the backward pass: per token in all layers, and per vision token."""
+    language = _layer_elements(model.language) * model.language.layers
+    tower = model.tower
+    if tower is None:
+        return language, 0.0
+    return language, _layer_elements(tower) * tower.layers * tower.rows_per_token
+
+
+def _layer_elements(stack: StackShape) -> float:
+    """Elements that a layer keeps of each of its rows.
+
+    An RMSNorm keeps its input, the normalised and the scaled value, a LayerNorm its input and
+    output; rotary embedding keeps queries and keys before, swapped and after; attention its values,
+    output and log-sum-exp; an MLP its first projection before and after the activation, and one
+    with a gate the other branch and their product.
+    """
+    of_norms = (4 if stack.layer_norm else 6) * stack.hidden
+    of_attention = 4 * stack.queries + 4 * stack.keys + stack.heads
+    if stack.normed_heads:
+        of_attention += 2 * (stack.queries + stack.keys)
+    of_mlp = (4 if stack.gated else 2) * stack.intermediate
+    if stack.experts:  # each has a copy of its rows, and an output that is weighted
+        of_mlp = stack.experts * (of_mlp + 2 * stack.hidden)
+    return of_norms + of_attention + of_mlp
+
+
+def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
+    """At the peak: in the second micro-batch or later, when all gradients are there."""
+    width = WIDTHS[config.model.dtype]
+    items = [
+        *_training_state(config, shapes),
+        Item("trainer", "vision features", _kept_features(config, shapes)),
+        Item("trainer", "activations of a micro-batch", _activations(config, shapes, load)),
+        Item("trainer", "backward pass", _backward(config, shapes, load)),
+    ]
+    if config.resources.ranks > 1:
+        items.append(Item("trainer", "gathered weights", width * shapes.outside_layers))
+    if (reference := _reference(config, shapes)) is not None:
+        items.append(Item("trainer", "reference policy", reference))
+    if config.algorithm.critic is not None:
+        own = config.model_copy(update={"model": critic_model(config, config.algorithm.critic)})
+        shapes = read_shapes(own, "algorithm.critic.path")
+        state = {item.name: item.bytes for item in _training_state(own, shapes)}
+        items.append(Item("trainer", "gradients of the critic", state.pop("gradients")))
+        kept = _kept_features(own, shapes)
+        items.append(Item("trainer", "critic", sum(state.values()) + kept))
+    return items
+
+
+def _training_state(config: Config, shapes: Shapes) -> list[Item]:
+    """A model that learns, between two steps and with its gradients."""
+    ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
+    offload = config.optimizer.offload  # to main memory, which is not the device's
+    master = 0 if width == 4 or offload or ranks > 1 else 4
+    moments = 0 if offload else 8 if config.optimizer.state_dtype == "float32" else 4
+    return [
+        Item("trainer", "weights", _weights(config, shapes, trains=True)),
+        Item("trainer", "gradients", 4 * shapes.trained / ranks),
+        Item("trainer", "AdamW moments", moments * shapes.trained / ranks),
+        Item("trainer", "float32 master weights", master * shapes.trained / ranks),
+    ]
+
+
+def _reference(config: Config, shapes: Shapes) -> float | None:
+    """A second model; None where there is none on the device."""
+    algorithm = config.algorithm
+    if not algorithm.kl_coef or algorithm.offload_reference or algorithm.reference_is_served:
+        return None
+    if algorithm.ref_model_path is not None:
+        update = {"path": algorithm.ref_model_path, "lora": None}
+        own = config.model_copy(update={"model": config.model.model_copy(update=update)})
+        return _weights(own, read_shapes(own, "algorithm.ref_model_path"), trains=False)
+    # Adapters are switched off instead.
+    return _weights(config, shapes, trains=False) if config.model.lora is None else None
+
+
+def _kept_features(config: Config, shapes: Shapes) -> float:
+    """At most: the cache of a frozen tower fills up as the run sees more media."""
+    return MAX_BYTES if config.model.freeze_vision_tower and shapes.model.tower else 0
+
+
+def _weights(config: Config, shapes: Shapes, trains: bool) -> float:
+    """On one device. Ranks train float32 shards; a tower that is not trained is not sharded."""
+    ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
+    in_4_bits, others = IN_4_BITS * shapes.quantized, shapes.weights - shapes.quantized
+    if ranks == 1:
+        return in_4_bits + width * others
+    trained = shapes.trained if trains else 0
+    whole = 0 if trains and not config.model.freeze_vision_tower else shapes.tower
+    frozen = others + shapes.adapters - trained - whole
+    return in_4_bits + (4 * trained + width * max(0, frozen)) / ranks + width * whole
+
+
+def _activations(config: Config, shapes: Shapes, load: Load) -> float:
+    """What the largest micro-batch keeps for the backward pass; checkpointed, a layer's input."""
+    tokens, vision = _micro_batch(config, shapes, load)
+    of_token, of_vision_token = activation_elements(shapes.model)
+    if config.model.gradient_checkpointing:
+        language, tower = shapes.model.language, shapes.model.tower
+        of_token = language.hidden * language.layers
+        if tower is not None:
+            of_vision_token = tower.hidden * tower.layers * tower.rows_per_token
+    if config.model.freeze_vision_tower:
+        of_vision_token = 0
+    return WIDTHS[config.model.dtype] * (tokens * of_token + vision * of_vision_token)
+
+
+def _backward(config: Config, shapes: Shapes, load: Load) -> float:
+    """The most that the backward pass works on beside what is kept: in the head, or in a layer.
+
+    The head has the logits of a chunk, their probabilities and their gradient, and adds the product
+    of each chunk to a float32 gradient of its weight. A layer has gradients of half of its
+    activations, which are computed again if it is checkpointed. Ranks gather it and the next one,
+    and sum up its gradients in float32. Ranks that share sequences gather keys and values, move
+    those that are needed side by side, and sum up their gradients in float32.
+    """
+    width, sharded = WIDTHS[config.model.dtype], config.resources.ranks > 1
+    tokens = _micro_batch(config, shapes, load).tokens
+    logits = min(GPU_CHUNK_ELEMENTS, shapes.vocabulary * tokens)
+    output = shapes.output if shapes.trains_output else 0
+    head = (8 + width) * logits + (4 + width) * output
+    of_token = width * _layer_elements(shapes.model.language)
+    share = 1.5 if config.model.gradient_checkpointing else 0.5
+    gathered = 2 * width * shapes.layer if sharded else 0
+    summed = (width + (4 if sharded else 0)) * shapes.layer if shapes.trains_output else 0
+    if (context := config.resources.context) > 1:
+        of_token += (3 * width + 4) * 2 * shapes.model.language.keys * context / share
+    return max(head, share * of_token * tokens + gathered + summed + width * output)
+
+
+class _MicroBatch(NamedTuple):
+    """Tokens of a micro-batch, and vision tokens among them."""
+
+    tokens: float
+    vision: float
+
+
+def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
+    """A rank's part of the largest; no completion is cut from its prompt.
+
+    Ranks that share sequences share the frames of videos too, but not an image: with images that
+    are few the vision tokens are more.
+    """
+    context = config.resources.context
+    share = max(1, round(config.rollout.batch_size * context / config.resources.ranks))
+    prompts = 1 if shapes.shares_prompts else config.rollout.n  # of a group
+    group = prompts * load.prompt + config.rollout.n * load.completion
+    vision = prompts * load.vision
+    cost = group + config.trainer.vision_token_cost * vision
+    groups = min(share, context * config.trainer.micro_batch_tokens / cost)
+    if not shapes.shares_prompts:  # a micro-batch is a group, or a part of one
+        groups = min(groups, 1)
+    tokens = max(groups * group, load.prompt + load.completion)
+    return _MicroBatch(tokens / context, max(groups * vision, load.vision) / context)
+
+
+def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
+    language, parallel = shapes.model.language, config.rollout.tensor_parallel_size
+    width = WIDTHS[config.rollout_dtype]
+    kv = 2 * language.layers * language.keys * width
+    prompts = config.rollout.batch_size / config.resources.engines
+    tokens = prompts * (load.prompt + config.rollout.n * load.completion)
+    return [
+        Item("engine", "weights", width * shapes.weights / parallel),
+        Item("engine", "KV cache of a whole step", kv * tokens / parallel),
+    ]

@@ -1,0 +1,114 @@
+"""The sizes of a model, from its configuration alone."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from transformers import AutoConfig
+
+from mmr1.config import Config, ModelConfig
+from mmr1.trainer.models.lora import add_adapters
+from mmr1.vision.families.family import ModelShape
+from mmr1.vision.families.loading import find_architecture
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Numbers of elements of a model's weights, and the sizes of its layers.
+
+    Attributes:
+        weights: Adapters not counted.
+        quantized: Those of them that the trainer has in 4 bits, whole on each rank; they are not
+            counted in ``tower``, ``layer`` and ``outside_layers``.
+        trained: Weights or adapters that have a gradient.
+        adapters: Of LoRA, if there are any.
+        tower: Of the vision tower.
+        layer: Of one layer of the language model.
+        outside_layers: Of the embeddings and what else ranks gather for a whole forward.
+        output: Of the output embedding.
+        trains_output: It has a gradient, and so have the layers.
+        vocabulary: Tokens of the output embedding.
+        model: Sizes of the layers.
+        shares_prompts: Completions share their prompt in the forward.
+    """
+
+    weights: int
+    quantized: int
+    trained: int
+    adapters: int
+    tower: int
+    layer: int
+    outside_layers: int
+    output: int
+    trains_output: bool
+    vocabulary: int
+    model: ModelShape
+    shares_prompts: bool
+
+
+def read_shapes(config: Config, key: str = "model.path") -> Shapes:
+    """Build the model on torch's ``meta`` device, which takes no memory, and count.
+
+    Raises:
+        ValueError: Its configuration cannot be read; names the key.
+    """
+    return _shapes(config.model, key)
+
+
+@lru_cache(maxsize=16)  # a command asks several times
+def _shapes(config: ModelConfig, key: str) -> Shapes:
+    try:
+        hf = AutoConfig.from_pretrained(config.path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{key} '{config.path}' has no configuration to read ({error})") from error
+    architecture = find_architecture(config.path)
+    with torch.device("meta"):
+        model = architecture.auto_class.from_config(hf)
+    weights = _count(model)
+    parts = architecture.parts(model)
+    lora = config.lora
+    in_4_bits = _in_4_bits(model, parts.lm_head) if lora and lora.load_in_4bit else set()
+    quantized = sum(p.numel() for p in in_4_bits)
+    tower = 0 if parts.tower is None else _count(parts.tower, without=in_4_bits)
+    # What ranks gather and free by itself, or do not shard.
+    inside = [*parts.layers]
+    if config.freeze_vision_tower and parts.tower is not None:
+        inside.append(parts.tower)
+        parts.tower.requires_grad_(False)
+    else:
+        inside += [*parts.tower_blocks, *parts.tower_mergers]
+    layered = sum(_count(module, without=in_4_bits) for module in inside)
+    layer = _count(parts.layers[0], without=in_4_bits)
+    if lora is not None:
+        model = add_adapters(model, lora, config.freeze_vision_tower)
+    output = parts.lm_head.weight
+    return Shapes(
+        weights=weights,
+        quantized=quantized,
+        trained=_count(model, trained=True),
+        adapters=_count(model) - weights,
+        tower=tower,
+        layer=layer,
+        outside_layers=weights - quantized - layered,
+        output=output.numel(),
+        trains_output=output.requires_grad,
+        vocabulary=len(output),
+        model=architecture.shape(hf),
+        shares_prompts=architecture.shares_prompts,
+    )
+
+
+def _in_4_bits(model: torch.nn.Module, lm_head: torch.nn.Module) -> set[torch.Tensor]:
+    """What ``model.lora.load_in_4bit`` quantizes."""
+    linear = (m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not lm_head)
+    return {module.weight for module in linear}
+
+
+def _count(
+    module: torch.nn.Module, trained: bool = False, without: Set[torch.Tensor] = frozenset()
+) -> int:
+    counted = (p for p in module.parameters() if p.requires_grad or not trained)
+    return sum(p.numel() for p in counted if p not in without)

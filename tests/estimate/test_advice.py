@@ -1,0 +1,75 @@
+"""What is advised where a run does not fit its GPUs."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from mmr1.estimate.advice import advice
+from mmr1.estimate.command import rows
+from mmr1.estimate.load import Load
+from mmr1.estimate.memory import GIB, estimate, held_while_sampling
+from tests.estimate.models import config_for
+
+
+def test_what_does_not_fit_gets_advice_that_helps(three_b):
+    load, memory = Load(1100, 1024, 512), 80 * GIB
+    full = config_for(three_b)
+    assert estimate(full, load).total("trainer") > memory / 2
+    assert any("gradient_checkpointing" in line for line in advice(full, load, memory))
+    lighter = config_for(
+        three_b,
+        model={"freeze_vision_tower": True, "gradient_checkpointing": True, "lora": {"rank": 64}},
+        rollout={"gpu_memory_utilization": 0.3},
+    )
+    assert advice(lighter, load, memory) == []
+
+
+def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
+    load, memory = Load(1100, 1024, 512), 80 * GIB
+    run = partial(
+        config_for,
+        three_b,
+        model={"gradient_checkpointing": True},
+        resources={"ranks": 4, "engines": 4, "colocate": True},
+    )
+    roomy = run(rollout={"gpu_memory_utilization": 0.6})
+    assert advice(roomy, load, memory) == []
+    result = estimate(roomy, load)
+    held = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
+    kept = held_while_sampling(result)
+    assert kept == held["weights"] + held["AdamW moments"]  # no gradients, and float32 shards
+    less, offload = advice(run(rollout={"gpu_memory_utilization": 0.9}), load, memory)
+    advised = float(re.search(r"gpu_memory_utilization=([\d.]+)", less)[1])
+    assert advice(run(rollout={"gpu_memory_utilization": advised}), load, memory) == []
+    assert "optimizer.offload=true: moments in main memory" in offload
+    offloaded = estimate(run(optimizer={"offload": True}), load)
+    assert held_while_sampling(offloaded) == held["weights"]
+    assert rows(result, memory, colocated=True)[-2] == (
+        "trainer",
+        "kept while the engine samples",
+        f"{kept / GIB:.2f}",
+    )
+
+
+def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):
+    """A micro-batch has a prompt and one completion at the least, whatever its budget."""
+    load, memory = Load(60000, 0, 1024), 40 * GIB
+    run = partial(config_for, three_b, model={"gradient_checkpointing": True})
+    alone, halved = (run(trainer={"micro_batch_tokens": tokens}) for tokens in (16384, 8192))
+    of_alone, of_halved = (estimate(config, load).total("trainer") for config in (alone, halved))
+    assert of_alone == of_halved
+    lines = advice(alone, load, memory)
+    assert not any("micro_batch_tokens" in line for line in lines)
+    assert "resources.context=2 ranks=2: half of a sequence's activations each" in lines
+
+    def activations(**resources: int) -> float:
+        items = estimate(run(resources=resources), load).items
+        return next(i.bytes for i in items if i.name == "activations of a micro-batch")
+
+    assert activations(ranks=4, context=2) == activations(ranks=4) / 2
+    # Then the sequence fits, and other completions beside it.
+    assert activations(ranks=4, context=4) == 2 * 36 * 2048 * 16384
+    sections = {"resources": {"ranks": 6, "context": 2}}
+    further = advice(run(**sections), load, memory / 2)
+    assert any("resources.context=4 ranks=12" in line for line in further)
