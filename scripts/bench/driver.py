@@ -146,18 +146,18 @@ def rewards_in(config: Config, groups: list[RolloutGroup], engines: list[str]) -
         manager.score(groups)
         return {
             "this process, CPU s": time.process_time() - own,
-            "others, CPU s": of_children() - all_others,
+            "others, CPU s": sum(s - all_others.get(p, 0.0) for p, s in of_children().items()),
             "wall s": time.perf_counter() - wall,
         }
 
 
-def of_children() -> float:
-    """CPU seconds of all processes that this one has started, and they."""
-    total = 0.0
+def of_children() -> dict[psutil.Process, float]:
+    """CPU seconds of each process that this one has started, or they."""
+    seconds = {}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:2])
-    return total
+            seconds[process] = sum(process.cpu_times()[:2])
+    return seconds
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import Counter
@@ -16,16 +17,20 @@ import psutil
 import pytest
 
 from mmr1.config import Config, RewardFunctionConfig, RewardsConfig
+from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.rewards.elsewhere import stretches
 from mmr1.trainer.distributed import scorers as distributed_scorers
 from mmr1.trainer.distributed.scorers import scored_where_sampled
+from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, Status
 from tests.faults import faults_told
 from tests.rewards.helpers import item, sample, think, with_image
 from tests.trainer.distributed.test_ray import assert_close
 from tests.trainer.distributed.test_ray import config as config_of_run
+from tests.trainer.distributed.test_ray_offline import assert_same
+from tests.trainer.distributed.test_ray_offline import config_of as offline_config
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -272,3 +277,56 @@ def test_a_run_on_two_machines_that_loses_a_scorer_is_as_one_here(
     assert json.loads((two / "summary.json").read_text())["faults"] == {"scorer/lost": 1}
     assert "no longer scores" in (two / "train.log").read_text()
     assert_close(two, run("one"))
+
+
+@pytest.mark.slow
+def test_an_evaluation_on_two_machines_is_as_one_here(
+    machines, plugin, tiny_model, mixed, tmp_path, caplog
+):
+    def run(engines: int) -> list[str]:
+        out = tmp_path / str(engines)
+        run_evaluations(
+            offline_config(
+                tiny_model,
+                mixed,
+                tmp_path,
+                1,
+                1,
+                data={"eval": str(mixed)},
+                rewards={"functions": {"plain": {"use": f"{plugin}:plain"}}},
+                eval={"n": 2, "output_dir": str(out)},
+                resources={"engines": engines},
+            )
+        )
+        return sorted((out / "completions.jsonl").read_text().splitlines())
+
+    with caplog.at_level(logging.INFO):
+        three = run(3)
+        assert "rewards are computed on 2 machines" in caplog.text
+        caplog.clear()
+        assert three == run(1)
+        assert "machines" not in caplog.text
+
+
+@pytest.mark.slow
+def test_rounds_of_dpo_on_two_machines_are_as_one_here(
+    machines, plugin, tiny_model, mixed, tmp_path, caplog
+):
+    def run(name: str, **sections: dict[str, Any]) -> Path:
+        config = offline_config(
+            tiny_model,
+            mixed,
+            tmp_path / name,
+            4,
+            1,
+            rewards={"functions": {"plain": {"use": f"{plugin}:plain"}}},
+            dpo={"rounds": 2, "prompts_per_round": 4, "preferred_by": "reward", "batch_size": 3},
+            **sections,
+        )
+        run_iterative_dpo(config)
+        return tmp_path / name
+
+    with caplog.at_level(logging.INFO):
+        two = run("two", resources={"engines": 2})
+        assert "rewards are computed on" in caplog.text
+    assert_same(two, run("one"))
