@@ -69,6 +69,8 @@ def outcomes(
     key_of = {call: key for key, call in calls.items()}
     results: dict[int, Any] = {}
     lost: dict[int, str] = {}
+    errors = ray.exceptions
+    gone = (errors.RayActorError, errors.ActorUnschedulableError, errors.ObjectLostError)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pending = list(key_of)
     while pending and (wait_for_all or not lost) and not (only_first and (results or lost)):
@@ -83,9 +85,9 @@ def outcomes(
         for call in finished:
             try:
                 results[key_of[call]] = ray.get(call)
-            except ray.exceptions.RayTaskError as error:
+            except errors.RayTaskError as error:
                 raise _as_raised(error) from None
-            except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+            except gone as error:
                 lost[key_of[call]] = _in_short(error)
     return results, lost
 

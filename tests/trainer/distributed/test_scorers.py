@@ -59,22 +59,29 @@ def together(completions, **columns):
 TEXTS = [think("1/2"), think(r"\\frac{2}{4}"), "no answer", think("7") + " raise", think("8") * 2]
 
 
+SMALL = {"num_cpus": 1, "object_store_memory": 80 << 20}
+
+
 @pytest.fixture(scope="module")
-def machines() -> Iterator[list[str]]:
-    """Two machines of a cluster, by their ids; the first is the driver's."""
+def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    small = {"num_cpus": 1, "object_store_memory": 80 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args=small)
-    cluster.add_node(**{**small, "num_cpus": 2})
-    cluster.wait_for_nodes()
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    made = Cluster(initialize_head=True, head_node_args=SMALL)
+    made.add_node(**{**SMALL, "num_cpus": 2})
+    made.wait_for_nodes()
+    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
     try:
-        own = ray.get_runtime_context().get_node_id()
-        yield sorted((n["NodeID"] for n in ray.nodes()), key=lambda node: node != own)
+        yield made
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def machines(cluster) -> list[str]:
+    """Two machines of a cluster, by their ids; the first is the driver's."""
+    own = ray.get_runtime_context().get_node_id()
+    return sorted((n["NodeID"] for n in ray.nodes()), key=lambda node: node != own)
 
 
 @pytest.fixture
@@ -155,8 +162,10 @@ def test_rewards_are_those_of_one_machine(machines, plugin):
     assert told.counts() == {"verifier/replaced": 1}
 
 
-def test_each_machine_gets_whole_groups_in_proportion_to_its_engines(machines, plugin):
-    config = rewards(each={"use": f"{plugin}:each"})
+def test_each_machine_gets_whole_groups_in_proportion_to_its_engines(machines, plugin, monkeypatch):
+    monkeypatch.chdir(plugin.parent)  # Ray was started elsewhere
+    monkeypatch.setenv("MMR1_TEST", "a zygote in this folder")
+    config = rewards(each={"use": "plugin.py:each"})
     with (
         build_composite_reward(config) as composite,
         elsewhere(composite, [machines[1], machines[0], machines[1]]),
@@ -188,6 +197,29 @@ def test_the_jobs_of_a_lost_machine_are_done_by_another_and_then_here(machines, 
             assert places(none_left) == places(alone)
         assert without_places(one_left) == without_places(alone) == without_places(none_left)
         assert all(r.value is not None for r in one_left)
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_taken_away_is_lost_and_one_that_is_gone_is_left_out(
+    cluster, machines, plugin
+):
+    node = cluster.add_node(**SMALL)
+    cluster.wait_for_nodes()
+    (added,) = {n["NodeID"] for n in ray.nodes() if n["Alive"]} - set(machines)
+    asked = items(4, TEXTS[:3])
+    with build_composite_reward(rewards(slow={"use": f"{plugin}:slow"})) as composite:
+        alone = composite.score(asked)
+        with elsewhere(composite, [machines[0], added]), faults_told() as told:
+            taking = threading.Timer(0.5, cluster.remove_node, (node, False))
+            taking.start()
+            taken = composite.score(asked)
+            taking.join()
+        assert told.counts() == {"scorer/lost": 1}
+        for gone in (added, "e" * len(added)):  # Ray tells these apart
+            with faults_told() as told, elsewhere(composite, [machines[0], gone]):
+                left = composite.score(asked)
+            assert told.counts() == {"scorer/lost": 1}
+            assert without_places(left) == without_places(taken) == without_places(alone)
 
 
 def test_a_machine_that_is_stuck_is_lost_and_one_that_is_slow_is_not(machines, plugin):
