@@ -70,7 +70,12 @@ def outcomes(
     results: dict[int, Any] = {}
     lost: dict[int, str] = {}
     errors = ray.exceptions
-    gone = (errors.RayActorError, errors.ActorUnschedulableError, errors.ObjectLostError)
+    gone = (
+        errors.RayActorError,
+        errors.ActorUnschedulableError,
+        errors.OutOfMemoryError,  # Ray ends a worker when its machine runs out of memory
+        errors.ObjectLostError,
+    )
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pending = list(key_of)
     while pending and (wait_for_all or not lost) and not (only_first and (results or lost)):
