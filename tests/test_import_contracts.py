@@ -15,6 +15,7 @@ from tests.paths import REPOSITORY
 
 LAYERS = "Layers of the packages"
 TRAINER = "Layers of the trainer"
+ESTIMATE = "Layers of the estimate"
 REWARDS = "Layers of the rewards"
 RAY = "Only the distributed trainer imports ray"
 VLLM = "Only the vLLM engine imports vllm"
@@ -53,6 +54,12 @@ PLANTS = [
     (TRAINER, "mmr1/trainer/loop.py", "import mmr1.trainer.train"),
     (TRAINER, "mmr1/trainer/train.py", "import mmr1.trainer.offline.sft"),
     (TRAINER, "mmr1/trainer/unplaced.py", ""),
+    (ESTIMATE, "mmr1/estimate/gpus.py", "import mmr1.estimate.shapes"),
+    (ESTIMATE, "mmr1/estimate/shapes.py", "import mmr1.estimate.load"),
+    (ESTIMATE, "mmr1/estimate/load.py", "import mmr1.estimate.memory"),
+    (ESTIMATE, "mmr1/estimate/memory.py", "import mmr1.estimate.advice"),
+    (ESTIMATE, "mmr1/estimate/gpu_split.py", "import mmr1.estimate.proposal"),
+    (ESTIMATE, "mmr1/estimate/unplaced.py", ""),
     (REWARDS, "mmr1/rewards/item.py", "import mmr1.rewards.sandbox.pool"),
     (REWARDS, "mmr1/rewards/sandbox/pool.py", "import mmr1.rewards.extract"),
     (REWARDS, "mmr1/rewards/math/latex.py", "import mmr1.rewards.plugins.columns"),

@@ -12,7 +12,10 @@ import contextlib
 import errno
 import importlib
 import io
-from typing import Any
+import sys
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
+from typing import Any, NoReturn
 
 MODULES = (
     "bisect", "calendar", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal",
@@ -37,6 +40,7 @@ ask(Q.positive(x**2 + 1), Q.real(x)), refine(sqrt(x**2), Q.positive(x)), satisfi
 Matrix([[2, 1], [1, 2]]).eigenvects(), product(x, (x, 1, 5)), nsolve(cos(x) - x, x, 1)
 lambdify(x, sin(x))(1.0), lambdify(x, x**2, "numpy")(2.0)
 """
+_CLOSED = "no file can be opened here, and no other module"
 _KEPT = 100_000  # characters of what is printed
 _KEPT_BEFORE_ERROR = 1000  # the pool cuts an error, and its end says what went wrong
 _FILE = "<code>"
@@ -56,6 +60,8 @@ def python(code: str) -> str:
     Args:
         code: The code. It has the standard modules for mathematics, numpy and sympy.
     """
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not PathFinder]
+    sys.meta_path.append(_NoOthers)
     printed = _Printed()
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
@@ -65,11 +71,22 @@ def python(code: str) -> str:
     except BaseException as error:
         problem = f"{type(error).__name__}: {error}".rstrip(": ")
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
-            problem = f"{type(error).__name__}: no file can be opened here, and no other module"
+            problem = f"{type(error).__name__}: {_CLOSED}"
         before = _shortened(printed.getvalue(), _KEPT_BEFORE_ERROR)
         problem = _shortened(problem, _KEPT_BEFORE_ERROR // 2)
         raise ValueError(f"{before}{problem}{_line_of(error)}") from None
     return printed.getvalue()
+
+
+class _NoOthers:
+    """Refuses modules that are not loaded in the way that sympy expects of those it can do without.
+
+    ``PathFinder`` would look into folders that have changed, and fail in another way.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> NoReturn:
+        raise ModuleNotFoundError(_CLOSED, name=name)
 
 
 def _execute(code: str) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from mmr1.environments.pictures import MAX_PARTS, to_parts
 from mmr1.environments.schemas import described
 from mmr1.environments.tools import ToolEnvironment, read_parts
 from mmr1.types import MediaRef, Sample, TextPart
+from tests.paths import REPOSITORY
 from tests.vision.media import noise, write_video
 
 OWN = str(Path(__file__).with_name("tools.py"))
@@ -217,6 +221,28 @@ failed
 def test_python_has_what_its_modules_import_when_first_used(environment):
     (part,), error = one(environment, "python", code=_LAZILY_IMPORTED)
     assert (part.text, error) == ("[]\n", None)
+
+
+_AFTER_A_CHANGE = """
+import pathlib, resource, sys
+from mmr1.environments.interpreter import imported, python
+imported()
+pathlib.Path(sys.argv[1], "new").touch()  # Python would read this folder again
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+print(python("import sympy\\nx = sympy.symbols('x')\\nsympy.satisfiable(x > 1)"))
+"""
+
+
+def test_modules_that_sympy_can_do_without_are_not_looked_for(tmp_path):
+    paths = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
+    shown = subprocess.run(
+        [sys.executable, "-c", _AFTER_A_CHANGE, tmp_path],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "{Q.gt(x, 1): True}" in shown.stdout, shown.stderr
 
 
 def test_pythons_error_is_told_after_much_that_is_printed(environment):
