@@ -22,6 +22,7 @@ from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.installed import set_vllm_defaults
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
+from mmr1.rollout.vllm_sleep import preserved_parameters
 from mmr1.runtime import keep_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
 from mmr1.vision.decoded import as_decoded
@@ -41,9 +42,12 @@ class Transfer:
 
     Attributes:
         colocated: From a rank on the same GPU, which the engine leaves to it by sleeping.
+        left_out: Beginnings of the names, in the model's files, of weights that never come: the
+            engine keeps what it has read, also while it sleeps.
     """
 
     colocated: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 class VllmEngine:
@@ -106,7 +110,7 @@ class VllmEngine:
             # Media come prepared: normalised, and cached by the trainer.
             mm_device_do_normalize=False,
             mm_processor_cache_gb=0,
-            **({} if transfer is None else transfer_settings(transfer.colocated)),
+            **({} if transfer is None else transfer_settings(model_path, transfer)),
             **({} if adapters is None else adapter_settings(adapters)),
             **parallel_settings(config),
             **(_cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
@@ -207,6 +211,8 @@ class VllmEngine:
 
     def wake_up(self, tag: str) -> None:
         awake = self._on_cpu or self._llm.wake_up([tag])
+        if tag == "weights":
+            self._llm.collective_rpc("blank_scratch")
         if tag == "kv_cache":
             if not awake:
                 raise RuntimeError("vLLM has not woken up, though it has all its memory again")
@@ -373,10 +379,11 @@ def transfer_backend(engine: str, colocated: bool) -> str:
     return "ipc" if colocated else "nccl"
 
 
-def transfer_settings(colocated: bool) -> dict[str, Any]:
+def transfer_settings(model_path: str, transfer: Transfer) -> dict[str, Any]:
     """For weights that come by vLLM's own transfer."""
-    backend = transfer_backend("vllm", colocated)
+    backend = transfer_backend("vllm", transfer.colocated)
     return {
+        "sleep_preserve_parameter_names": preserved_parameters(model_path, transfer.left_out),
         "weight_transfer_config": {"backend": backend},
         "worker_extension_cls": "mmr1.rollout.vllm_transfer.WorkerExtension",
         "enable_sleep_mode": backend == "ipc",

@@ -35,6 +35,7 @@ from mmr1.rollout.tcp_transfer import (
     WeightSender,
     WeightSource,
 )
+from mmr1.rollout.vllm_sleep import blank_scratch
 
 
 @dataclass
@@ -106,6 +107,10 @@ class WorkerExtension:
             finalize_layerwise_reload(self.get_model(), self.model_config)
         self._weight_update_active = False
         self.weight_transfer_engine.shutdown()
+
+    def blank_scratch(self: Any) -> None:
+        """After sleep; see ``vllm_sleep.py``."""
+        blank_scratch(self.get_model())
 
 
 def nccl_sender(client: SyncClient, source: WeightSource, host: str, workers: int) -> WeightSender:

@@ -105,7 +105,7 @@ def test_settings_of_the_engine_and_of_sampling():
         "tensor_parallel_size", "disable_log_stats", "mm_device_do_normalize",
         "mm_processor_cache_gb", "enforce_eager", "block_size", "enable_chunked_prefill",
         "max_num_batched_tokens", "weight_transfer_config", "worker_extension_cls",
-        "enable_sleep_mode",
+        "enable_sleep_mode", "sleep_preserve_parameter_names",
     } <= fields("engine/arg_utils.py", "EngineArgs")  # fmt: skip
     assert {
         "n", "seed", "temperature", "top_p", "top_k", "min_p", "stop", "max_tokens",
@@ -153,6 +153,11 @@ def test_what_a_sleeping_engine_has_of_its_memory():
     worker = (VLLM / "v1/worker/gpu_worker.py").read_text()
     for tag in ("weights", "kv_cache"):
         assert f'tag="{tag}"' in worker
+    # At level 2 it preserves buffers by itself, and of the parameters those that it is told to.
+    saved = worker[worker.index("def sleep(") : worker.index("def wake_up(")]
+    assert "if level == 2:" in saved
+    assert "self._save_sleep_parameters(model)" in saved
+    assert "in model.named_buffers()" in saved
     core = (VLLM / "v1/engine/core.py").read_text()
     assert "fully_awake = not self.model_executor.is_sleeping" in core
 

@@ -96,18 +96,15 @@ class AllRanks:
         return self._get([self._ranks[0].ask.remote(method)])[0]
 
     def weights(self, owner: str, copy: bool = False) -> RankWeights:
-        """The weights of what has ``weights`` and ``engine_weights``, to be sent to engines.
-
-        Engines that sleep forget all weights, those of a frozen tower too.
+        """The weights of what has ``engine_weights``, to be sent to engines.
 
         Args:
             owner: Its name, with a dot behind it; empty for what was built itself.
             copy: Those of now, also when the ranks have learnt more.
         """
-        if self.colocation is not None:  # nothing is sampled while the ranks learn: no copy either
-            return LiveWeights(self._ranks, f"{owner}weights", self._transfer_s)
         method = f"{owner}engine_weights"
-        if not copy:
+        # Colocated engines sample nothing while the ranks learn: they need no copy.
+        if not copy or self.colocation is not None:
             return LiveWeights(self._ranks, method, self._transfer_s)
         self._copies += 1
         self._get([rank.keep.remote(method, self._copies) for rank in self._ranks])

@@ -22,6 +22,7 @@ from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.vllm import Transfer
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed.network import node_address, use_interface_of
+from mmr1.trainer.distributed.weight_source import left_out
 from mmr1.trainer.models.loading import feature_cache, load_model
 from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.build import family_of, media_cache
@@ -104,6 +105,7 @@ def build_engine_with_own_weights(config: Config, colocated: bool, on_machine: i
         model = load_model(config.model).requires_grad_(False)
         own = HfEngine(model, family, media, features=feature_cache(config))
         return OwnEngine(own, own, own, media)
-    engine = build_vllm_engine(config, transfer=Transfer(colocated))
+    transfer = Transfer(colocated, left_out(config) if colocated else ())
+    engine = build_vllm_engine(config, transfer=transfer)
     prefetching = PrefetchingEngine(engine, media, config.rollout.deterministic)
     return OwnEngine(prefetching, engine, engine, media)

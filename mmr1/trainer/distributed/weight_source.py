@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from mmr1.config import Config
 from mmr1.rollout.tcp_transfer import ParamMeta
-from mmr1.trainer.models.state import WholeWeights
+from mmr1.trainer.models.loading import trainable_on_meta
+from mmr1.trainer.models.parts import untrained_vision
+from mmr1.trainer.models.state import WholeWeights, model_weights
 from mmr1.vision.families.loading import find_architecture, names_of_hub
 
 
@@ -43,6 +45,25 @@ def layout_for(config: Config) -> Layout:
     architecture = find_architecture(config.model.path)
     names = {} if architecture.shares_prompts else names_of_hub(config.model.path)
     return Layout(dtype, architecture.in_files, names)
+
+
+def left_out(config: Config) -> tuple[str, ...]:
+    """Beginnings of the names, in files, of the vision tower and projector that no transfer brings.
+
+    None where something is trained in them.
+    """
+    model = trainable_on_meta(config.model)
+    layout, vision = layout_for(config), untrained_vision(model)
+    names = {name: layout.name(name) for name in model_weights(model)}
+    others = [new for name, new in names.items() if name not in vision]
+    return tuple(sorted({_beginning(new, others) for name, new in names.items() if name in vision}))
+
+
+def _beginning(name: str, others: Sequence[str]) -> str:
+    """The shortest beginning of the name, up to a dot, that none of the others has; else all."""
+    ends = (i + 1 for i, letter in enumerate(name) if letter == ".")
+    beginnings = (name[:end] for end in ends)
+    return next((b for b in beginnings if not any(o.startswith(b) for o in others)), name)
 
 
 class RankSource:

@@ -50,12 +50,28 @@ def known_to_engines(model: Any) -> set[str]:
     the files have.
     """
     base = unwrapped(model)
-    parameters = dict(base.named_parameters())
-    known = set(dict(base.named_parameters(remove_duplicate=False))) - set(parameters)
+    known = set(dict(base.named_parameters(remove_duplicate=False)))
+    known -= {name for name, _ in base.named_parameters()}
+    known |= _untrained_vision(base) - quantized_weights(base).keys()
+    return {_plain(name) for name in known}
+
+
+def untrained_vision(model: Any) -> set[str]:
+    """Names of the weights of a vision tower and projector in which nothing is trained, adapters
+    included; none where something is.
+    """
+    return {_plain(name) for name in _untrained_vision(unwrapped(model))}
+
+
+def _untrained_vision(base: Any) -> set[str]:
     vision = outside_language_model(base)
-    if not any(parameters[name].requires_grad for name in vision):
-        known |= vision - quantized_weights(base).keys()
-    return {name.replace(".base_layer.", ".") for name in known}
+    trained = (p.requires_grad for name, p in base.named_parameters() if name in vision)
+    return set() if any(trained) else vision
+
+
+def _plain(name: str) -> str:
+    """Without the adapters around it."""
+    return name.replace(".base_layer.", ".")
 
 
 def _parts(model: Any) -> dict[str, str]:

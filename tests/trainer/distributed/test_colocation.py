@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from mmr1.config import Config
+from mmr1.rollout.vllm import Transfer
+from mmr1.trainer.distributed import engine_actor
+from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import of_workers
 from mmr1.trainer.distributed.colocation import Colocation
+from mmr1.trainer.distributed.rank_weights import LiveWeights
+from mmr1.trainer.distributed.weight_source import _beginning
 
 WAKING = ["free", "wake_up weights", "send", "free", "wake_up kv_cache"]
 
@@ -77,6 +84,50 @@ def colocated(rollout: dict[str, object] | None = None, **resources: object) -> 
 def test_what_cannot_be_colocated_is_refused(rollout, resources, remedy):
     with pytest.raises(ValueError, match=f"resources.colocate and {remedy}"):
         colocated(rollout, **resources)
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_colocated_ranks_send_what_an_engine_that_keeps_its_frozen_tower_needs(copy):
+    ranks = AllRanks([], lambda prompt: 0.0, 1, 60, 60)
+    ranks.colocation = Recorder().colocation
+    weights = ranks.weights("policy.", copy)  # nothing is sampled ahead: no copy
+    assert isinstance(weights, LiveWeights)
+    assert weights.method == "policy.engine_weights"
+
+
+@pytest.mark.parametrize(
+    ("model", "beginnings"),
+    [
+        ({"freeze_vision_tower": True}, ("model.visual.",)),
+        ({"freeze_vision_tower": True, "lora": {"rank": 2}}, ("model.visual.",)),
+        ({}, ()),
+        ({"lora": {"rank": 2}}, ()),
+        ({"freeze": ["visual.blocks"]}, ()),  # the merger learns, and all of it is sent
+        ({"freeze": ["visual"]}, ("model.visual.",)),
+    ],
+)
+def test_a_colocated_engine_keeps_what_no_transfer_brings(
+    tiny_model, monkeypatch, model, beginnings
+):
+    made = []
+
+    def build(config: Config, transfer: Transfer) -> SimpleNamespace:
+        made.append(transfer)
+        return SimpleNamespace(load_weights=None, close=None)
+
+    monkeypatch.setattr(engine_actor, "build_vllm_engine", build)
+    config = Config(model={"path": str(tiny_model), **model})
+    for colocated in (True, False):
+        engine_actor.build_engine_with_own_weights(config, colocated, 1)
+    # Alone it does not sleep.
+    assert made == [Transfer(True, beginnings), Transfer(False, ())]
+
+
+def test_beginnings_of_names_are_as_short_as_they_can_be():
+    names = ["a.tower.x.weight", "a.tower.y.weight", "a.newline"]
+    others = ["a.text.x.weight", "a.tower_of_text.weight", "head"]
+    found = {_beginning(name, others) for name in names}
+    assert found == {"a.tower.", "a.newline"}
 
 
 def test_a_colocated_run_is_one_on_ray_that_shares_memory():

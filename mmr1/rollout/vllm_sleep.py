@@ -1,0 +1,40 @@
+"""What a sleeping vLLM engine keeps of its weights.
+
+At level 2 vLLM forgets its parameters but those that it is told to preserve, which lie in main
+memory until it wakes up. It preserves buffers by itself. Tensors that are neither are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import AutoConfig
+
+
+def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
+    """Patterns of the parameters that vLLM is to preserve, by its own names.
+
+    Args:
+        path: Of the model.
+        beginnings: Of their names in the model's files; one without a dot behind is a whole name.
+    """
+    if not beginnings:
+        return []
+    from vllm.model_executor.models import ModelRegistry
+
+    (architecture, *_) = AutoConfig.from_pretrained(path).architectures
+    model_class: Any = ModelRegistry.models[architecture].load_model_cls()
+    # What maps the names of files when vLLM loads them; a model without it has the same names.
+    mapper = getattr(model_class, "hf_to_vllm_mapper", None)
+    names = beginnings if mapper is None else mapper.apply_list(list(beginnings))
+    return [f"{name}*" if name.endswith(".") else name for name in names]
+
+
+def blank_scratch(model: Any) -> None:
+    """Zeros where Qwen3-VL adds the inner features of images, in steps without any too.
+
+    They are plain tensors among the weights, and after sleep have whatever was there.
+    """
+    for scratch in getattr(model, "deepstack_input_embeds", None) or ():
+        scratch.zero_()
