@@ -140,6 +140,11 @@ class ResourcesConfig(Section):
         description="Engine i shares the GPU of rank i and sleeps while the ranks learn; as many "
         "engines as ranks",
     )
+    offload_while_sampling: bool = Field(
+        False,
+        description="With colocate: weights, float32 copies and moments of the ranks, references "
+        "and critics lie in main memory while the engines sample",
+    )
     address: str | None = Field(
         None,
         description="Address of a Ray cluster; auto: the cluster of this machine; default: start "
@@ -168,6 +173,15 @@ class ResourcesConfig(Section):
             raise ValueError(
                 f"resources.context={self.context} does not divide resources.ranks={self.ranks}; "
                 "set resources.ranks to a multiple of it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shared_gpus(self) -> ResourcesConfig:
+        if self.offload_while_sampling and not self.colocate:
+            raise ValueError(
+                "resources.offload_while_sampling: only engines that share the ranks' GPUs "
+                "(resources.colocate=true) need their memory; leave it out"
             )
         return self
 

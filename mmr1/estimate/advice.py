@@ -6,7 +6,13 @@ import math
 
 from mmr1.config import Config
 from mmr1.estimate.load import Load
-from mmr1.estimate.memory import GIB, Estimate, estimate, held_while_sampling
+from mmr1.estimate.memory import (
+    GIB,
+    Estimate,
+    estimate,
+    held_while_sampling,
+    held_while_sending,
+)
 from mmr1.estimate.shapes import read_shapes
 
 ASLEEP = 2 * GIB  # assumed of an engine that sleeps: its CUDA context, graphs and buffers
@@ -24,8 +30,10 @@ def advice(config: Config, load: Load, memory: float) -> list[str]:
         room = memory * (1 - config.gpu_memory_utilization)
     lines = []
     engine_memory = memory * config.gpu_memory_utilization
+    weights = _engine_weights(result)
     if config.resources.colocate:
-        kept = held_while_sampling(result)
+        sending = held_while_sending(config, result) + weights - engine_memory
+        kept = max(held_while_sampling(config, result), sending)
         if result.total("trainer") > memory - ASLEEP:
             lines += _lighter_trainer(config, load, result)
         elif kept > memory - engine_memory:
@@ -33,10 +41,9 @@ def advice(config: Config, load: Load, memory: float) -> list[str]:
                 f"rollout.gpu_memory_utilization={max(0.0, 0.95 - kept / memory):.2f}: the ranks "
                 f"keep {kept / GIB:.1f} GiB while the engine samples"
             )
-            lines += _offloaded(config)
+            lines += _offloaded_while_sampling(config) + _offloaded(config)
     elif result.total("trainer") > room:
         lines += _lighter_trainer(config, load, result)
-    weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
     if weights > 0.9 * engine_memory:
         lines.append(
             f"rollout.gpu_memory_utilization={config.gpu_memory_utilization:g} leaves the "
@@ -52,9 +59,15 @@ def fits_colocated(config: Config, load: Load, memory: float) -> bool:
     The engine needs its weights and, at the least, a tenth of them for its cache.
     """
     result = estimate(config, load)
-    weights = next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
-    learning, sampling = result.total("trainer") + ASLEEP, held_while_sampling(result)
-    return max(learning, sampling + 1.1 * weights) <= memory
+    weights = _engine_weights(result)
+    learning = result.total("trainer") + ASLEEP
+    sending = held_while_sending(config, result) + weights
+    sampling = held_while_sampling(config, result) + 1.1 * weights
+    return max(learning, sending, sampling) <= memory
+
+
+def _engine_weights(result: Estimate) -> float:
+    return next(i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
 
 
 def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
@@ -89,6 +102,13 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
     if not config.resources.distributed and config.gpu_memory_utilization > 0.3:
         lines.append("rollout.gpu_memory_utilization=0.3: the engine shares this device")
     return lines
+
+
+def _offloaded_while_sampling(config: Config) -> list[str]:
+    if config.resources.offload_while_sampling:
+        return []
+    moved = "weights and moments in main memory while the engine samples (GPU)"
+    return [f"resources.offload_while_sampling=true: {moved}"]
 
 
 def _offloaded(config: Config) -> list[str]:

@@ -33,7 +33,7 @@ def run_estimate(
     console = Console(highlight=False)
     table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
     table.columns[2].justify = "right"
-    for row in rows(needs, memory, config.resources.colocate):
+    for row in rows(config, needs, memory):
         table.add_row(*row)
     console.print(table)
     console.print(
@@ -79,15 +79,22 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
             yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
             continue
         yield f"{mode}: {_described(best)}"
-    together = {"ranks": gpus, "engines": gpus, "colocate": True}
-    resources = config.resources.model_copy(update=together)
     if gpus % context:
         yield f"resources.colocate=true: resources.context={context} does not divide {gpus} GPUs"
-    elif fits_colocated(config.model_copy(update={"resources": resources}), load, memory):
-        yield f"resources.colocate=true: {_described(colocated_split(step, gpus))}"
     else:
-        yield f"resources.colocate=true: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
+        yield _colocated(config, load, step, gpus, memory)
     yield "seconds are calculated for H100 GPUs, not measured"
+
+
+def _colocated(config: Config, load: Load, step: Step, gpus: int, memory: float) -> str:
+    for offload in (config.resources.offload_while_sampling, True):
+        together = {"colocate": True, "offload_while_sampling": offload}
+        numbers = {"ranks": gpus, "engines": gpus}
+        resources = config.resources.model_copy(update={**numbers, **together})
+        if fits_colocated(config.model_copy(update={"resources": resources}), load, memory):
+            mode = "colocate=true offload_while_sampling=true" if offload else "colocate=true"
+            return f"resources.{mode}: {_described(colocated_split(step, gpus))}"
+    return f"resources.colocate=true: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
 
 
 def _described(best: Split) -> str:
@@ -104,21 +111,15 @@ def _device_bytes() -> float:
     return float(psutil.virtual_memory().total)
 
 
-def rows(
-    result: Estimate, memory: float | None, colocated: bool = False
-) -> Sequence[tuple[str, str, str]]:
-    """``(owner, item, GiB)`` for a table, with a total of each owner.
-
-    Args:
-        colocated: Trainer and engine share a device.
-    """
+def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tuple[str, str, str]]:
+    """``(owner, item, GiB)`` for a table, with a total of each owner."""
     table = []
     for owner in ("trainer", "engine"):
         items = [i for i in result.items if i.owner == owner and i.bytes]
         table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
         table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
-    if colocated:
-        held = held_while_sampling(result)
+    if config.resources.colocate:
+        held = held_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
     if memory is not None:
         table.append(("device", "memory", f"{memory / GIB:.2f}"))

@@ -6,6 +6,7 @@ pass keeps. ``tests/estimate/test_memory.py`` compares that count with what auto
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,14 +70,27 @@ def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> flo
     return sum(item.bytes for item in _trainer(with_ranks, shapes, load))
 
 
-def held_while_sampling(result: Estimate) -> float:
+def held_while_sampling(config: Config, result: Estimate) -> float:
     """Bytes that a rank keeps while an engine on its GPU samples."""
+    if config.resources.offload_while_sampling:
+        return _of_trainer(result, {"vision features"})
     of_learning = {
         *("gradients", "gradients of the critic", "gathered weights"),
         *("activations of a micro-batch", "backward pass"),
     }
-    items = result.items
-    return sum(i.bytes for i in items if i.owner == "trainer" and i.name not in of_learning)
+    return _of_trainer(result, {item.name for item in result.items} - of_learning)
+
+
+def held_while_sending(config: Config, result: Estimate) -> float:
+    """The same while it sends its weights to the engine, which has no cache then."""
+    held = held_while_sampling(config, result)
+    if config.resources.offload_while_sampling:
+        held += _of_trainer(result, {"weights"})
+    return held
+
+
+def _of_trainer(result: Estimate, names: Set[str]) -> float:
+    return sum(i.bytes for i in result.items if i.owner == "trainer" and i.name in names)
 
 
 def activation_elements(model: ModelShape) -> tuple[float, float]:

@@ -112,12 +112,23 @@ def _together(config: Config, gpus: Gpus, refused: list[str]) -> Iterator[Choice
     may_share = resources.colocate or "colocate" not in resources.model_fields_set
     if resources.colocate or (may_share and not ahead):
         turns = "rollouts and updates take turns, and each has all GPUs"
-        shared = Choice({"ranks": count, "engines": count, "colocate": True}, turns)
-        changes = advice(_with(config, shared), load, gpus.memory)
-        if resources.colocate or not changes:
+        together: dict[str, int | bool] = {"ranks": count, "engines": count, "colocate": True}
+        shared = Choice(together, turns)
+        offloaded = Choice(
+            {**together, "offload_while_sampling": True},
+            f"{turns}; the memory is short for weights of both",
+        )
+        choices = [shared]
+        if "offload_while_sampling" not in resources.model_fields_set:
+            choices.append(offloaded)
+        changes = [advice(_with(config, choice), load, gpus.memory) for choice in choices]
+        fitting = [c for c, problems in zip(choices, changes, strict=True) if not problems]
+        if fitting:
+            yield fitting[0]
+        elif resources.colocate:
             yield shared
         else:
-            refused.append(f"they do not fit one GPU together ({changes[0]})")
+            refused.append(f"they do not fit one GPU together ({changes[0][0]})")
     if resources.colocate:
         return
     step = Step(
@@ -162,7 +173,8 @@ def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
     engine_gpus = 0 if before.colocate else before.engines * config.rollout.tensor_parallel_size
     if before.distributed and before.ranks + engine_gpus > gpus.count:
         return None
-    numbers = {"ranks": before.ranks, "engines": before.engines, "colocate": before.colocate}
+    kept = ("ranks", "engines", "colocate", "offload_while_sampling")
+    numbers = {key: getattr(before, key) for key in kept}
     return Choice(numbers, f"the run was started so ({written})")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from mmr1.estimate.advice import advice
+from mmr1.estimate.advice import advice, fits_colocated
 from mmr1.estimate.command import rows
 from mmr1.estimate.load import Load
-from mmr1.estimate.memory import GIB, estimate, held_while_sampling
+from mmr1.estimate.memory import GIB, estimate, held_while_sampling, held_while_sending
 from tests.estimate.models import config_for
 
 
@@ -37,19 +37,38 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
     assert advice(roomy, load, memory) == []
     result = estimate(roomy, load)
     held = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
-    kept = held_while_sampling(result)
+    kept = held_while_sampling(roomy, result)
     assert kept == held["weights"] + held["AdamW moments"]  # no gradients, and float32 shards
-    less, offload = advice(run(rollout={"gpu_memory_utilization": 0.9}), load, memory)
+    less, away, offload = advice(run(rollout={"gpu_memory_utilization": 0.9}), load, memory)
     advised = float(re.search(r"gpu_memory_utilization=([\d.]+)", less)[1])
     assert advice(run(rollout={"gpu_memory_utilization": advised}), load, memory) == []
     assert "optimizer.offload=true: moments in main memory" in offload
-    offloaded = estimate(run(optimizer={"offload": True}), load)
-    assert held_while_sampling(offloaded) == held["weights"]
-    assert rows(result, memory, colocated=True)[-2] == (
+    assert "resources.offload_while_sampling=true: weights and moments" in away
+    offloaded = run(optimizer={"offload": True})
+    assert held_while_sampling(offloaded, estimate(offloaded, load)) == held["weights"]
+    assert rows(roomy, result, memory)[-2] == (
         "trainer",
         "kept while the engine samples",
         f"{kept / GIB:.2f}",
     )
+
+
+def test_what_lies_in_main_memory_while_an_engine_samples_is_not_kept(three_b):
+    load = Load(1100, 1024, 512)
+    model = {"freeze_vision_tower": True, "dtype": "bfloat16"}
+    pair = {"ranks": 2, "engines": 2, "colocate": True, "offload_while_sampling": True}
+    run = config_for(three_b, model=model, algorithm={"name": "ppo"}, resources=pair)
+    result = estimate(run, load)
+    held = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
+    assert held_while_sampling(run, result) == held["vision features"]
+    assert held_while_sending(run, result) == held["vision features"] + held["weights"]
+    # The engine may then have nearly all, but not while the ranks send their weights.
+    most = run.rollout.model_copy(update={"gpu_memory_utilization": 0.9})
+    memory = 1.02 * result.total("trainer") + 2 * GIB
+    assert advice(run.model_copy(update={"rollout": most}), load, memory) == []
+    (engine,) = (i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
+    assert fits_colocated(run, load, memory)
+    assert held["weights"] + engine < memory
 
 
 def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):

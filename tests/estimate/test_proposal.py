@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.config import Config
+from mmr1.config import Config, ResourcesConfig
 from mmr1.config.file import load_config, read_written
 from mmr1.estimate.gpu_split import Machine, Step, split
 from mmr1.estimate.gpus import Gpus, gpus_of_this_machine
@@ -16,6 +16,7 @@ from mmr1.estimate.memory import GIB
 from mmr1.estimate.proposal import proposed
 from mmr1.estimate.shapes import read_shapes
 from mmr1.trainer.runs.output import RunDirectory
+from tests.estimate.models import config_for
 from tests.vision.families import general_models
 
 EIGHT = Gpus(8, 80 * GIB)
@@ -82,6 +83,27 @@ def test_rollouts_ahead_are_split_for_the_shortest_step(made):
     )
     seconds = {n: split(step, 8 - n, n, 1, True, Machine()).step_s for n in range(1, 8)}
     assert (ranks, engines) == (8 - engines, min(seconds, key=seconds.__getitem__))
+
+
+@pytest.mark.parametrize(("share", "offloaded"), [(0.6, False), (0.8, True)])
+def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
+    three_b, tmp_path, share, offloaded
+):
+    """Two ranks of 3B keep 21 GiB of weights and moments each; the engine leaves 32 or 16."""
+    config = config_for(
+        three_b,
+        model={"gradient_checkpointing": True, "dtype": "bfloat16"},
+        rollout={"gpu_memory_utilization": share},
+        trainer={"output_dir": str(tmp_path)},
+    )
+    pair = Gpus(2, 80 * GIB)
+    proposal = proposed(config, "train", pair)
+    assert numbers(proposal.config) == (2, 2, True)
+    assert proposal.config.resources.offload_while_sampling == offloaded
+    assert ("offload_while_sampling=true" in str(proposal.why)) == offloaded
+    resources = {"offload_while_sampling": False, "colocate": True}
+    asked = config.model_copy(update={"resources": ResourcesConfig(**resources)})
+    assert not proposed(asked, "train", pair).config.resources.offload_while_sampling
 
 
 @pytest.mark.parametrize(

@@ -181,9 +181,13 @@ class AllRanks:
             numbers[rows, : result.shape[1]] = result
         return numbers
 
-    def free(self) -> None:
-        """All free memory that they hold without need."""
-        self._get([rank.free.remote() for rank in self._ranks])
+    def make_room(self, sent: bool) -> None:
+        """``Rank.make_room``."""
+        self._get([rank.make_room.remote(sent) for rank in self._ranks])
+
+    def take_back(self) -> None:
+        """``Rank.take_back``."""
+        self._get([rank.take_back.remote() for rank in self._ranks])
 
     def begin_trace(self) -> None:
         """``profiling.Recorded``."""

@@ -166,7 +166,9 @@ def workers(
             resources.collective_timeout_s,
         )
         if colocated:
-            colocation = Colocation(all_engines.call, all_engines.send, all_ranks.free)
+            colocation = Colocation(
+                all_engines.call, all_engines.send, all_ranks.make_room, all_ranks.take_back
+            )
             all_engines.colocation = all_ranks.colocation = colocation
         try:
             yield all_ranks, all_engines

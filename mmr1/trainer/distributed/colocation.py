@@ -1,9 +1,9 @@
 """Ranks and engines on the same GPUs: whose turn it is, and what changes hands.
 
-A step is: sample, the engines sleep, learn, the ranks free what they do not need, the engines wake
-up for their weights, the ranks send them and free what that took, the engines wake up for their
-cache. A sleeping engine has given up its weights and its cache, so it always wakes up to weights
-that the ranks send: the first time too.
+A step is: sample, the engines sleep, the ranks take back what lies in main memory, learn, and make
+room; the engines wake up for their weights, the ranks send them and make room again, and the
+engines wake up for their cache. A sleeping engine has given up its weights and its cache, so it
+always wakes up to weights that the ranks send: the first time too.
 """
 
 from __future__ import annotations
@@ -17,32 +17,45 @@ class Colocation:
     Args:
         call_engines: Calls a method of all engines: ``sleep``, or ``wake_up`` with what for.
         send: Has the ranks send their weights to the engines.
-        free: Has the ranks free memory that they hold without need.
+        make_room: Has the ranks leave memory to the engines; called with whether these have their
+            weights.
+        take_back: Has the ranks undo it, so far as they need.
     """
 
     def __init__(
         self,
         call_engines: Callable[..., object],
         send: Callable[[], object],
-        free: Callable[[], object],
+        make_room: Callable[[bool], object],
+        take_back: Callable[[], object],
     ) -> None:
         self._call_engines = call_engines
         self._send = send
-        self._free = free
+        self._make_room = make_room
+        self._take_back = take_back
         self._sampling = False
+        self._made_room = False
 
     def learn(self) -> None:
         """The ranks are about to compute."""
         if self._sampling:
             self._sampling = False
             self._call_engines("sleep")
+        self._ranks_have_all()
 
     def sample(self) -> None:
         """The engines are about to sample, with the weights that the ranks have."""
         if not self._sampling:
-            self._free()
+            self._ranks_have_all()  # also after a wake-up that failed
+            self._made_room = True
+            self._make_room(False)
             self._call_engines("wake_up", "weights")
             self._send()
-            self._free()  # what the transfer took of the cache's room: a buffer and whole weights
+            self._make_room(True)  # what the transfer took too: a buffer and whole weights
             self._call_engines("wake_up", "kv_cache")
             self._sampling = True
+
+    def _ranks_have_all(self) -> None:
+        if self._made_room:
+            self._take_back()
+            self._made_room = False

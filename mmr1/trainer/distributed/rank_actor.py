@@ -6,7 +6,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import wraps
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -19,6 +19,7 @@ from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.engine_link import EngineLink
 from mmr1.trainer.distributed.errors import TransferError
+from mmr1.trainer.distributed.main_memory import Turns
 from mmr1.trainer.distributed.network import node_address
 from mmr1.trainer.distributed.weight_source import KeptSource, RankSource, layout_for
 from mmr1.trainer.forward.process_group import ProcessGroup
@@ -77,6 +78,7 @@ class Rank:
         self.config, self._rank, self._build = config, rank, build
         self._on_machine = on_machine
         self._listener: socket.socket | None = None
+        self._turns: Turns | None = None
         self._taken: dict[str, WriteCheckpoint] = {}
         self._sources: dict[str, RankSource] = {}
         self._kept: dict[int, KeptSource] = {}
@@ -113,6 +115,13 @@ class Rank:
             self._listener,
         )
         self._link = EngineLink(config, node_address(), self._rank)
+        models: list[Any] = []
+
+        def load(*args: Any, **options: Any) -> Any:
+            model, run = fsdp.load(*args, mesh=mesh, **options)
+            models.append(model)
+            return model, run
+
         family = family_of(config)
         self._built = self._build(
             config,
@@ -121,8 +130,10 @@ class Rank:
             process_group=fsdp.DistributedProcessGroup(
                 self._rank, size, resources.context, resources.collective_timeout_s
             ),
-            load=partial(fsdp.load, mesh=mesh),
+            load=load,
         )
+        if resources.offload_while_sampling:
+            self._turns = Turns(models, self._built.optimizers)
 
     @collective
     def call(self, method: str, *args: Any) -> Any:
@@ -171,11 +182,24 @@ class Rank:
         """Send what ``keep`` copied; called in a thread of its own while the ranks learn."""
         self._link.send(self._kept[key], engines, version)
 
-    def free(self) -> None:
-        """Give the device what is cached for later; gradients are freed after each step."""
+    def make_room(self, sent: bool) -> None:
+        """Give the device what is cached for later, and what ``resources.offload_while_sampling``
+        moves; gradients are freed after each step.
+
+        Args:
+            sent: The engines have their weights already.
+        """
         fsdp.PROGRESS.made()
+        if self._turns is not None:
+            (self._turns.after_sending if sent else self._turns.before_sending)()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def take_back(self) -> None:
+        """Have on the device what ``make_room`` has moved."""
+        fsdp.PROGRESS.made()
+        if self._turns is not None:
+            self._turns.back()
 
     def begin_trace(self) -> None:
         """Record what this rank computes, until ``end_trace``."""

@@ -81,7 +81,7 @@ class LocalCritic:
         mini_batch_size: int | None = None,
     ) -> None:
         self._scalar_model = scalar_model
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._passes = passes
         self._clip = clip
         self._mini_batch_size = mini_batch_size
@@ -101,7 +101,7 @@ class LocalCritic:
 
     def steps_taken(self) -> int:
         """Optimizer steps so far."""
-        return self._optimizer.steps_taken
+        return self.optimizer.steps_taken
 
     def learn(self, experience: Experience, line: tuple[float, float] | None) -> StepStats:
         """So many passes over the batch, an optimizer step for each of its mini-batches.
@@ -124,8 +124,8 @@ class LocalCritic:
         for _ in range(self._passes):
             for mask, batches in mini_batches:
                 losses.append(self._accumulate(experience, mask, batches))
-                lr = self._optimizer.lr
-                norms.append(self._optimizer.step())
+                lr = self.optimizer.lr
+                norms.append(self.optimizer.step())
         return {
             "critic/lr": lr,
             "critic/loss": fmean(losses),
@@ -141,11 +141,11 @@ class LocalCritic:
         mask, head = experience.completion_mask, self._scalar_model.model.head
         head.weight.mul_(slope)
         head.bias.mul_(slope).add_(offset)
-        self._optimizer.parameters_changed()
+        self.optimizer.parameters_changed()
         return replace(experience, values=(slope * experience.values + offset) * mask)
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
-        tensors = self._optimizer.tensors()
+        tensors = self.optimizer.tensors()
         if copy:
             tensors = copies(tensors)
         group = self._scalar_model.packed_model.process_group
@@ -156,14 +156,14 @@ class LocalCritic:
         return write_files
 
     def load_snapshot(self, checkpoint: Path) -> None:
-        load_tensors(checkpoint / FOLDER, self._optimizer.tensors())
-        self._optimizer.tensors_loaded()
+        load_tensors(checkpoint / FOLDER, self.optimizer.tensors())
+        self.optimizer.tensors_loaded()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"optimizer": self._optimizer.state_dict()}
+        return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def _accumulate(
         self, experience: Experience, mask: torch.Tensor, batches: Sequence[MicroBatch]
@@ -189,7 +189,7 @@ class LocalCritic:
             sums.add("loss", loss)
         mean = total({"loss": 0.0, **sums.read()})["loss"]
         if not math.isfinite(mean):
-            self._optimizer.zero_grad()
+            self.optimizer.zero_grad()
         check_finite(mean)
         return mean
 

@@ -102,7 +102,7 @@ class LocalPolicy:
         self.version = 0
         self._packed_model = packed_model
         self._algorithm = algorithm
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._passes = passes
         self._reference = reference
         self._correction = correction
@@ -128,18 +128,18 @@ class LocalPolicy:
         packed_model = self._packed_model
         processor, group = packed_model.family.processor, packed_model.process_group
         return model_snapshot(
-            packed_model.model, processor, self._optimizer, copy, group, only_model
+            packed_model.model, processor, self.optimizer, copy, group, only_model
         )
 
     def load_snapshot(self, checkpoint: Path) -> None:
-        load_snapshot(checkpoint, self._optimizer, self._packed_model.process_group.rank)
+        load_snapshot(checkpoint, self.optimizer, self._packed_model.process_group.rank)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"version": self.version, "optimizer": self._optimizer.state_dict()}
+        return {"version": self.version, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.version = state["version"]
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
     def update(self, experience: Experience) -> StepStats:
         """``algorithm.ppo_epochs`` passes over the batch, an optimizer step for each mini-batch.
@@ -158,9 +158,9 @@ class LocalPolicy:
                 if experience.demonstrations:
                     own = experience.demonstrations[index]
                     stats["ptx_loss"] = self._add_ptx_gradient(own, experience.ptx_coef)
-                stats["lr"] = self._optimizer.lr
+                stats["lr"] = self.optimizer.lr
                 with record_function("mmr1/optimizer"):
-                    stats["grad_norm"] = self._optimizer.step()
+                    stats["grad_norm"] = self.optimizer.step()
                 self.version += 1
                 steps.append(stats)
         return averaged(steps)
@@ -255,7 +255,7 @@ class LocalPolicy:
         whole = {name: sums.pop(name) for name in ("loss", WIDEST_GAP)}
         loss = whole["loss"]
         if not math.isfinite(loss):
-            self._optimizer.zero_grad()
+            self.optimizer.zero_grad()
         check_finite(loss)
         gap = sums.pop(GAP_AFTER_PICTURE, 0.0)
         if after_picture:

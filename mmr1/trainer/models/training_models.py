@@ -15,7 +15,7 @@ from mmr1.trainer.algorithms.importance_sampling import (
 )
 from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.critic import Critic, build_critic
+from mmr1.trainer.models.critic import LocalCritic, build_critic
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.loading import (
     build_packed_model,
@@ -48,8 +48,13 @@ class TrainingModels:
     model: Any
     policy: LocalPolicy
     reference: FrozenReference | AdapterReference | ServedReference | None
-    critic: Critic | None
+    critic: LocalCritic | None
     features: FeatureCache | None
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The policy's, and the critic's if there is one."""
+        return [learns.optimizer for learns in (self.policy, self.critic) if learns is not None]
 
 
 def build_training_models(

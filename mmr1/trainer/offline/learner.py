@@ -75,6 +75,11 @@ class PolicyLearner(Generic[Example]):
     learn: Callable[[PackedModel, Optimizer, Sequence[Example]], StepStats]
     rollout_temperature: float = 1.0
 
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The one that there is."""
+        return [self.optimizer]
+
     def step(self, batch: Sequence[Example]) -> StepStats:
         return self.learn(self.packed_model, self.optimizer, batch)
 

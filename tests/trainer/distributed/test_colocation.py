@@ -15,7 +15,7 @@ from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.rank_weights import LiveWeights
 from mmr1.trainer.distributed.weight_source import _beginning
 
-WAKING = ["free", "wake_up weights", "send", "free", "wake_up kv_cache"]
+WAKING = ["make room", "wake_up weights", "send", "make more room", "wake_up kv_cache"]
 
 
 class Recorder:
@@ -23,11 +23,19 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.fails = ""
         self.colocation = Colocation(
-            lambda *asked: self.calls.append(" ".join(asked)),
+            self._asked,
             lambda: self.calls.append("send"),
-            lambda: self.calls.append("free"),
+            lambda sent: self.calls.append("make more room" if sent else "make room"),
+            lambda: self.calls.append("take back"),
         )
+
+    def _asked(self, *asked: str) -> None:
+        self.calls.append(" ".join(asked))
+        if self.calls[-1] == self.fails:
+            self.fails = ""
+            raise RuntimeError("lost")
 
     def taken(self) -> list[str]:
         calls, self.calls[:] = list(self.calls), []
@@ -44,24 +52,28 @@ def test_the_order_of_a_step():
     assert recorder.taken() == []
     recorder.colocation.learn()
     recorder.colocation.learn()
-    assert recorder.taken() == ["sleep"]
+    assert recorder.taken() == ["sleep", "take back"]
     recorder.colocation.sample()
     assert recorder.taken() == WAKING
 
 
-def test_engines_that_did_not_wake_up_are_not_taken_for_awake():
-    calls = []
-
-    def call(*asked: str) -> None:
-        calls.append(" ".join(asked))
-        if len(calls) == 1:
-            raise RuntimeError("lost")
-
-    colocation = Colocation(call, lambda: None, lambda: None)
+@pytest.mark.parametrize("what", ["weights", "kv_cache"])
+def test_engines_that_did_not_wake_up_are_not_taken_for_awake(what):
+    """The ranks have all that they send when it is tried again, or when they compute."""
+    recorder = Recorder()
+    recorder.fails = f"wake_up {what}"
     with pytest.raises(RuntimeError, match="lost"):
-        colocation.sample()
-    colocation.sample()
-    assert calls == ["wake_up weights", "wake_up weights", "wake_up kv_cache"]
+        recorder.colocation.sample()
+    recorder.taken()
+    recorder.colocation.sample()
+    assert recorder.taken() == ["take back", *WAKING]
+    recorder.colocation.learn()
+    recorder.fails = f"wake_up {what}"
+    with pytest.raises(RuntimeError, match="lost"):
+        recorder.colocation.sample()
+    recorder.taken()
+    recorder.colocation.learn()
+    assert recorder.taken() == ["take back"]  # the engines sleep, or are lost
 
 
 def colocated(rollout: dict[str, object] | None = None, **resources: object) -> Config:
@@ -84,6 +96,11 @@ def colocated(rollout: dict[str, object] | None = None, **resources: object) -> 
 def test_what_cannot_be_colocated_is_refused(rollout, resources, remedy):
     with pytest.raises(ValueError, match=f"resources.colocate and {remedy}"):
         colocated(rollout, **resources)
+
+
+def test_ranks_with_gpus_of_their_own_offload_nothing():
+    with pytest.raises(ValueError, match="only engines that share the ranks' GPUs"):
+        Config(model={"path": "m"}, resources={"offload_while_sampling": True})
 
 
 @pytest.mark.parametrize("copy", [False, True])

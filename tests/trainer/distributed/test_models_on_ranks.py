@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.all_ranks import cost_of_group
 from mmr1.trainer.distributed.cluster import prompt_cost
+from mmr1.trainer.distributed.main_memory import Turns, storages
 from mmr1.trainer.distributed.ray_policy import parts_of_update
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.critic import first_fit, of_critic
@@ -129,11 +133,18 @@ def cost(prompt: Prompt) -> float:
 
 
 def learnt(
-    case: str, config: Config, models: TrainingModels, mixed: Path, ranks: int = 1, rank: int = 0
+    case: str,
+    config: Config,
+    models: TrainingModels,
+    mixed: Path,
+    ranks: int = 1,
+    rank: int = 0,
+    sample: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """What two updates log, and the weights after them."""
+    """What two updates log, and the weights after them; ``sample`` is called before each."""
     stats: list[StepStats] = []
     for number in range(2):
+        sample()
         batch = batch_of(case, config, models, mixed)
         if models.critic is not None:
             line = first_fit(batch) if number == 0 else None
@@ -154,19 +165,47 @@ def _learn(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path) -> No
         config = config_of(case, tiny_model, out)
         family = family_of(config)
         torch.manual_seed(0)  # adapters begin at random
+        loaded: list[Any] = []
+
+        def load(*args: Any, loaded: list[Any] = loaded, **options: Any) -> Any:
+            model, run = fsdp.load(*args, mesh=mesh, **options)
+            loaded.append(model)
+            return model, run
+
         models = build_training_models(
             config,
             family,
             media_cache(family, config),
             fsdp.DistributedProcessGroup(rank, 2),
-            partial(fsdp.load, mesh=mesh),
+            load,
         )
+        assert loaded[0] is models.model
         if case == "offloaded":
             shards = [p for p in models.reference._own.model.parameters() if isinstance(p, DTensor)]
             assert {p.to_local().device.type for p in shards} == {"cpu"}
-        found = learnt(case, config, models, mixed, 2, rank)
+        sample = partial(_offload, models, loaded)
+        found = learnt(case, config, models, mixed, 2, rank, sample)
         if rank == 0:
             torch.save(found, out / f"{case}.pt")
+
+
+def _offload(models: TrainingModels, loaded: list[Any]) -> None:
+    """As ``resources.offload_while_sampling`` does: nothing is left here while engines sample."""
+    of_models = [[*model.parameters(), *model.buffers()] for model in loaded]
+    of_optimizers = [t for own in models.optimizers for t in own.tensors().values()]
+    every = storages([*chain(*of_models), *of_optimizers])
+    every = {key: s for key, s in every.items() if s.resizable()}  # no mapping of a file
+    sizes = [storage.nbytes() for storage in every.values()]
+    turns = Turns(loaded, models.optimizers)
+    turns.before_sending()
+    sent = storages(of_models[0])
+    assert all((s.nbytes() > 0) == (key in sent) for key, s in every.items())
+    deque(models.policy.engine_weights().values(), maxlen=0)
+    turns.after_sending()
+    assert sum(sizes) > 0
+    assert not any(storage.nbytes() for storage in every.values())
+    turns.back()
+    assert [storage.nbytes() for storage in every.values()] == sizes
 
 
 @pytest.fixture(scope="module")

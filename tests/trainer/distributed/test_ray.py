@@ -376,7 +376,9 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
 
         return call
 
-    for owner, name in ((RayEngines, "call"), (RayEngines, "send"), (AllRanks, "free")):
+    of_ranks, of_engines = ("make_room", "take_back"), ("call", "send")
+    names = [*((AllRanks, name) for name in of_ranks), *((RayEngines, name) for name in of_engines)]
+    for owner, name in names:
         monkeypatch.setattr(owner, name, spied(getattr(owner, name)))
     run = partial(
         config,
@@ -390,9 +392,12 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
     run_training(run(tmp_path / "split", resources=pair))
     assert calls == ["send"] * 3
     calls.clear()
-    waking = ["free", "call wake_up weights", "send", "free", "call wake_up kv_cache"]
-    turns = [*waking, "call sleep"]
-    for name, more in {"colocated": {}, "sharing sequences": {"context": 2}}.items():
+    turns = [
+        *("make_room False", "call wake_up weights", "send", "make_room True"),
+        *("call wake_up kv_cache", "call sleep", "take_back"),
+    ]
+    offloaded = {"offload_while_sampling": True}
+    for name, more in {"offloaded": offloaded, "sharing sequences": {"context": 2}}.items():
         run_training(run(tmp_path / name, resources={**pair, "colocate": True, **more}))
         # The parity check twice, then the steps.
         assert calls == turns * 5

@@ -102,8 +102,8 @@ def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
         caught.update({n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad})
         return 0.0
 
-    own._optimizer.step = step
-    own._optimizer.steps_taken = 1  # not the first, before which the head is moved
+    own.optimizer.step = step
+    own.optimizer.steps_taken = 1  # not the first, before which the head is moved
     stats = own.update(batch)
 
     other = new_scalar_model(parts)

@@ -32,10 +32,10 @@ def recorded(own, model) -> Gradients:
         gradients.append(
             {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
         )
-        own._optimizer.zero_grad()
+        own.optimizer.zero_grad()
         return 0.0
 
-    own._optimizer.step = step
+    own.optimizer.step = step
     return gradients
 
 
@@ -68,14 +68,14 @@ def test_the_second_step_is_clipped_around_the_policy_before_the_first(parts):
     batch = experience(parts, config, own)
     moved: list[torch.nn.Module] = []
     gradients: Gradients = []
-    step = own._optimizer.step
+    step = own.optimizer.step
 
     def watched() -> float:
         gradients.append({n: p.grad.clone() for n, p in model.named_parameters()})
         moved.append(copy.deepcopy(model))
         return step()
 
-    own._optimizer.step = watched
+    own.optimizer.step = watched
     stats = own.update(batch)
     assert own.version == 2
 
@@ -123,7 +123,7 @@ def test_the_critic_has_mini_batches_of_its_own(parts):
     own = test_critic.critic(parts, updates=2)
     own._mini_batch_size = 2
     batch = test_critic.experience(parts, own)
-    own._optimizer.steps_taken = 1  # not the first, before which the head is moved
+    own.optimizer.steps_taken = 1  # not the first, before which the head is moved
     gradients = recorded(own, own._scalar_model.model)
     own.update(batch)
     assert len(gradients) == 4

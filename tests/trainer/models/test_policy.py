@@ -43,7 +43,7 @@ def gradients_of_update(parts, config, budget=10_000, reference=None):
         caught.update({n: p.grad.clone() for n, p in model.named_parameters()})
         return 0.0
 
-    own._optimizer.step = step
+    own.optimizer.step = step
     stats = own.update(experience(parts, config, own, reference))
     return caught, stats
 

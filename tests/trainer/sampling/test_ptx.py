@@ -50,7 +50,7 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
         caught.update({n: p.grad.clone() for n, p in model.named_parameters()})
         return 0.0
 
-    own._optimizer.step = step
+    own.optimizer.step = step
     stats = own.update(batch)
 
     advantages = [[r - (sum(row) - r) / 3 for r in row] for row in REWARDS]

@@ -64,7 +64,7 @@ def test_the_gradient_is_that_of_the_sampled_tokens(learning, mode, budget):
         caught.update({n: p.grad.clone() for n, p in own.named_parameters()})
         return 0.0
 
-    policy._optimizer.step = step
+    policy.optimizer.step = step
     stats = policy.update(build_experience(scored, build_algorithm(config), config, policy))
 
     plain = copy.deepcopy(model)
