@@ -6,7 +6,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -116,12 +116,6 @@ class Rank:
         )
         self._link = EngineLink(config, node_address(), self._rank)
         models: list[Any] = []
-
-        def load(*args: Any, **options: Any) -> Any:
-            model, run = fsdp.load(*args, mesh=mesh, **options)
-            models.append(model)
-            return model, run
-
         family = family_of(config)
         self._built = self._build(
             config,
@@ -130,7 +124,7 @@ class Rank:
             process_group=fsdp.DistributedProcessGroup(
                 self._rank, size, resources.context, resources.collective_timeout_s
             ),
-            load=load,
+            load=partial(_loaded, models, mesh=mesh),
         )
         if resources.offload_while_sampling:
             self._turns = Turns(models, self._built.optimizers)
@@ -254,3 +248,10 @@ class Rank:
             read = attrgetter(method)(self._built)
             self._sources[method] = RankSource(read, layout_for(self.config))
         return self._sources[method]
+
+
+def _loaded(models: list[Any], *args: Any, **options: Any) -> Any:
+    """``fsdp.load``, and keep the model."""
+    model, run = fsdp.load(*args, **options)
+    models.append(model)
+    return model, run

@@ -191,7 +191,12 @@ def test_rounds_on_shared_gpus_are_those_on_gpus_of_their_own(
                 rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
                 dpo={"rounds": 2, "prompts_per_round": 4, "preferred_by": "reward"},
                 rollout={"engine": "vllm"},
-                resources={"ranks": 2, "engines": 2, "colocate": colocate},
+                resources={
+                    "ranks": 2,
+                    "engines": 2,
+                    "colocate": colocate,
+                    "offload_while_sampling": colocate,
+                },
             )
         )
         said = capsys.readouterr().out
