@@ -18,12 +18,20 @@ def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
     Args:
         path: Of the model.
         beginnings: Of their names in the model's files; one without a dot behind is a whole name.
+
+    Raises:
+        ValueError: vLLM has no class for the model.
     """
     if not beginnings:
         return []
     from vllm.model_executor.models import ModelRegistry
 
     (architecture, *_) = AutoConfig.from_pretrained(path).architectures
+    if architecture not in ModelRegistry.models:
+        raise ValueError(
+            f"model.path '{path}': vLLM has no class '{architecture}', so a sleeping engine cannot "
+            "keep a frozen part of it; set resources.colocate=false"
+        )
     model_class: Any = ModelRegistry.models[architecture].load_model_cls()
     # What maps the names of files when vLLM loads them; a model without it has the same names.
     mapper = getattr(model_class, "hf_to_vllm_mapper", None)

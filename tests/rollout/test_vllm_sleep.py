@@ -6,6 +6,7 @@ told to preserve, and tensors that are neither parameters nor buffers.
 
 from __future__ import annotations
 
+import json
 import shutil
 from fnmatch import filter as matching
 from pathlib import Path
@@ -178,6 +179,13 @@ def test_beginnings_of_names_in_files_become_vllms_patterns(tiny_model):
     patterns = preserved_parameters(str(tiny_model), beginnings)
     assert patterns == ["visual.*", "visual.merger.mlp.0.bias"]
     assert preserved_parameters("there is no such model", ()) == []
+
+
+def test_a_model_that_vllm_does_not_know_is_refused(tiny_model, tmp_path):
+    config = json.loads((Path(tiny_model) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["Unknown"]}))
+    with pytest.raises(ValueError, match=r"vLLM has no class 'Unknown'.*resources\.colocate=false"):
+        preserved_parameters(str(tmp_path), ["visual."])
 
 
 def test_scratch_of_a_model_without_any_is_none():
