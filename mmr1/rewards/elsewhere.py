@@ -79,7 +79,9 @@ def stretches(functions: Mapping[str, RewardFunction]) -> list[Stretch]:
 def _movable(function: RewardFunction, last: Stretch) -> bool:
     """Whether it can run elsewhere, after this stretch."""
     if isinstance(function, DerivedReward):
-        return function.needs is None or (last.movable and function.needs in last.names)
+        # Nothing joins a stretch that is one call; then what it reads is here.
+        joins = last.movable and not last.whole
+        return function.needs is None or (joins and function.needs in last.names)
     if isinstance(function, PluginReward):
         return function.isolated
     return isinstance(function, BuiltinReward | AutoReward)

@@ -139,6 +139,7 @@ def test_rewards_are_those_of_one_machine(machines, plugin):
         length=by_length,
         each={"use": f"{plugin}:each"},
         together={"use": f"{plugin}:together"},
+        of_together={**by_length, "options": {"max_length": 10, "of": "together"}},
         here={"use": f"{plugin}:plain", "isolated": False},
         of_here={**by_length, "options": {"max_length": 10, "of": "here"}},
     )
@@ -148,7 +149,7 @@ def test_rewards_are_those_of_one_machine(machines, plugin):
         assert [(s.names, s.movable, s.whole) for s in stretches(composite._functions)] == [
             (["format", "math", "length", "each"], True, False),
             (["together"], True, True),
-            (["here", "of_here"], False, False),
+            (["of_together", "here", "of_here"], False, False),
         ]
         alone = composite.score(asked)
         with elsewhere(composite, machines), faults_told() as told:
