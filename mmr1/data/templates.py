@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import resources
-from pathlib import Path
+from importlib.resources.abc import Traversable
 
-from jinja2 import StrictUndefined, Template, TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template, TemplateError
 
-from mmr1.registry import suggest
+from mmr1 import templates
 from mmr1.types import ContentPart, MediaRef, Message, Sample, TextPart
 
 _QUESTION = "\ue000question\ue000"
@@ -22,12 +21,8 @@ _QUESTION = "\ue000question\ue000"
 
 def template_names() -> dict[str, str]:
     """The built-in templates by name, with the comment at the top of each."""
-    folder = resources.files("mmr1.data") / "prompts"
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".jinja")), key=lambda f: f.name)
-    return {
-        f.name.removesuffix(".jinja"): f.read_text().split("#}")[0].removeprefix("{#").strip()
-        for f in files
-    }
+    texts = templates.named_texts(_folder())
+    return {name: text.split("#}")[0].removeprefix("{#").strip() for name, text in texts.items()}
 
 
 def load_template(name: str) -> Template:
@@ -36,27 +31,11 @@ def load_template(name: str) -> Template:
     Raises:
         ValueError: No such template, or its syntax is wrong.
     """
-    environment = ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    if name.endswith((".jinja", ".j2")):
-        path = Path(name)
-        if not path.is_file():
-            raise ValueError(f"data.prompt_template '{name}': no such file")
-        text = path.read_text(encoding="utf-8")
-    else:
-        names = template_names()
-        if name not in names:
-            raise ValueError(
-                f"unknown data.prompt_template '{name}'{suggest(name, names)}; "
-                f"known: {', '.join(names)}; "
-                "or name a .jinja file"
-            )
-        text = (resources.files("mmr1.data") / f"prompts/{name}.jinja").read_text()
-    try:
-        return environment.from_string(text)
-    except TemplateError as error:
-        raise ValueError(f"data.prompt_template '{name}': {error}") from error
+    return templates.load_template(name, _folder(), "data.prompt_template")
+
+
+def _folder() -> Traversable:
+    return resources.files("mmr1.data") / "prompts"
 
 
 def apply_template(sample: Sample, template: Template) -> Sample:

@@ -82,3 +82,12 @@ def test_names_that_are_none() -> None:
         load_template("boxd")
     with pytest.raises(ValueError, match="no such file"):
         load_template("none.jinja")
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.jinja"
+    path.write_bytes(b"\xff{{ question }}")
+    with pytest.raises(
+        ValueError, match=r"data.prompt_template '.*t.jinja' cannot be read: .utf-8"
+    ):
+        load_template(str(path))

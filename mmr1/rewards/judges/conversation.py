@@ -6,21 +6,13 @@ import base64
 import io
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template, TemplateError
 from PIL import Image
 
-from mmr1.registry import suggest
+from mmr1.templates import load_template
 from mmr1.types import MediaRef, Sample
-
-
-def template_names() -> list[str]:
-    """The built-in templates."""
-    folder = resources.files("mmr1.rewards.judges") / "prompts"
-    return sorted(f.name.removesuffix(".jinja") for f in folder.iterdir())
 
 
 def load_judge_template(name: str) -> Template:
@@ -33,25 +25,8 @@ def load_judge_template(name: str) -> Template:
     Raises:
         ValueError: No such template, or its syntax is wrong.
     """
-    if name.endswith((".jinja", ".j2")):
-        if not Path(name).is_file():
-            raise ValueError(f"judge template '{name}': no such file")
-        text = Path(name).read_text(encoding="utf-8")
-    elif name in template_names():
-        text = (resources.files("mmr1.rewards.judges") / f"prompts/{name}.jinja").read_text()
-    else:
-        names = template_names()
-        raise ValueError(
-            f"unknown judge template '{name}'{suggest(name, names)}; known: {', '.join(names)}; "
-            "or name a .jinja file"
-        )
-    environment = ImmutableSandboxedEnvironment(
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    try:
-        return environment.from_string(text)
-    except TemplateError as error:
-        raise ValueError(f"judge template '{name}': {error}") from error
+    folder = resources.files("mmr1.rewards.judges") / "prompts"
+    return load_template(name, folder, "judge template")
 
 
 def messages(
