@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from mmr1.faults import tell_fault
 from mmr1.files import sha256_of
 from mmr1.logs import ROOT
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
+from mmr1.rewards.sandbox.environment import run_environment
 from mmr1.trainer.distributed.ray_calls import Watch, outcomes
 from mmr1.types import Reward, Status
 
@@ -50,23 +52,38 @@ class Scorer:
         rewards: Of the functions that it runs.
         folder: The driver's, from which relative paths are read where it is there.
         digests: Of the plugins' files, by path.
+        environment: The driver's ``run_environment``. Ray gives its workers that of its own start.
+        not_imported: Folders of the driver that Ray imports from, and the driver does not. Workers
+            may read what their parent imports from.
     """
 
-    def __init__(self, rewards: RewardsConfig, folder: Path, digests: Mapping[Path, bytes]) -> None:
+    def __init__(
+        self,
+        rewards: RewardsConfig,
+        folder: Path,
+        digests: Mapping[Path, bytes],
+        environment: Mapping[str, str],
+        not_imported: Set[Path],
+    ) -> None:
         self._rewards, self._folder, self._digests = rewards, folder, digests
+        self._environment, self._not_imported = environment, not_imported
         self._composite: CompositeReward | None = None
 
     def build(self) -> str | None:
         """Start the workers; why they cannot be started here, or None."""
-        if self._folder.is_dir():
-            os.chdir(self._folder)
+        for name in run_environment(os.environ).keys() - self._environment.keys():
+            del os.environ[name]
+        os.environ.update(self._environment)
+        sys.path[:] = [p for p in sys.path if Path(p).resolve() not in self._not_imported]
         try:
+            if self._folder.is_dir():
+                os.chdir(self._folder)
             if changed := [p for p, d in self._digests.items() if sha256_of(p) != d]:
                 return f"{changed[0]} is another file there than here"
             self._composite = build_composite_reward(self._rewards)
-        except (OSError, ValueError) as error:
-            return str(error)
-        self._composite.begin()
+            self._composite.begin()
+        except Exception as error:  # as in ``values``: another machine may do better
+            return f"{type(error).__name__}: {error}"
         return None
 
     def alive(self) -> None:
@@ -147,7 +164,6 @@ class RayScorers:
         self._engines = engines
         self._here = here
         self._look_s = look_s
-        self._turn = 0
 
     def build(self, timeout_s: float) -> None:
         """Wait until the machines are ready; those that are not in time are left out."""
@@ -188,9 +204,8 @@ class RayScorers:
     ) -> dict[str, list[int]]:
         """Indices of items by machine: neighbours, and whole groups."""
         machines = list(self._scorers)
-        if whole:
-            self._turn += 1
-            return {machines[self._turn % len(machines)]: list(left)}
+        if whole:  # always the same, for it may remember
+            return {machines[0]: list(left)}
         groups: dict[int, list[int]] = {}
         for i in left:
             groups.setdefault(items[i].group, []).append(i)
@@ -275,7 +290,10 @@ def scored_where_sampled(
             "max_concurrency": 2,
             "scheduling_strategy": NodeAffinitySchedulingStrategy(machine, soft=False),
         }
-        return ray.remote(**options)(Scorer).remote(rewards, Path.cwd(), _digests(rewards))
+        environment = run_environment(os.environ)
+        return ray.remote(**options)(Scorer).remote(
+            rewards, Path.cwd(), _digests(rewards), environment, _added_by_ray()
+        )
 
     engines = Counter(machines)
     scorers = {machine: start(machine) for machine in engines}
@@ -302,6 +320,12 @@ def _elsewhere(machines: Sequence[str]) -> bool:
 def _digests(rewards: RewardsConfig) -> dict[Path, bytes]:
     """Of the files of plugins: a machine that has an older one would give other rewards."""
     named = (
-        Path((f.use or "").rpartition(":")[0]).expanduser() for f in rewards.functions.values()
+        Path((function.use or name).rpartition(":")[0]).expanduser()
+        for name, function in rewards.functions.items()
     )
     return {path: sha256_of(path) for path in named if path.suffix == ".py"}
+
+
+def _added_by_ray() -> set[Path]:
+    """The folder of the driver that Ray's workers import from, where the driver does not."""
+    return {Path.cwd()} - {Path(path).resolve() for path in sys.path}

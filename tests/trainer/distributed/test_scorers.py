@@ -52,6 +52,22 @@ def slow(completion, answer, **sample):
 def plain(completion, answer):
     return len(completion) / 100
 
+def of_run(completion, answer, secret):
+    try:
+        open(secret).close()
+    except PermissionError:
+        pass
+    else:
+        raise RuntimeError("a file of the working folder is open to it")
+    return float(os.environ.get("MMR1_BONUS", "0")) + time.localtime(0).tm_hour
+
+calls = 0
+
+def counted(completions, **columns):
+    global calls
+    calls += 1
+    return [calls] * len(completions)
+
 def together(completions, **columns):
     longest = max(map(len, completions))  # of all items of the call
     return [len(completion) / longest for completion in completions]
@@ -247,6 +263,42 @@ def test_a_machine_that_cannot_score_is_left_out_before_it_is_asked(machines, pl
         assert told.counts() == {"scorer/lost": 2}
         assert "is another file there than here" in told.faults[0][2]
         assert [r.value for r in scored] == [0.03, 0.03]
+
+
+def test_plugins_find_what_they_find_here(machines, plugin, tmp_path_factory, monkeypatch):
+    """Variables of the run, closed files of the working folder, and what they remember."""
+    folder = tmp_path_factory.mktemp("working")  # not below the plugin's, which it may read
+    (folder / "secret.txt").write_text("the golds")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MMR1_BONUS", "100")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    config = rewards(of_run={"use": f"{plugin}:of_run"}, **{f"{plugin}:counted": {}}).model_copy(
+        update={"allow_weak_sandbox": True}
+    )
+    asked = [
+        replace(i, sample=replace(i.sample, meta={"secret": str(folder / "secret.txt")}))
+        for i in items(4, ["one"])
+    ]
+    with build_composite_reward(config) as composite:
+        alone = [composite.score(asked) for _ in range(3)]
+    assert [r.value for scored in alone for r in scored] == [
+        109 + n for n in (1, 2, 3) for _ in asked
+    ]
+    with build_composite_reward(config) as composite, elsewhere(composite, machines):
+        with faults_told() as told:
+            assert [composite.score(asked) for _ in range(3)] == alone
+        assert not told.counts()
+
+
+def test_a_folder_that_a_machine_may_not_enter_leaves_it_out(machines, plugin, monkeypatch):
+    monkeypatch.setattr(Path, "is_dir", lambda path: exec("raise PermissionError(13, 'no')"))
+    scorer = distributed_scorers.Scorer(rewards(exact={}), Path("/none"), {}, {}, set())
+    assert scorer.build() == "PermissionError: [Errno 13] no"
+
+
+def test_a_plugin_that_is_named_by_its_file_is_compared_too(plugin):
+    named = distributed_scorers._digests(rewards(**{f"{plugin}:each": {}}, exact={}))
+    assert list(named) == [plugin]
 
 
 def test_one_machine_scores_in_its_own_processes(machines):
