@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import psutil
@@ -13,7 +14,14 @@ from mmr1.config import Config
 from mmr1.estimate.advice import advice, fits_colocated
 from mmr1.estimate.gpu_split import Split, Step, best_split, colocated_split
 from mmr1.estimate.load import Load, measured_or_longest
-from mmr1.estimate.memory import GIB, Estimate, estimate, held_while_sampling, trainer_bytes
+from mmr1.estimate.memory import (
+    GIB,
+    Estimate,
+    estimate,
+    held_while_sampling,
+    holds_an_engine,
+    trainer_bytes,
+)
 from mmr1.estimate.shapes import read_shapes
 
 
@@ -69,8 +77,15 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
         context,
     )
 
+    whole = math.lcm(context, config.resources.fsdp_size or 1)
+    held = holds_an_engine(config, shapes, memory)
+
     def fits(ranks: int) -> bool:
-        return not ranks % context and trainer_bytes(config, shapes, load, ranks) <= memory
+        """Two processes of a kind are the least that Ray runs."""
+        engines = (gpus - ranks) // rollout.tensor_parallel_size
+        if ranks % whole or max(ranks, engines) < 2 or not held:
+            return False
+        return trainer_bytes(config, shapes, load, ranks) <= memory
 
     for ahead in (False, True):
         best = best_split(step, gpus, rollout.tensor_parallel_size, ahead, fits)
@@ -79,8 +94,12 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
             yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
             continue
         yield f"{mode}: {_described(best)}"
-    if gpus % context:
-        yield f"resources.colocate=true: resources.context={context} does not divide {gpus} GPUs"
+    if rollout.engine != "vllm" or rollout.tensor_parallel_size > 1:
+        yield "resources.colocate=true: only vLLM engines of one GPU share it with a rank"
+    elif gpus % whole:
+        size = config.resources.fsdp_size
+        keys = f"resources.context={context}" + (f" fsdp_size={size}" if size else "")
+        yield f"resources.colocate=true: {keys} does not divide {gpus} GPUs"
     else:
         yield _colocated(config, load, step, gpus, memory)
     yield "seconds are calculated for H100 GPUs, not measured"

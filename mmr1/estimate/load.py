@@ -27,7 +27,7 @@ def measured_or_longest(config: Config) -> tuple[Load, NoSuchDatasetError | None
     """The load of the training data; the longest, and why, where they are not there.
 
     Raises:
-        ValueError: The records or the headers cannot be read.
+        ValueError: The records cannot be read.
     """
     try:
         return measured_load(config), None
@@ -38,16 +38,27 @@ def measured_or_longest(config: Config) -> tuple[Load, NoSuchDatasetError | None
 def measured_load(config: Config, samples: int = 500) -> Load:
     """The 95th percentile of the training prompts' tokens, from the headers of their media.
 
+    Prompts that training leaves out do not count: those that are too long, or cannot be read.
+
     Raises:
         NoSuchDatasetError: A dataset of ``data.train`` is not there, or none is named.
-        ValueError: The records or the headers cannot be read.
+        ValueError: The records cannot be read.
     """
     sources, _ = load_mixture(config.data)
     family = family_of(config)
     render = renderer(family, config)
-    prompts = [render(sample) for source in sources.values() for sample in source[:samples]]
-    lengths = [family.prompt_length(prompt) for prompt in prompts]
-    vision = [sum(family.media_tokens(m) for m in prompt.media) for prompt in prompts]
+    lengths, vision = [], []
+    for sample in (s for source in sources.values() for s in source[:samples]):
+        try:
+            prompt = render(sample)
+            of_prompt = family.prompt_length(prompt), sum(map(family.media_tokens, prompt.media))
+        except ValueError:
+            continue  # training drops the row, or says what is wrong with it
+        if of_prompt[0] <= config.max_prompt_tokens:
+            lengths.append(of_prompt[0])
+            vision.append(of_prompt[1])
+    if not lengths:
+        return longest_load(config)
     return Load(
         int(np.percentile(lengths, 95)),
         int(np.percentile(vision, 95)),

@@ -70,6 +70,16 @@ def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> flo
     return sum(item.bytes for item in _trainer(with_ranks, shapes, load))
 
 
+def holds_an_engine(config: Config, shapes: Shapes, memory: float) -> bool:
+    """Does a GPU of so many bytes hold an engine's share of the weights?
+
+    The engine has it to itself, and a tenth is left for its cache at the least.
+    """
+    used = memory * (config.rollout.gpu_memory_utilization or 0.9)
+    weights = WIDTHS[config.rollout_dtype] * shapes.weights
+    return weights / config.rollout.tensor_parallel_size <= 0.9 * used
+
+
 def held_while_sampling(config: Config, result: Estimate) -> float:
     """Bytes that a rank keeps while an engine on its GPU samples."""
     if config.resources.offload_while_sampling:
@@ -146,14 +156,15 @@ def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
 def _training_state(config: Config, shapes: Shapes) -> list[Item]:
     """A model that learns, between two steps and with its gradients."""
     ranks, width = config.resources.ranks, WIDTHS[config.model.dtype]
+    shards = _shards(config)
     offload = config.optimizer.offload  # to main memory, which is not the device's
     master = 0 if width == 4 or offload or ranks > 1 else 4
     moments = 0 if offload else 8 if config.optimizer.state_dtype == "float32" else 4
     return [
         Item("trainer", "weights", _weights(config, shapes, trains=True)),
-        Item("trainer", "gradients", 4 * shapes.trained / ranks),
-        Item("trainer", "AdamW moments", moments * shapes.trained / ranks),
-        Item("trainer", "float32 master weights", master * shapes.trained / ranks),
+        Item("trainer", "gradients", 4 * shapes.trained / shards),
+        Item("trainer", "AdamW moments", moments * shapes.trained / shards),
+        Item("trainer", "float32 master weights", master * shapes.trained / shards),
     ]
 
 
@@ -184,7 +195,12 @@ def _weights(config: Config, shapes: Shapes, trains: bool) -> float:
     trained = shapes.trained if trains else 0
     whole = 0 if trains and not config.model.freeze_vision_tower else shapes.tower
     frozen = others + shapes.adapters - trained - whole
-    return in_4_bits + (4 * trained + width * max(0, frozen)) / ranks + width * whole
+    return in_4_bits + (4 * trained + width * max(0, frozen)) / _shards(config) + width * whole
+
+
+def _shards(config: Config) -> int:
+    """Ranks that share one copy of the model."""
+    return config.resources.fsdp_size or config.resources.ranks
 
 
 def _activations(config: Config, shapes: Shapes, load: Load) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ from mmr1.estimate.advice import advice
 from mmr1.estimate.gpu_split import Step, best_split
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import measured_or_longest
-from mmr1.estimate.memory import trainer_bytes
+from mmr1.estimate.memory import GIB, holds_an_engine, trainer_bytes
 from mmr1.estimate.shapes import read_shapes
 
 Command = Literal["train", "iterate", "dpo", "sft", "rm", "eval"]
@@ -31,13 +32,14 @@ class Choice:
         why: Why these.
     """
 
-    numbers: dict[str, int | bool]
+    numbers: Mapping[str, int | bool | None]
     why: str
 
     def __str__(self) -> str:
         keys = " ".join(
             f"{key}={str(value).lower() if isinstance(value, bool) else value}"
             for key, value in self.numbers.items()
+            if value is not None
         )
         return f"resources: {keys}, because {self.why}"
 
@@ -94,9 +96,14 @@ def _choices(config: Config, command: Command, gpus: Gpus, refused: list[str]) -
             "Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"
         )
     elif command == "eval":
-        engines = count // config.rollout.tensor_parallel_size
+        width = config.rollout.tensor_parallel_size
+        if width > count:
+            refused.append(f"rollout.tensor_parallel_size={width} is more than {count} GPUs")
+            return
+        engines = count // width
         numbers = {"ranks": engines if resources.colocate else 1, "engines": engines}
-        yield Choice(numbers, f"all {count} GPUs sample")
+        used = f"all {count}" if not count % width else f"{engines * width} of {count}"
+        yield Choice(numbers, f"{used} GPUs sample")
     elif not _samples(config, command):
         engines = count if resources.colocate else 1  # none are started
         yield Choice({"ranks": count, "engines": engines}, f"all {count} GPUs learn")
@@ -112,7 +119,11 @@ def _together(config: Config, gpus: Gpus, refused: list[str]) -> Iterator[Choice
     may_share = resources.colocate or "colocate" not in resources.model_fields_set
     if resources.colocate or (may_share and not ahead):
         turns = "rollouts and updates take turns, and each has all GPUs"
-        together: dict[str, int | bool] = {"ranks": count, "engines": count, "colocate": True}
+        together: dict[str, int | bool | None] = {
+            "ranks": count,
+            "engines": count,
+            "colocate": True,
+        }
         shared = Choice(together, turns)
         offloaded = Choice(
             {**together, "offload_while_sampling": True},
@@ -126,7 +137,9 @@ def _together(config: Config, gpus: Gpus, refused: list[str]) -> Iterator[Choice
         if fitting:
             yield fitting[0]
         elif resources.colocate:
-            yield shared
+            lightest = choices[-1]
+            short = f"by the estimate this does not fit ({changes[-1][0]})"
+            yield Choice(lightest.numbers, f"{turns}; {short}")
         else:
             refused.append(f"they do not fit one GPU together ({changes[0][0]})")
     if resources.colocate:
@@ -135,15 +148,25 @@ def _together(config: Config, gpus: Gpus, refused: list[str]) -> Iterator[Choice
         shapes.model, shapes.weights, shapes.vocabulary, rollout.batch_size, rollout.n, load
     )
 
+    if not holds_an_engine(config, shapes, gpus.memory):
+        refused.append(
+            f"a GPU of {gpus.memory / GIB:.0f} GiB does not hold an engine's weights; raise "
+            "rollout.tensor_parallel_size"
+        )
+        return
+    whole = math.lcm(resources.context, resources.fsdp_size or 1)
+
     def fits(ranks: int) -> bool:
         """Two processes of a kind are the least that Ray runs."""
+        if ranks % whole:
+            return False
         engines = (count - ranks) // rollout.tensor_parallel_size
         return max(ranks, engines) > 1 and trainer_bytes(config, shapes, load, ranks) <= gpus.memory
 
     best = best_split(step, count, rollout.tensor_parallel_size, ahead, fits)
     if best is None:
         refused.append(
-            f"{count} GPUs of {gpus.memory / 2**30:.0f} GiB cannot be split into ranks and engines"
+            f"{count} GPUs of {gpus.memory / GIB:.0f} GiB cannot be split into ranks and engines"
             " (mmr1 doctor --estimate CONFIG says what takes memory)"
         )
         return
@@ -163,7 +186,10 @@ def _samples(config: Config, command: Command) -> bool:
 
 
 def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
-    """The numbers that the run was started with; None if it was not, or needs more GPUs."""
+    """The numbers that the run was started with.
+
+    None if it was not, if it needs more GPUs, or if other keys ask for something else.
+    """
     folder = Path(config.trainer.output_dir)
     files = (folder / "config.yaml", folder / "round_1/policy/config.yaml")
     written = next((file for file in files if file.exists()), None)
@@ -173,8 +199,11 @@ def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
     engine_gpus = 0 if before.colocate else before.engines * config.rollout.tensor_parallel_size
     if before.distributed and before.ranks + engine_gpus > gpus.count:
         return None
-    kept = ("ranks", "engines", "colocate", "offload_while_sampling")
+    kept = ("ranks", "engines", "colocate", "offload_while_sampling", "context", "fsdp_size")
     numbers = {key: getattr(before, key) for key in kept}
+    asked = config.resources.model_fields_set & numbers.keys()
+    if any(getattr(config.resources, key) != numbers[key] for key in asked):
+        return None  # it is to run in another way
     return Choice(numbers, f"the run was started so ({written})")
 
 

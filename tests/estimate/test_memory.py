@@ -91,6 +91,20 @@ def test_ranks_share_what_is_sharded(three_b):
     assert bytes_of(single, "float32 master weights") == 2 * bytes_of(single, "weights")
 
 
+def test_copies_of_a_model_are_sharded_over_fewer_ranks(three_b):
+    load = Load(1100, 1024, 512)
+
+    def items(**resources):
+        result = estimate(config_for(three_b, resources={"ranks": 8, **resources}), load)
+        return {i.name: i.bytes for i in result.items if i.owner == "trainer"}
+
+    whole, copies = items(), items(fsdp_size=2)
+    for name in ("weights", "gradients", "AdamW moments"):
+        assert copies[name] == pytest.approx(4 * whole[name])
+    assert copies["float32 master weights"] == 0
+    assert items(fsdp_size=8) == whole
+
+
 def test_a_frozen_tower_is_whole_on_every_rank_and_keeps_features(three_b):
     load = Load(1100, 1024, 512)
     model = {"freeze_vision_tower": True}

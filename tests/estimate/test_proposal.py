@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from mmr1.config import Config, ResourcesConfig
 from mmr1.config.file import load_config, read_written
+from mmr1.estimate.command import split_lines
 from mmr1.estimate.gpu_split import Machine, Step, split
 from mmr1.estimate.gpus import Gpus, gpus_of_this_machine
-from mmr1.estimate.load import longest_load
+from mmr1.estimate.load import longest_load, measured_load
 from mmr1.estimate.memory import GIB
 from mmr1.estimate.proposal import proposed
 from mmr1.estimate.shapes import read_shapes
@@ -143,6 +146,74 @@ def test_other_commands(made, command, sections, expected):
     assert numbers(proposed(made(**sections), command, EIGHT).config) == expected
 
 
+@pytest.mark.parametrize(
+    ("width", "count", "engines", "why"),
+    [
+        (3, 8, 2, "6 of 8 GPUs sample"),
+        (16, 8, 1, "rollout.tensor_parallel_size=16 is more than 8 GPUs"),
+    ],
+)
+def test_wide_engines_of_an_evaluation(made, width, count, engines, why):
+    config = made(rollout={"tensor_parallel_size": width})
+    proposal = proposed(config, "eval", Gpus(count, 80 * GIB))
+    assert numbers(proposal.config) == (1, engines, False)
+    assert why in str(proposal.why)
+
+
+def test_a_gpu_that_cannot_hold_an_engine_is_no_engine(three_b, tmp_path):
+    """An engine of 3B takes 7 GiB; two GPUs hold halves of it."""
+    config = config_for(
+        three_b,
+        model={"dtype": "bfloat16", "lora": {"rank": 16}, "gradient_checkpointing": True},
+        rollout={"max_off_policy_steps": 1},
+        trainer={"output_dir": str(tmp_path)},
+    )
+    small = Gpus(8, 8 * GIB)
+    proposal = proposed(config, "train", small)
+    assert numbers(proposal.config) == (1, 1, False)
+    assert "8 GiB does not hold an engine's weights" in str(proposal.why)
+    wide = config.rollout.model_copy(update={"tensor_parallel_size": 2})
+    proposal = proposed(config.model_copy(update={"rollout": wide}), "train", small)
+    assert proposal.config.resources.distributed
+    lines = list(split_lines(config, longest_load(config), 8, 8 * GIB))
+    assert "too few" in lines[0]
+    assert "too few" in lines[1]
+
+
+def test_a_split_is_one_that_the_configuration_takes(made):
+    config = made(resources={"ranks": 8, "fsdp_size": 4})
+    lines = list(split_lines(config, longest_load(config), 8, 80 * GIB))
+    assert all("ranks=4" in line for line in lines[:2])
+    assert "does not divide 6 GPUs" in list(split_lines(config, longest_load(config), 6, 1e11))[2]
+    two = list(split_lines(made(), longest_load(made()), 2, 80 * GIB))
+    assert "too few" in two[0]
+    wide = made(rollout={"tensor_parallel_size": 2})
+    assert "only vLLM engines of one GPU" in list(split_lines(wide, longest_load(wide), 8, 1e11))[2]
+
+
+def test_colocation_that_does_not_fit_is_the_lightest_and_says_so(three_b, tmp_path):
+    config = config_for(
+        three_b, resources={"colocate": True}, trainer={"output_dir": str(tmp_path)}
+    )
+    proposal = proposed(config, "train", Gpus(8, 16 * GIB))
+    assert proposal.config.resources.offload_while_sampling
+    assert "by the estimate this does not fit" in str(proposal.why)
+
+
+def test_rows_that_training_leaves_out_do_not_count(made, tmp_path):
+    Image.new("RGB", (56, 56)).save(tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    rows = [
+        {"images": [name], "problem": f"<image>{text}", "answer": "1"}
+        for name, text in (("good.png", "what?"), ("bad.png", "what?"), ("good.png", "why? " * 999))
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    limits = {"max_model_len": 512, "sampling": {"max_tokens": 64}}
+    load = measured_load(made(data={"train": str(path)}, rollout=limits))
+    assert 0 < load.vision < load.prompt < 100
+
+
 def test_what_two_gpus_cannot_do_runs_in_one_process(made):
     ahead = made(rollout={"max_off_policy_steps": 1})
     proposal = proposed(ahead, "train", Gpus(2, 80 * GIB))
@@ -173,9 +244,21 @@ def test_a_resumed_run_keeps_its_numbers_while_the_machine_has_them(made, tmp_pa
     assert "the run was started so" in str(proposal.why)
     assert numbers(proposed(made(), "train", EIGHT).config) == (8, 8, True)
     assert numbers(proposed(made(), "train", Gpus(3, 80 * GIB), resume=True).config) == (3, 3, True)
+    # What it asks for by name it gets.
+    asked = made(resources={"colocate": False})
+    assert not proposed(asked, "train", EIGHT, resume=True).config.resources.colocate
     # Its own configuration names them.
     written = load_config(tmp_path / "config.yaml")
     assert proposed(written, "train", EIGHT, resume=True).config is written
+
+
+def test_a_resumed_run_keeps_how_its_ranks_share(made):
+    first = made(resources={"ranks": 4, "engines": 2, "context": 2, "fsdp_size": 2})
+    with RunDirectory(first) as directory:
+        directory.begin()
+    resumed = proposed(made(), "train", EIGHT, resume=True)
+    assert (resumed.config.resources.context, resumed.config.resources.fsdp_size) == (2, 2)
+    assert "context=2 fsdp_size=2" in str(resumed.why)
 
 
 def test_a_dry_run_of_a_resumed_run_shows_the_numbers_that_it_keeps(
