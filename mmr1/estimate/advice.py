@@ -15,6 +15,7 @@ from mmr1.estimate.memory import (
 )
 from mmr1.estimate.shapes import read_shapes
 
+_WIDER = "raise it, or rollout.tensor_parallel_size"
 ASLEEP = 2 * GIB  # assumed of an engine that sleeps: its CUDA context, graphs and buffers
 
 
@@ -37,18 +38,21 @@ def advice(config: Config, load: Load, memory: float) -> list[str]:
         if result.total("trainer") > memory - ASLEEP:
             lines += _lighter_trainer(config, load, result)
         elif kept > memory - engine_memory:
-            lines.append(
-                f"rollout.gpu_memory_utilization={max(0.0, 0.95 - kept / memory):.2f}: the ranks "
-                f"keep {kept / GIB:.1f} GiB while the engine samples"
-            )
+            share = 0.95 - kept / memory
+            if weights <= 0.9 * share * memory:
+                lines.append(
+                    f"rollout.gpu_memory_utilization={share:.2f}: the ranks keep "
+                    f"{kept / GIB:.1f} GiB while the engine samples"
+                )
             lines += _offloaded_while_sampling(config) + _offloaded(config)
+            lines = lines or ["resources.colocate=false: ranks and engines on GPUs of their own"]
     elif result.total("trainer") > room:
         lines += _lighter_trainer(config, load, result)
     if weights > 0.9 * engine_memory:
         lines.append(
             f"rollout.gpu_memory_utilization={config.gpu_memory_utilization:g} leaves the "
             f"engine {engine_memory / GIB:.1f} GiB and its weights take {weights / GIB:.1f}: "
-            "raise it, or rollout.tensor_parallel_size"
+            + ("raise it" if config.resources.colocate else _WIDER)
         )
     return lines
 
@@ -84,7 +88,8 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
     if longest and kept + by_name["backward pass"] > 0.2 * total:
         ranks = math.lcm(config.resources.ranks, 2 * context)
         lines.append(
-            f"resources.context={2 * context} ranks={ranks}: half of a sequence's activations each"
+            f"resources.context={2 * context} {_processes(config, ranks)}: half of a sequence's "
+            "activations each"
         )
     if shapes.model.tower is not None and not config.model.freeze_vision_tower:
         lines.append(
@@ -96,12 +101,16 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
         lines += _offloaded(config)
     if by_name.get("reference policy") and not config.resources.distributed:
         lines.append("algorithm.offload_reference=true: there only while it scores (GPU)")
-    lines.append(
-        f"resources.ranks={2 * config.resources.ranks}: half of weights, gradients and moments each"
-    )
+    more = _processes(config, 2 * config.resources.ranks)
+    lines.append(f"resources.{more}: half of weights, gradients and moments each")
     if not config.resources.distributed and config.gpu_memory_utilization > 0.3:
         lines.append("rollout.gpu_memory_utilization=0.3: the engine shares this device")
     return lines
+
+
+def _processes(config: Config, ranks: int) -> str:
+    """So many ranks, and their engines where each has one."""
+    return f"ranks={ranks} engines={ranks}" if config.resources.colocate else f"ranks={ranks}"
 
 
 def _offloaded_while_sampling(config: Config) -> list[str]:

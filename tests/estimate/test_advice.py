@@ -53,6 +53,25 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
     )
 
 
+def test_advice_for_colocated_ranks_can_be_followed(three_b):
+    load, memory = Load(1100, 1024, 512), 16 * GIB
+    shared = {"ranks": 2, "engines": 2, "colocate": True}
+    lines = advice(config_for(three_b, resources=shared), load, memory)
+    assert any("resources.ranks=4 engines=4" in line for line in lines)
+    assert not any("tensor_parallel_size" in line for line in lines)
+    # The ranks leave less than an engine's weights: no share of the memory helps.
+    run = partial(
+        config_for,
+        three_b,
+        model={"lora": {"rank": 8}, "gradient_checkpointing": True, "dtype": "bfloat16"},
+        trainer={"micro_batch_tokens": 2048},
+        optimizer={"offload": True},
+    )
+    crowded = run(resources=shared, rollout={"gpu_memory_utilization": 0.75})
+    (only,) = advice(crowded, load, 11 * GIB)
+    assert only.startswith("resources.offload_while_sampling=true")
+
+
 def test_what_lies_in_main_memory_while_an_engine_samples_is_not_kept(three_b):
     load = Load(1100, 1024, 512)
     model = {"freeze_vision_tower": True, "dtype": "bfloat16"}

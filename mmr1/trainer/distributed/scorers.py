@@ -164,6 +164,7 @@ class RayScorers:
         self._engines = engines
         self._here = here
         self._look_s = look_s
+        self._closed = False
 
     def build(self, timeout_s: float) -> None:
         """Wait until the machines are ready; those that are not in time are left out."""
@@ -176,6 +177,14 @@ class RayScorers:
 
     def __len__(self) -> int:
         return len(self._scorers)
+
+    def close(self) -> None:
+        """End the scorers. Rollouts ahead that are being scored then end without a word."""
+        import ray
+
+        self._closed = True
+        for scorer in list(self._scorers.values()):
+            ray.kill(scorer)
 
     def values(
         self, names: Sequence[str], items: Sequence[RewardItem], *, whole: bool
@@ -256,6 +265,8 @@ class RayScorers:
     def _leave_out(self, machine: str, why: str) -> None:
         import ray
 
+        if self._closed:
+            raise RuntimeError("the scorers are closed")
         ray.kill(self._scorers.pop(machine))
         of_node = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
         where = f"{of_node.get(machine, 'a machine')} ({machine[:8]})"
@@ -297,15 +308,14 @@ def scored_where_sampled(
 
     engines = Counter(machines)
     scorers = {machine: start(machine) for machine in engines}
+    others = RayScorers(scorers, engines, composite)
     try:
-        others = RayScorers(scorers, engines, composite)
         others.build(config.resources.start_timeout_s + rewards.start_timeout_s)
         logger.info("rewards are computed on %d machines", len(others))
         with composite.with_others(others):
             yield
     finally:
-        for scorer in scorers.values():
-            ray.kill(scorer)
+        others.close()
 
 
 def _elsewhere(machines: Sequence[str]) -> bool:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -214,6 +215,21 @@ def test_the_jobs_of_a_lost_machine_are_done_by_another_and_then_here(machines, 
             assert places(none_left) == places(alone)
         assert without_places(one_left) == without_places(alone) == without_places(none_left)
         assert all(r.value is not None for r in one_left)
+
+
+def test_what_is_scored_when_a_run_ends_is_not_told_as_a_loss(machines, plugin):
+    asked = items(4, TEXTS[:3])
+    with (
+        build_composite_reward(rewards(slow={"use": f"{plugin}:slow"})) as composite,
+        ThreadPoolExecutor(1) as thread,
+        faults_told() as told,
+    ):
+        with elsewhere(composite, machines):
+            scoring = thread.submit(composite.score, asked)
+            time.sleep(0.5)  # of 6 times 0.2 s
+        with pytest.raises(RuntimeError, match="closed"):
+            scoring.result(timeout=60)
+        assert not told.counts()
 
 
 @pytest.mark.slow
