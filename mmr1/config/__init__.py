@@ -1,49 +1,221 @@
-"""The configuration: one pydantic model per section, with every default.
+"""The configuration: a tree of pydantic models in which nonsense cannot be written.
 
-``tree.py`` puts the sections together. ``file.py`` reads YAML files. Unknown keys are refused.
+What can be off is a section that is null, and its keys stand inside it. Alternatives have a
+``type``, and each type has the keys that it reads. ``algorithm.name`` is a preset: values and
+nothing else. What no shape can say is one table, ``checks.py``.
+
+``tree.py`` puts the sections together and ``file.py`` reads YAML files. This package is data only:
+it imports nothing of the trainer.
 """
 
-from mmr1.config.algorithm import AlgorithmConfig, CriticConfig, ReplayConfig
-from mmr1.config.data import CurriculumConfig, DataConfig
-from mmr1.config.dpo import DpoConfig
-from mmr1.config.environment import EnvironmentConfig
-from mmr1.config.model import LoraConfig, ModelConfig, OptimizerConfig
-from mmr1.config.rewards import RewardFunctionConfig, RewardsConfig
-from mmr1.config.rollout import EvalConfig, RolloutConfig, SamplingConfig
+from mmr1.config.advantages import (
+    AdvantageConfig,
+    CriticConfig,
+    CustomAdvantage,
+    DistillationAdvantage,
+    GaeAdvantage,
+    GdpoAdvantage,
+    GpgAdvantage,
+    GrpoAdvantage,
+    OptimalBaselineAdvantage,
+    PassAtKAdvantage,
+    ProcessAdvantage,
+    ReinforceAdvantage,
+    ReinforcePpAdvantage,
+    ReinforcePpBaselineAdvantage,
+    RemaxAdvantage,
+    RlooAdvantage,
+    ServedModel,
+    TeacherModel,
+)
+from mmr1.config.algorithm import (
+    AlgorithmConfig,
+    EntropyConfig,
+    ImportanceSamplingConfig,
+    PtxConfig,
+    RejectionSamplingConfig,
+    ReplayConfig,
+    ResampleConfig,
+    RolloutCorrectionConfig,
+)
+from mmr1.config.commands import Command
+from mmr1.config.data import ColumnsConfig, CurriculumConfig, DataConfig, ImageConfig, VideoConfig
+from mmr1.config.dpo import (
+    CustomPreferenceLoss,
+    DpoConfig,
+    IpoLoss,
+    KtoLoss,
+    OrpoLoss,
+    PreferenceLossConfig,
+    RobustLoss,
+    RoundsConfig,
+    SigmoidLoss,
+    SigmoidNormLoss,
+    SimpoLoss,
+)
+from mmr1.config.environment import CustomEnvironmentConfig, EnvironmentConfig, ToolsConfig
+from mmr1.config.evaluation import EvalConfig, SampledConfig
+from mmr1.config.kl import (
+    InitialReference,
+    KlConfig,
+    KlFull,
+    KlLoss,
+    KlReward,
+    MovingReference,
+    NearInitialReference,
+    NearModelReference,
+    NearMovingReference,
+)
+from mmr1.config.losses import (
+    CispoLoss,
+    ClipCovLoss,
+    CustomLoss,
+    GspoLoss,
+    KlCovLoss,
+    LossConfig,
+    PpoKlLoss,
+    PpoLoss,
+    ReinforceLoss,
+    SapoLoss,
+    SequencePpoLoss,
+)
+from mmr1.config.model import (
+    LoraConfig,
+    ModelConfig,
+    NewLoraConfig,
+    OptimizerConfig,
+    StoredLoraConfig,
+)
+from mmr1.config.rewards import (
+    BuiltinRewardConfig,
+    PluginConfig,
+    RemoteConfig,
+    RewardFunctionConfig,
+    RewardsConfig,
+    SandboxConfig,
+    reward_function,
+)
+from mmr1.config.rollout import (
+    ColocatedVllmConfig,
+    HfConfig,
+    RolloutConfig,
+    SamplingConfig,
+    VllmConfig,
+)
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
+    CheckpointsConfig,
     IterateConfig,
+    OutcomeConfig,
+    ProcessConfig,
+    RayConfig,
     ResourcesConfig,
     RewardModelConfig,
-    SftConfig,
     Tracker,
+    TrackingConfig,
     TrainerConfig,
+    ValidationConfig,
 )
 from mmr1.config.tree import Config
 
 __all__ = [
+    "AdvantageConfig",
     "AlgorithmConfig",
+    "BuiltinRewardConfig",
+    "CheckpointsConfig",
+    "CispoLoss",
+    "ClipCovLoss",
+    "ColocatedVllmConfig",
+    "ColumnsConfig",
+    "Command",
     "Config",
     "CriticConfig",
     "CurriculumConfig",
+    "CustomAdvantage",
+    "CustomEnvironmentConfig",
+    "CustomLoss",
+    "CustomPreferenceLoss",
     "DataConfig",
+    "DistillationAdvantage",
     "DpoConfig",
     "Dtype",
+    "EntropyConfig",
     "EnvironmentConfig",
     "EvalConfig",
+    "GaeAdvantage",
+    "GdpoAdvantage",
+    "GpgAdvantage",
+    "GrpoAdvantage",
+    "GspoLoss",
+    "HfConfig",
+    "ImageConfig",
+    "ImportanceSamplingConfig",
+    "InitialReference",
+    "IpoLoss",
     "IterateConfig",
+    "KlConfig",
+    "KlCovLoss",
+    "KlFull",
+    "KlLoss",
+    "KlReward",
+    "KtoLoss",
     "LoraConfig",
+    "LossConfig",
     "ModelConfig",
+    "MovingReference",
+    "NearInitialReference",
+    "NearModelReference",
+    "NearMovingReference",
+    "NewLoraConfig",
+    "OptimalBaselineAdvantage",
     "OptimizerConfig",
+    "OrpoLoss",
+    "OutcomeConfig",
+    "PassAtKAdvantage",
+    "PluginConfig",
+    "PpoKlLoss",
+    "PpoLoss",
+    "PreferenceLossConfig",
+    "ProcessAdvantage",
+    "ProcessConfig",
+    "PtxConfig",
+    "RayConfig",
+    "ReinforceAdvantage",
+    "ReinforceLoss",
+    "ReinforcePpAdvantage",
+    "ReinforcePpBaselineAdvantage",
+    "RejectionSamplingConfig",
+    "RemaxAdvantage",
+    "RemoteConfig",
     "ReplayConfig",
+    "ResampleConfig",
     "ResourcesConfig",
     "RewardFunctionConfig",
     "RewardModelConfig",
     "RewardsConfig",
+    "RlooAdvantage",
+    "RobustLoss",
     "RolloutConfig",
+    "RolloutCorrectionConfig",
+    "RoundsConfig",
+    "SampledConfig",
     "SamplingConfig",
+    "SandboxConfig",
+    "SapoLoss",
     "Section",
-    "SftConfig",
+    "SequencePpoLoss",
+    "ServedModel",
+    "SigmoidLoss",
+    "SigmoidNormLoss",
+    "SimpoLoss",
+    "StoredLoraConfig",
+    "TeacherModel",
+    "ToolsConfig",
     "Tracker",
+    "TrackingConfig",
     "TrainerConfig",
+    "ValidationConfig",
+    "VideoConfig",
+    "VllmConfig",
+    "reward_function",
 ]

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 
-from mmr1.config.section import Positive, Section
-
-TOOLS = "tools"
+from mmr1.config.section import Coefficient, Positive, Section
 
 
 class EnvironmentConfig(Section):
     """What answers the policy between its turns. Without it a completion is one turn."""
 
-    use: str = Field(
-        TOOLS,
-        description="tools, or file.py:Class with reset(sample) and step(action); TRL's and "
-        "OpenRLHF's environments too",
-    )
-    tools: tuple[str, ...] = Field(
-        (),
-        description="Built-in names, or file.py:function with type hints and a docstring; verl's "
-        "tools by their YAML file",
-    )
     instructions: str | None = Field(
         None,
-        description="What the system prompt says of the tools; empty: nothing. Default: their "
+        description="What the system prompt says of the tools; empty: nothing. null: their "
         "schemas, as the chat template writes them",
     )
     parser: str | None = Field(
         None,
         description="file.py:function that reads the calls of a turn: text -> list of {name, "
-        "arguments}. Default: Qwen's <tool_call> JSON",
+        "arguments}. null: Qwen's <tool_call> JSON",
     )
     max_turns: Positive = Field(4, description="Turns of the policy in one conversation")
     max_tokens_per_turn: Positive = Field(
         256,
         description="Sampled tokens of one turn; one that reaches it ends the conversation as "
-        "truncated. rollout.sampling.max_tokens limits all turns and the answers between them",
+        "truncated. rollout.max_response_length limits all turns and the answers between them",
     )
     max_images: Positive = Field(8, description="Pictures that tools may show in one conversation")
     max_pixels: Positive = Field(
@@ -52,35 +40,42 @@ class EnvironmentConfig(Section):
         description="What the numbers of a box mean: pixels as the model saw the picture, its "
         "own pixels, or a scale across it",
     )
-    timeout_s: float = Field(
-        5.0, gt=0, description="Seconds allowed for one call; then its process is killed"
-    )
-    start_timeout_s: float = Field(
-        120.0, gt=0, description="Seconds that a process may take to import the tools"
+    timeout_s: Coefficient = Field(
+        5.0, description="Seconds allowed for one call; then its process is killed"
     )
     workers: Positive = Field(2, description="Processes that tools run in")
-    readable: list[str] = Field(
-        default_factory=list,
-        description="Files and folders that tools may read besides their own folder",
-    )
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="Keyword arguments of an environment's class"
+    readable: tuple[str, ...] = Field(
+        (), description="Files and folders that tools may read besides their own folder"
     )
 
-    @model_validator(mode="after")
-    def _make_sense(self) -> EnvironmentConfig:
-        if self.use == TOOLS and not self.tools:
-            raise ValueError(
-                "environment.use=tools and environment.tools is empty: name tools, such as zoom, "
-                "or an environment of your own in environment.use"
-            )
-        if self.use != TOOLS and self.tools:
-            raise ValueError(
-                f"environment.use={self.use} has its own actions: leave environment.tools out, or "
-                "set environment.use=tools"
-            )
-        if self.use == TOOLS and self.options:
-            raise ValueError("environment.options are of an environment's class; leave them out")
-        if len(set(self.tools)) < len(self.tools):
-            raise ValueError("environment.tools names a tool twice; name each once")
-        return self
+
+class ToolsConfig(EnvironmentConfig):
+    """Tools that the policy calls."""
+
+    type: Literal["tools"] = "tools"
+    tools: tuple[str, ...] = Field(
+        min_length=1,
+        description="Built-in names, or file.py:function with type hints and a docstring; verl's "
+        "tools by their YAML file",
+    )
+
+    @field_validator("tools")
+    @classmethod
+    def _once(cls, tools: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(tools)) < len(tools):
+            raise ValueError("a tool is named twice; name each once")
+        return tools
+
+
+class CustomEnvironmentConfig(EnvironmentConfig):
+    """An environment of your own."""
+
+    type: Literal["custom"] = "custom"
+    use: str = Field(
+        description="file.py:Class with reset(sample) and step(action); TRL's and OpenRLHF's "
+        "environments too"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
+
+
+Environment = Annotated[ToolsConfig | CustomEnvironmentConfig, Field(discriminator="type")]

@@ -1,12 +1,13 @@
 """Read and write configuration files.
 
-OmegaConf reads the YAML file and the ``key.path=value`` overrides, so interpolations work. Pydantic
-then checks the values.
+OmegaConf reads the YAML file and the ``key.path=value`` overrides, so interpolations work.
+``layers.py`` lays preset, file and command line over each other. Pydantic then checks the values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from mmr1.config import Config, RewardsConfig
+from mmr1.config.algorithm import AlgorithmConfig
+from mmr1.config.checks import problems_of, warnings_of
+from mmr1.config.commands import SECTIONS, Command, command_of, refuse_unread
+from mmr1.config.explain import explain
+from mmr1.config.layers import Tree, lay, own_values
+from mmr1.config.presets import PARTS, with_preset
+from mmr1.config.rewards import default_functions
 from mmr1.config.secrets import (
     MASK,
     REMEDY,
@@ -24,53 +31,193 @@ from mmr1.config.secrets import (
     publish,
     secret_keys,
 )
-from mmr1.config.section import Section
+from mmr1.config.section import Section, Shape, shapes
+from mmr1.config.tree import Config
 from mmr1.files import OPEN_MODE, atomic
-from mmr1.registry import suggest
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, and what its user should know.
+
+    Attributes:
+        config: The checked configuration.
+        notes: What a changed type or preset dropped of the layers below.
+        warnings: What runs as it is written and does less than it seems to.
+    """
+
+    config: Config
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def load_config(
+    path: Path | None, overrides: Sequence[str] = (), command: Command = "train"
+) -> Config:
     """Read a YAML file, apply ``key.path=value`` overrides and check every value.
 
     Raises:
         ValueError: Something is wrong. The message names the file and the key, and for an unknown
             key the most similar valid one.
     """
-    tree = OmegaConf.create({})
-    if path is not None:
-        if not path.is_file():
-            raise ValueError(f"{path}: no such configuration file")
-        tree = _read_yaml(path)
-    for override in overrides:
-        key, separator, _ = override.partition("=")
-        if not separator or not key:
-            raise ValueError(f"override '{override}' is not of the form key.path=value")
+    return load(path, overrides, command).config
+
+
+def load(path: Path | None, overrides: Sequence[str] = (), command: Command = "train") -> Loaded:
+    """Like :func:`load_config`, with what is to be said at the start.
+
+    Raises:
+        ValueError: As there.
+    """
+    source = "configuration" if path is None else str(path)
+    layers = [] if path is None else [_read_yaml(path)]
+    return _load(layers, overrides, command, source)
+
+
+def config_from(
+    values: Mapping[str, Any], overrides: Sequence[str] = (), command: Command = "train"
+) -> Config:
+    """A configuration from values in Python, read and checked as a file is.
+
+    >>> config_from({"model": {"path": "m"}}, ["algorithm.loss=gspo"]).algorithm.loss.type
+    'gspo'
+
+    Raises:
+        ValueError: As :func:`load_config`.
+    """
+    return _load([OmegaConf.create(dict(values))], overrides, command, "configuration").config
+
+
+def _load(files: list[Any], overrides: Sequence[str], command: Command, source: str) -> Loaded:
+    notes: list[str] = []
     try:
-        tree = _with_default_functions(tree, overrides)
-        merged = OmegaConf.merge(tree, OmegaConf.from_dotlist(list(overrides)))
+        given = _command_line(overrides)
+        layers = [*files, OmegaConf.from_dotlist([f"{k}={v}" for k, v in given.items()])]
+        tree = _with_default_functions(layers, given)
+        for layer in layers:
+            tree = _lay(tree, layer, notes)
+        merged = OmegaConf.create(tree)
         values = OmegaConf.to_container(merged, resolve=True)
         references = find_references(OmegaConf.to_container(merged, resolve=False), values)
     except OmegaConfBaseException as error:
-        raise ValueError(f"{path or 'overrides'}: {error}") from error
-    config = _validate(values, "configuration" if path is None else str(path))
+        raise ValueError(f"{source}: {error}") from error
+    assert isinstance(values, dict)
+    values = {k: v for k, v in values.items() if v is not None or k not in SECTIONS}
+    refuse_unread(values, command, source)
+    config = _validate(values, source).for_command(command)
     config.keep_references(references)
-    return config
+    if problems := problems_of(config):
+        raise ValueError("\n".join(f"{source}: {problem}" for problem in problems))
+    return Loaded(config, tuple(notes), tuple(warnings_of(config)))
 
 
-def _with_default_functions(tree: Any, overrides: Sequence[str]) -> Any:
-    """The default reward functions, where the file names none and an override changes one of them.
+def _lay(tree: Tree, layer: Any, notes: list[str]) -> Tree:
+    """One layer over the tree. A layer that names a preset first lays that down in full."""
+    raw = OmegaConf.to_container(layer, resolve=False)
+    assert isinstance(raw, dict)
+    algorithm = raw.get("algorithm")
+    if isinstance(algorithm, str) and "${" not in algorithm:
+        raw["algorithm"] = algorithm = {"name": algorithm}
+    if not isinstance(algorithm, Mapping):
+        return lay(tree, raw, Config, notes)
+    below = dict(tree.get("algorithm") or {})
+    if algorithm.get("name") is not None:
+        name = str(OmegaConf.select(layer, "algorithm.name") or algorithm["name"])
+        notes += _replaced(below, name)
+        below = {key: value for key, value in below.items() if key not in PARTS} | {"name": name}
+    raw["algorithm"] = {key: value for key, value in algorithm.items() if key != "name"}
+    return lay({**tree, "algorithm": with_preset(below)}, raw, Config, notes)
+
+
+def _replaced(below: Mapping[str, Any], name: str) -> Iterator[str]:
+    """What a preset replaces that the layers below had set besides their own preset."""
+    preset = with_preset({"name": below.get("name", "grpo")})
+    for part in PARTS:
+        values, own = below.get(part), preset.get(part)
+        if part not in below or values == own:
+            continue
+        if not isinstance(values, Mapping):
+            yield f"algorithm.{part}: that of {name}; {part}={values} dropped"
+            continue
+        of_preset = own if isinstance(own, Mapping) else {}
+        set_here = own_values(values, shapes(AlgorithmConfig)[part])
+        if gone := [key for key, value in set_here.items() if of_preset.get(key, ...) != value]:
+            yield f"algorithm.{part}: that of {name}; {', '.join(gone)} dropped"
+
+
+def _with_default_functions(layers: Iterable[Any], given: Mapping[str, str]) -> Tree:
+    """The default reward functions, where no file names any and an override changes one of them.
 
     The override ``rewards.functions.format.weight=0.2`` would otherwise leave ``format`` alone.
     """
-    defaults = RewardsConfig().model_dump(mode="json")["functions"]
-    changes_one = any(
-        override.startswith(f"rewards.functions.{name}.")
-        for override in overrides
-        for name in defaults
-    )
-    if not changes_one or OmegaConf.select(tree, "rewards.functions") is not None:
-        return tree
-    return OmegaConf.merge({"rewards": {"functions": defaults}}, tree)
+    *files, _ = layers
+    named = any(OmegaConf.select(file, "rewards.functions") is not None for file in files)
+    keys = [f"rewards.functions.{name}" for name in default_functions()]
+    changes_one = any(key == own or key.startswith(f"{own}.") for key in given for own in keys)
+    if named or not changes_one:
+        return {}
+    weights = {name: {"weight": f.weight} for name, f in default_functions().items()}
+    return {"rewards": {"functions": weights}}
+
+
+def _command_line(overrides: Sequence[str]) -> dict[str, str]:
+    """The overrides by key, the last of a key; what is short is written out.
+
+    Raises:
+        ValueError: One is not ``key=value``, or a value stands beside a key below it.
+    """
+    given: dict[str, str] = {}
+    for override in overrides:
+        key, separator, value = override.partition("=")
+        if not separator or not key:
+            raise ValueError(f"override '{override}' is not of the form key.path=value")
+        key, value = _long(key, value)
+        given.pop(key, None)
+        given[key] = value
+    for key in given:
+        for other in given:
+            if other.startswith(f"{key}."):
+                raise ValueError(
+                    f"{key} and {other} contradict each other: one gives the whole, and one a part "
+                    "of it; leave one of them out"
+                )
+    return given
+
+
+def _long(key: str, value: str) -> tuple[str, str]:
+    """``x=gspo`` as ``x.type=gspo``: so that the order of overrides does not matter."""
+    shape = _shape_at(key.split("."))
+    if shape is None:
+        return key, value
+    try:
+        short = yaml.safe_load(value)
+    except yaml.YAMLError:
+        return key, value
+    written = shape.written_out(short)
+    if isinstance(short, Mapping) or not isinstance(written, Mapping):
+        return key, value
+    (below,) = written
+    return f"{key}.{below}", "true" if written[below] is True else value
+
+
+def _shape_at(names: Sequence[str]) -> Shape | None:
+    """What the key of these names may hold, if sections; an entry of a mapping counts."""
+    sections: tuple[type[Section], ...] = (Config,)
+    rest = list(names)
+    while rest:
+        name = rest.pop(0)
+        found = [shapes(section)[name] for section in sections if name in shapes(section)]
+        if not found:
+            return None
+        shape = found[0]
+        if shape.is_mapping:
+            if not rest:
+                return None
+            rest.pop(0)
+        if not rest:
+            return shape
+        sections = tuple(inner for each in found for inner in each.classes)
+    return None
 
 
 def read_written(path: Path) -> Config:
@@ -79,7 +226,7 @@ def read_written(path: Path) -> Config:
     Credentials are what stands in their place: no variable of the environment is needed.
 
     Raises:
-        ValueError: There is no such file, or it is no configuration.
+        ValueError: There is no such file, or it is not a configuration.
     """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -87,7 +234,7 @@ def read_written(path: Path) -> Config:
         raise ValueError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
-    return _validate(values, str(path))
+    return _validate(values, str(path)).for_command(command_of(values))
 
 
 def refuse_masked(config: Config, path: Path) -> None:
@@ -107,60 +254,53 @@ def _validate(values: Any, source: str) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ValueError("\n".join(_explain(error, source))) from error
+        raise ValueError("\n".join(explain(error, source))) from error
 
 
 def _read_yaml(path: Path) -> Any:
+    if not path.is_file():
+        raise ValueError(f"{path}: no such configuration file")
     try:
+        text = path.read_text(encoding="utf-8")
+        empty = list(_empty_keys(yaml.compose(text)))
         tree = OmegaConf.load(path)
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not OmegaConf.is_dict(tree):
         raise ValueError(f"{path}: the configuration must be a mapping of keys to values")
+    if empty:
+        raise ValueError(
+            f"{path}: {', '.join(empty)}: nothing stands there; write null, or {{}} for the "
+            "defaults of a section"
+        )
     return tree
 
 
-def _explain(error: ValidationError, source: str) -> Iterable[str]:
-    """One line per problem: the file, the key, what is wrong and how to fix it."""
-    for problem in error.errors():
-        key = ".".join(str(name) for name in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            valid = _sibling_keys(problem["loc"])
-            near = suggest(str(problem["loc"][-1]), valid)
-            hint = near or f"; valid keys here: {', '.join(valid)}"
-            yield f"{source}: unknown key '{key}'{hint}"
-        elif problem["type"] == "missing":
-            yield f"{source}: '{key}' is missing; set it in the file or as {key}=..."
-        else:
-            message = problem["msg"].removeprefix("Value error, ")
-            value = publish(problem["input"], path=problem["loc"])
-            shown = "" if isinstance(value, dict) else f" (it is {value!r})"
-            yield f"{source}: '{key}': {message}{shown}" if key else f"{source}: {message}"
-
-
-def _sibling_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The valid keys of the section that holds the unknown key."""
-    section: Any = Config
-    for name in location[:-1]:
-        field = getattr(section, "model_fields", {}).get(name)
-        if field is None:  # an entry of a mapping, such as rewards.functions.NAME
-            continue
-        section = _section_of(field.annotation)
-    return sorted(getattr(section, "model_fields", {}))
-
-
-def _section_of(annotation: Any) -> Any:
-    """The Section in an annotation such as ``dict[str, RewardFunctionConfig]`` or ``X | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    inner = [_section_of(argument) for argument in getattr(annotation, "__args__", ())]
-    return next((section for section in inner if section is not None), None)
+def _empty_keys(node: yaml.Node | None, path: str = "") -> Iterator[str]:
+    """The keys with nothing behind them: YAML's null, and rarely meant so."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        here = f"{path}{key.value}"
+        if isinstance(value, yaml.ScalarNode) and value.value == "" and value.style is None:
+            yield here
+        yield from _empty_keys(value, f"{here}.")
 
 
 def published(config: Config) -> dict[str, Any]:
-    """The configuration as a tree that may be shown and stored: without credentials."""
-    tree: dict[str, Any] = publish(config.model_dump(mode="json"), config.references)
-    return tree
+    """The configuration as a tree that may be shown and stored: without credentials.
+
+    It has the sections that its command reads, each with all of its keys, ``type`` first.
+    """
+    whole = publish(config.model_dump(mode="json"), config.references)
+    return {key: _type_first(whole[key]) for key in config.sections}
+
+
+def _type_first(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    keys = sorted(tree, key=lambda key: key != "type")
+    return {key: _type_first(tree[key]) for key in keys}
 
 
 def dump_yaml(config: Config) -> str:

@@ -3,66 +3,137 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator
 
-from mmr1.config.section import Fraction, Positive, Section
+from mmr1.config.section import Coefficient, Fraction, Positive, Section, variant_in
+from mmr1.parallel import cores
 
 
 class RewardFunctionConfig(Section):
     """One reward function. Its value is a component of the reward."""
 
-    use: str | None = Field(
-        None,
-        description="Built-in name, file.py:function, dotted path or URL; default: NAME",
-    )
     weight: float = Field(1.0, allow_inf_nan=False, description="Weight in the sum; 0: log only")
     gate: float | None = Field(
         None,
         allow_inf_nan=False,
         description="If the value is below this, later functions are skipped and count as 0",
     )
-    isolated: bool = Field(
-        True, description="Run a plugin in the sandbox: no network, no file writes, limited memory"
-    )
-    readable: list[str] = Field(
-        default_factory=list,
-        description="Files and folders that an isolated plugin may read besides its own folder",
-    )
-    timeout_s: float | None = Field(
-        None,
-        gt=0,
-        description="Seconds allowed for one call of a plugin, URL or judge; default: "
-        "rewards.timeout_s, for a judge 60",
-    )
     options: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments of the function"
     )
+
+    @classmethod
+    def variant_of(cls, values: Mapping[str, Any]) -> str:
+        """Built in, a plugin, or behind a URL or a judge: the form of ``use`` tells."""
+        use = str(values.get("use") or "")
+        if use.startswith(("http://", "https://")) or use == "judge":
+            return "remote"
+        return "plugin" if ":" in use or "." in use else "builtin"
+
+    @classmethod
+    def written_out(cls, short: Any) -> Any:
+        """A number is short for the weight."""
+        is_number = isinstance(short, int | float) and not isinstance(short, bool)
+        return {"weight": short} if is_number else short
+
+    @property
+    def isolated(self) -> bool:
+        """Does it run in the sandbox?"""
+        return isinstance(self, PluginConfig) and self.sandbox is not None
+
+    @property
+    def readable(self) -> tuple[str, ...]:
+        """Files and folders that it may read in the sandbox, besides its own folder."""
+        sandbox = self.sandbox if isinstance(self, PluginConfig) else None
+        return () if sandbox is None else sandbox.readable
+
+    @property
+    def call_timeout_s(self) -> float | None:
+        """Seconds allowed for one call where the function has a time limit of its own."""
+        return self.timeout_s if isinstance(self, PluginConfig | RemoteConfig) else None
+
+
+class BuiltinRewardConfig(RewardFunctionConfig):
+    """A reward function that is built in, or of an installed package."""
+
+    variant: ClassVar[str] = "builtin"
+    use: str | None = Field(None, description="Its name; null: NAME")
+
+
+class RemoteConfig(RewardFunctionConfig):
+    """A reward function behind a URL, or a judge."""
+
+    variant: ClassVar[str] = "remote"
+    use: str = Field(description="URL, or judge")
+    timeout_s: Coefficient | None = Field(
+        None,
+        description="Seconds allowed for one call; null: rewards.timeout_s, for a judge 60",
+    )
+
+
+class SandboxConfig(Section):
+    """No network, no file writes, limited memory."""
+
+    readable: tuple[str, ...] = Field(
+        (), description="Files and folders that the plugin may read besides its own folder"
+    )
+
+
+class PluginConfig(RewardFunctionConfig):
+    """A reward function of your own."""
+
+    variant: ClassVar[str] = "plugin"
+    use: str = Field(description="file.py:function, or a dotted path")
+    timeout_s: Coefficient | None = Field(
+        None, description="Seconds allowed for one call; null: rewards.timeout_s"
+    )
+    sandbox: SandboxConfig | None = Field(
+        SandboxConfig(), description="Where it runs; null: it is not isolated"
+    )
+
+
+def _reward_tag(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        return RewardFunctionConfig.variant_of(value)
+    return variant_in(value)
+
+
+RewardFunction = Annotated[
+    Annotated[BuiltinRewardConfig, Tag("builtin")]
+    | Annotated[RemoteConfig, Tag("remote")]
+    | Annotated[PluginConfig, Tag("plugin")],
+    Discriminator(_reward_tag),
+]
+
+
+def reward_function(**keys: Any) -> RewardFunction:
+    """A reward function's section from its keys, by the form of ``use``."""
+    return TypeAdapter[RewardFunction](RewardFunction).validate_python(keys)
+
+
+def default_functions() -> dict[str, RewardFunction]:
+    """What the reward is made of unless ``rewards.functions`` says so."""
+    return {"format": BuiltinRewardConfig(weight=0.5), "math": BuiltinRewardConfig()}
 
 
 class RewardsConfig(Section):
     """The reward: a weighted sum of reward functions. Answers are verified in a process pool."""
 
-    functions: dict[str, RewardFunctionConfig] = Field(
-        default_factory=lambda: {
-            "format": RewardFunctionConfig(weight=0.5),
-            "math": RewardFunctionConfig(weight=1.0),
-        },
+    functions: dict[str, RewardFunction] = Field(
+        default_factory=default_functions,
         min_length=1,
-        description="The reward functions by name. If not set: format (weight 0.5) and math",
+        description="The reward functions by name; a number is short for a weight, null removes "
+        "one. If not set: format (weight 0.5) and math",
     )
-    workers: Positive = Field(2, description="Processes that verify answers")
-    timeout_s: float = Field(
+    workers: Positive | None = Field(
+        None, description="Processes that verify answers; null: the cores of the machine"
+    )
+    timeout_s: Coefficient = Field(
         2.0,
-        gt=0,
         description="Seconds allowed for one answer: CPU time of a built-in function, wall-clock "
         "time of a plugin or URL",
-    )
-    start_timeout_s: float = Field(
-        120.0,
-        gt=0,
-        description="Seconds that a worker process may take to import the verifier or a plugin",
     )
     allow_weak_sandbox: bool = Field(
         False, description="Run even if the system lacks a protection that the sandbox needs"
@@ -77,10 +148,27 @@ class RewardsConfig(Section):
         """The weights of the functions that are not just logged, by name."""
         return {name: f.weight for name, f in self.functions.items() if f.weight}
 
+    @property
+    def processes(self) -> int:
+        """Processes that verify answers."""
+        return self.workers or cores()
+
+    def uses(self, function: str) -> bool:
+        """Is the built-in function of this name among them?"""
+        return any((f.use or name) == function for name, f in self.functions.items())
+
     @field_validator("functions", mode="before")
     @classmethod
-    def _drop(cls, functions: Any) -> Any:
-        """``rewards.functions.NAME=null`` removes a function that the file has."""
+    def _by_form(cls, functions: Any) -> Any:
+        """Without those that are null; a NAME that is a path or a URL is what is used."""
         if not isinstance(functions, Mapping):
             return functions
-        return {name: function for name, function in functions.items() if function is not None}
+        kept = {name: function for name, function in functions.items() if function is not None}
+        return {name: _named(str(name), function) for name, function in kept.items()}
+
+
+def _named(name: str, function: Any) -> Any:
+    if not isinstance(function, Mapping) or function.get("use"):
+        return function
+    is_builtin = RewardFunctionConfig.variant_of({"use": name}) == "builtin"
+    return function if is_builtin else {**function, "use": name}

@@ -1,10 +1,15 @@
-"""The base class of all sections, and the field types they share."""
+"""The base class of all sections, what the loader asks of it, and the field types they share."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from mmr1.cpu_flags import auto_dtype
 
@@ -15,13 +20,188 @@ def _resolved(value: Any) -> Any:
     return auto_dtype() if value == "auto" else value
 
 
+def _rising(pair: tuple[float, float]) -> tuple[float, float]:
+    if pair[0] >= pair[1]:
+        raise ValueError("the first must be below the second")
+    return pair
+
+
 AutoDtype = Annotated[Dtype, BeforeValidator(_resolved)]
 """``auto`` becomes what suits this machine, so that the configuration of a run names it."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+Coefficient = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""Above 0: a term whose coefficient is 0 is a section that is null."""
+Interval = Annotated[tuple[float, float], AfterValidator(_rising)]
+Url = Annotated[str, Field(pattern="^https?://")]
 
 
 class Section(BaseModel):
-    """A section: unknown keys are errors, and values are frozen after loading."""
+    """A section: unknown keys are errors, and values are frozen after loading.
+
+    A section with alternatives is a union of classes. Most are told apart by their key ``type``;
+    the first class of the union is the default. Where the values tell, the classes share a base
+    with ``variant_of``, and each has a ``variant``.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    variant: ClassVar[str] = ""
+
+    @classmethod
+    def variant_of(cls, values: Mapping[str, Any]) -> str:
+        """The ``variant`` of the class that these values are for, in a union without ``type``."""
+        raise AssertionError(f"{cls.__name__} belongs to no union without type")
+
+    @classmethod
+    def written_out(cls, short: Any) -> Any:
+        """What a value in the place of the section is short for; itself if for nothing."""
+        return short
+
+    @classmethod
+    def below(cls, values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the ``values`` that remain when a layer ``above`` is laid over them."""
+        return dict(values)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        known = shapes(cls)
+        return {k: known[k].complete(v) if k in known else v for k, v in values.items()}
+
+    def changed(self, values: Mapping[str, Any] | None = None, /, **keys: Any) -> Self:
+        """A copy with other values, checked as those of a file are.
+
+        A dotted key, ``{"kl.coef": 0.1}``, changes a value within a section and opens the section
+        if it is null; a key without dots replaces what it names. (pydantic's ``model_copy`` takes
+        unknown keys and wrong values silently.)
+        """
+        given = {**(values or {}), **keys}
+        now = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_validate(
+            {**self.below(now, given), **{k: _inner(now.get(k), v) for k, v in _grouped(given)}}
+        )
+
+
+def _grouped(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each first name with its value, or with :class:`_Within` for the dotted keys below it."""
+    dotted: dict[str, dict[str, Any]] = {}
+    for key, value in given.items():
+        head, dot, rest = key.partition(".")
+        if dot:
+            dotted.setdefault(head, {})[rest] = value
+        else:
+            yield key, value
+    yield from ((head, _Within(values)) for head, values in dotted.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Within:
+    values: Mapping[str, Any]
+
+
+def _inner(before: Any, value: Any) -> Any:
+    if not isinstance(value, _Within):
+        return value
+    if isinstance(before, Section):
+        return before.changed(value.values)
+    kept = dict(before) if isinstance(before, Mapping) else {}
+    return kept | {key: _inner(kept.get(key), below) for key, below in _grouped(value.values)}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a field that holds sections may hold.
+
+    Attributes:
+        variants: The classes by ``type``, or by ``variant``; one class for a plain section.
+        by_type: The key ``type`` tells which.
+        is_mapping: The field maps names to such sections.
+    """
+
+    variants: Mapping[str, type[Section]]
+    by_type: bool
+    is_mapping: bool
+
+    @property
+    def classes(self) -> tuple[type[Section], ...]:
+        """All classes; the first is the default."""
+        return tuple(self.variants.values())
+
+    def kind(self, values: Mapping[str, Any]) -> str:
+        """The name of the variant that these values are for; it may be unknown."""
+        default = next(iter(self.variants))
+        if len(self.variants) == 1 and not self.by_type:
+            return default
+        if self.by_type:
+            return str(values.get("type", default))
+        return self.classes[0].variant_of(values)
+
+    def written_out(self, value: Any) -> Any:
+        """The section that a value in its place is short for, of one entry of a mapping too."""
+        if isinstance(value, str) and "${" in value:
+            return value
+        if self.by_type and isinstance(value, str):
+            return {"type": value}
+        return self.classes[0].written_out(value)
+
+    def complete(self, value: Any) -> Any:
+        """The value as pydantic reads it: written out, with its type."""
+        if self.is_mapping:
+            if not isinstance(value, Mapping):
+                return value
+            return {name: self._complete_one(entry) for name, entry in value.items()}
+        return self._complete_one(value)
+
+    def _complete_one(self, value: Any) -> Any:
+        value = self.written_out(value)
+        if self.by_type and isinstance(value, Mapping) and "type" not in value:
+            return {"type": next(iter(self.variants)), **value}
+        return value
+
+
+@cache
+def shapes(section: type[Section]) -> Mapping[str, Shape]:
+    """The shapes of a section's fields that hold sections, by key."""
+    found = {key: _shape(field.annotation) for key, field in section.model_fields.items()}
+    return {key: shape for key, shape in found.items() if shape is not None}
+
+
+def _shape(annotation: Any) -> Shape | None:
+    is_mapping = get_origin(annotation) is dict
+    classes = list(_classes(get_args(annotation)[1] if is_mapping else annotation))
+    if not classes:
+        return None
+    by_type = "type" in classes[0].model_fields
+    named = {c.model_fields["type"].default if by_type else c.variant: c for c in classes}
+    assert len(named) == len(classes), f"two variants have one name: {classes}"
+    return Shape(named, by_type, is_mapping)
+
+
+def _classes(annotation: Any) -> Iterator[type[Section]]:
+    if get_origin(annotation) is Annotated:
+        yield from _classes(get_args(annotation)[0])
+    elif get_origin(annotation) in (Union, UnionType):
+        for argument in get_args(annotation):
+            yield from _classes(argument)
+    elif isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+
+
+def variant_in(value: Any) -> str | None:
+    """The tag of a value for a union without ``type``: for pydantic's ``Discriminator``."""
+    if isinstance(value, Section):
+        return value.variant
+    return None
+
+
+def check_patterns(patterns: Iterable[str]) -> None:
+    """Raises ValueError for an invalid regular expression."""
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"'{pattern}' is not a regular expression: {error}") from None

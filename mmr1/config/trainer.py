@@ -1,217 +1,264 @@
-"""The ``trainer``, ``resources``, ``sft``, ``dpo`` and ``rm`` sections."""
+"""The ``trainer``, ``resources``, ``rm`` and ``iterate`` sections."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from mmr1.config.section import Fraction, Positive, Section
+from mmr1.config.section import Coefficient, Count, Positive, Section
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
+Name = Annotated[str, Field(min_length=1)]
+DEFAULT_STEPS = 100
+SPLIT = ("ranks", "engines", "fsdp_size")
+"""The keys that ``resources: auto`` decides."""
+
+
+class CheckpointsConfig(Section):
+    """Checkpoints before the last step."""
+
+    save_steps: Positive = Field(description="Steps between checkpoints")
+    save_total_limit: int = Field(2, ge=2, description="Number of recent checkpoints to keep")
+    metric_for_best_model: str | None = Field(
+        None,
+        description="Also keep the checkpoint with the highest value of this metric, e.g. "
+        "reward/mean, or eval/greedy with trainer.validation.steps",
+    )
+    async_save: bool = Field(
+        False, description="Write checkpoints in the background, from a copy in memory"
+    )
+
+
+class ValidationConfig(Section):
+    """Evaluation while a run learns."""
+
+    data: str = Field(description="Held-out records: a file, a folder or dataset@split")
+    steps: Positive | None = Field(
+        None, description="Steps between validations; null: only after the last step"
+    )
+    before_train: bool = Field(False, description="Validate before the first step too")
+
+
+class TrackingConfig(Section):
+    """Experiment trackers, in addition to metrics.jsonl."""
+
+    report_to: tuple[Tracker, ...] = Field(min_length=1, description="The trackers (TRL)")
+    project_name: str = Field("mmr1", description="Project name in the trackers")
+    run_name: Name | None = Field(
+        None,
+        description="Name of the run; null: that of its folder (EasyR1: experiment_name)",
+    )
+    tags: tuple[Name, ...] = Field((), description="Tags of the run")
 
 
 class TrainerConfig(Section):
     """Length, output, checkpoints and logging of a run."""
 
-    max_steps: Positive = Field(100, description="Training steps, those before a resume included")
-    max_epochs: float | None = Field(
+    max_steps: Positive | None = Field(
         None,
-        gt=0,
-        description="Passes over data.train in place of max_steps; with both, the run ends with "
-        "whichever comes first (EasyR1: total_epochs)",
+        description="Training steps, those before a resume included; null: 100, or with "
+        "total_epochs as many as these take",
+    )
+    total_epochs: Coefficient | None = Field(
+        None,
+        description="Passes over data.train; with max_steps, the run ends with whichever comes "
+        "first",
     )
     output_dir: str = Field("runs/run", description="Folder of the run")
-    save_steps: int = Field(
-        0, ge=0, description="Steps between checkpoints; 0: only after the last step"
-    )
-    save_total_limit: int = Field(2, ge=2, description="Number of recent checkpoints to keep")
-    val_freq: int = Field(
-        0,
-        ge=0,
-        description="Steps between validations on data.eval; 0: only after the last step (verl: "
-        "test_freq)",
-    )
-    val_before_train: bool = Field(False, description="Validate before the first step too")
-    metric_for_best_model: str | None = Field(
-        None,
-        description="Also keep the checkpoint with the highest value of this metric, e.g. "
-        "reward/mean, or eval/greedy with val_freq",
+    checkpoints: CheckpointsConfig | None = Field(
+        None, description="Checkpoints before the last step; null: one, after the last step"
     )
     save_only_model: bool = Field(
         False,
         description="Checkpoints are the model alone: smaller, and no run can resume from them",
     )
-    async_save: bool = Field(
-        False, description="Write checkpoints in the background, from a copy in memory"
+    validation: ValidationConfig | None = Field(
+        None, description="Evaluation while the run learns; null: none"
     )
-    grace_period_s: float = Field(
-        120.0,
-        gt=0,
-        description="Seconds to finish and save the current step after SIGTERM or Ctrl-C",
-    )
-    disk_patience_s: float = Field(
-        3600.0,
-        ge=0,
-        description="Seconds that a run goes on with its metrics in memory while the disk is full, "
-        "and that it tries to write its last checkpoint. 0: it ends at once",
-    )
-    log_completions_steps: Positive = Field(
-        10, description="Steps between logged completions (rollouts/ and trackers)"
+    tracking: TrackingConfig | None = Field(
+        None, description="Experiment trackers; null: metrics.jsonl alone"
     )
     logging_steps: Positive = Field(
         10, description="Steps between progress lines when the output is not a terminal"
     )
-    trackers: list[Tracker] = Field(
-        default_factory=list,
-        description="Experiment trackers, in addition to metrics.jsonl (TRL: report_to)",
+    log_completions_steps: Positive = Field(
+        10, description="Steps between logged completions (rollouts/ and trackers)"
     )
-    project_name: str = Field("mmr1", description="Project name in the trackers")
-    run_name: str | None = Field(
-        None,
-        min_length=1,
-        description="Name of the run in the trackers; default: that of its folder (EasyR1: "
-        "experiment_name)",
-    )
-    tags: list[Annotated[str, Field(min_length=1)]] = Field(
-        default_factory=list, description="Tags of the run in the trackers"
-    )
-    profile_steps: list[Positive] = Field(
-        default_factory=list,
-        description="Steps that torch.profiler records, each as a trace in the run's folder "
-        "profile, for chrome://tracing or Perfetto",
-    )
-    threads: Positive | None = Field(
-        None, description="CPU threads of the trainer, and of the engine; default: PyTorch's"
-    )
-    deterministic: bool = Field(
-        False,
-        description="Deterministic operations in the trainer: on a GPU slower, and needed for the "
-        "same bits after a resume. On a CPU they are deterministic anyway",
-    )
-    micro_batch_tokens: Positive = Field(
+    max_tokens_per_gpu: Positive = Field(
         16384,
         description="Maximum cost of a micro-batch: its tokens, plus its vision tokens times "
         "vision_token_cost",
     )
-    vision_token_cost: float = Field(
-        1.0,
+    vision_token_cost: float | None = Field(
+        None,
         ge=0,
-        description="Cost of a vision token in the vision tower, relative to the language model: "
-        "1.0 for Qwen2.5-VL-3B, 0.42 for 7B",
+        description="Cost of a vision token in the vision tower, relative to the language model; "
+        "null: computed from the shapes of the model",
+    )
+    profile_steps: tuple[Positive, ...] = Field(
+        (),
+        description="Steps that torch.profiler records, each as a trace in the run's folder "
+        "profile, for chrome://tracing or Perfetto",
+    )
+    threads: Positive | None = Field(
+        None, description="CPU threads of the trainer, and of the engine; null: PyTorch's"
+    )
+    grace_period_s: Coefficient = Field(
+        120.0,
+        description="Seconds to finish and save the current step after SIGTERM or Ctrl-C",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _some_length(cls, values: Any) -> Any:
+        """Neither key is set: the number of steps stands in the resolved file."""
+        if not isinstance(values, Mapping):
+            return values
+        if values.get("max_steps") is None and values.get("total_epochs") is None:
+            return {**values, "max_steps": DEFAULT_STEPS}
+        return values
+
+    @property
+    def steps(self) -> int:
+        """Training steps. With ``total_epochs`` alone they are known when the data is."""
+        return self.max_steps or DEFAULT_STEPS
+
+    @property
+    def eval_steps(self) -> int:
+        """Steps between validations; 0 where only the last step is validated, or none."""
+        return (self.validation.steps or 0) if self.validation else 0
+
+    @property
+    def save_steps(self) -> int:
+        """Steps between checkpoints; 0 where there is only the last one."""
+        return 0 if self.checkpoints is None else self.checkpoints.save_steps
+
+    @property
+    def async_save(self) -> bool:
+        """Are checkpoints written in the background?"""
+        return self.checkpoints is not None and self.checkpoints.async_save
+
     def validates(self, step: int) -> bool:
-        """Does a validation follow step ``step``? The last step is validated with ``val_freq``."""
-        return self.val_freq > 0 and (step % self.val_freq == 0 or step == self.max_steps)
+        """Does a validation follow step ``step``? With ``validation.steps`` the last step's too."""
+        every = self.eval_steps
+        return every > 0 and (step % every == 0 or step == self.steps)
 
     def next_validation(self, step: int) -> int:
         """The first step, at or after ``step``, that a validation follows; the last if none."""
-        every = self.val_freq or self.max_steps
-        return min(-(-step // every) * every, self.max_steps)
+        every = self.eval_steps or self.steps
+        return min(-(-step // every) * every, self.steps)
+
+
+class RayConfig(Section):
+    """The Ray cluster."""
+
+    address: str | None = Field(
+        None, description="Its address; auto: the cluster of this machine; null: start a local one"
+    )
+    start_timeout_s: Coefficient = Field(
+        300, description="Seconds to wait until the cluster has resources for all workers"
+    )
+    max_restarts: Count = Field(
+        0,
+        description="How often a training run that loses a rank goes on by itself from its last "
+        "checkpoint, on what is left of the cluster",
+    )
 
 
 class ResourcesConfig(Section):
     """Numbers of processes. More than one rank or engine run on Ray.
 
-    Where neither ``ranks`` nor ``engines`` is set, commands use all GPUs of the machine.
+    ``resources: auto`` takes the split of this machine's GPUs that ``mmr1 doctor --estimate``
+    proposes.
     """
 
-    ranks: Positive = Field(
+    auto: bool = Field(
+        False,
+        description="Take the split of the GPUs that mmr1 doctor --estimate proposes; "
+        "resources=auto is short for it",
+    )
+    ranks: Positive = Field(1, description="Trainer processes; FSDP2 shards the model over them")
+    engines: Positive = Field(
         1,
-        description="Trainer processes; FSDP2 shards the model over them. With neither ranks nor "
-        "engines set, all GPUs of the machine are used",
+        description="Rollout engines; the prompts of a step are divided among them. Those of "
+        "rollout.engine.type=vllm_colocate are as many as ranks",
     )
     fsdp_size: Positive | None = Field(
         None,
         description="Ranks that share one copy of the model; fewer than ranks: hybrid sharding. "
-        "Default: all ranks",
+        "null: all ranks",
     )
-    context: Positive = Field(
+    context_parallel_size: Positive = Field(
         1,
         description="Ranks that share each sequence, cut by tokens: for sequences whose "
         "activations one rank has no memory for",
     )
-    engines: Positive = Field(
-        1, description="Rollout engines; the prompts of a step are divided among them"
+    collective_timeout_s: Coefficient = Field(
+        1800, description="Seconds after which a collective operation counts as hung"
     )
-    colocate: bool = Field(
-        False,
-        description="Engine i shares the GPU of rank i and sleeps while the ranks learn; as many "
-        "engines as ranks",
+    ray: RayConfig | None = Field(
+        None, description="The Ray cluster; null: a local one, where several processes need it"
     )
-    offload_while_sampling: bool = Field(
-        False,
-        description="With colocate: weights, float32 copies and moments of the ranks, references "
-        "and critics lie in main memory while the engines sample",
-    )
-    address: str | None = Field(
-        None,
-        description="Address of a Ray cluster; auto: the cluster of this machine; default: start "
-        "a local one",
-    )
-    start_timeout_s: float = Field(
-        300, gt=0, description="Seconds to wait until the cluster has resources for all workers"
-    )
-    max_restarts: int = Field(
-        0,
-        ge=0,
-        description="How often a training run on Ray that loses a rank goes on by itself from its "
-        "last checkpoint, on what is left of the cluster",
-    )
-    collective_timeout_s: float = Field(
-        1800, gt=0, description="Seconds after which a collective operation counts as hung"
-    )
+
+    @classmethod
+    def written_out(cls, short: Any) -> Any:
+        """The word auto is short for the key."""
+        return {"auto": True} if short == "auto" else short
+
+    @classmethod
+    def below(cls, values: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+        """Numbers on the command line take the place of auto in the file, and the reverse."""
+        gone: tuple[str, ...] = ()
+        if above.get("auto"):
+            gone = SPLIT
+        elif any(key in above for key in SPLIT):
+            gone = ("auto",)
+        return {key: value for key, value in values.items() if key not in gone}
 
     @model_validator(mode="after")
     def _whole_groups(self) -> ResourcesConfig:
-        if self.fsdp_size is not None and self.ranks % self.fsdp_size:
+        fields = type(self).model_fields
+        if self.auto and any(getattr(self, key) != fields[key].default for key in SPLIT):
             raise ValueError(
-                f"resources.fsdp_size={self.fsdp_size} does not divide resources.ranks={self.ranks}"
+                "auto chooses ranks, engines and fsdp_size by the GPUs of this machine; leave them "
+                "out, or auto"
             )
-        if self.ranks % self.context:
-            raise ValueError(
-                f"resources.context={self.context} does not divide resources.ranks={self.ranks}; "
-                "set resources.ranks to a multiple of it"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _shared_gpus(self) -> ResourcesConfig:
-        if self.offload_while_sampling and not self.colocate:
-            raise ValueError(
-                "resources.offload_while_sampling: only engines that share the ranks' GPUs "
-                "(resources.colocate=true) need their memory; leave it out"
-            )
+        for key in ("fsdp_size", "context_parallel_size"):
+            size = getattr(self, key)
+            if not self.auto and size is not None and self.ranks % size:
+                raise ValueError(
+                    f"{key}={size} does not divide ranks={self.ranks}; set ranks to a multiple"
+                )
         return self
 
     @property
-    def left_out(self) -> bool:
-        """Neither ``ranks`` nor ``engines`` is set, so that the machine decides."""
-        return not {"ranks", "engines"} & self.model_fields_set
-
-    @property
-    def distributed(self) -> bool:
-        return self.ranks > 1 or self.engines > 1 or self.colocate
-
-
-class SftConfig(Section):
-    """Supervised fine-tuning on demonstrations (``mmr1 sft``)."""
-
-    batch_size: Positive = Field(32, description="Demonstrations per step")
+    def cluster(self) -> RayConfig:
+        """The ``ray`` section, or its defaults."""
+        return self.ray or RayConfig()
 
 
 class RewardModelConfig(Section):
-    """Training of a reward model on pairs and rankings, or on steps (``mmr1 rm``)."""
+    """Training of a reward model (``mmr1 rm``)."""
 
-    supervision: Literal["outcome", "process"] = Field(
-        "outcome",
-        description="outcome: pairs and rankings of whole answers. process: labels of their steps",
-    )
+
+class OutcomeConfig(RewardModelConfig):
+    """On pairs and rankings of whole answers."""
+
+    type: Literal["outcome"] = "outcome"
+
+
+class ProcessConfig(RewardModelConfig):
+    """On labels of the steps of answers."""
+
+    type: Literal["process"] = "process"
     step_separator: str = Field(
         "\n\n", min_length=1, description="What stands between two steps of an answer"
     )
-    batch_size: Positive = Field(32, description="Pairs or rankings per step")
+
+
+RewardModel = Annotated[OutcomeConfig | ProcessConfig, Field(discriminator="type")]
 
 
 class IterateConfig(Section):
@@ -219,14 +266,11 @@ class IterateConfig(Section):
 
     rounds: Positive = Field(2, description="Rounds of trainer.max_steps steps of the policy")
     rm_steps: Positive = Field(100, description="Steps of the reward model between two rounds")
-    rm_lr: float | None = Field(None, gt=0, description="Its learning rate; default: optimizer.lr")
-    replay_fraction: Fraction = Field(
-        0.1, description="Share of earlier data in its training (arXiv 2402.03300)"
-    )
+    rm_lr: Coefficient | None = Field(None, description="Its learning rate; null: optimizer.lr")
     history: str | None = Field(
         None, description="Rankings or pairs that it was trained on before the first round"
     )
     ranked_by: str | None = Field(
         None,
-        description="Reward function that ranks the completions; default: eval.accuracy_function",
+        description="Reward function that ranks the completions; null: eval.accuracy_function",
     )

@@ -1,0 +1,509 @@
+"""What no shape can say: one table of combinations that are refused, and one of those that warn.
+
+A row is data. The loader reports all rows that hold, not the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mmr1.config.advantages import DistillationAdvantage, ProcessAdvantage
+from mmr1.config.commands import Command
+from mmr1.config.dpo import KtoLoss
+from mmr1.config.kl import KlFull, KlLoss, KlReward
+from mmr1.config.losses import KlCovLoss, LossConfig, PpoKlLoss, ReinforceLoss
+from mmr1.config.presets import PRESETS
+from mmr1.config.rollout import HfConfig
+from mmr1.config.secrets import mask_text
+from mmr1.config.tree import Config
+
+POLICY: tuple[Command, ...] = ("train", "iterate")
+OFFLINE: tuple[Command, ...] = ("sft", "rm", "dpo")
+TRAINING: tuple[Command, ...] = (*POLICY, *OFFLINE)
+DPO: tuple[Command, ...] = ("dpo",)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One combination.
+
+    Attributes:
+        keys: Paths of the keys that do not go together.
+        wrong: Does the combination hold? It is asked for the ``commands`` only.
+        why: What is wrong with it, and what to set instead.
+        commands: For which commands.
+    """
+
+    keys: tuple[str, ...]
+    wrong: Callable[[Config], bool]
+    why: str
+    commands: tuple[Command, ...] = POLICY
+
+    def message(self, config: Config) -> str:
+        """The keys with their values, and why."""
+        return f"{', '.join(_shown(config, key) for key in self.keys)}: {self.why}"
+
+
+def check(config: Config) -> None:
+    """Refuse a configuration in which a row of :data:`REFUSED` holds.
+
+    Raises:
+        ValueError: One line for each such row.
+    """
+    if problems := problems_of(config):
+        raise ValueError("\n".join(problems))
+
+
+def problems_of(config: Config) -> list[str]:
+    """One line for each row of :data:`REFUSED` that holds."""
+    return _holding(REFUSED, config)
+
+
+def warnings_of(config: Config) -> list[str]:
+    """One line for each row of :data:`WARNED` that holds."""
+    return _holding(WARNED, config)
+
+
+def _holding(rows: Sequence[Row], config: Config) -> list[str]:
+    return [
+        row.message(config) for row in rows if config.command in row.commands and row.wrong(config)
+    ]
+
+
+def _shown(config: Config, key: str) -> str:
+    """The key with its value, if that is a number or a word."""
+    value: object = config
+    for name in key.split("."):
+        value = getattr(value, name, None)
+    if isinstance(value, bool):
+        return f"{key}={str(value).lower()}"
+    if isinstance(value, float):
+        return f"{key}={value:g}"
+    return f"{key}={mask_text(str(value))}" if isinstance(value, int | str) else key
+
+
+# Arithmetic ------------------------------------------------------------------------------------
+
+
+def _uneven_mini_batches(c: Config) -> bool:
+    return bool(c.data.train_batch_size % (c.algorithm.ppo_mini_batch_size or 1))
+
+
+def _few_demonstrations(c: Config) -> bool:
+    return c.algorithm.ptx is not None and c.algorithm.ptx.batch_size < c.mini_batches
+
+
+def _engines_without_rank(c: Config) -> bool:
+    return c.rollout.colocated and c.resources.engines not in (1, c.resources.ranks)
+
+
+def _only_warm_up(c: Config) -> bool:
+    known = c.trainer.max_steps is not None
+    return known and c.policy_steps <= 0
+
+
+def _rounds_without_step(c: Config) -> bool:
+    rounds = c.dpo.rounds
+    return rounds is not None and rounds.count > c.trainer.steps
+
+
+def _best(c: Config) -> str:
+    checkpoints = c.trainer.checkpoints
+    return (checkpoints and checkpoints.metric_for_best_model) or ""
+
+
+def _unvalidated_checkpoints(c: Config) -> bool:
+    every = c.trainer.eval_steps
+    return _best(c).startswith("eval/") and (not every or c.trainer.save_steps % every > 0)
+
+
+# Groups and names ------------------------------------------------------------------------------
+
+
+def _group_of_one(c: Config) -> bool:
+    compares = c.algorithm.advantage.compares_group or c.algorithm.filter_groups is not None
+    return c.rollout.n < 2 and compares
+
+
+def _names(c: Config) -> Iterator[str | None]:
+    """The reward functions that keys name."""
+    if c.command in POLICY:
+        yield c.data.curriculum and c.data.curriculum.function
+        within = c.algorithm.resamples and c.algorithm.resamples.range
+        yield within.metric if within and within.metric != "overall" else None
+    if c.command == "iterate":
+        yield c.iterate.ranked_by
+    if c.command != "dpo" or c.dpo.rounds is not None:
+        yield from (c.eval.accuracy_function, c.eval.best_of)
+
+
+def _unknown_function(c: Config) -> bool:
+    return any(name is not None and name not in c.rewards.functions for name in _names(c))
+
+
+# Advantage, loss and KL ------------------------------------------------------------------------
+
+
+def _nothing_to_hold(c: Config) -> bool:
+    return isinstance(c.algorithm.loss, PpoKlLoss | KlCovLoss) and c.updates < 2
+
+
+def _tokens_in_a_sequence_ratio(c: Config) -> bool:
+    return c.algorithm.advantage.of_tokens and c.algorithm.loss.of_completions
+
+
+def _process_loss(c: Config) -> bool:
+    loss = c.algorithm.loss
+    if not isinstance(c.algorithm.advantage, ProcessAdvantage):
+        return False
+    return isinstance(loss, ReinforceLoss) and loss.importance not in ("none", "per_decision")
+
+
+def _per_decision_without_steps(c: Config) -> bool:
+    loss = c.algorithm.loss
+    if not isinstance(loss, ReinforceLoss) or loss.importance != "per_decision":
+        return False
+    return isinstance(c.algorithm.advantage, ProcessAdvantage) and loss.token_share < 1
+
+
+def _penalty_unread(c: Config) -> bool:
+    advantage = c.algorithm.advantage.type
+    return isinstance(c.algorithm.kl, KlReward) and advantage in ("gdpo", "process")
+
+
+def _two_references(c: Config) -> bool:
+    return isinstance(c.algorithm.advantage, DistillationAdvantage) and c.algorithm.kl is not None
+
+
+def _no_divergence(c: Config) -> bool:
+    ptx = c.algorithm.ptx
+    return ptx is not None and ptx.loss == "distillation" and not isinstance(c.algorithm.kl, KlFull)
+
+
+def _server_temperature(c: Config) -> bool:
+    return c.algorithm.reference_is_served and c.rollout.temperature != 1
+
+
+def _replayed_normalisation(c: Config) -> bool:
+    return c.algorithm.replay is not None and c.algorithm.normalize_rewards
+
+
+def _uncorrected_replay(c: Config) -> bool:
+    return c.algorithm.replay is not None and c.algorithm.importance_sampling is None
+
+
+# Engine and LoRA -------------------------------------------------------------------------------
+
+
+def _ahead_of_itself(c: Config) -> bool:
+    is_hf = isinstance(c.rollout.engine, HfConfig)
+    return is_hf and c.rollout.max_off_policy_steps > 0 and not c.distributed
+
+
+def _ahead_while_asleep(c: Config) -> bool:
+    return c.rollout.colocated and c.rollout.max_off_policy_steps > 0
+
+
+def _averaged_adapters(c: Config) -> bool:
+    alpha = getattr(c.algorithm.reference, "mixup_alpha", 1.0)
+    return c.model.lora is not None and alpha < 1
+
+
+def _frozen_beside_adapters(c: Config) -> bool:
+    return c.model.lora is not None and bool(c.optimizer.frozen_parts)
+
+
+def _adapters_alone(c: Config) -> bool:
+    lora = c.model.lora
+    if lora is None or lora.merge:
+        return False
+    is_hf = isinstance(c.rollout.engine, HfConfig)
+    return is_hf or not c.model.freeze_vision_tower or lora.load_in_4bit
+
+
+# Environment -----------------------------------------------------------------------------------
+
+
+def _one_text(c: Config) -> bool:
+    reads_text = isinstance(c.algorithm.advantage, ProcessAdvantage)
+    return c.environment is not None and (reads_text or c.rewards.uses("reward_model"))
+
+
+REFUSED: tuple[Row, ...] = (
+    Row(
+        ("algorithm.ppo_mini_batch_size", "data.train_batch_size"),
+        _uneven_mini_batches,
+        "the first does not divide the second, and mini-batches have equally many prompts; change "
+        "one of them",
+    ),
+    Row(
+        ("algorithm.ptx.batch_size", "algorithm.ppo_mini_batch_size"),
+        _few_demonstrations,
+        "each mini-batch of a rollout takes its share of the demonstrations; raise one of them",
+    ),
+    Row(
+        ("rollout.engine.type", "resources.engines", "resources.ranks"),
+        _engines_without_rank,
+        "each rank shares its GPU with one engine; leave resources.engines out",
+    ),
+    Row(
+        ("algorithm.advantage.critic.warmup_steps", "trainer.max_steps"),
+        _only_warm_up,
+        "the policy would never learn; lower the first or raise the second",
+    ),
+    Row(
+        ("dpo.rounds.count", "trainer.max_steps"),
+        _rounds_without_step,
+        "rounds share the steps, and a round would have none; lower the first or raise the second",
+        DPO,
+    ),
+    Row(
+        (
+            "trainer.checkpoints.metric_for_best_model",
+            "trainer.checkpoints.save_steps",
+            "trainer.validation.steps",
+        ),
+        _unvalidated_checkpoints,
+        "every checkpoint needs a validation; make save_steps a multiple of validation.steps",
+    ),
+    Row(
+        ("trainer.checkpoints.metric_for_best_model", "eval.sampled"),
+        lambda c: _best(c).startswith("eval/sampled") and c.eval.sampled is None,
+        "no completion is sampled; set eval.sampled={}, or take eval/greedy",
+    ),
+    Row(
+        ("rollout.n", "algorithm.advantage.type"),
+        _group_of_one,
+        "a group of one has no baseline and no signal; set rollout.n to 2 or more",
+    ),
+    Row(
+        ("rollout.n", "dpo.rounds.count"),
+        lambda c: c.dpo.rounds is not None and c.rollout.n < 2,
+        "a pair needs two completions of a prompt; set rollout.n to 2 or more",
+        DPO,
+    ),
+    Row(
+        (
+            "data.curriculum.function",
+            "algorithm.filter_groups.range.metric",
+            "eval.accuracy_function",
+            "eval.sampled.best_of",
+            "iterate.ranked_by",
+        ),
+        _unknown_function,
+        "one of them names a reward function that is not in rewards.functions; add it there, or "
+        "name another",
+        (*POLICY, "dpo", "eval"),
+    ),
+    Row(
+        ("algorithm.loss.type", "algorithm.ppo_epochs", "algorithm.ppo_mini_batch_size"),
+        _nothing_to_hold,
+        "this loss holds the policy near the one that sampled, from which the only update of a "
+        "rollout does not differ; raise ppo_epochs, or set ppo_mini_batch_size",
+    ),
+    Row(
+        ("algorithm.advantage.type", "algorithm.loss.type"),
+        _tokens_in_a_sequence_ratio,
+        "these advantages are of tokens, and this loss has one ratio per completion; change one "
+        "of them",
+    ),
+    Row(
+        ("algorithm.advantage.type", "algorithm.loss.importance"),
+        _process_loss,
+        "process supervision has per_decision weights, by which each step's reward is weighted, or "
+        "another loss such as ppo",
+    ),
+    Row(
+        ("algorithm.loss.importance", "algorithm.loss.top_entropy_quantile"),
+        _per_decision_without_steps,
+        "each step's reward is weighted by all of its tokens; leave one of them out",
+    ),
+    Row(
+        ("algorithm.advantage.type", "algorithm.kl.type"),
+        _penalty_unread,
+        "this advantage reads no reward that could hold a penalty; set algorithm.kl.type=loss",
+    ),
+    Row(
+        ("algorithm.advantage.type", "algorithm.kl"),
+        _two_references,
+        "the teacher is the one reference model that can be loaded; leave algorithm.kl out",
+    ),
+    Row(
+        ("algorithm.ptx.loss", "algorithm.kl.type"),
+        _no_divergence,
+        "it measures at the demonstrations what kl.type=full measures; set that, or leave ptx.loss "
+        "out",
+    ),
+    Row(
+        ("algorithm.kl.reference.type", "rollout.temperature"),
+        _server_temperature,
+        "a server gives log-probs at temperature 1; set rollout.temperature=1, or name a model "
+        "directory",
+    ),
+    Row(
+        ("algorithm.filter_groups.type", "algorithm.advantage.normalize_rewards"),
+        _replayed_normalisation,
+        "earlier rewards would be counted again; leave one of them out",
+    ),
+    Row(
+        ("algorithm.filter_groups.type", "algorithm.rollout_correction.importance_sampling"),
+        _uncorrected_replay,
+        "completions of earlier policies need the correction; leave importance_sampling out",
+    ),
+    Row(
+        ("rollout.engine.type", "rollout.max_off_policy_steps"),
+        _ahead_of_itself,
+        "that engine samples from the very model that is being updated; set rollout.engine=vllm, "
+        "or several ranks or engines",
+    ),
+    Row(
+        ("rollout.engine.type", "rollout.max_off_policy_steps"),
+        _ahead_while_asleep,
+        "engines sleep while the ranks learn, and sample nothing ahead; set "
+        "rollout.max_off_policy_steps=0, or rollout.engine=vllm",
+    ),
+    Row(
+        ("model.lora", "algorithm.kl.reference.mixup_alpha"),
+        _averaged_adapters,
+        "LoRA adapters cannot be averaged; leave one of them out",
+    ),
+    Row(
+        ("model.lora", "optimizer.lr_of_parts"),
+        _frozen_beside_adapters,
+        "adapters are trained and no other weight is; name the adapted layers in "
+        "model.lora.target_modules, and leave rates of 0 out",
+        TRAINING,
+    ),
+    Row(
+        ("model.lora.merge", "rollout.engine.type", "model.freeze_vision_tower"),
+        _adapters_alone,
+        "only vLLM adds adapters itself, not to a vision tower, and not to weights in 4 bits; "
+        "leave model.lora.merge out, or change that",
+    ),
+    Row(
+        ("model.lora.merge", "dpo.rounds.count"),
+        lambda c: c.model.sync_adapters_only and c.dpo.rounds is not None,
+        "rounds hand on merged weights; leave model.lora.merge out",
+        DPO,
+    ),
+    Row(
+        ("environment", "algorithm.advantage.type", "rewards.functions"),
+        _one_text,
+        "process supervision and reward models read a completion as one text; leave one of them "
+        "out",
+    ),
+    Row(
+        ("environment", "algorithm.filter_groups.type"),
+        lambda c: c.environment is not None and c.algorithm.replay is not None,
+        "replay keeps completions without what tools showed in them; leave one of them out",
+    ),
+    Row(
+        ("environment", "rewards.functions.temporal_contrast"),
+        lambda c: c.environment is not None and c.rewards.uses("temporal_contrast"),
+        "it shuffles the frames of a video, and a tool would show them in their order; leave one "
+        "of them out",
+    ),
+    Row(
+        ("environment", "rollout.stop"),
+        lambda c: c.environment is not None and bool(c.rollout.stop),
+        "a stop string could end a turn within a call; leave one of them out",
+    ),
+    Row(
+        ("dpo.rounds.count", "trainer.total_epochs"),
+        lambda c: c.dpo.rounds is not None and c.trainer.total_epochs is not None,
+        "a round learns from what it samples, not from passes over the data; set trainer.max_steps",
+        DPO,
+    ),
+    Row(
+        ("data.curriculum",),
+        lambda c: c.data.curriculum is not None,
+        "only mmr1 train and iterate choose samples by their pass rates; leave it out",
+        OFFLINE,
+    ),
+    Row(
+        ("trainer.validation.steps", "trainer.validation.before_train"),
+        lambda c: (
+            c.trainer.validation is not None
+            and (c.trainer.validation.steps is not None or c.trainer.validation.before_train)
+        ),
+        "this command validates after its last step only; leave them out",
+        OFFLINE,
+    ),
+    Row(
+        ("trainer.checkpoints.metric_for_best_model",),
+        lambda c: bool(_best(c)),
+        "this command does not choose among its checkpoints; leave it out",
+        OFFLINE,
+    ),
+)
+"""Combinations that would fail, or of which one key would do nothing."""
+
+
+def _clips_nothing(c: Config) -> bool:
+    """A clip that the user set, not the preset; where no update can differ."""
+    loss = c.algorithm.loss
+    if c.updates > 1:
+        return False
+    written = {key: value for key, value in loss if key.startswith("clip_ratio")}
+    return any(value != _preset_value(c, loss, key) for key, value in written.items())
+
+
+def _preset_value(c: Config, loss: LossConfig, key: str) -> object:
+    preset = PRESETS[c.algorithm.name]["loss"]
+    field = type(loss).model_fields[key]
+    same = preset["type"] == type(loss).model_fields["type"].default
+    return preset.get(key, field.default) if same else field.default
+
+
+def _biased_kl(c: Config) -> bool:
+    kl = c.algorithm.kl
+    return isinstance(kl, KlLoss) and kl.estimator == "k1" and not kl.use_bias_correction_kl
+
+
+WARNED: tuple[Row, ...] = (
+    Row(
+        ("algorithm.loss.clip_ratio_low", "algorithm.loss.clip_ratio_high"),
+        _clips_nothing,
+        "with one update per rollout every ratio is 1, and nothing is clipped; set "
+        "algorithm.ppo_mini_batch_size, or ppo_epochs above 1",
+    ),
+    Row(
+        ("algorithm.loss.importance",),
+        lambda c: (
+            isinstance(c.algorithm.loss, ReinforceLoss)
+            and c.algorithm.loss.importance != "none"
+            and c.updates < 2
+        ),
+        "with one update per rollout every weight is 1; set algorithm.ppo_mini_batch_size, or "
+        "ppo_epochs above 1",
+    ),
+    Row(
+        ("algorithm.loss.agg_scope",),
+        lambda c: c.algorithm.loss.agg_scope == "rollout" and c.mini_batches < 2,
+        "the only mini-batch is the whole rollout; set algorithm.ppo_mini_batch_size",
+    ),
+    Row(
+        ("algorithm.kl.type", "algorithm.kl.estimator"),
+        _biased_kl,
+        "in the loss the expected gradient of k1 is 0; set estimator to k2 or k3, or "
+        "kl.type=reward",
+    ),
+    Row(
+        ("dpo.rounds.pairs_per_prompt",),
+        lambda c: (
+            c.dpo.rounds is not None
+            and isinstance(c.dpo.loss, KtoLoss)
+            and c.dpo.rounds.pairs_per_prompt != 4
+        ),
+        "KTO learns from all completions",
+        DPO,
+    ),
+    Row(
+        ("eval.sampled.best_of", "eval.sampled.n"),
+        lambda c: c.eval.best_of is not None and c.eval.n < 2,
+        "of one completion there is none to pick; raise eval.sampled.n",
+        (*POLICY, "eval"),
+    ),
+)
+"""Combinations that run as they are written and do less than they seem to."""

@@ -1,0 +1,65 @@
+"""The ``eval`` section."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from mmr1.config.section import Coefficient, Positive, Section
+
+
+class SampledConfig(Section):
+    """Sampled completions, besides the greedy one."""
+
+    n: Positive = Field(1, description="Completions per prompt")
+    temperature: Coefficient = Field(1.0, description="Their sampling temperature")
+    best_of: str | None = Field(
+        None, description="Reward function that picks one of the n completions: best-of-n"
+    )
+
+
+class EvalConfig(Section):
+    """Evaluation (``mmr1 eval``, and at the end of ``mmr1 train``)."""
+
+    data: str | dict[str, str] | None = Field(
+        None,
+        description="Records to evaluate on, or several as NAME: records. A benchmark's name "
+        "selects its prompt and scoring. null: trainer.validation.data",
+    )
+    models: dict[str, str] = Field(
+        default_factory=dict, description="Models to evaluate, as NAME: path; empty: model.path"
+    )
+    sampled: SampledConfig | None = Field(
+        SampledConfig(), description="Sampled completions, besides the greedy one; null: none"
+    )
+    limit: Positive | None = Field(None, description="Evaluate the first records only; null: all")
+    accuracy_function: str | None = Field(
+        None,
+        description="Reward function that decides what is right; null: the first one not named "
+        "format",
+    )
+    accuracy_thresholds: tuple[float, ...] = Field(
+        (1.0,),
+        description="An answer is right from this value of accuracy_function on. The first "
+        "threshold gives the accuracy. Empty: the mean value is the accuracy",
+    )
+    group_by: str | None = Field(None, description="Record key to group results by; null: the task")
+    prompt: Literal["reason", "direct"] | None = Field(
+        None,
+        description="Prompt for reasoning, or for the answer only; null: data.prompt_template",
+    )
+    output_dir: str | None = Field(
+        None,
+        description="Folder for results and completions. An interrupted evaluation resumes from it",
+    )
+
+    @property
+    def n(self) -> int:
+        """Sampled completions per prompt; 0 where there are none."""
+        return 0 if self.sampled is None else self.sampled.n
+
+    @property
+    def best_of(self) -> str | None:
+        """The reward function that picks one of the sampled completions."""
+        return None if self.sampled is None else self.sampled.best_of

@@ -1,0 +1,80 @@
+"""Named algorithms: values for ``advantage``, ``loss`` and ``filter_groups``, and nothing else.
+
+No code asks for the name of a preset. Their papers are in docs/algorithms.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+PARTS = ("advantage", "loss", "filter_groups")
+"""The sections that a preset lays down in full."""
+
+_TOKEN_MEAN = {"type": "ppo", "agg_mode": "token-mean"}
+
+
+def _preset(
+    advantage: dict[str, Any], loss: dict[str, Any], filter_groups: dict[str, Any] | None = None
+) -> Mapping[str, Any]:
+    return MappingProxyType({"advantage": advantage, "loss": loss, "filter_groups": filter_groups})
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "grpo": _preset({"type": "grpo"}, {"type": "ppo"}),
+        "dr_grpo": _preset(
+            {"type": "grpo", "scale_rewards": "none"},
+            {"type": "ppo", "agg_mode": "seq-mean-token-sum-norm"},
+        ),
+        # Its overlong shaping (section 3.4) is the reward function `overlong`.
+        "dapo": _preset(
+            {"type": "grpo"}, {**_TOKEN_MEAN, "clip_ratio_high": 0.28}, {"type": "resample"}
+        ),
+        "gspo": _preset({"type": "grpo"}, {"type": "gspo"}),
+        "cispo": _preset({"type": "grpo"}, {"type": "cispo"}),
+        "sapo": _preset({"type": "grpo"}, {"type": "sapo"}),
+        "clip_cov": _preset({"type": "grpo"}, {"type": "clip_cov"}),
+        "kl_cov": _preset({"type": "grpo"}, {"type": "kl_cov"}),
+        "rloo": _preset({"type": "rloo"}, _TOKEN_MEAN),
+        "gpg": _preset({"type": "gpg"}, _TOKEN_MEAN),
+        "reinforce": _preset({"type": "reinforce"}, _TOKEN_MEAN),
+        "remax": _preset({"type": "remax"}, _TOKEN_MEAN),
+        "reinforce_pp": _preset({"type": "reinforce_pp"}, _TOKEN_MEAN),
+        "reinforce_pp_baseline": _preset({"type": "reinforce_pp_baseline"}, _TOKEN_MEAN),
+        "ppo": _preset({"type": "gae"}, _TOKEN_MEAN),
+        "process_grpo": _preset({"type": "process"}, {"type": "ppo"}),
+        "on_policy_distillation": _preset({"type": "distillation"}, _TOKEN_MEAN),
+    }
+)
+
+OPENED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "ppo": {"type": "reward"},
+        "reinforce_pp": {"type": "reward"},
+        "reinforce_pp_baseline": {"type": "loss", "estimator": "k2"},
+    }
+)
+"""How the section ``algorithm.kl`` begins under a preset where a configuration opens it."""
+
+
+def with_preset(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of an ``algorithm`` section over those of its preset.
+
+    A section of another type than the preset's keeps nothing of the preset's.
+    """
+    name = values.get("name", "grpo")
+    preset = PRESETS.get(name, {}) if isinstance(name, str) else {}
+    parts = {key: _over(preset[key], values.get(key, preset[key])) for key in preset}
+    filled = {**values, **parts}
+    if name in OPENED and isinstance(values.get("kl"), Mapping):
+        filled["kl"] = _over(OPENED[name], values["kl"])
+    return filled
+
+
+def _over(preset: Any, given: Any) -> Any:
+    if not isinstance(given, Mapping) or preset is None:
+        return given
+    same = given.get("type", preset["type"]) == preset["type"]
+    return {**preset, **given} if same else given
