@@ -16,7 +16,6 @@ from mmr1.config.secrets import publish
 from mmr1.config.section import Section, Shape, shapes
 from mmr1.config.tree import Config
 
-
 UNIONS = (Union, UnionType)
 
 
