@@ -190,8 +190,8 @@ class AlgorithmConfig(Section):
     @property
     def critic(self) -> CriticConfig | None:
         """The critic of the advantage; None for an advantage without one."""
-        has_one = isinstance(self.advantage, GaeAdvantage | CustomAdvantage)
-        return self.advantage.critic if has_one else None
+        advantage = self.advantage
+        return advantage.critic if isinstance(advantage, GaeAdvantage | CustomAdvantage) else None
 
     @property
     def reference(self) -> Reference | NearReference | Teacher | None:

@@ -129,7 +129,7 @@ def _group_of_one(c: Config) -> bool:
 def _names(c: Config) -> Iterator[str | None]:
     """The reward functions that keys name."""
     if c.command in POLICY:
-        yield c.data.curriculum and c.data.curriculum.function
+        yield None if c.data.curriculum is None else c.data.curriculum.function
         within = c.algorithm.resamples and c.algorithm.resamples.range
         yield within.metric if within and within.metric != "overall" else None
     if c.command == "iterate":

@@ -97,11 +97,10 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
         for layer in layers:
             tree = _lay(tree, layer, notes)
         merged = OmegaConf.create(tree)
-        values = OmegaConf.to_container(merged, resolve=True)
-        references = find_references(OmegaConf.to_container(merged, resolve=False), values)
+        values = _container(merged, resolve=True)
+        references = find_references(_container(merged, resolve=False), values)
     except OmegaConfBaseException as error:
         raise ValueError(f"{source}: {error}") from error
-    assert isinstance(values, dict)
     values = {k: v for k, v in values.items() if v is not None or k not in SECTIONS}
     refuse_unread(values, command, source)
     config = _validate(values, source).for_command(command)
@@ -113,8 +112,7 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
 
 def _lay(tree: Tree, layer: Any, notes: list[str]) -> Tree:
     """One layer over the tree. A layer that names a preset first lays that down in full."""
-    raw = OmegaConf.to_container(layer, resolve=False)
-    assert isinstance(raw, dict)
+    raw = _container(layer, resolve=False)
     algorithm = raw.get("algorithm")
     if isinstance(algorithm, str) and "${" not in algorithm:
         raw["algorithm"] = algorithm = {"name": algorithm}
@@ -127,6 +125,12 @@ def _lay(tree: Tree, layer: Any, notes: list[str]) -> Tree:
         below = {key: value for key, value in below.items() if key not in PARTS} | {"name": name}
     raw["algorithm"] = {key: value for key, value in algorithm.items() if key != "name"}
     return lay({**tree, "algorithm": with_preset(below)}, raw, Config, notes)
+
+
+def _container(node: Any, resolve: bool) -> Tree:
+    values = OmegaConf.to_container(node, resolve=resolve)
+    assert isinstance(values, dict), "a configuration is a mapping"
+    return {str(key): value for key, value in values.items()}
 
 
 def _replaced(below: Mapping[str, Any], name: str) -> Iterator[str]:
