@@ -109,8 +109,11 @@ class Config(Section):
 
     @property
     def eval_records(self) -> str | None:
-        """The records to evaluate on: ``eval.data`` if it is one path, or the validation's."""
-        if isinstance(self.eval.data, str):
+        """The records to evaluate on: the validation's; for ``mmr1 eval`` first ``eval.data``.
+
+        ``eval.data`` with several has no one path; ``mmr1 eval`` makes a configuration of each.
+        """
+        if self.command == "eval" and isinstance(self.eval.data, str):
             return self.eval.data
         validation = self.trainer.validation
         return None if validation is None else validation.data
