@@ -98,9 +98,10 @@ def test_no_key_of_our_own_is_taken_for_a_credential():
         model={"path": "a"},
         data={"train": {"token": 1.0, "b.jsonl": 2.0}},
         rewards={"functions": {"secret": {"use": "math", "weight": 2.0}}},
-        rollout={"sampling": {"max_tokens": 5}},
+        rollout={"max_response_length": 5},
     )
-    assert published(config) == config.model_dump(mode="json")
+    whole = config.model_dump(mode="json")
+    assert published(config) == {key: whole[key] for key in config.sections}
 
 
 @pytest.mark.parametrize(

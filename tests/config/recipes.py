@@ -1,0 +1,30 @@
+"""The configurations that are shipped, each with its command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from mmr1.config.commands import Command
+from tests.paths import REPOSITORY
+
+BY_NAME: dict[str, Command] = {"sft": "sft", "rm": "rm", "first": "rm", "start": "sft"}
+"""The command of a file whose sections do not tell it."""
+
+
+def shipped() -> list[tuple[Path, Command]]:
+    """Every YAML of the recipes and claims."""
+    folders = (REPOSITORY / "scripts/recipes", REPOSITORY / "scripts/claims")
+    files = sorted(file for folder in folders for file in folder.rglob("*.yaml"))
+    return [(file, command_of(file)) for file in files]
+
+
+def command_of(file: Path) -> Command:
+    """By the sections of the file; else by its name."""
+    tree = yaml.safe_load(file.read_text())
+    named: tuple[Command, ...] = ("iterate", "dpo", "rm")
+    for command in named:
+        if command in tree:
+            return command
+    return "train" if "algorithm" in tree else BY_NAME[file.stem]
