@@ -194,7 +194,7 @@ class DistillationAdvantage(_OfRewards):
 
     type: Literal["distillation"] = "distillation"
     coef: Coefficient = Field(1.0, description="Coefficient of log p_teacher − log p")
-    teacher: Teacher
+    teacher: Teacher = Field(description="The model whose log-probs are learned")
 
 
 class CustomAdvantage(_OfRewards):

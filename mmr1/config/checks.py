@@ -266,6 +266,7 @@ REFUSED: tuple[Row, ...] = (
         ),
         _unvalidated_checkpoints,
         "every checkpoint needs a validation; make save_steps a multiple of validation.steps",
+        TRAINING,
     ),
     Row(
         ("trainer.checkpoints.metric_for_best_model", "eval.sampled"),
@@ -431,10 +432,16 @@ REFUSED: tuple[Row, ...] = (
         OFFLINE,
     ),
     Row(
-        ("trainer.checkpoints.metric_for_best_model",),
-        lambda c: bool(_best(c)),
-        "this command does not choose among its checkpoints; leave it out",
+        ("resources.engines",),
+        lambda c: c.resources.engines > 1 and c.dpo.rounds is None,
+        "this command samples nothing; leave it out",
         OFFLINE,
+    ),
+    Row(
+        ("rollout.max_off_policy_steps", "dpo.rounds.count"),
+        lambda c: c.dpo.rounds is not None and c.rollout.max_off_policy_steps > 0,
+        "a round samples before it trains, and nothing ahead; leave the first out",
+        DPO,
     ),
 )
 """Combinations that would fail, or of which one key would do nothing."""

@@ -80,7 +80,9 @@ class KlLoss(KlConfig):
     use_bias_correction_kl: bool = Field(
         False, description="Multiply the term by the ratio to the policy that sampled (as in TRL)"
     )
-    reference: Reference = Field(default_factory=InitialReference)
+    reference: Reference = Field(
+        default_factory=InitialReference, description="What the policy is compared with"
+    )
 
 
 class KlReward(KlConfig):
@@ -88,7 +90,9 @@ class KlReward(KlConfig):
 
     type: Literal["reward"] = "reward"
     estimator: Estimator = Field("k1", description="Estimator of the sampled tokens")
-    reference: Reference = Field(default_factory=InitialReference)
+    reference: Reference = Field(
+        default_factory=InitialReference, description="What the policy is compared with"
+    )
 
 
 class KlFull(KlConfig):
@@ -100,7 +104,9 @@ class KlFull(KlConfig):
         description="GKD's divergence: 1 KL(policy || reference), 0 KL(reference || policy), "
         "between them the generalized Jensen-Shannon divergence (TRL: beta of GKD)",
     )
-    reference: NearReference = Field(default_factory=NearInitialReference)
+    reference: NearReference = Field(
+        default_factory=NearInitialReference, description="What the policy is compared with"
+    )
 
 
 Kl = Annotated[KlLoss | KlReward | KlFull, Field(discriminator="type")]

@@ -1,0 +1,129 @@
+"""The table of combinations: each row fires for a setting of its own, and for no preset."""
+
+from __future__ import annotations
+
+import pytest
+
+from mmr1.config.checks import REFUSED, WARNED
+from mmr1.config.file import config_from, load
+
+PROCESS = ["algorithm=process_grpo", "algorithm.advantage.step_rewards=a.py:f"]
+TOOLS = "environment.tools=[zoom]"
+REPLAY = "algorithm.filter_groups=replay"
+BEST = "trainer.checkpoints.metric_for_best_model=eval"
+VALIDATED = [
+    "trainer.validation.data=x",
+    "trainer.validation.steps=2",
+    "trainer.checkpoints.save_steps=4",
+]
+SERVER = [
+    "algorithm.kl.coef=1",
+    "algorithm.kl.reference.type=server",
+    "algorithm.kl.reference.url=http://a",
+]
+MOVING = ["algorithm.kl.coef=1", "algorithm.kl.reference.type=moving"]
+
+FIRES = [
+    (["algorithm.ppo_mini_batch_size=5"], "train"),
+    (
+        ["algorithm.ptx.data=x", "algorithm.ptx.batch_size=1", "algorithm.ppo_mini_batch_size=8"],
+        "train",
+    ),
+    (["resources.ranks=2", "resources.engines=3", "rollout.engine=vllm_colocate"], "train"),
+    (["algorithm=ppo", "algorithm.advantage.critic.warmup_steps=100"], "train"),
+    (["dpo.rounds.count=200"], "dpo"),
+    ([*VALIDATED[:2], "trainer.checkpoints.save_steps=5", f"{BEST}/greedy"], "train"),
+    ([*VALIDATED, f"{BEST}/sampled", "eval.sampled=null"], "train"),
+    (["rollout.n=1"], "train"),
+    (["dpo.rounds.count=2", "rollout.n=1"], "dpo"),
+    (["data.curriculum.function=nope"], "train"),
+    (["algorithm=kl_cov"], "train"),
+    (["algorithm=ppo", "algorithm.loss=gspo"], "train"),
+    ([*PROCESS, "algorithm.loss=reinforce", "algorithm.loss.importance=token"], "train"),
+    (
+        [
+            *PROCESS,
+            "algorithm.loss=reinforce",
+            "algorithm.loss.importance=per_decision",
+            "algorithm.loss.top_entropy_quantile=0.2",
+        ],
+        "train",
+    ),
+    (["algorithm.advantage=gdpo", "algorithm.kl.type=reward", "algorithm.kl.coef=1"], "train"),
+    (
+        [
+            "algorithm=on_policy_distillation",
+            "algorithm.advantage.teacher.path=t",
+            "algorithm.kl.coef=1",
+        ],
+        "train",
+    ),
+    (["algorithm.ptx.data=x", "algorithm.ptx.loss=distillation"], "train"),
+    ([*SERVER, "rollout.temperature=0.7"], "train"),
+    ([REPLAY, "algorithm.advantage.normalize_rewards=true"], "train"),
+    ([REPLAY, "algorithm.rollout_correction.importance_sampling=null"], "train"),
+    (["rollout.engine=hf", "rollout.max_off_policy_steps=1"], "train"),
+    (["rollout.engine=vllm_colocate", "rollout.max_off_policy_steps=1"], "train"),
+    (
+        [
+            "model.lora.rank=4",
+            *MOVING,
+            "algorithm.kl.reference.sync_steps=5",
+            "algorithm.kl.reference.mixup_alpha=0.5",
+        ],
+        "train",
+    ),
+    (["model.lora.rank=4", "optimizer.lr_of_parts.language_model=0"], "sft"),
+    (["model.lora.merge=false", "rollout.engine=hf"], "train"),
+    (["model.lora.merge=false", "dpo.rounds.count=2"], "dpo"),
+    ([TOOLS, *PROCESS], "train"),
+    ([TOOLS, REPLAY], "train"),
+    ([TOOLS, "rewards.functions={math: 1.0, temporal_contrast: {options: {of: math}}}"], "train"),
+    ([TOOLS, "rollout.stop=[x]"], "train"),
+    (["dpo.rounds.count=2", "trainer.total_epochs=1", "trainer.max_steps=9"], "dpo"),
+    (["data.curriculum.function=math"], "sft"),
+    (["trainer.validation.data=x", "trainer.validation.steps=2"], "rm"),
+    (["resources.engines=2"], "sft"),
+    (["dpo.rounds.count=2", "rollout.max_off_policy_steps=1"], "dpo"),
+]
+WARNS = [
+    (["algorithm.loss.clip_ratio_high=0.3"], "train"),
+    (["algorithm=rloo", "algorithm.loss=reinforce", "algorithm.loss.importance=token"], "train"),
+    (["algorithm.loss.agg_scope=rollout"], "train"),
+    (["algorithm.kl.coef=0.1", "algorithm.kl.estimator=k1"], "train"),
+    (["dpo.rounds.count=2", "dpo.loss=kto", "dpo.rounds.pairs_per_prompt=2"], "dpo"),
+    (["eval.sampled.best_of=math"], "eval"),
+]
+
+
+@pytest.mark.parametrize(("row", "setting"), zip(REFUSED, FIRES, strict=True))
+def test_a_row_fires(row, setting):
+    overrides, command = setting
+    with pytest.raises(ValueError, match=r".") as error:
+        config_from({"model": {"path": "m"}}, overrides, command)
+    (line,) = [line for line in str(error.value).splitlines() if row.why in line]
+    for key in row.keys[:1]:
+        assert key in line
+
+
+@pytest.mark.parametrize(("row", "setting"), zip(WARNED, WARNS, strict=True))
+def test_a_row_warns(row, setting, tmp_path):
+    overrides, command = setting
+    path = tmp_path / "run.yaml"
+    path.write_text("model: {path: m}")
+    (warning,) = load(path, overrides, command).warnings
+    assert row.why in warning
+
+
+def test_a_message_has_the_values_without_credentials():
+    overrides = ["algorithm.ppo_mini_batch_size=5", "data.train_batch_size=8", "rollout.n=1"]
+    with pytest.raises(ValueError, match=r".") as error:
+        config_from({"model": {"path": "m"}}, overrides)
+    first, second = str(error.value).splitlines()
+    assert "algorithm.ppo_mini_batch_size=5, data.train_batch_size=8: the first does not" in first
+    assert "rollout.n=1, algorithm.advantage.type=grpo: a group of one has no baseline" in second
+
+
+def test_a_row_holds_for_its_commands_only():
+    one = {"model": {"path": "m"}, "rollout": {"n": 1}}
+    assert config_from(one, command="eval").rollout.n == 1

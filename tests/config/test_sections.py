@@ -1,0 +1,167 @@
+"""Sections in Python: how they are changed, and what is derived from them."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from mmr1.config import (
+    AlgorithmConfig,
+    Config,
+    GspoLoss,
+    KlLoss,
+    NewLoraConfig,
+    OptimizerConfig,
+    ResourcesConfig,
+    RewardsConfig,
+    SamplingConfig,
+    StoredLoraConfig,
+    TrainerConfig,
+    reward_function,
+)
+from mmr1.config.explain import key_paths
+from mmr1.config.file import config_from
+
+
+def config(**sections) -> Config:
+    return Config(model={"path": "m"}, **sections)
+
+
+def test_a_changed_copy_is_checked():
+    before = config()
+    after = before.changed({"trainer.max_steps": 3, "model.lora.rank": 4, "seed": 7})
+    assert (after.trainer.steps, after.seed) == (3, 7)
+    assert after.model.lora == NewLoraConfig(rank=4)
+    assert before == config()
+    for wrong in ({"trainer.max_step": 3}, {"rollout.n": 0}, {"algorithm.kl.estimator": "k2"}):
+        with pytest.raises(ValidationError):
+            before.changed(wrong)
+
+
+def test_a_changed_copy_replaces_what_a_key_without_dots_names():
+    before = config(rewards={"functions": {"format": 0.5, "math": 1.0}})
+    assert list(before.rewards.changed(functions={"exact": 1.0}).functions) == ["exact"]
+    within = before.changed({"rewards.functions.math.weight": 2.0}).rewards
+    assert within.weights == {"format": 0.5, "math": 2.0}
+    assert before.algorithm.changed({"kl.coef": 0.1}).kl == KlLoss(coef=0.1)
+
+
+def test_a_changed_name_lays_its_preset_down():
+    dapo = config(algorithm={"name": "dapo", "kl": {"coef": 0.1}})
+    gspo = dapo.changed({"algorithm.name": "gspo"}).algorithm
+    assert (gspo.loss, gspo.filter_groups, gspo.kl) == (GspoLoss(), None, KlLoss(coef=0.1))
+
+
+def test_a_changed_copy_is_for_the_same_command_with_its_credentials(monkeypatch):
+    monkeypatch.setenv("TOKEN", "s")
+    values = {
+        "model": {"path": "m"},
+        "data": {"chat_template_kwargs": {"token": "${oc.env:TOKEN}"}},
+    }
+    copy = config_from(values, command="rm").changed({"seed": 3})
+    assert copy.command == "rm"
+    assert list(copy.references.values()) == ["${oc.env:TOKEN}"]
+    assert copy.for_command("sft").command == "sft"
+    assert copy.command == "rm"
+
+
+def test_the_form_of_what_is_used_tells_which_reward_function_it_is():
+    forms = {"math": False, "r.py:f": True, "package.module.f": True, "http://a": False}
+    assert {use: reward_function(use=use).isolated for use in forms} == forms
+    assert not reward_function(use="r.py:f", sandbox=None).isolated
+    assert reward_function(use="judge", timeout_s=3).call_timeout_s == 3
+    assert RewardsConfig(functions={"a": {"use": "exact"}}).uses("exact")
+
+
+def test_stored_adapters_become_new_ones_and_keep_what_both_have():
+    stored = Config(model={"path": "m", "lora": {"path": "a", "merge": False}}).model.lora
+    assert isinstance(stored, StoredLoraConfig)
+    assert stored.as_new() == NewLoraConfig(merge=False)
+
+
+def test_engines_and_their_memory():
+    alone, on_ray = config(), config(resources={"engines": 2})
+    assert (alone.gpu_memory_utilization, on_ray.gpu_memory_utilization) == (0.5, 0.9)
+    shared = config(rollout={"engine": "vllm_colocate"}, resources={"ranks": 3})
+    assert (shared.distributed, shared.engines, shared.gpu_memory_utilization) == (True, 3, 0.5)
+    chosen = config(rollout={"engine": {"gpu_memory_utilization": 0.3}})
+    assert chosen.gpu_memory_utilization == 0.3
+
+
+def test_data_types_of_trainer_and_engine():
+    both = config(rollout={"engine": {"dtype": "float32"}})
+    assert both.dtypes == {"model.dtype": "bfloat16", "rollout.engine.dtype": "float32"}
+    assert (both.rollout_dtype, both.resolved_rollout_is) == ("float32", "token")
+    alike = config(rollout={"engine": "hf"})
+    assert (alike.rollout_dtype, alike.resolved_rollout_is) == ("bfloat16", "none")
+    assert alike.parity_tolerance == 0.1
+
+
+def test_sampling_has_the_limits_of_the_rollout():
+    sampling = config(rollout={"max_response_length": 9, "temperature": 0.7, "top_k": 5}).rollout
+    assert sampling.sampling == SamplingConfig(temperature=0.7, top_k=5, max_tokens=9)
+    assert sampling.sampling.greedy() == SamplingConfig(temperature=0.0, max_tokens=9)
+
+
+def test_the_columns_of_rows_that_have_other_names():
+    named = config(data={"format": {"prompt_key": "q", "answer_key": "answer"}}).data
+    assert (named.columns, named.format_name) == ({"problem": "q"}, "easyr1")
+    assert config(data={"format": "verl"}).data.format_name == "verl"
+
+
+def test_a_warm_up_below_one_is_a_share_rounded_down():
+    optimizer = OptimizerConfig(scheduler={"warmup_steps": 0.19})
+    assert optimizer.warmup_steps(10) == 1
+    assert OptimizerConfig(scheduler={"type": "constant", "warmup_steps": 4}).warmup_steps(10) == 4
+
+
+def test_when_a_run_validates():
+    trainer = TrainerConfig(max_steps=7, validation={"data": "x", "steps": 3})
+    assert [step for step in range(1, 8) if trainer.validates(step)] == [3, 6, 7]
+    assert trainer.next_validation(4) == 6
+    last = TrainerConfig(max_steps=7, validation={"data": "x"})
+    assert not any(last.validates(step) for step in range(1, 8))
+
+
+def test_ranks_are_divided():
+    with pytest.raises(ValidationError, match="fsdp_size=2 does not divide ranks=3"):
+        ResourcesConfig(ranks=3, fsdp_size=2)
+    with pytest.raises(ValidationError, match="context_parallel_size=2 does not divide ranks=3"):
+        ResourcesConfig(ranks=3, context_parallel_size=2)
+
+
+def test_the_reference_is_the_kls_or_the_teacher():
+    assert AlgorithmConfig().reference is None
+    kl = {"coef": 0.1, "reference": {"type": "server", "url": "http://a"}}
+    assert AlgorithmConfig(kl=kl).reference_is_served
+    taught = AlgorithmConfig(name="on_policy_distillation", advantage={"teacher": {"path": "t"}})
+    assert taught.reference.path == "t"
+
+
+@pytest.mark.parametrize("key", ["model.path", "algorithm.kl.reference.mixup_alpha", "seed"])
+def test_every_key_has_a_path(key):
+    assert key in dict(key_paths())
+
+
+def test_every_key_has_a_description():
+    undescribed = sorted(
+        f"{section.__name__}.{name}"
+        for section in _sections(Config)
+        for name, field in section.model_fields.items()
+        if name != "type" and not field.description and not _is_plain_section(field)
+    )
+    assert undescribed == []
+
+
+def _is_plain_section(field) -> bool:
+    """Its class says what it is."""
+    return isinstance(field.annotation, type) and bool(field.annotation.__doc__)
+
+
+def _sections(section):
+    from mmr1.config.section import shapes
+
+    yield section
+    for shape in shapes(section).values():
+        for inner in shape.classes:
+            yield from _sections(inner)
