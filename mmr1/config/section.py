@@ -107,9 +107,20 @@ def _inner(before: Any, value: Any) -> Any:
     if not isinstance(value, _Within):
         return value
     if isinstance(before, Section):
-        return before.changed(value.values)
+        return _changed_variant(before, value.values)
     kept = dict(before) if isinstance(before, Mapping) else {}
     return kept | {key: _inner(kept.get(key), below) for key, below in _grouped(value.values)}
+
+
+def _changed_variant(before: Section, values: Mapping[str, Any]) -> Any:
+    """The section with other values; they may make it another class of its union."""
+    kind = getattr(before, "type", None)
+    if values.get("type", kind) != kind:
+        return {key: _inner(None, value) for key, value in _grouped(values)}
+    if not before.variant:
+        return before.changed(values)
+    now = dict(before)
+    return now | {key: _inner(now.get(key), value) for key, value in _grouped(values)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,16 @@ def test_a_changed_copy_replaces_what_a_key_without_dots_names():
     assert before.algorithm.changed({"kl.coef": 0.1}).kl == KlLoss(coef=0.1)
 
 
+def test_a_changed_value_may_make_another_variant():
+    before = config()
+    plugin = before.changed({"rewards.functions.math.use": "r.py:f"}).rewards.functions["math"]
+    assert plugin.isolated
+    dapo = config(algorithm={"name": "dapo"}).changed({"algorithm.loss.type": "gspo"}).algorithm
+    assert dapo.loss == GspoLoss()
+    engine = before.changed({"rollout.engine.type": "hf"}).rollout.engine
+    assert engine.type == "hf"
+
+
 def test_a_changed_name_lays_its_preset_down():
     dapo = config(algorithm={"name": "dapo", "kl": {"coef": 0.1}})
     gspo = dapo.changed({"algorithm.name": "gspo"}).algorithm
