@@ -97,9 +97,11 @@ from mmr1.config.rewards import (
 )
 from mmr1.config.rollout import (
     ColocatedVllmConfig,
+    CustomEngineConfig,
     HfConfig,
     RolloutConfig,
     SamplingConfig,
+    VllmArguments,
     VllmConfig,
 )
 from mmr1.config.section import Dtype, Section
@@ -132,6 +134,7 @@ __all__ = [
     "CriticConfig",
     "CurriculumConfig",
     "CustomAdvantage",
+    "CustomEngineConfig",
     "CustomEnvironmentConfig",
     "CustomLoss",
     "CustomPreferenceLoss",
@@ -216,6 +219,7 @@ __all__ = [
     "TrainerConfig",
     "ValidationConfig",
     "VideoConfig",
+    "VllmArguments",
     "VllmConfig",
     "reward_function",
 ]

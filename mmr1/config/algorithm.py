@@ -20,7 +20,7 @@ from mmr1.config.advantages import (
 from mmr1.config.kl import Kl, NearReference, Reference
 from mmr1.config.losses import Loss, PpoLoss
 from mmr1.config.presets import PARTS, PRESETS, with_preset
-from mmr1.config.section import Coefficient, Interval, Positive, Section
+from mmr1.config.section import Coefficient, Interval, Positive, Section, shapes
 from mmr1.registry import suggest
 
 
@@ -165,11 +165,9 @@ class AlgorithmConfig(Section):
     def _fill_in_preset(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        written = {
-            k: {"type": v} if k in (*PARTS, "kl") and isinstance(v, str) else v
-            for k, v in values.items()
-        }
-        return with_preset(written)
+        known = shapes(cls)
+        parts = {key: known[key].written_out(values[key]) for key in known if key in values}
+        return with_preset({**values, **parts})
 
     @field_validator("name")
     @classmethod

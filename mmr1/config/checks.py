@@ -218,8 +218,8 @@ def _adapters_alone(c: Config) -> bool:
     lora = c.model.lora
     if lora is None or lora.merge:
         return False
-    is_hf = isinstance(c.rollout.engine, HfConfig)
-    return is_hf or not c.model.freeze_vision_tower or lora.load_in_4bit
+    other = not c.rollout.uses_vllm
+    return other or not c.model.freeze_vision_tower or lora.load_in_4bit
 
 
 # Environment -----------------------------------------------------------------------------------

@@ -175,9 +175,9 @@ def _command_line(overrides: Sequence[str]) -> dict[str, str]:
         key, separator, value = override.partition("=")
         if not separator or not key:
             raise ValueError(f"override '{override}' is not of the form key.path=value")
-        key, value = _long(key, value)
-        given.pop(key, None)
-        given[key] = value
+        for long, written in _long(key, value):
+            given.pop(long, None)
+            given[long] = written
     for key in given:
         for other in given:
             if other.startswith(f"{key}."):
@@ -188,20 +188,19 @@ def _command_line(overrides: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def _long(key: str, value: str) -> tuple[str, str]:
+def _long(key: str, value: str) -> Iterator[tuple[str, str]]:
     """``x=gspo`` as ``x.type=gspo``: so that the order of overrides does not matter."""
     shape = _shape_at(key.split("."))
-    if shape is None:
-        return key, value
     try:
         short = yaml.safe_load(value)
-    except yaml.YAMLError:
-        return key, value
-    written = shape.written_out(short)
-    if isinstance(short, Mapping) or not isinstance(written, Mapping):
-        return key, value
-    (below,) = written
-    return f"{key}.{below}", "true" if written[below] is True else value
+    except yaml.YAMLError:  # OmegaConf tells it
+        short = None
+    written = shape.written_out(short) if shape and not isinstance(short, Mapping) else None
+    if not isinstance(written, Mapping):
+        yield key, value
+        return
+    for below, part in written.items():
+        yield f"{key}.{below}", "true" if part is True else str(part)
 
 
 def _shape_at(names: Sequence[str]) -> Shape | None:

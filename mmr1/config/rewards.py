@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, field_validator
 
@@ -88,6 +88,11 @@ class PluginConfig(RewardFunctionConfig):
     use: str = Field(description="file.py:function, or a dotted path")
     timeout_s: Coefficient | None = Field(
         None, description="Seconds allowed for one call; null: rewards.timeout_s"
+    )
+    call: Literal["group", "batch"] | None = Field(
+        None,
+        description="What a plugin that takes lists gets per call: the completions of one prompt, "
+        "or the whole batch; null: group for a function of TRL's form, else batch",
     )
     sandbox: SandboxConfig | None = Field(
         SandboxConfig(), description="Where it runs; null: it is not isolated"

@@ -43,7 +43,9 @@ class SamplingConfig(Section):
         return self.changed(temperature=0.0, top_p=1.0, top_k=0)
 
 
-class _VllmConfig(Section):
+class VllmArguments(Section):
+    """What vLLM takes on GPUs of its own and on those of the ranks."""
+
     gpu_memory_utilization: Fraction | None = Field(
         None,
         description="Share of the GPU memory that vLLM may use; null: 0.9 on GPUs of its own, 0.5 "
@@ -66,14 +68,14 @@ class _VllmConfig(Section):
         return arguments
 
 
-class VllmConfig(_VllmConfig):
+class VllmConfig(VllmArguments):
     """vLLM, on GPUs of its own or beside one trainer process."""
 
     type: Literal["vllm"] = "vllm"
     tensor_parallel_size: Positive = Field(1, description="GPUs per vLLM engine")
 
 
-class ColocatedVllmConfig(_VllmConfig):
+class ColocatedVllmConfig(VllmArguments):
     """vLLM on the GPUs of the ranks: engine i sleeps while rank i learns."""
 
     type: Literal["vllm_colocate"] = "vllm_colocate"
@@ -90,7 +92,17 @@ class HfConfig(Section):
     type: Literal["hf"] = "hf"
 
 
-Engine = Annotated[VllmConfig | ColocatedVllmConfig | HfConfig, Field(discriminator="type")]
+class CustomEngineConfig(Section):
+    """An engine of your own; `rollout.engine=file.py:NAME` is short for it."""
+
+    type: Literal["custom"] = "custom"
+    use: str = Field(description="file.py:NAME, a dotted path, or an installed package's name")
+    options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
+
+
+Engine = Annotated[
+    VllmConfig | ColocatedVllmConfig | HfConfig | CustomEngineConfig, Field(discriminator="type")
+]
 
 
 class RolloutConfig(Section):
@@ -124,7 +136,7 @@ class RolloutConfig(Section):
     )
     engine: Engine = Field(
         default_factory=VllmConfig,
-        description="vLLM, vLLM on the GPUs of the ranks, or transformers",
+        description="vLLM, vLLM on the GPUs of the ranks, transformers, or your own",
     )
     timeout_s: Coefficient = Field(
         3600, description="Seconds allowed for one batch; a slower engine counts as hung"
@@ -156,7 +168,7 @@ class RolloutConfig(Section):
     @property
     def uses_vllm(self) -> bool:
         """Is the engine vLLM, on GPUs of its own or on those of the ranks?"""
-        return not isinstance(self.engine, HfConfig)
+        return isinstance(self.engine, VllmArguments)
 
     @property
     def colocated(self) -> bool:

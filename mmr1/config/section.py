@@ -156,7 +156,8 @@ class Shape:
         if isinstance(value, str) and "${" in value:
             return value
         if self.by_type and isinstance(value, str):
-            return {"type": value}
+            is_own = ":" in value and "custom" in self.variants  # file.py:name
+            return {"type": "custom", "use": value} if is_own else {"type": value}
         return self.classes[0].written_out(value)
 
     def complete(self, value: Any) -> Any:

@@ -15,7 +15,7 @@ from mmr1.config.environment import Environment
 from mmr1.config.evaluation import EvalConfig
 from mmr1.config.model import ModelConfig, OptimizerConfig
 from mmr1.config.rewards import RewardsConfig
-from mmr1.config.rollout import HfConfig, RolloutConfig
+from mmr1.config.rollout import RolloutConfig, VllmArguments
 from mmr1.config.secrets import Key
 from mmr1.config.section import Dtype, Section
 from mmr1.config.trainer import (
@@ -128,7 +128,7 @@ class Config(Section):
         """Data types of the trainer and of the engine, by the keys that set them."""
         keys = {"model.dtype": self.model.dtype}
         engine = self.rollout.engine
-        if not isinstance(engine, HfConfig) and engine.dtype:
+        if isinstance(engine, VllmArguments) and engine.dtype:
             keys["rollout.engine.dtype"] = engine.dtype
         return keys
 
@@ -136,7 +136,7 @@ class Config(Section):
     def gpu_memory_utilization(self) -> float:
         """``rollout.engine.gpu_memory_utilization``, or its default."""
         engine = self.rollout.engine
-        written = None if isinstance(engine, HfConfig) else engine.gpu_memory_utilization
+        written = engine.gpu_memory_utilization if isinstance(engine, VllmArguments) else None
         own_gpus = self.distributed and not self.rollout.colocated
         return written or (0.9 if own_gpus else 0.5)
 

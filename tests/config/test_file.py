@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mmr1.config import Config
+from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import (
     config_from,
     dump_yaml,
@@ -138,6 +138,16 @@ def test_engines_are_chosen_by_a_word_and_start_afresh():
     assert handed_on["engine_kwargs"] == {"max_num_seqs": 64}
     with pytest.raises(ValueError, match="type 'hf' has no 'engine_kwargs'; type vllm, vllm_coloc"):
         tree({"rollout": {"engine": "hf"}}, "rollout.engine.engine_kwargs.x=1")
+
+
+def test_a_file_with_a_name_is_short_for_something_of_your_own():
+    own = {"type": "custom", "use": "mine.py:thing"}
+    algorithm = tree({"algorithm": {"loss": "mine.py:thing"}}, "algorithm.advantage=mine.py:thing")
+    for key in ("loss", "advantage"):
+        assert own.items() <= algorithm["algorithm"][key].items()
+    engine = tree({}, "rollout.engine=mine.py:thing", "rollout.engine.options.url=http://a")
+    assert engine["rollout"]["engine"] == {**own, "options": {"url": "http://a"}}
+    assert AlgorithmConfig(loss="mine.py:thing").loss.use == "mine.py:thing"
 
 
 def test_auto_and_numbers_of_processes_take_each_others_place():
