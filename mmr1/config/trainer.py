@@ -50,12 +50,6 @@ class TrainerConfig(Section):
         gt=0,
         description="Seconds to finish and save the current step after SIGTERM or Ctrl-C",
     )
-    disk_patience_s: float = Field(
-        3600.0,
-        ge=0,
-        description="Seconds that a run goes on with its metrics in memory while the disk is full, "
-        "and that it tries to write its last checkpoint. 0: it ends at once",
-    )
     log_completions_steps: Positive = Field(
         10, description="Steps between logged completions (rollouts/ and trackers)"
     )
