@@ -50,12 +50,6 @@ class TrainerConfig(Section):
         gt=0,
         description="Seconds to finish and save the current step after SIGTERM or Ctrl-C",
     )
-    disk_patience_s: float = Field(
-        3600.0,
-        ge=0,
-        description="Seconds that a run goes on with its metrics in memory while the disk is full, "
-        "and that it tries to write its last checkpoint. 0: it ends at once",
-    )
     log_completions_steps: Positive = Field(
         10, description="Steps between logged completions (rollouts/ and trackers)"
     )
@@ -112,15 +106,12 @@ class TrainerConfig(Section):
 
 
 class ResourcesConfig(Section):
-    """Numbers of processes. More than one rank or engine run on Ray.
-
-    Where neither ``ranks`` nor ``engines`` is set, commands use all GPUs of the machine.
-    """
+    """Numbers of processes. More than one rank or engine run on Ray."""
 
     ranks: Positive = Field(
         1,
-        description="Trainer processes; FSDP2 shards the model over them. With neither ranks nor "
-        "engines set, all GPUs of the machine are used",
+        description="Trainer processes; FSDP2 shards the model over them. mmr1 doctor --estimate "
+        "CONFIG --gpus N proposes how many",
     )
     fsdp_size: Positive | None = Field(
         None,
@@ -184,11 +175,6 @@ class ResourcesConfig(Section):
                 "(resources.colocate=true) need their memory; leave it out"
             )
         return self
-
-    @property
-    def left_out(self) -> bool:
-        """Neither ``ranks`` nor ``engines`` is set, so that the machine decides."""
-        return not {"ranks", "engines"} & self.model_fields_set
 
     @property
     def distributed(self) -> bool:

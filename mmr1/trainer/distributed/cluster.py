@@ -157,7 +157,6 @@ def workers(
         all_engines = RayEngines(
             samplers, replace, rollout.timeout_s, rollout.max_restarts, at_once
         )
-        all_engines.machines = machines[ranks:]
         all_ranks = AllRanks(
             trainers,
             prompt_cost(config),

@@ -42,7 +42,6 @@ class RayEngines:
         restarted: How often one was.
         colocation: Where engines share the ranks' GPUs. Those are not replaced: beside a rank, a
             new one would not find the memory that it needs to start.
-        machines: Of each engine, as the id of its Ray node, when they were started.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class RayEngines:
         self._timeout_s = timeout_s
         self._restarts = restarts
         self.colocation: Colocation | None = None
-        self.machines: Sequence[str] = ()
         self._weights: RankWeights | None = None
         self._version = 0
 
