@@ -19,7 +19,7 @@ from mmr1.files import sha256_of
 from mmr1.logs import ROOT
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.rewards.sandbox.environment import run_environment
-from mmr1.trainer.distributed.ray_calls import Watch, outcomes
+from mmr1.trainer.distributed.ray_calls import Call, Watch, outcomes
 from mmr1.types import Reward, Status
 
 logger = logging.getLogger(__name__)
@@ -169,7 +169,9 @@ class RayScorers:
     def build(self, timeout_s: float) -> None:
         """Wait until the machines are ready; those that are not in time are left out."""
         machines = list(self._scorers)
-        calls = {i: self._scorers[machine].build.remote() for i, machine in enumerate(machines)}
+        calls: dict[int, Call[Any]] = {
+            i: Call(self._scorers[machine].build.remote()) for i, machine in enumerate(machines)
+        }
         problems, lost = outcomes(calls, timeout_s)
         for i, machine in enumerate(machines):
             if why := lost.get(i) or problems[i]:
@@ -236,8 +238,8 @@ class RayScorers:
         """The values of those machines that gave some; the others are left out."""
         machines = list(shares)
         # Ray pickles by cloudpickle, which asks Python about each object.
-        calls = {
-            i: self._scorers[m].values.remote(names, pickle.dumps(shares[m], protocol=5))
+        calls: dict[int, Call[Any]] = {
+            i: Call(self._scorers[m].values.remote(names, pickle.dumps(shares[m], protocol=5)))
             for i, m in enumerate(machines)
         }
         watch = Watch(self._look_s, lambda pending: self._look([machines[i] for i in pending]))
@@ -258,7 +260,9 @@ class RayScorers:
         """End scorers that do not say that they are alive: their calls then end too."""
         import ray
 
-        calls = {i: self._scorers[machine].alive.remote() for i, machine in enumerate(pending)}
+        calls: dict[int, Call[Any]] = {
+            i: Call(self._scorers[machine].alive.remote()) for i, machine in enumerate(pending)
+        }
         for i in outcomes(calls, self._look_s)[1]:
             ray.kill(self._scorers[pending[i]])
 
