@@ -32,7 +32,7 @@ from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory, finished
 from mmr1.trainer.runs.phase_timer import PhaseTimer
-from mmr1.trainer.runs.profiling import Recorded
+from mmr1.trainer.runs.profiling import Traceable
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
@@ -90,7 +90,7 @@ class Workers:
     reference: Reference | None
     critic: Critic | None
     engine: Callable[[Path], RolloutEngine]
-    ranks: Recorded | None = None
+    ranks: Traceable | None = None
 
 
 @contextmanager

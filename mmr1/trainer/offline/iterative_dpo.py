@@ -19,9 +19,10 @@ from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import learner_on_ray
-from mmr1.trainer.distributed.ray_learner import RayLearner
+from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.digests import Digests
+from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.state import (
     WriteCheckpoint,
     load_progress,
@@ -29,7 +30,6 @@ from mmr1.trainer.models.state import (
     save_progress,
 )
 from mmr1.trainer.offline.dpo import build_dpo
-from mmr1.trainer.offline.learner import PolicyLearner
 from mmr1.trainer.offline.preferences import Preference
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import refuse_keys_of_train
