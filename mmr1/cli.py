@@ -11,22 +11,18 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml, load_config, refuse_masked
-from mmr1.estimate.gpus import gpus_of_this_machine
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.rollout.forking import preload_engine
 from mmr1.trainer.preflight import check_evaluation, check_training
 from mmr1.vision.families.registry import DEFAULT_FAMILY
-
-if TYPE_CHECKING:
-    from mmr1.estimate.proposal import Command
 
 logger = logging.getLogger("mmr1.cli")  # also as __main__
 app = typer.Typer(
@@ -63,12 +59,12 @@ def train(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train with reinforcement learning."""
-    if (resolved := _resolve(config, overrides, dry_run, "train", resume)) is not None:
+    if (resolved := _resolve(config, overrides, dry_run)) is not None:
         check_training(resolved, resume=resume, samples=True)
         preload_engine(resolved)
         from mmr1.trainer.train import run_training
 
-        _run(run_training, resolved, resume, "train", samples=True)
+        _run(run_training, resolved, resume, samples=True)
 
 
 @app.command()
@@ -80,11 +76,11 @@ def sft(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
-    if (resolved := _resolve(config, overrides, dry_run, "sft", resume)) is not None:
+    if (resolved := _resolve(config, overrides, dry_run)) is not None:
         check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.sft import run_sft
 
-        _run(run_sft, resolved, resume, "sft", samples=False)
+        _run(run_sft, resolved, resume, samples=False)
 
 
 @app.command()
@@ -96,18 +92,18 @@ def dpo(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
-    if (resolved := _resolve(config, overrides, dry_run, "dpo", resume)) is None:
+    if (resolved := _resolve(config, overrides, dry_run)) is None:
         return
     check_training(resolved, resume=resume, samples=resolved.dpo.rounds > 0)
     if resolved.dpo.rounds == 0:
         from mmr1.trainer.offline.dpo import run_dpo
 
-        _run(run_dpo, resolved, resume, "dpo", samples=False)
+        _run(run_dpo, resolved, resume, samples=False)
     else:
         preload_engine(resolved)
         from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 
-        _run(run_iterative_dpo, resolved, resume, "dpo", samples=True)
+        _run(run_iterative_dpo, resolved, resume, samples=True)
 
 
 @app.command()
@@ -119,13 +115,13 @@ def iterate(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
-    if (resolved := _resolve(config, overrides, dry_run, "iterate", resume)) is None:
+    if (resolved := _resolve(config, overrides, dry_run)) is None:
         return
     check_training(resolved, resume=resume, samples=True)
     preload_engine(resolved)
     from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
 
-    _run(run_iterative_grpo, resolved, resume, "iterate", samples=True)
+    _run(run_iterative_grpo, resolved, resume, samples=True)
 
 
 @app.command()
@@ -137,17 +133,17 @@ def rm(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train a reward model on preference pairs, on rankings, or on labelled steps."""
-    if (resolved := _resolve(config, overrides, dry_run, "rm", resume)) is None:
+    if (resolved := _resolve(config, overrides, dry_run)) is None:
         return
     check_training(resolved, resume=resume, samples=False)
     if resolved.rm.supervision == "process":
         from mmr1.trainer.offline.process_reward_model import run_process_reward_model
 
-        _run(run_process_reward_model, resolved, resume, "rm", samples=False)
+        _run(run_process_reward_model, resolved, resume, samples=False)
     else:
         from mmr1.trainer.offline.reward_model import run_reward_model
 
-        _run(run_reward_model, resolved, resume, "rm", samples=False)
+        _run(run_reward_model, resolved, resume, samples=False)
 
 
 @app.command("eval")
@@ -158,13 +154,12 @@ def evaluate(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Evaluate models on datasets (eval.models, eval.data), with confidence intervals."""
-    if (resolved := _resolve(config, overrides, dry_run, "eval")) is not None:
+    if (resolved := _resolve(config, overrides, dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
         from mmr1.evaluation.benchmarks import run_evaluations
         from mmr1.evaluation.table import print_results
 
-        resolved = _on_this_machine(resolved, "eval")
         print_results(*run_evaluations(resolved), resolved.eval.output_dir)
 
 
@@ -258,7 +253,9 @@ def doctor(
     gpus: Annotated[
         int | None,
         typer.Option(
-            min=2, help="With --estimate: how to split so many GPUs into ranks and engines"
+            min=2,
+            help="With --estimate: propose ranks and engines for so many GPUs; default: of "
+            "this machine",
         ),
     ] = None,
 ) -> None:
@@ -271,8 +268,6 @@ def doctor(
     from mmr1.estimate.load import Load
 
     config = load_config(estimate, overrides or [])
-    if gpus is None:
-        config = _on_this_machine(config, "train")
     load = None
     if prompt_tokens is not None:
         load = Load(prompt_tokens, vision_tokens, config.rollout.sampling.max_tokens)
@@ -300,42 +295,21 @@ def model_new(
     typer.echo(f"{output}: {family} {preset}, {parameters:,} parameters")
 
 
-def _run(
-    run: Callable[..., Path], config: Config, resume: bool, command: Command, *, samples: bool
-) -> None:
+def _run(run: Callable[..., Path], config: Config, resume: bool, *, samples: bool) -> None:
     """Run a training command, on Ray as often as ``resources.max_restarts`` allows."""
     from mmr1.trainer.distributed.supervise import supervised
 
-    config = _on_this_machine(config, command, resume)
     supervised(run, config, resume=resume, samples=samples)
 
 
-def _on_this_machine(config: Config, command: Command, resume: bool = False) -> Config:
-    """With numbers of processes for the GPUs of this machine, where the configuration has none."""
-    if not config.resources.left_out or (gpus := gpus_of_this_machine()).count < 2:
-        return config
-    from mmr1.estimate.proposal import proposed
-
-    proposal = proposed(config, command, gpus, resume=resume)
-    if proposal.why is not None:
-        typer.echo(proposal.why, err=True)
-    return proposal.config
-
-
-def _resolve(
-    path: Path,
-    overrides: list[str] | None,
-    dry_run: bool,
-    command: Command,
-    resume: bool = False,
-) -> Config | None:
+def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:
     """The checked configuration, or None after ``--dry-run`` printed it."""
     config = load_config(path, overrides or [])
     # Only the keys: a value may be a credential.
     keys = ", ".join(override.partition("=")[0] for override in overrides or [])
     logger.info("configuration %s with overrides %s", path, keys or "none")
     if dry_run:
-        typer.echo(dump_yaml(_on_this_machine(config, command, resume)), nl=False)
+        typer.echo(dump_yaml(config), nl=False)
         return None
     refuse_masked(config, path)
     return config

@@ -13,6 +13,7 @@ from rich.table import Table
 from mmr1.config import Config
 from mmr1.estimate.advice import advice, fits_colocated
 from mmr1.estimate.gpu_split import Split, Step, best_split, colocated_split
+from mmr1.estimate.gpus import Gpus, gpus_of_this_machine
 from mmr1.estimate.load import Load, measured_or_longest
 from mmr1.estimate.memory import (
     GIB,
@@ -22,6 +23,7 @@ from mmr1.estimate.memory import (
     holds_an_engine,
     trainer_bytes,
 )
+from mmr1.estimate.proposal import proposed
 from mmr1.estimate.shapes import read_shapes
 
 
@@ -31,7 +33,8 @@ def run_estimate(
     """Print the memory that a run needs of each device, and advice; True if it fits.
 
     Without ``load`` it is measured on the training data; the longest is assumed, and said so, where
-    they are not there. With ``gpus``, also how to split so many into ranks and engines.
+    they are not there. For several ``gpus``, by default those of this machine, also a proposal and
+    how to split them into ranks and engines.
     """
     missing = None
     if load is None:
@@ -58,7 +61,10 @@ def run_estimate(
         )
     for line in changes:
         console.print(f"it will not fit -> {line}", soft_wrap=True)
-    if gpus is not None:
+    gpus = gpus_of_this_machine().count if gpus is None else gpus
+    if gpus > 1:
+        proposal = proposed(config, "train", Gpus(gpus, memory), load=load)
+        console.print(proposal.why, soft_wrap=True)
         for line in split_lines(config, load, gpus, memory):
             console.print(line, soft_wrap=True)
     return not changes

@@ -1,4 +1,4 @@
-"""What a command does with the GPUs of its machine where ``resources`` does not say it."""
+"""Numbers of ranks and engines that use the GPUs of a machine well."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mmr1.config.file import read_written
 from mmr1.estimate.advice import advice
 from mmr1.estimate.gpu_split import Step, best_split
 from mmr1.estimate.gpus import Gpus
-from mmr1.estimate.load import measured_or_longest
+from mmr1.estimate.load import Load, measured_or_longest
 from mmr1.estimate.memory import GIB, holds_an_engine, trainer_bytes
 from mmr1.estimate.shapes import read_shapes
 
@@ -56,25 +56,36 @@ class Proposal:
     why: str | None = None
 
 
-def proposed(config: Config, command: Command, gpus: Gpus, *, resume: bool = False) -> Proposal:
-    """Use all GPUs well where neither ``resources.ranks`` nor ``resources.engines`` is set.
+def proposed(
+    config: Config,
+    command: Command,
+    gpus: Gpus,
+    *,
+    resume: bool = False,
+    load: Load | None = None,
+) -> Proposal:
+    """Use all GPUs of a machine well, whatever ``ranks`` and ``engines`` the configuration has.
 
     What learns and samples is colocated when it is synchronous, and split when rollouts run ahead.
     What only learns, or only samples, has all GPUs. Where Ray cannot run it, one process does. A
-    run that is resumed keeps its numbers, if the machine has so many GPUs. With
-    ``resources.address`` the GPUs are those of a cluster, and nothing is proposed.
+    run that is resumed keeps its numbers, if the machine has so many GPUs. With less than two GPUs
+    nothing is proposed.
+
+    Args:
+        resume: The run may have been started before.
+        load: Tokens of prompts and completions. Default: measured on the training data.
 
     Raises:
         ValueError: The model's configuration or the data cannot be read; or ``resources.colocate``
             is set and cannot be.
     """
     resources = config.resources
-    if not resources.left_out or resources.address is not None or gpus.count < 2:
+    if gpus.count < 2:
         return Proposal(config)
     if resume and (before := _of_the_run(config, gpus)) is not None:
         return Proposal(_with(config, before), str(before))
     refused: list[str] = []
-    for choice in _choices(config, command, gpus, refused):
+    for choice in _choices(config, command, gpus, load, refused):
         try:
             return Proposal(_checked(_with(config, choice)), str(choice))
         except ValidationError as error:
@@ -88,7 +99,9 @@ def proposed(config: Config, command: Command, gpus: Gpus, *, resume: bool = Fal
     return Proposal(_with(config, one), str(one))
 
 
-def _choices(config: Config, command: Command, gpus: Gpus, refused: list[str]) -> Iterator[Choice]:
+def _choices(
+    config: Config, command: Command, gpus: Gpus, load: Load | None, refused: list[str]
+) -> Iterator[Choice]:
     """The best first; why some are not among them is added to ``refused``."""
     resources, count = config.resources, gpus.count
     if importlib.util.find_spec("ray") is None:
@@ -108,13 +121,13 @@ def _choices(config: Config, command: Command, gpus: Gpus, refused: list[str]) -
         engines = count if resources.colocate else 1  # none are started
         yield Choice({"ranks": count, "engines": engines}, f"all {count} GPUs learn")
     else:
-        yield from _together(config, gpus, refused)
+        yield from _together(config, gpus, load or measured_or_longest(config)[0], refused)
 
 
-def _together(config: Config, gpus: Gpus, refused: list[str]) -> Iterator[Choice]:
+def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Iterator[Choice]:
     """For a command that learns from what it samples."""
     resources, rollout, count = config.resources, config.rollout, gpus.count
-    shapes, load = read_shapes(config), measured_or_longest(config)[0]
+    shapes = read_shapes(config)
     ahead = rollout.max_off_policy_steps > 0
     may_share = resources.colocate or "colocate" not in resources.model_fields_set
     if resources.colocate or (may_share and not ahead):

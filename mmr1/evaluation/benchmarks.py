@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,7 +23,6 @@ from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import engines_on_ray
-from mmr1.trainer.distributed.scorers import scored_where_sampled
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import load_model
 from mmr1.trainer.sampling.reward_models import reward_models
@@ -121,25 +120,23 @@ def _task(stack: ExitStack, model: str, data: str, config: Config, folder: Path 
 
 
 @contextmanager
-def _engine(
-    config: Config, inputs: Inputs, log: Path
-) -> Iterator[tuple[RolloutEngine, Sequence[str]]]:
-    """One here, or ``resources.engines`` on Ray and their machines."""
+def _engine(config: Config, inputs: Inputs, log: Path) -> Iterator[RolloutEngine]:
+    """One here, or ``resources.engines`` on Ray."""
     if config.resources.engines > 1:
         with engines_on_ray(config) as engines:
             own = with_conversations(config, engines, engines, inputs.family, inputs.media)
             with closing(own) as engine:
-                yield engine, engines.machines
+                yield engine
         return
     model = load_model(config.model) if config.rollout.engine == "hf" else None
     with closing(build_engine(config, inputs.family, inputs.media, log, model)) as engine:
-        yield engine, ()
+        yield engine
 
 
 def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, folder: Path) -> None:
     """Evaluate one model on all its datasets with the same engines."""
     config, inputs = tasks[0].config, tasks[0].inputs
-    with _engine(config, inputs, folder / tasks[0].model / "engine.log") as (engine, machines):
+    with _engine(config, inputs, folder / tasks[0].model / "engine.log") as engine:
         for task in tasks:
             name = " ".join(filter(None, (task.model, task.data))) or "eval"
             total = len(decodings(task.config)) * len(task.inputs.held_out)
@@ -149,18 +146,17 @@ def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, fol
                 task.composite_reward, inputs.media, task.config.rewards.max_invalid_fraction
             )
             store = task.store
-            with scored_where_sampled(task.composite_reward, config, machines):
-                result = evaluate(
-                    task.config,
-                    engine,
-                    task.inputs.render,
-                    reward_manager,
-                    task.inputs.held_out,
-                    MediaCheck(inputs.media, task.inputs.quarantines["eval"]),
-                    partial(progress.advance, bar),
-                    earlier_rows=store.rows() if store else (),
-                    save_rows=store.save if store else lambda rows: None,
-                )
+            result = evaluate(
+                task.config,
+                engine,
+                task.inputs.render,
+                reward_manager,
+                task.inputs.held_out,
+                MediaCheck(inputs.media, task.inputs.quarantines["eval"]),
+                partial(progress.advance, bar),
+                earlier_rows=store.rows() if store else (),
+                save_rows=store.save if store else lambda rows: None,
+            )
             if store:
                 store.finish(result, task.inputs.dropped)
             results[task.model, task.data] = result

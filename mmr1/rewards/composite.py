@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from mmr1.config import RewardsConfig
-from mmr1.rewards.elsewhere import OtherMachines, stretches
 from mmr1.rewards.functions import RewardFunction, make_reward_function
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.sandbox.pool import Pool
@@ -48,7 +47,6 @@ class CompositeReward:
             allow_weak=config.allow_weak_sandbox,
         )
         self._beginning: threading.Thread | None = None
-        self._others: OtherMachines | None = None
         self._functions: dict[str, RewardFunction] = {}
         try:
             for name, function_config in config.functions.items():
@@ -86,80 +84,18 @@ class CompositeReward:
         ``value`` is None, and ``error`` names the function.
         """
         values: list[dict[str, Reward]] = [{} for _ in items]
-        if self._others is None:
-            self._run(self._functions, items, values)
-        else:
-            self._run_with(self._others, items, values)
-        return [self._combine(components) for components in values]
-
-    @contextmanager
-    def with_others(self, others: OtherMachines) -> Iterator[None]:
-        """Inside, other machines run what they can; gates, weights and the rest stay here."""
-        self._others = others
-        try:
-            yield
-        finally:
-            self._others = None
-
-    def movable(self) -> list[str]:
-        """The names of the functions that other machines can run."""
-        return [n for part in stretches(self._functions) if part.movable for n in part.names]
-
-    def values(self, names: Sequence[str], items: Sequence[RewardItem]) -> list[dict[str, Reward]]:
-        """What the functions of these names give for each item, by name, run here.
-
-        Those after a gate that closed are missing.
-        """
-        values: list[dict[str, Reward]] = [{} for _ in items]
-        self._run(names, items, values)
-        return values
-
-    def _run(
-        self,
-        names: Iterable[str],
-        items: Sequence[RewardItem],
-        values: Sequence[dict[str, Reward]],
-    ) -> None:
-        """Add the rewards of these functions to the values of each item."""
         open_items = list(range(len(items)))
-        for name in names:
-            rewards = self._functions[name].score(
+        for name, function in self._functions.items():
+            rewards = function.score(
                 [items[index] for index in open_items], [values[index] for index in open_items]
             )
             assert len(rewards) == len(open_items), (name, len(rewards))
             for index, reward in zip(open_items, rewards, strict=True):
                 values[index][name] = reward
-            open_items = self._still_open(open_items, values, [name])
-
-    def _run_with(
-        self,
-        others: OtherMachines,
-        items: Sequence[RewardItem],
-        values: Sequence[dict[str, Reward]],
-    ) -> None:
-        """As :meth:`_run` of all functions, with those that can be run elsewhere run there."""
-        open_items = list(range(len(items)))
-        for stretch in stretches(self._functions):
-            asked = [items[index] for index in open_items]
-            if not stretch.movable:
-                self._run(stretch.names, asked, [values[index] for index in open_items])
-            else:
-                found = others.values(stretch.names, stretch.to_send(asked), whole=stretch.whole)
-                for index, rewards in zip(open_items, found, strict=True):
-                    values[index].update(rewards)
-            open_items = self._still_open(open_items, values, stretch.names)
-
-    def _still_open(
-        self, indices: list[int], values: Sequence[Mapping[str, Reward]], names: Iterable[str]
-    ) -> list[int]:
-        """Of these items those for which no gate of these functions has closed."""
-        for name in names:
             gate = self.config.functions[name].gate
             if gate is not None:
-                indices = [
-                    i for i in indices if name in values[i] and _passes(values[i][name], gate)
-                ]
-        return indices
+                open_items = [i for i in open_items if _passes(values[i][name], gate)]
+        return [self._combine(components) for components in values]
 
     def check_gold(self, samples: Iterable[Sample]) -> list[tuple[Sample, str]]:
         """The samples whose gold answer a reward function cannot read, each with the reason."""

@@ -13,7 +13,7 @@ from mmr1.rewards.builtin import DERIVED, REWARDS, TASKS, gold_check, reward_of_
 from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.item import Job, RewardItem, as_reward, invalid, reward_of_exception
 from mmr1.rewards.judges.judge import JUDGE_TIMEOUT_S, JudgeReward
-from mmr1.rewards.plugins.columns import bind, check_options, reads
+from mmr1.rewards.plugins.columns import bind, check_options
 from mmr1.rewards.plugins.http_client import RemoteReward
 from mmr1.rewards.plugins.user_function import PluginReward
 from mmr1.rewards.sandbox.pool import Pool
@@ -40,16 +40,12 @@ class RewardFunction(Protocol):
 class BuiltinReward:
     """A built-in function. It is called in this process; the jobs it returns run in the pool.
 
-    Attributes:
-        reads_tokens: It asks for the completion's tokens.
-
     Raises:
         ValueError: The function does not take one of the options, or lacks one it needs.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any], pool: Pool) -> None:
         self._function = REWARDS.load(name)
-        self.reads_tokens = reads(self._function, "token_ids")
         self._pool = pool
         check_options(self._function, options, name)
         self._arguments = bind(self._function, options)
@@ -91,9 +87,6 @@ class AutoReward:
 
     A built-in's options are given under its name: ``{"iou": {"space": "resized"}}``. A sample whose
     task is unknown or missing is an error at load, and has no valid reward.
-
-    Attributes:
-        reads_tokens: One of them asks for the completion's tokens.
     """
 
     def __init__(self, options: Mapping[str, Any], pool: Pool) -> None:
@@ -105,7 +98,6 @@ class AutoReward:
                     f"it takes the options of: {', '.join(names)}"
                 )
         self._functions = {name: BuiltinReward(name, options.get(name, {}), pool) for name in names}
-        self.reads_tokens = any(function.reads_tokens for function in self._functions.values())
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:
         rewards = [invalid(Status.ERROR, _unknown_task(item)) for item in items]
@@ -151,9 +143,6 @@ class DerivedReward:
     The option ``of`` names that function: an earlier one of the configuration, or a built-in that
     is then called for this purpose alone.
 
-    Attributes:
-        needs: The earlier function whose rewards it reads; None where it asks by itself.
-
     Raises:
         ValueError: ``of`` names neither.
     """
@@ -179,7 +168,6 @@ class DerivedReward:
                 f"reward function '{name}': of={self._of} is neither a function before it "
                 f"({', '.join(earlier) or 'there is none'}) nor a built-in accuracy"
             )
-        self.needs = self._of if self._reuse else None
         self._accuracy = earlier[self._of] if self._reuse else BuiltinReward(self._of, {}, pool)
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Values]) -> list[Reward]:

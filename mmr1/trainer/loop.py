@@ -15,7 +15,7 @@ from typing import Any
 from mmr1.config import AlgorithmConfig, Config
 from mmr1.rollout.engine import requests_for
 from mmr1.trainer.components import TrainerComponents
-from mmr1.trainer.models.mini_batches import dealt
+from mmr1.trainer.models.mini_batches import round_robin
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.runs.metrics import step_stats
 from mmr1.trainer.runs.phase_timer import PhaseTimer
@@ -114,7 +114,7 @@ def make_batch(
     )
     if components.demonstrations is None:
         return batch
-    demonstrations = dealt(components.demonstrations.next(), batch.mini_batches)
+    demonstrations = round_robin(components.demonstrations.next(), batch.mini_batches)
     return replace(batch, demonstrations=demonstrations, ptx_coef=config.algorithm.ptx_coef)
 
 

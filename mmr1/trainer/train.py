@@ -19,7 +19,6 @@ from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
-from mmr1.trainer.distributed.scorers import scored_where_sampled
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.loop import FailedStepError, train, validated
 from mmr1.trainer.models.critic import Critic
@@ -33,7 +32,7 @@ from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory, finished
 from mmr1.trainer.runs.phase_timer import PhaseTimer
-from mmr1.trainer.runs.profiling import Recorded
+from mmr1.trainer.runs.profiling import Traceable
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
@@ -78,7 +77,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         steps = build_step_reward_manager(config, inputs.family, inputs.media)
         with ExitStack() as stack:
             with timer("models"):
-                workers = stack.enter_context(_workers(config, inputs, composite_reward))
+                workers = stack.enter_context(_workers(config, inputs))
             directory = stack.enter_context(RunDirectory(config))
             return _train(config, inputs, composite_reward, steps, workers, directory, timer)
 
@@ -91,19 +90,14 @@ class Workers:
     reference: Reference | None
     critic: Critic | None
     engine: Callable[[Path], RolloutEngine]
-    ranks: Recorded | None = None
+    ranks: Traceable | None = None
 
 
 @contextmanager
-def _workers(
-    config: Config, inputs: Inputs, composite_reward: CompositeReward
-) -> Iterator[Workers]:
+def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
     """In this process, or as many as ``resources`` asks for on Ray."""
     if config.resources.distributed:
-        with (
-            on_ray(config) as cluster,
-            scored_where_sampled(composite_reward, config, cluster.engines.machines),
-        ):
+        with on_ray(config) as cluster:
             engines = cluster.engines
 
             def on_cluster(log: Path) -> RolloutEngine:

@@ -1,4 +1,4 @@
-"""What commands do with the GPUs of a machine where ``resources`` does not say it."""
+"""What is proposed for the GPUs of a machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mmr1.config import Config, ResourcesConfig
 from mmr1.config.file import load_config, read_written
 from mmr1.estimate.command import split_lines
 from mmr1.estimate.gpu_split import Machine, Step, split
-from mmr1.estimate.gpus import Gpus, gpus_of_this_machine
-from mmr1.estimate.load import longest_load, measured_load
+from mmr1.estimate.gpus import Gpus
+from mmr1.estimate.load import Load, longest_load, measured_load
 from mmr1.estimate.memory import GIB
 from mmr1.estimate.proposal import proposed
 from mmr1.estimate.shapes import read_shapes
@@ -55,14 +55,6 @@ def test_without_several_gpus_nothing_changes(made, gpus):
     assert proposal.config is config
     assert proposal.why is None
     assert numbers(config) == (1, 1, False)
-
-
-@pytest.mark.parametrize(
-    "resources", [{"ranks": 1}, {"engines": 1}, {"ranks": 3, "engines": 2}, {"address": "auto"}]
-)
-def test_what_is_named_stays(made, resources):
-    config = made(resources=resources)
-    assert proposed(config, "train", EIGHT).config is config
 
 
 @pytest.mark.parametrize("command", ["train", "iterate"])
@@ -247,9 +239,6 @@ def test_a_resumed_run_keeps_its_numbers_while_the_machine_has_them(made, tmp_pa
     # What it asks for by name it gets.
     asked = made(resources={"colocate": False})
     assert not proposed(asked, "train", EIGHT, resume=True).config.resources.colocate
-    # Its own configuration names them.
-    written = load_config(tmp_path / "config.yaml")
-    assert proposed(written, "train", EIGHT, resume=True).config is written
 
 
 def test_a_resumed_run_keeps_how_its_ranks_share(made):
@@ -261,36 +250,25 @@ def test_a_resumed_run_keeps_how_its_ranks_share(made):
     assert "context=2 fsdp_size=2" in str(resumed.why)
 
 
-def test_a_dry_run_of_a_resumed_run_shows_the_numbers_that_it_keeps(
-    made, tmp_path, tiny_model, mmr1, monkeypatch
-):
-    monkeypatch.setattr("mmr1.cli.gpus_of_this_machine", lambda: EIGHT)
-    with RunDirectory(proposed(made(), "train", Gpus(4, 80 * GIB)).config) as directory:
-        directory.begin()
-    run, shown = tmp_path / "run.yaml", tmp_path / "shown.yaml"
-    run.write_text(f"model: {{path: {tiny_model}}}\ntrainer: {{output_dir: {tmp_path}}}\n")
-    for options, expected in ([], (8, 8, True)), (["--resume"], (4, 4, True)):
-        code, out, _ = mmr1("train", run, "--dry-run", *options)
-        assert code == 0
-        shown.write_text(out)
-        assert numbers(load_config(shown)) == expected
-
-
 def test_references_to_credentials_stay(made):
     config = made()
     config.keep_references({("trackers",): "${oc.env:KEY}"})
     assert proposed(config, "train", EIGHT).config.references == config.references
 
 
-def test_commands_on_this_machine_ask_for_as_many_processes_as_it_has_gpus(
-    tiny_model, tmp_path, mmr1
-):
-    """One where it has none."""
+def test_commands_run_one_process_whatever_the_machine_has(tiny_model, tmp_path, mmr1):
     (tmp_path / "run.yaml").write_text(f"model: {{path: {tiny_model}}}\n")
-    config = load_config(tmp_path / "run.yaml")
     for command in ("train", "iterate", "dpo", "sft", "rm", "eval"):
         code, out, _ = mmr1(command, tmp_path / "run.yaml", "--dry-run")
         assert code == 0
         (tmp_path / "shown.yaml").write_text(out)
-        expected = proposed(config, command, gpus_of_this_machine()).config
-        assert numbers(load_config(tmp_path / "shown.yaml")) == numbers(expected)
+        assert numbers(load_config(tmp_path / "shown.yaml")) == (1, 1, False)
+
+
+def test_doctor_prints_the_proposal(made, tmp_path, mmr1):
+    config, sizes = made(), ("--memory", 80, "--prompt-tokens", 300)
+    path = tmp_path / "run.yaml"
+    path.write_text(f"model: {{path: {config.model.path}}}\n")
+    _, out, _ = mmr1("doctor", "--estimate", path, *sizes, "--gpus", 8)
+    load = Load(300, 0, config.rollout.sampling.max_tokens)
+    assert str(proposed(config, "train", EIGHT, load=load).why) in out

@@ -66,13 +66,6 @@ def all_columns(item: RewardItem) -> dict[str, Any]:
     return {**standard, **record_columns}
 
 
-def reads(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function of mmr1's own signature asks for this column, or for all."""
-    names = {name, *(alias for alias, column_name in ALIASES.items() if column_name == name)}
-    parameters = inspect.signature(function).parameters.values()
-    return any(p.kind is p.VAR_KEYWORD or p.name in names for p in parameters)
-
-
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], name: str) -> None:
     """Check the options against the function's signature; ``name`` is for messages.
 

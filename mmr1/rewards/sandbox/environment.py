@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_OF_RUN = re.compile(r"LANG|LANGUAGE|LC_[A-Z]+|TZ|PYTHONHASHSEED|MMR1_[A-Z_]+")
-_OF_MACHINE = re.compile(r"PATH|HOME|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX|PYTHON[A-Z]+")
+_KEPT = re.compile(
+    r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TZ|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX"
+    r"|PYTHON[A-Z]+|MMR1_[A-Z_]+"
+)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY")
 # Pure-Python integers can be interrupted by a kill like anything else, but gmpy2 aborts the whole
 # process when it runs out of memory; and one BLAS thread is enough.
@@ -26,15 +28,6 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in environment.items()
-        if (_OF_RUN.fullmatch(name) or _OF_MACHINE.fullmatch(name)) and not _SECRET.search(name)
+        if _KEPT.fullmatch(name) and not _SECRET.search(name)
     }
     return {**kept, **_FIXED}
-
-
-def run_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of it means the same on every machine: plugins read it, and rewards depend on it."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if _OF_RUN.fullmatch(name) and not _SECRET.search(name)
-    }

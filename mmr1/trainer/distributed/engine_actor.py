@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from mmr1.rollout.engine import (
     ReceivingEngine,
     Request,
     RolloutEngine,
+    SleepingEngine,
     TurnEngine,
 )
 from mmr1.rollout.hf import HfEngine
@@ -46,7 +47,7 @@ class Engine:
         use_interface_of(node_address())
         self._engine = build_engine_with_own_weights(self._config, colocated, self._on_machine)
         if colocated:
-            self.call("sleep")
+            self.call(SleepingEngine.sleep)
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         return self._engine.rollout.generate(requests, sampling)
@@ -71,9 +72,9 @@ class Engine:
     def abandon(self) -> None:
         self._engine.turns.abandon()
 
-    def call(self, method: str, *args: Any) -> None:
-        """A method of the ``ReceivingEngine``, or of a ``SleepingEngine``."""
-        getattr(self._engine.receiving, method)(*args)
+    def call(self, method: Callable[..., None], *args: Any) -> None:
+        """Call a method of ``ReceivingEngine`` or ``SleepingEngine``."""
+        getattr(self._engine.receiving, method.__name__)(*args)
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         return self._engine.rollout.probe(prompts)

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from mmr1.config import Config
 from mmr1.config.dpo import load_preference_loss
-from mmr1.rewards import CompositeReward, build_composite_reward
+from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import learner_on_ray
-from mmr1.trainer.distributed.ray_learner import RayLearner
-from mmr1.trainer.distributed.scorers import scored_where_sampled
+from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.digests import Digests
+from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.state import (
     WriteCheckpoint,
     load_progress,
@@ -30,7 +30,6 @@ from mmr1.trainer.models.state import (
     save_progress,
 )
 from mmr1.trainer.offline.dpo import build_dpo
-from mmr1.trainer.offline.learner import PolicyLearner
 from mmr1.trainer.offline.preferences import Preference
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import refuse_keys_of_train
@@ -67,7 +66,7 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
     with ExitStack() as stack:
         rewards = stack.enter_context(build_composite_reward(config.rewards, reward_models(config)))
         inputs = check_inputs(config, rewards, train=True)
-        workers = stack.enter_context(_workers(config, inputs, rewards))
+        workers = stack.enter_context(_workers(config, inputs))
         reward_manager = RewardManager(rewards, inputs.media, config.rewards.max_invalid_fraction)
         directory = stack.enter_context(RunDirectory(config))
         return _train(config, inputs, reward_manager, workers, directory)
@@ -82,13 +81,10 @@ class Workers:
 
 
 @contextmanager
-def _workers(config: Config, inputs: Inputs, rewards: CompositeReward) -> Iterator[Workers]:
+def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
     if config.resources.distributed:
         group_of, engines = attrgetter("group"), config.resources.engines
-        with (
-            learner_on_ray(config, build_dpo, group_of, engines) as (on_ranks, on_ray),
-            scored_where_sampled(rewards, config, on_ray.machines),
-        ):
+        with learner_on_ray(config, build_dpo, group_of, engines) as (on_ranks, on_ray):
             yield Workers(on_ranks, lambda log: on_ray)
         return
     learner = build_dpo(config, inputs.family, inputs.media)

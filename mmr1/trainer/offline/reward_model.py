@@ -16,6 +16,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
 from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.models.learner import Learner, ScalarLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
@@ -25,13 +26,7 @@ from mmr1.trainer.models.scalar_model import (
     at_the_end,
 )
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import (
-    Learner,
-    ScalarLearner,
-    itself,
-    learning,
-    scalar_learner,
-)
+from mmr1.trainer.offline.learner import itself, learning, scalar_learner
 from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.trainer.runs.epochs import with_epochs

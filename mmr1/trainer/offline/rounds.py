@@ -14,10 +14,10 @@ from mmr1.config import Config
 from mmr1.data.loader import SampleLoader
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
-from mmr1.trainer.distributed.ray_learner import RayLearner
+from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.inputs import Inputs
+from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
-from mmr1.trainer.offline.learner import PolicyLearner
 from mmr1.trainer.offline.losses.kto import balanced
 from mmr1.trainer.offline.preferences import Preference, preferences_of
 from mmr1.trainer.offline.unpaired import with_unrelated

@@ -17,6 +17,7 @@ from mmr1.data.sources import load_mixture
 from mmr1.environments.schemas import tool_schemas
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.models.digests import Digests
+from mmr1.trainer.models.learner import Learner
 from mmr1.trainer.models.state import (
     HasState,
     WriteCheckpoint,
@@ -24,7 +25,6 @@ from mmr1.trainer.models.state import (
     progress,
     save_progress,
 )
-from mmr1.trainer.offline.learner import Learner
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory

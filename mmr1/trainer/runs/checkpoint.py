@@ -26,7 +26,7 @@ from mmr1.faults import tell_fault
 from mmr1.files import sha256_of
 from mmr1.trainer.models.digests import Digests, sync
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.runs.full_disk import is_full
+from mmr1.trainer.runs.full_disk import DiskFullError, is_full
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,6 @@ _PICKLES = {".pkl", ".pickle", ".pt", ".pth", ".bin", ".ckpt"}
 
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written; older ones are unchanged."""
-
-
-class DiskFullError(CheckpointError):
-    """The disk is full, so a checkpoint could not be written; another attempt may do better."""
 
 
 class DamagedCheckpointError(RuntimeError):
@@ -57,7 +53,8 @@ def write_checkpoint(
     """Write ``folder/step_N`` completely or not at all; ``metrics`` go into its manifest.
 
     Raises:
-        CheckpointError: Writing failed; a ``DiskFullError`` where the disk is full.
+        CheckpointError: Writing failed.
+        DiskFullError: It failed because the disk is full.
 
     Whatever is raised, the unfinished folder is removed.
     """
@@ -76,8 +73,9 @@ def write_checkpoint(
             raise
         kind = DiskFullError if is_full(error) else CheckpointError
         raise kind(
-            f"{target} could not be written ({_first_line(error)}). Older checkpoints are "
-            "untouched: free some space or repair the disk, then continue with --resume"
+            f"{target} could not be written ({_first_line(error)}). "
+            f"{told_last(max(checkpoints(folder), key=step_of, default=None))}: free some space or "
+            "repair the disk, then continue with --resume"
         ) from error
     return target
 
@@ -139,6 +137,12 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("step_*") if _STEP_NAME.fullmatch(p.name)), key=step_of)
 
 
+def told_last(checkpoint: Path | None) -> str:
+    """Which checkpoint is the last, as a sentence."""
+    there = checkpoint is not None and checkpoint.exists()
+    return f"The last checkpoint is {checkpoint}" if there else "There is no checkpoint"
+
+
 def next_due(config: TrainerConfig, step: int) -> int:
     """The first step, at or after ``step``, at whose end a checkpoint is due."""
     every = config.save_steps or config.max_steps
@@ -167,12 +171,13 @@ def prune(folder: Path, keep: int, best_by: str | None = None) -> None:
 class Checkpoints:
     """Writes the checkpoints of a run, at once or in a thread, and removes old ones.
 
+    A full disk is a fault and not an error, because a later save may do better.
+
     Args:
         folder: Where they are written.
         keep: How many of the latest to keep, 2 or more.
         best_by: A metric; the checkpoint with its highest value is kept too.
         in_background: Write in a thread; ``save`` then waits only for the save before it.
-        patient: A full disk is told and no error, because a later save may do better.
 
     Attributes:
         last: The last checkpoint.
@@ -185,10 +190,8 @@ class Checkpoints:
         keep: int,
         best_by: str | None = None,
         in_background: bool = False,
-        patient: bool = False,
     ) -> None:
         self._folder, self._keep, self._best_by = folder, keep, best_by
-        self._patient = patient
         self._thread = ThreadPoolExecutor(1, "checkpoint") if in_background else None
         self._writing: Future[None] | None = None
         self.last: Path | None = None
@@ -224,8 +227,6 @@ class Checkpoints:
         try:
             self.last = write_checkpoint(self._folder, step, write_files, metrics)
         except DiskFullError as error:
-            if not self._patient:
-                raise
             self.unsaved = error
             self._tell_full(step, _first_line(error.__cause__ or error))
             return
@@ -237,12 +238,12 @@ class Checkpoints:
         if step == self._told:
             return
         self._told = step
-        last = "there is no checkpoint yet" if self.last is None else f"the last one is {self.last}"
         tell_fault(
             logger,
             "checkpoint/disk_full",
-            f"step {step} could not be saved, because the disk is full ({reason}): {last}. The run "
-            "goes on and saves again when the next checkpoint is due; free some space",
+            f"step {step} could not be saved, because the disk is full ({reason}). "
+            f"{told_last(self.last)}. The run saves again when the next checkpoint is due; free "
+            "some space",
         )
 
 

@@ -18,7 +18,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import count, repeat
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +27,6 @@ from filelock import FileLock, Timeout
 
 from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
-from mmr1.faults import tell_fault
 from mmr1.files import atomic, atomic_binary
 from mmr1.logs import log_to_file
 from mmr1.trainer.runs.checkpoint import (
@@ -39,9 +37,8 @@ from mmr1.trainer.runs.checkpoint import (
     step_of,
     verify_checkpoint,
 )
-from mmr1.trainer.runs.full_disk import Journal, append
+from mmr1.trainer.runs.full_disk import append
 from mmr1.trainer.runs.summary import RunSummary
-from mmr1.trainer.runs.take_steps import RecordError
 from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, Span, StepStats, TextPart
 from mmr1.vision.prepare import MediaCache, Medium
 
@@ -91,15 +88,12 @@ class RunDirectory:
         self._log = ExitStack()
         self._log.enter_context(log_to_file(self.path / "train.log"))
         self._summary = RunSummary(self.path / "summary.json")
-        self._journal = Journal(config.trainer.disk_patience_s)
-        self._folders: set[Path] = set()
         self.metrics_file = self.path / "metrics.jsonl"
         self.checkpoints = Checkpoints(
             self.path / "checkpoints",
             config.trainer.save_total_limit,
             config.trainer.metric_for_best_model,
             config.trainer.async_save,
-            patient=config.trainer.disk_patience_s > 0,
         )
 
     def last_checkpoint(self, warn: Callable[[str], None]) -> Path | None:
@@ -122,7 +116,6 @@ class RunDirectory:
         self._rewind(done)
         with self._writable():
             write_yaml(self.path / "config.yaml", self._config)
-        self._folders.add(self.path)
         self._summary.begin(done)
 
     @contextmanager
@@ -142,33 +135,11 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Wait for what is being written, and release the lock.
-
-        Raises:
-            RecordError: The run ends well, but its last metrics could not be written.
-        """
+        """Wait for what is being written, and release the lock."""
         self.checkpoints.close()
-        try:
-            self._write_rest(error)
-        except BaseException as unwritten:
-            error = unwritten
-            raise
-        finally:
-            self._summary.end(error, self.checkpoints.last)
-            self._log.close()
-            self._lock.release()
-
-    def _write_rest(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._journal.give_up()
-            return
-        try:
-            self._journal.finish()
-        except OSError as full:
-            raise RecordError(
-                f"the last metrics and rollouts could not be written ({full}); the checkpoints "
-                "are complete"
-            ) from full
+        self._summary.end(error, self.checkpoints.last)
+        self._log.close()
+        self._lock.release()
 
     def _rewind(self, step: int) -> None:
         """Move the logs of later steps, which will run again, into ``set_aside/N``."""
@@ -191,9 +162,8 @@ class RunDirectory:
         """Append one line to ``metrics.jsonl``.
 
         Raises:
-            OSError: The disk refuses, or has been full for ``trainer.disk_patience_s``.
+            OSError: The disk refuses, or the folder of the run was removed.
         """
-        self._restore_if_removed()
         self._append(self.metrics_file, [stats])
         self._summary.done(int(stats["step"]))
 
@@ -201,7 +171,7 @@ class RunDirectory:
         """Bring ``quarantine.jsonl`` up to all the rows left out; no file if there are none."""
         if len(rows) != self._dropped:
             file = self.path / "quarantine.jsonl"
-            self._journal.write(partial(replace_jsonl, file, list(rows)))
+            replace_jsonl(file, rows)
             self._dropped = len(rows)
             self._summary.quarantined = list(rows)
 
@@ -279,36 +249,9 @@ class RunDirectory:
         }
 
     def _append(self, file: Path, rows: Iterable[Any]) -> None:
-        data = json_lines(rows)
-
-        def write() -> None:
-            removed = file.parent in self._folders and not file.parent.exists()
-            append(file, data)
-            self._folders.add(file.parent)
-            if removed:
-                tell_fault(logger, "folder/removed", f"{file.parent} was removed; made again")
-
-        self._journal.write(write)
-
-    def _restore_if_removed(self) -> None:
-        """Somebody removed the run's folder: what was in it is gone, but the run goes on.
-
-        Without its configuration it could not be resumed, and without the lock another run could
-        write here too.
-        """
-        if self.path not in self._folders or (self.path / "config.yaml").exists():
-            return
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock.release()
-        self._lock = _lock(self.path / "run.lock")
-        self._folders = {self.path}
-        tell_fault(
-            logger,
-            "folder/removed",
-            f"{self.path} was removed; made again, without the metrics, rollouts and checkpoints "
-            "that it had",
-        )
-        self._journal.write(partial(write_yaml, self.path / "config.yaml", self._config))
+        if not (self.path / "run.lock").exists():
+            raise FileNotFoundError(f"{self.path} was removed")
+        append(file, json_lines(rows))
 
     def _medium(self, ref: MediaRef, prepared: Medium) -> dict[str, Any]:
         """A medium's path and the size that the model saw; without a file it is copied here."""
@@ -317,7 +260,7 @@ class RunDirectory:
             path = f"media/{prepared.digest}"
             copy = self.path / path
             if not copy.exists():
-                self._journal.write(partial(_write_file, copy, ref.read()))
+                _write_file(copy, ref.read())
         return {
             "kind": ref.kind,
             "path": path,

@@ -10,13 +10,18 @@ from pathlib import Path
 
 from mmr1.config import TrainerConfig
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.runs.checkpoint import Checkpoints, next_due
-from mmr1.trainer.runs.full_disk import RETRY_S
+from mmr1.trainer.runs.checkpoint import Checkpoints, next_due, told_last
+from mmr1.trainer.runs.full_disk import DiskFullError, is_full
 from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.runs.stopping import StoppedError, StopSignal
 
 logger = logging.getLogger(__name__)
+
+LAST_SAVE_S = 600.0
+"""Seconds for which the last save is tried again while the disk is full."""
+RETRY_S = 1.0
+"""Seconds between two attempts."""
 
 
 class RecordError(RuntimeError):
@@ -33,10 +38,10 @@ def run_steps(
     """Run all steps; returns the last checkpoint's directory.
 
     A checkpoint that a full disk refuses is written when the next one is due. That of the last step
-    is tried again for ``trainer.disk_patience_s``, for what it holds is nowhere else.
+    is tried again for ``LAST_SAVE_S``, for what it holds is nowhere else.
 
     Args:
-        config: ``save_steps``, ``max_steps``, ``grace_period_s`` and ``disk_patience_s`` count.
+        config: ``save_steps``, ``max_steps`` and ``grace_period_s`` count.
         steps: Each runs when it is taken from the iterator.
         record: Logs a finished step.
         snapshot: Gives a function that writes the run as it is now, after the step.
@@ -46,7 +51,8 @@ def run_steps(
         StoppedError: SIGTERM or Ctrl-C; the current step was finished and saved. Also where it was
             the last: the caller would go on to the evaluation.
         CheckpointError: A checkpoint could not be written.
-        RecordError: What a step gave could not be written.
+        DiskFullError: The disk is full for metrics or rollouts, or for the last checkpoint.
+        RecordError: What a step gave could not be written for another reason.
     """
 
     def save(step: Step) -> None:
@@ -55,14 +61,14 @@ def run_steps(
 
     with StopSignal(config.grace_period_s) as stop:
         for step in steps:
-            _record(record, step)
+            _record(record, step, checkpoints)
             if stop.received or next_due(config, step.number) == step.number:
                 save(step)
             if stop.received:
                 break
         checkpoints.wait()
         if checkpoints.unsaved:
-            _insist(lambda: save(step), checkpoints, stop, config.disk_patience_s)
+            _insist(lambda: save(step), checkpoints, stop)
         last = checkpoints.last
     assert last is not None, "the last step is always saved"
     if stop.received:
@@ -74,19 +80,14 @@ def run_steps(
     return last
 
 
-def _insist(
-    save: Callable[[], None], checkpoints: Checkpoints, stop: StopSignal, patience_s: float
-) -> None:
+def _insist(save: Callable[[], None], checkpoints: Checkpoints, stop: StopSignal) -> None:
     """Save the last step while the disk is full: no step follows that could.
 
     Raises:
         DiskFullError: The disk is still full, or a signal asks for the end.
     """
-    until = time.monotonic() + patience_s
-    logger.warning(
-        "the last step is tried again until it is saved, for %g s (trainer.disk_patience_s)",
-        patience_s,
-    )
+    until = time.monotonic() + LAST_SAVE_S
+    logger.warning("the last step is tried again until it is saved, for %g s", LAST_SAVE_S)
     while checkpoints.unsaved:
         if stop.received or time.monotonic() >= until:
             raise checkpoints.unsaved
@@ -95,12 +96,13 @@ def _insist(
         checkpoints.wait()
 
 
-def _record(record: Callable[[Step], None], step: Step) -> None:
+def _record(record: Callable[[Step], None], step: Step, checkpoints: Checkpoints) -> None:
     try:
         record(step)
     except OSError as error:
-        raise RecordError(
-            f"the metrics and rollouts of step {step.number} could not be written ({error}). The "
-            "checkpoints are untouched: free some space or repair the disk, then continue with "
-            "--resume"
+        kind = DiskFullError if is_full(error) else RecordError
+        raise kind(
+            f"the metrics and rollouts of step {step.number} could not be written ({error}). "
+            f"{told_last(checkpoints.last)}: free some space or repair the disk, then continue "
+            "with --resume"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,10 @@ from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import of_workers
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.rank_weights import LiveWeights
+from mmr1.trainer.distributed.ray_policy import RayPolicy
 from mmr1.trainer.distributed.weight_source import _beginning
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.models.training_models import TrainingModels
 
 WAKING = ["make room", "wake_up weights", "send", "make more room", "wake_up kv_cache"]
 
@@ -31,8 +35,8 @@ class Recorder:
             lambda: self.calls.append("take back"),
         )
 
-    def _asked(self, *asked: str) -> None:
-        self.calls.append(" ".join(asked))
+    def _asked(self, method: Callable[..., None], *args: str) -> None:
+        self.calls.append(" ".join([method.__name__, *args]))
         if self.calls[-1] == self.fails:
             self.fails = ""
             raise RuntimeError("lost")
@@ -105,11 +109,12 @@ def test_ranks_with_gpus_of_their_own_offload_nothing():
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_colocated_ranks_send_what_an_engine_that_keeps_its_frozen_tower_needs(copy):
-    ranks = AllRanks([], lambda prompt: 0.0, 1, 60, 60)
+    ranks: AllRanks[TrainingModels] = AllRanks([], lambda prompt: 0.0, 1, 60, 60)
     ranks.colocation = Recorder().colocation
-    weights = ranks.weights("policy.", copy)  # nothing is sampled ahead: no copy
+    policy = RayPolicy(ranks.part(lambda models: models.policy))
+    weights = policy.weights(copy)  # nothing is sampled ahead: no copy
     assert isinstance(weights, LiveWeights)
-    assert weights.method == "policy.engine_weights"
+    assert weights.method.method is LocalPolicy.engine_weights
 
 
 @pytest.mark.parametrize(

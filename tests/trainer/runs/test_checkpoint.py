@@ -32,6 +32,7 @@ from mmr1.trainer.runs.checkpoint import (
     verify_checkpoint,
     write_checkpoint,
 )
+from mmr1.trainer.runs.full_disk import DiskFullError
 
 FILES = {"config.json": b"{}", "training/state.json": b'{"step": 1}'}
 
@@ -260,7 +261,7 @@ def test_a_disk_that_fills_up_during_any_file_is_left_as_it_was(tiny_model, tmp_
     for begin, end in pairwise(ends):
         disk = small_disk(max(200, (begin + end) // 2 // 1024))
         write_checkpoint(disk, 1, write_files)
-        with pytest.raises(CheckpointError, match=r"step_000002 could not .*No space left") as full:
+        with pytest.raises(DiskFullError, match=r"step_000002 could not .*No space left") as full:
             write_checkpoint(disk, 2, write_model)
         assert "\n" not in str(full.value)
         assert [path.name for path in disk.iterdir()] == ["step_000001"]

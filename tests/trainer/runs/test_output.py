@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -89,3 +90,18 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
         output_dir = str(tmp_path / place)
         with pytest.raises(ValueError, match=f"output_dir '{output_dir}' cannot be written"):
             RunDirectory(Config(model={"path": "x"}, trainer={"output_dir": output_dir}))
+
+
+def test_a_run_whose_folder_is_removed_ends(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with RunDirectory(Config(model={"path": "x"}, trainer={"output_dir": str(run)})) as directory:
+        directory.begin()
+        directory.log({"step": 1})
+        directory.log_rollouts(1, [], {})
+        shutil.rmtree(run / "rollouts")
+        directory.log_rollouts(2, [], {})
+        assert [path.name for path in (run / "rollouts").iterdir()] == ["step_000002.jsonl"]
+        shutil.rmtree(run)
+        with pytest.raises(FileNotFoundError, match="run was removed"):
+            directory.log({"step": 2})
+        assert not run.exists()

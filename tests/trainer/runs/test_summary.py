@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +16,6 @@ from mmr1.config import Config
 from mmr1.faults import tell_fault
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.stopping import StoppedError
-from tests.faults import faults_told
-from tests.jsonl import read_jsonl
 
 logger = logging.getLogger("mmr1.tests")
 
@@ -92,28 +89,3 @@ def test_what_is_counted_stands_in_the_log_and_counts_from_before_the_first_step
     tell_fault(logger, "engine/hung", "of no run")
     assert summary(tmp_path)["faults"] == {"engine/hung": 2}
     assert "the engine does not answer" in (tmp_path / "train.log").read_text()
-
-
-def test_folders_that_are_removed_are_made_again(tmp_path):
-    """First that of the rollouts, then everything."""
-    run = tmp_path / "run"
-    with faults_told() as told, directory_in(run) as directory:
-        directory.begin()
-        for step in (1, 2):
-            directory.log({"step": step})
-            directory.log_rollouts(step, [], {})
-        shutil.rmtree(run / "rollouts")
-        directory.log_rollouts(3, [], {})
-        assert [path.name for path in (run / "rollouts").iterdir()] == ["step_000003.jsonl"]
-        assert told.faults == [("folder/removed", 1, f"{run / 'rollouts'} was removed; made again")]
-        shutil.rmtree(run)
-        directory.log({"step": 3})
-        directory.log({"step": 4})
-        directory.log_rollouts(4, [], {})
-        assert told.counts() == {"folder/removed": 2}
-        with pytest.raises(ValueError, match="another process is writing into"):
-            directory_in(run)
-    assert read_jsonl(run / "metrics.jsonl") == [{"step": 3}, {"step": 4}]
-    assert summary(run) == {"state": "finished", "step": 4, "faults": {"folder/removed": 2}}
-    assert "path: x" in (run / "config.yaml").read_text()
-    assert "made again, without" in (run / "train.log").read_text()
