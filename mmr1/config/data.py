@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, Count, Fraction, Positive, Section
+from mmr1.config.section import Coefficient, Count, Fraction, Positive, Section, Share
 
 
 class CurriculumConfig(Section):
@@ -21,6 +21,7 @@ class CurriculumConfig(Section):
         description="A drawn sample of pass rate s is kept with probability 4 s (1 - s); hard: "
         "1 - s (Kimi k1.5). One that was never scored is kept",
     )
+    floor: Share = Field(0.05, description="Least probability, so that no sample is gone for good")
 
 
 class ColumnsConfig(Section):
