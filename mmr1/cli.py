@@ -226,7 +226,7 @@ def migrate(
     ] = False,
 ) -> None:
     """Convert the configuration of another project."""
-    from mmr1.migrate.command import migrate_file
+    from mmr1_migrate.command import migrate_file
 
     text = migrate_file(config, overrides or (), project=project, check=check)
     if output is None:

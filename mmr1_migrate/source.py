@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from mmr1.config import Config
 from mmr1.config.secrets import publish
-from mmr1.migrate.effect import keys_without_effect
-from mmr1.migrate.migration import Migration, Tree
 from mmr1.registry import suggest
+from mmr1_migrate.effect import keys_without_effect
+from mmr1_migrate.migration import Migration, Tree
 
 Carry = Callable[[Tree, Migration], None]
 """Takes keys out of their flat configuration and sets ours."""

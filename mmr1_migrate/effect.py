@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from mmr1.migrate.migration import Migration, Tree
+from mmr1_migrate.migration import Migration, Tree
 
 
 def keys_without_effect(
