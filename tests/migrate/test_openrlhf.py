@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 from mmr1.config import Config, DpoConfig
 from mmr1.config.dpo import load_preference_loss
 from mmr1.config.file import load_config
-from mmr1.trainer.offline.losses.pair_scores import PairScores
+from mmr1.trainer.offline.preference_losses import PairScores
 from mmr1_migrate.command import migrate_file
 from mmr1_migrate.openrlhf import LMM_R1, OPENRLHF
 from mmr1_migrate.openrlhf_offline import OFFLINE

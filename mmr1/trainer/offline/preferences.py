@@ -14,7 +14,7 @@ from mmr1.config.dpo import load_preference_loss
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline.losses.pair_scores import LossOnPairs, PairScores
+from mmr1.trainer.offline.preference_losses import LossOnPairs, PairScores
 from mmr1.types import RolloutGroup, StepStats
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch.nn.functional import logsigmoid
 
 from mmr1.config import Config
 from mmr1.data.loader import MediaCheck
@@ -32,7 +33,6 @@ from mmr1.trainer.offline.learner import (
     learning,
     scalar_learner,
 )
-from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
@@ -130,6 +130,19 @@ def reward_model_step(
     check_finite(stats["loss"])
     lr = optimizer.lr
     return {**stats, "grad_norm": optimizer.step(), "lr": lr}
+
+
+def bradley_terry(rewards: torch.Tensor) -> torch.Tensor:
+    """Pairwise loss of a ranking (arXiv 2203.02155, equation 1): a number.
+
+    ``-mean of log sigmoid(r_i - r_j)`` over the K (K - 1) / 2 pairs in which i ranks above j. For
+    K = 2 it is the Bradley-Terry loss. The mean gives every ranking the same weight.
+
+    Args:
+        rewards: ``[K]``, the best first.
+    """
+    better, worse = torch.triu_indices(len(rewards), len(rewards), 1, device=rewards.device)
+    return -logsigmoid(rewards[better] - rewards[worse]).mean()
 
 
 def rewards_by(learner: Learner[RolloutGroup], groups: Sequence[RolloutGroup]) -> torch.Tensor:

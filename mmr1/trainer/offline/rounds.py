@@ -18,7 +18,7 @@ from mmr1.trainer.distributed.ray_learner import RayLearner
 from mmr1.trainer.inputs import Inputs
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
 from mmr1.trainer.offline.learner import PolicyLearner
-from mmr1.trainer.offline.losses.kto import balanced
+from mmr1.trainer.offline.preference_losses import balanced
 from mmr1.trainer.offline.preferences import Preference, preferences_of
 from mmr1.trainer.offline.unpaired import with_unrelated
 from mmr1.trainer.runs.phase_timer import PhaseTimer

@@ -10,7 +10,7 @@ from mmr1.config import DpoConfig
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.offline.losses.kto import kto, reference_point
+from mmr1.trainer.offline.preference_losses import kto, reference_point
 from mmr1.trainer.offline.preferences import Preference
 from mmr1.types import RolloutGroup, StepStats
 

@@ -32,9 +32,9 @@ from mmr1.trainer.offline import iterative_dpo
 from mmr1.trainer.offline.dpo import build_dpo, preference_step, run_dpo
 from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
-from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
 from mmr1.trainer.offline.preferences import PAIR, Preference, preferences_of
 from mmr1.trainer.offline.reward_model import (
+    bradley_terry,
     pairs_right,
     reward_model_step,
 )
