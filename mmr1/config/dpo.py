@@ -30,26 +30,24 @@ class PreferenceLossSpec:
     paired: bool = True
 
 
-_LOSSES = "mmr1.trainer.offline.losses"
+_LOSSES = "mmr1.trainer.offline.preference_losses"
 
 PREFERENCE_LOSSES: Mapping[str, PreferenceLossSpec] = MappingProxyType(
     {
         "sigmoid": PreferenceLossSpec(
-            f"{_LOSSES}.sigmoid:sigmoid", frozenset({"label_smoothing", "nll_coef"})
+            f"{_LOSSES}:sigmoid", frozenset({"label_smoothing", "nll_coef"})
         ),
-        "sigmoid_norm": PreferenceLossSpec(
-            f"{_LOSSES}.sigmoid:sigmoid_norm", frozenset({"nll_coef"})
-        ),
-        "ipo": PreferenceLossSpec(f"{_LOSSES}.ipo:ipo", frozenset({"nll_coef"})),
+        "sigmoid_norm": PreferenceLossSpec(f"{_LOSSES}:sigmoid_norm", frozenset({"nll_coef"})),
+        "ipo": PreferenceLossSpec(f"{_LOSSES}:ipo", frozenset({"nll_coef"})),
         "robust": PreferenceLossSpec(
-            f"{_LOSSES}.robust:robust", frozenset({"label_smoothing", "nll_coef"})
+            f"{_LOSSES}:robust", frozenset({"label_smoothing", "nll_coef"})
         ),
         "simpo": PreferenceLossSpec(
-            f"{_LOSSES}.simpo:simpo", frozenset({"simpo_gamma", "nll_coef"}), needs_reference=False
+            f"{_LOSSES}:simpo", frozenset({"simpo_gamma", "nll_coef"}), needs_reference=False
         ),
-        "orpo": PreferenceLossSpec(f"{_LOSSES}.orpo:orpo", needs_reference=False),
+        "orpo": PreferenceLossSpec(f"{_LOSSES}:orpo", needs_reference=False),
         "kto": PreferenceLossSpec(
-            f"{_LOSSES}.kto:kto",
+            f"{_LOSSES}:kto",
             frozenset({"desirable_weight", "undesirable_weight"}),
             paired=False,
         ),
