@@ -136,14 +136,9 @@ def rm(
     if (resolved := _resolve(config, overrides, dry_run)) is None:
         return
     check_training(resolved, resume=resume, samples=False)
-    if resolved.rm.supervision == "process":
-        from mmr1.trainer.offline.process_reward_model import run_process_reward_model
+    from mmr1.trainer.offline.reward_model import run_reward_model
 
-        _run(run_process_reward_model, resolved, resume, samples=False)
-    else:
-        from mmr1.trainer.offline.reward_model import run_reward_model
-
-        _run(run_reward_model, resolved, resume, samples=False)
+    _run(run_reward_model, resolved, resume, samples=False)
 
 
 @app.command("eval")
@@ -226,7 +221,7 @@ def migrate(
     ] = False,
 ) -> None:
     """Convert the configuration of another project."""
-    from mmr1.migrate.command import migrate_file
+    from mmr1_migrate.command import migrate_file
 
     text = migrate_file(config, overrides or (), project=project, check=check)
     if output is None:

@@ -81,16 +81,31 @@ def _in_processes(
 ) -> Iterator[T]:
     with ExitStack() as stack:
         if (kept := _kept.get()) is None:
-            pool = _start(workers)
+            pool = spawned(workers, _leave_interrupts)
             stack.callback(pool.shutdown, cancel_futures=True)
         else:
-            pool = kept[workers] = kept.get(workers) or _start(workers)
+            pool = kept[workers] = kept.get(workers) or spawned(workers, _leave_interrupts)
         yield from _results(pool, function, jobs, workers)
 
 
-def _start(workers: int) -> ProcessPoolExecutor:
-    # Spawned, not forked: nothing of this process (threads, open files) leaks into the workers.
-    return ProcessPoolExecutor(workers, get_context("spawn"), _end_with_parent, (os.getpid(),))
+def spawned(
+    workers: int, begin: Callable[..., None], arguments: tuple[Any, ...] = ()
+) -> ProcessPoolExecutor:
+    """A pool of processes that end with this one, however it ends.
+
+    They are spawned and not forked: nothing of this process (threads, open files) leaks into them.
+
+    Args:
+        workers: How many.
+        begin: Called first in each, with ``arguments``. A function of a module.
+    """
+    initial = (os.getpid(), begin, arguments)
+    return ProcessPoolExecutor(workers, get_context("spawn"), _begin, initial)
+
+
+def _begin(parent: int, begin: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    die_with(parent)
+    begin(*arguments)
 
 
 def _results(
@@ -116,7 +131,6 @@ def _results(
             future.cancel()
 
 
-def _end_with_parent(parent: int) -> None:
-    """Leave Ctrl-C to the parent, and make the worker end when the parent is killed (Linux)."""
+def _leave_interrupts() -> None:
+    """Leave Ctrl-C to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with(parent)

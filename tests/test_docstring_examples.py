@@ -21,7 +21,9 @@ def count_examples(path: Path) -> int:
 def modules_with_examples() -> list[str]:
     """Found by reading, so that no optional package is needed to find them."""
     files = [
-        p for package in ("mmr1", "datasets_prep") for p in (REPOSITORY / package).rglob("*.py")
+        p
+        for package in ("mmr1", "mmr1_migrate", "datasets_prep")
+        for p in (REPOSITORY / package).rglob("*.py")
     ]
     names = [p.relative_to(REPOSITORY).with_suffix("") for p in files if count_examples(p)]
     return sorted(".".join(name.parts) for name in names)

@@ -94,7 +94,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages and their configuration in a folder of their own."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
-    for package in ("mmr1", "datasets_prep"):
+    for package in ("mmr1", "mmr1_migrate", "datasets_prep"):
         unneeded = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / package, folder / package, ignore=unneeded)
     return folder

@@ -36,6 +36,9 @@ REWARDS = Registry(
     group="mmr1.rewards",
 )
 
+REWARD_MODEL = "reward_model"
+"""The ``use`` of a reward model, which is loaded where torch is."""
+
 # Checks of a gold answer at load: they raise BadGoldError or return a Job for the sandbox.
 GOLD_CHECKS = {
     "choice": "mmr1.rewards.answers.choice:choice_gold",

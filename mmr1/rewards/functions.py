@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from mmr1.config import RewardFunctionConfig, RewardsConfig
 from mmr1.registry import suggest
-from mmr1.rewards.builtin import DERIVED, REWARDS, TASKS, gold_check, reward_of_task
+from mmr1.rewards.builtin import DERIVED, REWARD_MODEL, REWARDS, TASKS, gold_check, reward_of_task
 from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.item import Job, RewardItem, as_reward, invalid, reward_of_exception
 from mmr1.rewards.judges.judge import JUDGE_TIMEOUT_S, JudgeReward
@@ -263,7 +263,7 @@ def make_reward_function(
         ValueError: It is unknown, cannot be loaded or does not take an option.
     """
     use = config.use or name
-    if use == "reward_model":
+    if use == REWARD_MODEL:
         raise ValueError(
             f"reward function '{name}' is a reward model, which needs a run; "
             "use it with mmr1 train, dpo or eval"

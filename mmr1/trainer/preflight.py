@@ -15,7 +15,7 @@ from mmr1.data.templates import load_template
 from mmr1.environments.forms.verl import is_tool_config
 from mmr1.environments.toolbox import TOOLS
 from mmr1.registry import check_file, check_is_file
-from mmr1.rewards.builtin import REWARDS
+from mmr1.rewards.builtin import REWARD_MODEL, REWARDS
 from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.judges.conversation import load_judge_template
 from mmr1.rewards.judges.options import read_judge_options
@@ -24,8 +24,6 @@ from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.vision.families.chat import read_template
 from mmr1.vision.families.model_path import check_directory_of_model, check_model_path
-
-REWARD_MODEL = "reward_model"
 
 
 def check_training(config: Config, *, resume: bool, samples: bool) -> None:

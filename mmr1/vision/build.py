@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+import torch
+
 from mmr1.config import Config, DataConfig
-from mmr1.parallel import cores
+from mmr1.lifetime import start_lasting
+from mmr1.parallel import cores, spawned
+from mmr1.types import MediaRef
 from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import load_family
-from mmr1.vision.prepare import MediaCache
-from mmr1.vision.preparers import Prepare, Preparers
+from mmr1.vision.prepare import MediaCache, Medium
 
 CORES_PER_MEDIA_WORKER = 4
 """The others train, verify and feed the engine."""
@@ -20,6 +24,11 @@ CORES_PER_MEDIA_WORKER = 4
 KINDS = 3
 """On a cluster every medium is prepared by the driver, by an engine and by a rank: each kind has an
 equal share of a machine's workers."""
+
+Prepare = Callable[[MediaRef], Medium]
+
+_prepare: Prepare | None = None
+"""What a worker process prepares with."""
 
 
 def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelFamily:
@@ -128,3 +137,34 @@ def _load_check(path: str, data: DataConfig) -> Prepare:
 def _load_prepare(path: str, data: DataConfig) -> Prepare:
     """What a process that prepares media loads for itself."""
     return _family(path, data).prepare_media
+
+
+class Preparers:
+    """Processes that decode and prepare media.
+
+    Decoding and cutting into patches scale over processes, not over threads. The processes load the
+    processor once, when the first medium is asked for, and end with this process.
+
+    Args:
+        load: Module-level function, or a partial of one: makes the function that prepares.
+        workers: Processes, at least 1.
+    """
+
+    def __init__(self, load: Callable[[], Prepare], workers: int) -> None:
+        self._pool = spawned(workers, _begin, (load,))
+
+    def submit(self, media: MediaRef) -> Future[Medium]:
+        """Prepare it; the future raises what preparing raised."""
+        # Submitting may start a process, and a rollout thread may end before it.
+        return start_lasting(lambda: self._pool.submit(_run, media))
+
+
+def _begin(load: Callable[[], Prepare]) -> None:
+    global _prepare
+    torch.set_num_threads(1)
+    _prepare = load()
+
+
+def _run(media: MediaRef) -> Medium:
+    assert _prepare is not None, "the initializer has run"
+    return _prepare(media)

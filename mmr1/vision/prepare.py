@@ -212,7 +212,7 @@ def measured(prepared: Medium) -> MeasuredMedia:
 
 
 class MediaWorkers(Protocol):
-    """Processes that prepare media (``mmr1/vision/preparers.py``)."""
+    """Processes that prepare media (``Preparers`` in ``mmr1/vision/build.py``)."""
 
     def submit(self, media: MediaRef) -> Future[Medium]: ...
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import yaml
 
-from mmr1.migrate.reading import Given, read
-from mmr1.migrate.source import migrate
-from mmr1.migrate.sources import PROJECTS, sources_of
+from mmr1_migrate.reading import Given, read
+from mmr1_migrate.source import migrate
+from mmr1_migrate.sources import PROJECTS, sources_of
 
 COMMAND = re.compile(
     r"^[ ]*(?:[A-Z_]+=\S+ )*(?:trl|accelerate|python3?|deepspeed) (?:.*\\\n)*.*$", re.M

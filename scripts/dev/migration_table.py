@@ -11,8 +11,8 @@ from pathlib import Path
 
 from page_table import write_or_check
 
-from mmr1.migrate.source import Source
-from mmr1.migrate.sources import PROJECTS, SOURCES
+from mmr1_migrate.source import Source
+from mmr1_migrate.sources import PROJECTS, SOURCES
 
 PAGE = Path(__file__).parents[2] / "docs/migration.md"
 

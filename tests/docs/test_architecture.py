@@ -18,7 +18,7 @@ ARROWS = re.findall(r'([\w.]+)(?:\[".*?"\])? --> ([\w.]+)', PAGE)
 
 @cache
 def import_graph() -> grimp.ImportGraph:
-    return grimp.build_graph("mmr1", "datasets_prep")
+    return grimp.build_graph("mmr1", "mmr1_migrate", "datasets_prep")
 
 
 def module(room: str) -> str:

@@ -13,7 +13,7 @@ from mmr1.config import Config
 from mmr1.config.section import Section
 from tests.paths import REPOSITORY
 
-FOLDERS = ("mmr1", "datasets_prep", "scripts", "tests", "docs")
+FOLDERS = ("mmr1", "mmr1_migrate", "datasets_prep", "scripts", "tests", "docs")
 PAGES = sorted(
     [
         *REPOSITORY.glob("*.md"),

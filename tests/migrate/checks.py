@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmr1.config import Config
-from mmr1.migrate.migration import Migration
-from mmr1.migrate.source import Source, migrate
+from mmr1_migrate.migration import Migration
+from mmr1_migrate.source import Source, migrate
 
 
 def silent_keys(source: Source, examples: Iterable[Mapping[str, Any]]) -> set[str]:

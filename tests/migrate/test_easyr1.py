@@ -14,11 +14,11 @@ import yaml
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml, load_config
-from mmr1.migrate.command import migrate_file
-from mmr1.migrate.easyr1 import EASYR1
-from mmr1.migrate.easyr1_keys import DEFAULTS
-from mmr1.migrate.reading import with_arguments
-from mmr1.migrate.source import migrate
+from mmr1_migrate.command import migrate_file
+from mmr1_migrate.easyr1 import EASYR1
+from mmr1_migrate.easyr1_keys import DEFAULTS
+from mmr1_migrate.reading import with_arguments
+from mmr1_migrate.source import migrate
 from tests.migrate.checks import silent_keys, unlisted_keys
 from tests.migrate.losses import EACH, REWARDS, check_equal, our_loss, tensors, tokens
 from tests.paths import REPOSITORY

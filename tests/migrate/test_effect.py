@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mmr1.migrate.source import migrate
-from mmr1.migrate.sources import SOURCES
+from mmr1_migrate.source import migrate
+from mmr1_migrate.sources import SOURCES
 
 ACTOR = "actor_rollout_ref.actor"
 EASYR1 = {"worker.actor.model.model_path": "m", "worker.rollout.n": 4}

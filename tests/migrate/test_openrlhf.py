@@ -14,12 +14,12 @@ from torch.nn.functional import logsigmoid
 from mmr1.config import Config, DpoConfig
 from mmr1.config.dpo import load_preference_loss
 from mmr1.config.file import load_config
-from mmr1.migrate.command import migrate_file
-from mmr1.migrate.openrlhf import LMM_R1, OPENRLHF
-from mmr1.migrate.openrlhf_offline import OFFLINE
-from mmr1.migrate.reading import with_arguments
-from mmr1.migrate.source import Source, flattened, migrate
-from mmr1.trainer.offline.losses.pair_scores import PairScores
+from mmr1.trainer.offline.preference_losses import PairScores
+from mmr1_migrate.command import migrate_file
+from mmr1_migrate.openrlhf import LMM_R1, OPENRLHF
+from mmr1_migrate.openrlhf_offline import OFFLINE
+from mmr1_migrate.reading import with_arguments
+from mmr1_migrate.source import Source, flattened, migrate
 from tests.migrate.checks import silent_keys, unlisted_keys
 from tests.migrate.losses import (
     EACH,

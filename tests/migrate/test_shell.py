@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.migrate.shell import read_script
+from mmr1_migrate.shell import read_script
 
 PLAIN = r"""
 #!/usr/bin/env bash

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mmr1.migrate.sources import SOURCES
+from mmr1_migrate.sources import SOURCES
 from tests.migrate.checks import ours_exists
 from tests.paths import REPOSITORY
 

@@ -16,12 +16,11 @@ from torch.nn.functional import logsigmoid
 
 from mmr1.config import Config, DpoConfig
 from mmr1.config.dpo import load_preference_loss
-from mmr1.migrate import trl_keys
-from mmr1.migrate.reading import with_arguments
-from mmr1.migrate.source import Source, migrate
-from mmr1.migrate.sources import SOURCES
-from mmr1.trainer.offline.losses.kto import kto
-from mmr1.trainer.offline.losses.pair_scores import PairScores
+from mmr1.trainer.offline.preference_losses import PairScores, kto
+from mmr1_migrate import trl_keys
+from mmr1_migrate.reading import with_arguments
+from mmr1_migrate.source import Source, migrate
+from mmr1_migrate.sources import SOURCES
 from tests.migrate.checks import silent_keys, unlisted_keys
 from tests.migrate.losses import (
     EACH,

@@ -13,10 +13,10 @@ import yaml
 
 from mmr1.config import Config
 from mmr1.config.file import load_config
-from mmr1.migrate.reading import with_arguments
-from mmr1.migrate.source import flattened, migrate
-from mmr1.migrate.verl import VERL
-from mmr1.migrate.verl_keys import ACTOR, DEFAULTS, ROLLOUT
+from mmr1_migrate.reading import with_arguments
+from mmr1_migrate.source import flattened, migrate
+from mmr1_migrate.verl import VERL
+from mmr1_migrate.verl_keys import ACTOR, DEFAULTS, ROLLOUT
 from tests.migrate.checks import silent_keys, unlisted_keys
 from tests.migrate.losses import (
     EACH,

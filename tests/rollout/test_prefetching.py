@@ -19,9 +19,9 @@ from mmr1.config import SamplingConfig
 from mmr1.rollout.engine import PreparedRequest, Request
 from mmr1.rollout.prefetching import PrefetchingEngine, streaming_order
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample
+from mmr1.vision.build import Preparers
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache, PreparedMedia
-from mmr1.vision.preparers import Preparers
 
 SAMPLING = SamplingConfig()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import entropy, kl
+from mmr1.trainer.algorithms import kl
 from mmr1.types import StepStats
 
 
@@ -35,7 +37,7 @@ class Coefficients:
                 self.kl, stats["kl"], config.kl_target, config.kl_adaptation_rate
             )
         if config.entropy_target is not None and "entropy" in stats:
-            self.entropy = entropy.adapted_coefficient(
+            self.entropy = adapted_entropy_coefficient(
                 self.entropy,
                 stats["entropy"],
                 config.entropy_target,
@@ -48,3 +50,19 @@ class Coefficients:
     def load_state_dict(self, state: dict[str, float]) -> None:
         self.kl, self.entropy = state["kl"], state["entropy"]
         self.ppo_kl = state["ppo_kl"]
+
+
+def adapted_entropy_coefficient(
+    coefficient: float, entropy: float, target: float, rate: float
+) -> float:
+    """The entropy coefficient for the next step: larger while the entropy is below the target.
+
+    The temperature update of soft actor-critic (arXiv 1812.05905, equation 18) for the mean
+    entropy per token, in nats: a gradient step on the logarithm, so that it stays positive.
+
+    >>> adapted_entropy_coefficient(0.01, entropy=0.5, target=0.5, rate=0.1)
+    0.01
+    >>> adapted_entropy_coefficient(0.01, entropy=0.1, target=0.5, rate=0.1) > 0.01
+    True
+    """
+    return coefficient * math.exp(rate * (target - entropy))

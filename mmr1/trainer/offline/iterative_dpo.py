@@ -29,8 +29,7 @@ from mmr1.trainer.models.state import (
     progress,
     save_progress,
 )
-from mmr1.trainer.offline.dpo import build_dpo
-from mmr1.trainer.offline.preferences import Preference
+from mmr1.trainer.offline.dpo import Preference, build_dpo
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import refuse_keys_of_train
 from mmr1.trainer.runs.display import Display

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from mmr1.config import DpoConfig
-from mmr1.trainer.offline.preferences import PAIR
+from mmr1.trainer.offline.dpo import PAIR
 from mmr1.trainer.validation.evaluate import is_right
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 

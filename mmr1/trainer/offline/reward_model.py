@@ -1,13 +1,20 @@
-"""``mmr1 rm``: a reward model from pairs and rankings (arXiv 2203.02155, section 3.5)."""
+"""``mmr1 rm``: reward models of whole answers (arXiv 2203.02155, section 3.5) and of steps
+(arXiv 2305.20050).
+"""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from mmr1.config import Config
 from mmr1.data.loader import MediaCheck
@@ -15,6 +22,8 @@ from mmr1.data.preferences import ranking_of
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
+from mmr1.data.steps import labelled_steps
+from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.models.learner import Learner, ScalarLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here
@@ -22,61 +31,94 @@ from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
     OUTCOME,
     PackedScalarModel,
+    Supervision,
     at_index,
     at_the_end,
 )
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.learner import itself, learning, scalar_learner
-from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.sampling.step_ends import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
+Example = TypeVar("Example")
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTask(Generic[Example]):
+    """What a reward model learns: the order of answers, or which steps are right.
+
+    Attributes:
+        check: Reads what a record teaches, or raises ValueError.
+        build: Makes what learns; see ``learning``.
+        group_of: The prompt and the answers of an example.
+        example: An example from a record.
+        centred: Only differences of its rewards are learnt, so it is shifted before a checkpoint.
+        evaluate: What ``eval/result.json`` says of held-out examples.
+        summary: That in a line.
+    """
+
+    check: Callable[[Sample], object]
+    build: Build
+    group_of: Callable[[Example], RolloutGroup]
+    example: Callable[[Records, Sample], Example]
+    centred: bool
+    evaluate: Callable[[Learner[Example], Sequence[Example]], dict[str, Any]]
+    summary: Callable[[dict[str, Any], int], str]
+
 
 def run_reward_model(config: Config, *, resume: bool = False) -> Path:
-    """Train for ``trainer.max_steps`` batches of ``rm.batch_size`` pairs or rankings.
+    """Train for ``trainer.max_steps`` batches of ``rm.batch_size`` records.
 
-    Before a checkpoint the model is shifted so that the answers it was trained on have a mean
-    reward of 0. ``data.eval``, if set, holds rankings too; ``eval/result.json`` has the share of
-    their pairs that are ranked right.
+    By ``rm.supervision`` these are pairs or rankings, or answers with labelled steps. A model of
+    whole answers is shifted before a checkpoint so that those it was trained on have a mean reward
+    of 0. ``data.eval``, if set, holds such records too. ``eval/result.json`` then has the share of
+    their pairs that are ranked right; or of their steps that are judged right at 0.5, and of the
+    answers whose first wrong step, or none, is found.
 
     Raises:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    records = load_training_records(config, ranking_of, resume=resume)
+    task: RewardTask[Any] = (
+        _steps(config.rm.step_separator) if config.rm.supervision == "process" else _RANKINGS
+    )
+    records = load_training_records(config, task.check, resume=resume)
     config = with_epochs(config, records.count, config.rm.batch_size)
     eval_rows = Quarantine(config.data.max_bad_fraction)
     held_out = load_held_out(config, eval_rows) if config.data.eval is not None else []
     for sample in held_out:
-        ranking_of(sample)
-    with learning(config, records.family, records.media, build_reward_model, itself) as learner:
+        task.check(sample)
+    example = partial(task.example, records)
+    with learning(config, records.family, records.media, task.build, task.group_of) as learner:
 
         def step(batch: Sequence[Sample]) -> StepStats:
-            return learner.step([_group(records, sample) for sample in batch])
+            return learner.step([example(sample) for sample in batch])
 
         def snapshot(number: int) -> WriteCheckpoint:
-            learnt_from = records.distinct_samples(config.seed, number * config.rm.batch_size)
-            rewards = rewards_by(learner, [_group(records, sample) for sample in learnt_from])
-            # The loss depends on differences only, so it leaves the mean arbitrary; RL would read
-            # that as a reward.
-            learner.shift(-float(rewards.mean()))
+            if task.centred:
+                learnt_from = records.distinct_samples(config.seed, number * config.rm.batch_size)
+                rewards = rewards_by(learner, [example(sample) for sample in learnt_from])
+                # The loss depends on differences only, so it leaves the mean arbitrary; RL would
+                # read that as a reward.
+                learner.shift(-float(rewards.mean()))
             return learner.snapshot(config.trainer.async_save)
 
-        task = OfflineTask(learner, config.rm.batch_size, step, snapshot)
-        checkpoint = run_offline(config, records, task)
+        checkpoint = run_offline(
+            config, records, OfflineTask(learner, config.rm.batch_size, step, snapshot)
+        )
         if held_out:
             check, dataset = MediaCheck(records.media, eval_rows), str(config.data.eval)
-            usable = [_group(records, s) for s in held_out if check.usable(dataset, s)]
-            accuracy, pairs = ranking_accuracy(rewards_by(learner, usable), usable)
+            usable = [example(sample) for sample in held_out if check.usable(dataset, sample)]
+            result = task.evaluate(learner, usable)
     if held_out:
         folder = Path(config.trainer.output_dir) / "eval"
         folder.mkdir(exist_ok=True)
-        result = {"pairs": pairs, "accuracy": accuracy}
         (folder / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-        print(f"held out: {accuracy:.3f} of {pairs} pairs ranked right")
+        print(f"held out: {task.summary(result, len(usable))}")
     return checkpoint
 
 
@@ -127,6 +169,19 @@ def reward_model_step(
     return {**stats, "grad_norm": optimizer.step(), "lr": lr}
 
 
+def bradley_terry(rewards: torch.Tensor) -> torch.Tensor:
+    """Pairwise loss of a ranking (arXiv 2203.02155, equation 1): a number.
+
+    ``-mean of log sigmoid(r_i - r_j)`` over the K (K - 1) / 2 pairs in which i ranks above j. For
+    K = 2 it is the Bradley-Terry loss. The mean gives every ranking the same weight.
+
+    Args:
+        rewards: ``[K]``, the best first.
+    """
+    better, worse = torch.triu_indices(len(rewards), len(rewards), 1, device=rewards.device)
+    return -logsigmoid(rewards[better] - rewards[worse]).mean()
+
+
 def rewards_by(learner: Learner[RolloutGroup], groups: Sequence[RolloutGroup]) -> torch.Tensor:
     """``[B]``: the rewards of the completions."""
     return at_the_end(learner.by_token(groups), groups)
@@ -147,3 +202,143 @@ def pairs_right(rewards: torch.Tensor) -> torch.Tensor:
     """Is each of the K (K - 1) / 2 pairs of a ranking ``[K]``, best first, in order? Bool."""
     better, worse = torch.triu_indices(len(rewards), len(rewards), 1)
     return rewards[better] > rewards[worse]
+
+
+def _ranked(learner: Learner[RolloutGroup], groups: Sequence[RolloutGroup]) -> dict[str, Any]:
+    accuracy, pairs = ranking_accuracy(rewards_by(learner, groups), groups)
+    return {"pairs": pairs, "accuracy": accuracy}
+
+
+def _ranked_line(result: dict[str, Any], answers: int) -> str:
+    return f"{result['accuracy']:.3f} of {result['pairs']} pairs ranked right"
+
+
+_RANKINGS: RewardTask[RolloutGroup] = RewardTask(
+    ranking_of, build_reward_model, itself, _group, True, _ranked, _ranked_line
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledSteps:
+    """An answer and what its steps are worth.
+
+    Attributes:
+        group: The prompt and the answer, its one completion.
+        tokens: The token that ends each step.
+        labels: From 0, wrong, to 1, right.
+    """
+
+    group: RolloutGroup
+    tokens: tuple[int, ...]
+    labels: tuple[float, ...]
+
+
+def build_process_reward_model(
+    config: Config,
+    family: ModelFamily,
+    media: MediaCache,
+    process_group: ProcessGroup | None = None,
+    load: LoadModel = load_here,
+) -> ScalarLearner[LabelledSteps]:
+    """What learns from labelled steps."""
+    supervision = Supervision("process", config.rm.step_separator)
+    return scalar_learner(config, family, media, process_group, load, process_step, supervision)
+
+
+def _example(separator: str, records: Records, sample: Sample) -> LabelledSteps:
+    steps = labelled_steps(sample)
+    text = separator.join(step for step, _ in steps)
+    group = group_of_responses(records.family, records.render(sample), [text])
+    decode = partial(records.family.tokenizer.decode, skip_special_tokens=True)
+    ends = step_ends(text, separator)
+    if len(ends) != len(steps):
+        raise ValueError(
+            f"sample '{sample.id}' has a step that holds rm.step_separator ({separator!r}); choose "
+            "a separator that stands in no step"
+        )
+    tokens = tuple(token_at(group.completions[0], end, decode) for end in ends)
+    return LabelledSteps(group, tokens, tuple(label for _, label in steps))
+
+
+def process_step(
+    scalar_model: PackedScalarModel, optimizer: Optimizer, examples: Sequence[LabelledSteps]
+) -> StepStats:
+    """One optimizer step on the mean cross-entropy of all steps' labels, of all ranks.
+
+    Raises:
+        NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+    """
+    scalar_model.model.train()
+    packed_model = scalar_model.packed_model
+    total = packed_model.process_group.total
+    count = total({"steps": sum(len(example.labels) for example in examples)})["steps"]
+    sums = {"loss": 0.0, "right": 0.0}
+    for batch in packed_model.batches([e.group for e in examples]):
+        of_batch = [examples[row] for row in batch.rows.tolist()]
+        logits, labels = _of_steps(scalar_model.values(batch), of_batch)
+        loss = binary_cross_entropy_with_logits(logits, labels, reduction="sum") / count
+        packed_model.backward(loss)
+        sums["loss"] += float(loss.detach())
+        sums["right"] += int(((logits > 0) == (labels > 0.5)).sum())
+    sums = total(sums)
+    check_finite(sums["loss"])
+    lr = optimizer.lr
+    return {
+        "loss": sums["loss"],
+        "rm/accuracy": sums["right"] / count,
+        "grad_norm": optimizer.step(),
+        "lr": lr,
+    }
+
+
+def _of_steps(
+    values: torch.Tensor, examples: Sequence[LabelledSteps]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and labels ``[steps]`` of the rows ``[b, R]``."""
+    rows = [row for row, example in enumerate(examples) for _ in example.tokens]
+    tokens = [token for example in examples for token in example.tokens]
+    labels = [label for example in examples for label in example.labels]
+    return values[rows, tokens], torch.tensor(labels, dtype=torch.float32, device=values.device)
+
+
+def step_accuracy(
+    learner: Learner[LabelledSteps], examples: Sequence[LabelledSteps]
+) -> dict[str, Any]:
+    """Steps judged right at 0.5, and answers whose first wrong step, or none, was found."""
+    values = learner.by_token([example.group for example in examples])
+    verdicts = [
+        (values[row, list(example.tokens)] > 0).tolist() for row, example in enumerate(examples)
+    ]
+    truth = [[label > 0.5 for label in example.labels] for example in examples]
+    right = [
+        v == t for vs, ts in zip(verdicts, truth, strict=True) for v, t in zip(vs, ts, strict=True)
+    ]
+    first = [_first_wrong(v) == _first_wrong(t) for v, t in zip(verdicts, truth, strict=True)]
+    return {
+        "steps": len(right),
+        "accuracy": sum(right) / len(right),
+        "first_error": sum(first) / len(first),
+    }
+
+
+def _first_wrong(verdicts: Sequence[bool]) -> int:
+    return verdicts.index(False) if False in verdicts else len(verdicts)
+
+
+def _steps_line(result: dict[str, Any], answers: int) -> str:
+    return (
+        f"{result['accuracy']:.3f} of {result['steps']} steps judged right, first wrong step "
+        f"found in {result['first_error']:.3f} of {answers} answers"
+    )
+
+
+def _steps(separator: str) -> RewardTask[LabelledSteps]:
+    return RewardTask(
+        labelled_steps,
+        build_process_reward_model,
+        attrgetter("group"),
+        partial(_example, separator),
+        False,
+        step_accuracy,
+        _steps_line,
+    )

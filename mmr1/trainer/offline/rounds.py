@@ -17,10 +17,9 @@ from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
 from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.inputs import Inputs
 from mmr1.trainer.models.learner import PolicyLearner
+from mmr1.trainer.offline.dpo import Preference, preferences_of, with_unrelated
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
-from mmr1.trainer.offline.losses.kto import balanced
-from mmr1.trainer.offline.preferences import Preference, preferences_of
-from mmr1.trainer.offline.unpaired import with_unrelated
+from mmr1.trainer.offline.preference_losses import balanced
 from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.step import Step
 from mmr1.trainer.sampling.scoring import RewardManager

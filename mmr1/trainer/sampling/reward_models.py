@@ -13,6 +13,7 @@ import numpy as np
 
 from mmr1.config import Config, RewardFunctionConfig
 from mmr1.rewards import RewardFunction, RewardItem
+from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.rewards.item import no_answer
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model
@@ -28,8 +29,6 @@ from mmr1.trainer.sampling.process_reward_model import ProcessRewardModel
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.features import FeatureCache
-
-REWARD_MODEL = "reward_model"
 
 
 def reward_models(config: Config) -> dict[str, RewardFunction]:

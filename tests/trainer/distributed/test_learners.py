@@ -15,12 +15,13 @@ from mmr1.data.record import read_records
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.models.state import whole
-from mmr1.trainer.offline.dpo import build_dpo
-from mmr1.trainer.offline.preferences import PAIR, Preference
-from mmr1.trainer.offline.process_reward_model import LabelledSteps, build_process_reward_model
-from mmr1.trainer.offline.reward_model import build_reward_model
+from mmr1.trainer.offline.dpo import PAIR, Preference, build_dpo, with_unrelated
+from mmr1.trainer.offline.reward_model import (
+    LabelledSteps,
+    build_process_reward_model,
+    build_reward_model,
+)
 from mmr1.trainer.offline.sft import build_sft
-from mmr1.trainer.offline.unpaired import with_unrelated
 from mmr1.types import RolloutGroup
 from mmr1.vision.build import family_of, media_cache
 from tests.trainer.distributed.gloo import on_two_ranks

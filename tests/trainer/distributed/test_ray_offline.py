@@ -16,7 +16,6 @@ from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.trainer.offline.dpo import run_dpo
 from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
-from mmr1.trainer.offline.process_reward_model import run_process_reward_model
 from mmr1.trainer.offline.reward_model import run_reward_model
 from mmr1.trainer.offline.sft import run_sft
 from tests.jsonl import read_jsonl
@@ -138,7 +137,7 @@ def test_an_evaluation_uses_all_engines(tiny_model, records, tmp_path):
         (run_dpo, {"dpo": {"loss_type": "kto", "batch_size": 4}, "model": {"lora": {"rank": 4}}}),
         (run_reward_model, {}),
         (
-            run_process_reward_model,
+            run_reward_model,
             {"rm": {"supervision": "process"}, "model": {"lora": {"rank": 4}}},
         ),
         (

@@ -11,8 +11,7 @@ import torch
 
 from mmr1.config import DpoConfig
 from mmr1.config.dpo import PREFERENCE_LOSSES, load_preference_loss
-from mmr1.trainer.offline.losses.kto import balanced, kto, reference_point
-from mmr1.trainer.offline.losses.pair_scores import PairScores
+from mmr1.trainer.offline.preference_losses import PairScores, balanced, kto, reference_point
 
 # Chosen gained 2 nats over the reference in 4 tokens, rejected lost 1 in 2.
 PAIR = PairScores(
@@ -187,7 +186,7 @@ def test_what_a_loss_does_not_read_is_refused(keys, message):
 def test_a_loss_of_ones_own_is_a_function_in_a_file(tmp_path: Path):
     file = tmp_path / "own.py"
     file.write_text(
-        "from mmr1.trainer.offline.losses.pair_scores import PairLoss\n"
+        "from mmr1.trainer.offline.preference_losses import PairLoss\n"
         "def hinge(pairs, config):\n"
         "    rewards = config.beta * pairs.log_ratios\n"
         "    return PairLoss((1 - rewards[:, 0] + rewards[:, 1]).relu(), rewards)\n"

@@ -29,18 +29,24 @@ from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.offline import iterative_dpo
-from mmr1.trainer.offline.dpo import build_dpo, preference_step, run_dpo
+from mmr1.trainer.offline.dpo import (
+    PAIR,
+    Preference,
+    build_dpo,
+    preference_step,
+    preferences_of,
+    run_dpo,
+    with_unrelated,
+)
 from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
-from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
-from mmr1.trainer.offline.preferences import PAIR, Preference, preferences_of
 from mmr1.trainer.offline.reward_model import (
+    bradley_terry,
     pairs_right,
     reward_model_step,
 )
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import Records
-from mmr1.trainer.offline.unpaired import with_unrelated
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.train import run_training

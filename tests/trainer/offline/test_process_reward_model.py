@@ -17,10 +17,10 @@ from mmr1.data.steps import labelled_steps
 from mmr1.rewards import RewardItem
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.scalar_model import Supervision, supervision_of
-from mmr1.trainer.offline.process_reward_model import (
+from mmr1.trainer.offline.reward_model import (
     LabelledSteps,
     process_step,
-    run_process_reward_model,
+    run_reward_model,
 )
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.step_ends import step_ends, token_at
@@ -133,13 +133,13 @@ def step_model(tiny_model, digits, step_file, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("prm") / "run"
     keys = (f"data.eval={step_file}", "rm.batch_size=16", "trainer.max_steps=40", "eval.limit=20")
     process = "rm.supervision=process"
-    return run_process_reward_model(config_of(tiny_model, step_file, digits, out, process, *keys))
+    return run_reward_model(config_of(tiny_model, step_file, digits, out, process, *keys))
 
 
 def test_it_takes_so_many_epochs(tiny_model, digits, step_file, tmp_path):
     keys = ("rm.supervision=process", "rm.batch_size=30", "trainer.max_epochs=1")
     config = config_of(tiny_model, step_file, digits, tmp_path / "run", *keys)
-    assert run_process_reward_model(config).name == "step_000002"
+    assert run_reward_model(config).name == "step_000002"
 
 
 def test_held_out_answers_whose_picture_is_cut_are_left_out(
@@ -155,7 +155,7 @@ def test_held_out_answers_whose_picture_is_cut_are_left_out(
         *("trainer.max_steps=1", "rm.batch_size=2"),
         *(f"data.eval={tmp_path / 'eval.jsonl'}", "data.max_bad_fraction=0.3"),
     )
-    run_process_reward_model(config)
+    run_reward_model(config)
     result = json.loads((tmp_path / "run/eval/result.json").read_text())
     kept = map(json.loads, lines[:2] + lines[3:])
     assert result["steps"] == sum(len(row["meta"]["labels"]) for row in kept)

@@ -7,7 +7,7 @@ and why it has no counterpart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,9 +15,8 @@ from pydantic import ValidationError
 
 from mmr1.config import Config
 from mmr1.config.secrets import publish
-from mmr1.migrate.effect import keys_without_effect
-from mmr1.migrate.migration import Migration, Tree
 from mmr1.registry import suggest
+from mmr1_migrate.migration import Migration, Tree
 
 Carry = Callable[[Tree, Migration], None]
 """Takes keys out of their flat configuration and sets ours."""
@@ -230,3 +229,46 @@ def _check(source: Source, migration: Migration) -> None:
         raise ValueError(
             f"the migrated '{key}' is not valid here: {problem}; it is {value!r}"
         ) from error
+
+
+def keys_without_effect(
+    given: Tree, doubtful: Iterable[str], carried: Callable[[Tree], Migration]
+) -> list[str]:
+    """The keys that other keys make idle, such as the coefficient of a KL that is switched off.
+
+    A key has an effect if the result is another one without it, or with another value.
+
+    Args:
+        given: Their keys by today's names, flat.
+        doubtful: Those of them that may have no effect.
+        carried: The result of such keys.
+    """
+    base = carried(given)
+
+    def changes(keys: Tree) -> bool:
+        try:
+            result = carried(keys)
+        except (ValueError, TypeError):  # a value that counts enough to be refused
+            return True
+        return (result.tree, result.notes) != (base.tree, base.notes)
+
+    def has_effect(key: str) -> bool:
+        without = {name: value for name, value in given.items() if name != key}
+        return changes(without) or any(changes({**given, key: v}) for v in _others(given[key]))
+
+    return [key for key in doubtful if not has_effect(key)]
+
+
+def _others(value: Any) -> tuple[Any, ...]:
+    """Other values of the same kind."""
+    if isinstance(value, bool):
+        return (not value,)
+    if isinstance(value, int):
+        return value * 2, value // 2, value + 1
+    if isinstance(value, float):
+        return value * 2, value / 2, value + 1
+    if isinstance(value, Mapping):
+        return ({**value, "x": 1},)
+    if isinstance(value, list):  # of the same length
+        return ([next(iter(_others(item)), None) for item in value] or ["x"],)
+    return (value * 2,) if isinstance(value, str) else ()

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mmr1.migrate import openrlhf_keys as shared
-from mmr1.migrate.migration import Migration, Tree
-from mmr1.migrate.openrlhf import set_optimizer, set_weights
-from mmr1.migrate.shared import set_checkpoints, set_training_files
-from mmr1.migrate.source import Carry, Source
+from mmr1_migrate import openrlhf_keys as shared
+from mmr1_migrate.migration import Migration, Tree
+from mmr1_migrate.openrlhf import set_optimizer, set_weights
+from mmr1_migrate.shared import set_checkpoints, set_training_files
+from mmr1_migrate.source import Carry, Source
 
 DEFAULTS: Tree = {
     "model.gradient_checkpointing_enable": False,

@@ -6,8 +6,8 @@ the keys that 0.7 and 0.8 had besides.
 
 from __future__ import annotations
 
-from mmr1.migrate.migration import Tree
-from mmr1.migrate.shared import is_none_of, is_one_of
+from mmr1_migrate.migration import Tree
+from mmr1_migrate.shared import is_none_of, is_one_of
 
 ACTOR = "actor_rollout_ref.actor"
 MODEL = "actor_rollout_ref.model"

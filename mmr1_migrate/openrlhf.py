@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmr1.migrate.migration import Migration, Tree
-from mmr1.migrate.openrlhf_keys import (
+from mmr1_migrate.migration import Migration, Tree
+from mmr1_migrate.openrlhf_keys import (
     COMPOSED,
     DEFAULTS,
     IN_FORCE,
@@ -17,8 +17,8 @@ from mmr1.migrate.openrlhf_keys import (
     TRANSLATED,
     UNNEEDED,
 )
-from mmr1.migrate.shared import NO_LIMIT, set_checkpoints, set_lora, set_training_files
-from mmr1.migrate.source import Carry, Source
+from mmr1_migrate.shared import NO_LIMIT, set_checkpoints, set_lora, set_training_files
+from mmr1_migrate.source import Carry, Source
 
 # Name of ours, advantage of the group under it, and whether the batch is normalised.
 ESTIMATORS = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mmr1.migrate.migration import Migration, Tree
-from mmr1.migrate.shared import (
+from mmr1_migrate.migration import Migration, Tree
+from mmr1_migrate.shared import (
     NO_LIMIT,
 )
-from mmr1.migrate.verl_keys import (
+from mmr1_migrate.verl_keys import (
     ACTOR,
     AGGREGATIONS,
     COMPOSED,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmr1.migrate import trl_keys as keys
-from mmr1.migrate import trl_shared as shared
-from mmr1.migrate.migration import Migration, Tree
-from mmr1.migrate.source import Source
-from mmr1.migrate.trl_shared import Batches
+from mmr1_migrate import trl_keys as keys
+from mmr1_migrate import trl_shared as shared
+from mmr1_migrate.migration import Migration, Tree
+from mmr1_migrate.source import Source
+from mmr1_migrate.trl_shared import Batches
 
 
 def _common(flat: Tree, migration: Migration) -> None:

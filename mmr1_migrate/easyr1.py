@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmr1.migrate.easyr1_keys import (
+from mmr1_migrate.easyr1_keys import (
     COMPOSED,
     DEFAULTS,
     ESTIMATORS,
@@ -20,15 +20,15 @@ from mmr1.migrate.easyr1_keys import (
     UNNEEDED,
     USUAL_COLUMNS,
 )
-from mmr1.migrate.migration import Migration, Tree
-from mmr1.migrate.shared import (
+from mmr1_migrate.migration import Migration, Tree
+from mmr1_migrate.shared import (
     NO_LIMIT,
     set_checkpoints,
     set_lora,
     set_schedule,
     set_trackers,
 )
-from mmr1.migrate.source import Source
+from mmr1_migrate.source import Source
 
 
 def _is_theirs(keys: Mapping[str, Any]) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mmr1.migrate.easyr1 import EASYR1
-from mmr1.migrate.openrlhf import LMM_R1, OPENRLHF
-from mmr1.migrate.openrlhf_offline import OFFLINE
-from mmr1.migrate.source import Source
-from mmr1.migrate.trl import GRPO, RLOO
-from mmr1.migrate.trl_offline import DPO, KTO, REWARD, SFT
-from mmr1.migrate.verl import VERL
+from mmr1_migrate.easyr1 import EASYR1
+from mmr1_migrate.openrlhf import LMM_R1, OPENRLHF
+from mmr1_migrate.openrlhf_offline import OFFLINE
+from mmr1_migrate.source import Source
+from mmr1_migrate.trl import GRPO, RLOO
+from mmr1_migrate.trl_offline import DPO, KTO, REWARD, SFT
+from mmr1_migrate.verl import VERL
 
 SOURCES: tuple[Source, ...] = (
     EASYR1, VERL, RLOO, GRPO, KTO, DPO, REWARD, SFT, OPENRLHF, LMM_R1, *OFFLINE,

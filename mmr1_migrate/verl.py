@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mmr1.migrate.migration import Migration, Tree
-from mmr1.migrate.shared import (
+from mmr1_migrate.migration import Migration, Tree
+from mmr1_migrate.shared import (
     set_checkpoints,
     set_lora,
     set_schedule,
     set_trackers,
     set_training_files,
 )
-from mmr1.migrate.source import Source
-from mmr1.migrate.verl_keys import (
+from mmr1_migrate.source import Source
+from mmr1_migrate.verl_keys import (
     ACTOR,
     COMPOSED,
     DEFAULTS,
@@ -27,7 +27,7 @@ from mmr1.migrate.verl_keys import (
     TRANSLATED,
     UNNEEDED,
 )
-from mmr1.migrate.verl_loss import (
+from mmr1_migrate.verl_loss import (
     carry_algorithm,
     carry_correction,
     carry_distillation,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from operator import not_
 
-from mmr1.migrate.migration import Tree
+from mmr1_migrate.migration import Tree
 
 DEFAULTS: Tree = {
     "actor.eps_clip": 0.2,

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mmr1.config import Config
-from mmr1.migrate.migration import Tree
-from mmr1.migrate.shell import read_script
-from mmr1.migrate.source import Source, flattened
+from mmr1_migrate.migration import Tree
+from mmr1_migrate.shell import read_script
+from mmr1_migrate.source import Source, flattened
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 _OPTION = re.compile(r"--?[A-Za-z_][\w.-]*")

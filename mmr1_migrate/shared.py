@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mmr1.migrate.migration import Migration
+from mmr1_migrate.migration import Migration
 
 TRACKERS = ("tensorboard", "wandb", "mlflow", "swanlab", "trackio")
 ALWAYS = ("console", "file")

@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from mmr1.config import Config
-from mmr1.migrate.migration import Migration, Tree
-from mmr1.migrate.reading import read
-from mmr1.migrate.source import Source, migrate
-from mmr1.migrate.sources import sources_of
+from mmr1_migrate.migration import Migration, Tree
+from mmr1_migrate.reading import read
+from mmr1_migrate.source import Source, migrate
+from mmr1_migrate.sources import sources_of
 
 
 def migrate_file(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from operator import not_
 
-from mmr1.migrate.migration import Tree
-from mmr1.migrate.shared import is_none_of, is_one_of
+from mmr1_migrate.migration import Tree
+from mmr1_migrate.shared import is_none_of, is_one_of
 
 # What EasyR1 takes for a key that its YAML leaves out (its config.py files), where it matters to
 # what is sampled and learned.

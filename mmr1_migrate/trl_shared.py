@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from mmr1.migrate.migration import Migration, Tree
-from mmr1.migrate.shared import set_checkpoints, set_lora, set_trackers
+from mmr1_migrate.migration import Migration, Tree
+from mmr1_migrate.shared import set_checkpoints, set_lora, set_trackers
 
 SCHEDULES = {
     "linear": "linear", "cosine": "cosine", "constant": "constant",

@@ -7,8 +7,8 @@ and of the ``TrainingArguments`` of transformers 5.
 
 from __future__ import annotations
 
-from mmr1.migrate.migration import Tree
-from mmr1.migrate.shared import is_none_of, is_one_of
+from mmr1_migrate.migration import Tree
+from mmr1_migrate.shared import is_none_of, is_one_of
 
 # --- What all trainers share ---------------------------------------------------------------------
 

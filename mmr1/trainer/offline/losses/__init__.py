@@ -1,1 +1,0 @@
-"""Losses on preferences, one a file: pure functions of log-probs."""
