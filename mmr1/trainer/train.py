@@ -21,7 +21,7 @@ from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.distributed.scorers import scored_where_sampled
 from mmr1.trainer.inputs import Inputs, check_inputs
-from mmr1.trainer.loop import FailedStepError, train, validated
+from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
@@ -32,9 +32,8 @@ from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.epochs import with_epochs
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory, finished
-from mmr1.trainer.runs.phase_timer import PhaseTimer
 from mmr1.trainer.runs.profiling import Recorded
-from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
@@ -175,7 +174,7 @@ def _train(
 
         with display, _failed_batch_kept(directory, inputs.media), heap_frozen():
             if validation and config.trainer.val_before_train and done == 0:
-                keep(Step(0, {"step": 0, **validated(validation, 0)}))
+                keep(Step(0, {"step": 0, **validation(0)}))
             checkpoint = run_steps(
                 config.trainer,
                 train(config, components, done),

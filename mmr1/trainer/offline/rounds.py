@@ -21,8 +21,7 @@ from mmr1.trainer.offline.learner import PolicyLearner
 from mmr1.trainer.offline.losses.kto import balanced
 from mmr1.trainer.offline.preferences import Preference, preferences_of
 from mmr1.trainer.offline.unpaired import with_unrelated
-from mmr1.trainer.runs.phase_timer import PhaseTimer
-from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.validation.evaluate import accuracy_function
 from mmr1.types import Completion, Prompt, RolloutGroup, ScoredGroup, StepStats

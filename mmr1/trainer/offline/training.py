@@ -28,8 +28,7 @@ from mmr1.trainer.offline.learner import Learner
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory
-from mmr1.trainer.runs.phase_timer import PhaseTimer
-from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.runs.take_steps import run_steps
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.types import Prompt, Sample, StepStats

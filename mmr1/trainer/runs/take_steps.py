@@ -12,8 +12,7 @@ from mmr1.config import TrainerConfig
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.runs.checkpoint import Checkpoints, next_due
 from mmr1.trainer.runs.full_disk import RETRY_S
-from mmr1.trainer.runs.phase_timer import PhaseTimer
-from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.runs.stopping import StoppedError, StopSignal
 
 logger = logging.getLogger(__name__)
