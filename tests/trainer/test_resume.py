@@ -23,8 +23,8 @@ from mmr1.config import Config
 from mmr1.config.file import dump_yaml
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.offline.sft import run_sft
+from mmr1.trainer.runs.output import RecordError
 from mmr1.trainer.runs.stopping import StoppedError
-from mmr1.trainer.runs.take_steps import RecordError
 from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl

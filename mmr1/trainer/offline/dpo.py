@@ -21,7 +21,7 @@ from mmr1.trainer.offline.learner import Learner, PolicyLearner, learning, polic
 from mmr1.trainer.offline.preferences import PAIR, Preference, pair_step, preferences_of
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.trainer.offline.unpaired import kto_step, with_unrelated
-from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.run import with_epochs
 from mmr1.types import Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache

@@ -34,7 +34,7 @@ from mmr1.trainer.offline.learner import (
 )
 from mmr1.trainer.offline.losses.bradley_terry import bradley_terry
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
-from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.run import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache

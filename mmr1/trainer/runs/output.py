@@ -41,11 +41,14 @@ from mmr1.trainer.runs.checkpoint import (
 )
 from mmr1.trainer.runs.full_disk import Journal, append
 from mmr1.trainer.runs.summary import RunSummary
-from mmr1.trainer.runs.take_steps import RecordError
 from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, Span, StepStats, TextPart
 from mmr1.vision.prepare import MediaCache, Medium
 
 logger = logging.getLogger(__name__)
+
+
+class RecordError(RuntimeError):
+    """Metrics or rollouts could not be written; the checkpoints are unchanged."""
 
 
 def finished(config: Config) -> Path | None:

@@ -13,12 +13,12 @@ import pytest
 from mmr1.config import Config
 from mmr1.config.trainer import TrainerConfig
 from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.runs import full_disk, take_steps
+from mmr1.trainer.run import take_steps
+from mmr1.trainer.runs import full_disk
 from mmr1.trainer.runs.checkpoint import CheckpointError, Checkpoints, verify_checkpoint
 from mmr1.trainer.runs.full_disk import Journal, append
-from mmr1.trainer.runs.output import RunDirectory
+from mmr1.trainer.runs.output import RecordError, RunDirectory
 from mmr1.trainer.runs.step import Step
-from mmr1.trainer.runs.take_steps import RecordError, run_steps
 from tests.faults import faults_told
 from tests.jsonl import read_jsonl
 
@@ -117,7 +117,7 @@ def run(disk: Path, record, background: bool, **trainer: object) -> Path:
         record(step)
 
     try:
-        return run_steps(
+        return take_steps(
             config,
             STEPS,
             record_alone,
@@ -151,7 +151,7 @@ def test_a_save_that_a_full_disk_refuses_is_done_by_the_next_one(background, sma
 
 @pytest.mark.parametrize("background", [False, True])
 def test_the_last_save_is_tried_until_there_is_space(background, small_disk, monkeypatch):
-    monkeypatch.setattr(take_steps, "RETRY_S", 0.01)
+    monkeypatch.setattr("mmr1.trainer.run.RETRY_S", 0.01)
     disk = small_disk(1024)
 
     def record(step: Step) -> None:
@@ -166,7 +166,7 @@ def test_the_last_save_is_tried_until_there_is_space(background, small_disk, mon
 
 
 def test_past_the_patience_the_run_ends_and_the_checkpoint_before_is_whole(small_disk, monkeypatch):
-    monkeypatch.setattr(take_steps, "RETRY_S", 0.01)
+    monkeypatch.setattr("mmr1.trainer.run.RETRY_S", 0.01)
     disk = small_disk(1024)
     with pytest.raises(CheckpointError, match=r"step_000004 could not .*No space left.*--resume"):
         run(disk, lambda step: step.number == 3 and fill(disk), False, disk_patience_s=0.05)
