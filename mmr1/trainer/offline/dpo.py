@@ -30,7 +30,7 @@ from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.learner import learning, policy_learner
 from mmr1.trainer.offline.preference_losses import LossOnPairs, PairScores, kto, reference_point
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
-from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.run import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache

@@ -38,7 +38,7 @@ from mmr1.trainer.models.scalar_model import (
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.learner import itself, learning, scalar_learner
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
-from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.run import with_epochs
 from mmr1.trainer.sampling.step_ends import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily

@@ -20,8 +20,7 @@ from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.offline.dpo import Preference, preferences_of, with_unrelated
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
 from mmr1.trainer.offline.preference_losses import balanced
-from mmr1.trainer.runs.phase_timer import PhaseTimer
-from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.validation.evaluate import accuracy_function
 from mmr1.types import Completion, Prompt, RolloutGroup, ScoredGroup, StepStats

@@ -17,7 +17,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.learner import itself, learning, policy_learner
 from mmr1.trainer.offline.training import OfflineTask, load_training_records, run_offline
-from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.run import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
