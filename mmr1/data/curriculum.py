@@ -14,6 +14,9 @@ from typing import Any
 from mmr1.config.data import CurriculumConfig
 from mmr1.types import Sample, ScoredGroup
 
+MOMENTUM = 0.5
+"""Share of a sample's pass rate so far in its new one."""
+
 
 class Curriculum:
     """The running pass rates of the samples seen so far, and the draws that they decide.
@@ -56,14 +59,14 @@ class Curriculum:
         """
         for group in scored:
             passed = [
-                self._passed(r.components[self._config.key]) for r in group.rewards if r.valid
+                self._passed(r.components[self._config.function]) for r in group.rewards if r.valid
             ]
             if not passed:
                 continue
             key = _key(group.group.prompt.sample)
-            mean, momentum = fmean(passed), self._config.momentum
+            mean = fmean(passed)
             before = self._rates.get(key, mean)
-            self._rates[key] = momentum * before + (1 - momentum) * mean
+            self._rates[key] = MOMENTUM * before + (1 - MOMENTUM) * mean
 
     def stats(self) -> dict[str, float]:
         """The mean pass rate of the samples seen so far, and the share of draws not kept."""
@@ -83,7 +86,7 @@ class Curriculum:
         assert value is not None, "a valid reward has the value of each function"
         if not 0 <= value <= 1:
             raise ValueError(
-                f"data.curriculum.key={self._config.key} gave {value:g}: a pass rate is the mean "
+                f"data.curriculum.function={self._config.function} gave {value:g}: a pass rate is the mean "
                 "of values from 0 to 1; name a reward function that has such values"
             )
         return value

@@ -1,4 +1,4 @@
-"""Load the datasets that ``data.train`` and ``data.eval`` name as samples."""
+"""Load the datasets that ``data.train`` and ``trainer.validation.data`` name as samples."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _sample(row: Any, place: Place, config: DataConfig) -> Sample:
     refuse_lone_surrogates(row)
     if config.columns:
         return read_row(renamed(row, config.columns), place, "easyr1")
-    return read_row(row, place, config.format)
+    return read_row(row, place, config.format_name)
 
 
 def source_name(spec: str | Path) -> str:
@@ -186,7 +186,7 @@ def _why_not(prompt_tokens: Callable[[Sample], int], sample: Sample, limit: int)
         length = prompt_tokens(sample)
     except ValueError as error:
         return str(error)
-    return f"its prompt has {length} tokens and rollout.max_model_len leaves room for {limit}"
+    return f"its prompt has {length} tokens and rollout.max_prompt_length is {limit}"
 
 
 def _check_ids(spec: str | Path, samples: list[Sample]) -> None:
@@ -198,11 +198,11 @@ def _check_ids(spec: str | Path, samples: list[Sample]) -> None:
 
 
 def load_held_out(config: Config, quarantine: Quarantine | None = None) -> Sequence[Sample]:
-    """The samples of ``data.eval``, the first ``eval.limit`` of them.
+    """The samples of ``trainer.validation.data``, the first ``eval.limit`` of them.
 
     Raises:
         ValueError: The key is not set, or the data cannot be used.
     """
-    if config.data.eval is None:
-        raise ValueError("data.eval is not set; name the held-out records, data.eval=PATH")
-    return load_samples(config.data.eval, config.data, quarantine)[: config.eval.limit]
+    if config.eval_records is None:
+        raise ValueError("trainer.validation.data is not set; name the held-out records, trainer.validation.data=PATH")
+    return load_samples(config.eval_records, config.data, quarantine)[: config.eval.limit]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mmr1.config import EnvironmentConfig
-from mmr1.config.environment import TOOLS
+from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
 from mmr1.environments.environment import Environment
 from mmr1.environments.own import OwnEnvironment
 from mmr1.environments.schemas import described
@@ -16,7 +15,7 @@ def build_environment(config: EnvironmentConfig) -> Environment:
     Raises:
         ValueError: A tool or the class cannot be loaded.
     """
-    if config.use == TOOLS or described(config):
+    if not isinstance(config, CustomEnvironmentConfig) or described(config):
         return ToolEnvironment(config)
     if config.parser is not None:
         raise ValueError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from mmr1.config import EnvironmentConfig
+from mmr1.config import CustomEnvironmentConfig
 from mmr1.environments.environment import Action, Answer, Ending, Episode, Opening
 from mmr1.environments.tools import read_parts
 from mmr1.environments.workers import REPLACED, ToolWorkers, tool_workers
@@ -25,7 +25,7 @@ class OwnEnvironment:
 
     tools: Sequence[str] = ()
 
-    def __init__(self, config: EnvironmentConfig) -> None:
+    def __init__(self, config: CustomEnvironmentConfig) -> None:
         self._config = config
         job = Job("mmr1.environments.worker:form_of", (config.use, config.options))
         self._workers = tool_workers(config, [config.use], job)
@@ -43,7 +43,7 @@ class _OwnEpisode:
     """A conversation, in the process of its number."""
 
     def __init__(
-        self, config: EnvironmentConfig, workers: ToolWorkers, number: int, sample: Sample
+        self, config: CustomEnvironmentConfig, workers: ToolWorkers, number: int, sample: Sample
     ) -> None:
         self._config, self._workers, self._number = config, workers, number
         self._sample = sample

@@ -62,7 +62,6 @@ class ToolWorkers:
             Pool(
                 1,
                 deadline=Deadline(config.timeout_s),
-                start_s=config.start_timeout_s,
                 **of_pool,
             )
             for _ in range(config.workers)

@@ -15,7 +15,7 @@ from mmr1.estimate.memory import (
 )
 from mmr1.estimate.shapes import read_shapes
 
-_WIDER = "raise it, or rollout.tensor_parallel_size"
+_WIDER = "raise it, or rollout.engine.tensor_parallel_size"
 ASLEEP = 2 * GIB  # assumed of an engine that sleeps: its CUDA context, graphs and buffers
 
 
@@ -27,12 +27,12 @@ def advice(config: Config, load: Load, memory: float) -> list[str]:
     """
     result = estimate(config, load)
     room = memory
-    if not config.resources.distributed:  # one process: trainer and engine share the device
+    if not config.distributed:  # one process: trainer and engine share the device
         room = memory * (1 - config.gpu_memory_utilization)
     lines = []
     engine_memory = memory * config.gpu_memory_utilization
     weights = _engine_weights(result)
-    if config.resources.colocate:
+    if config.rollout.colocated:
         sending = held_while_sending(config, result) + weights - engine_memory
         kept = max(held_while_sampling(config, result), sending)
         if result.total("trainer") > memory - ASLEEP:
@@ -41,7 +41,7 @@ def advice(config: Config, load: Load, memory: float) -> list[str]:
             share = 0.95 - kept / memory
             if weights <= 0.9 * share * memory:
                 lines.append(
-                    f"rollout.gpu_memory_utilization={share:.2f}: the ranks keep "
+                    f"rollout.engine.gpu_memory_utilization={share:.2f}: the ranks keep "
                     f"{kept / GIB:.1f} GiB while the engine samples"
                 )
             lines += _offloaded_while_sampling(config) + _offloaded(config)
@@ -50,9 +50,9 @@ def advice(config: Config, load: Load, memory: float) -> list[str]:
         lines += _lighter_trainer(config, load, result)
     if weights > 0.9 * engine_memory:
         lines.append(
-            f"rollout.gpu_memory_utilization={config.gpu_memory_utilization:g} leaves the "
+            f"rollout.engine.gpu_memory_utilization={config.gpu_memory_utilization:g} leaves the "
             f"engine {engine_memory / GIB:.1f} GiB and its weights take {weights / GIB:.1f}: "
-            + ("raise it" if config.resources.colocate else _WIDER)
+            + ("raise it" if config.rollout.colocated else _WIDER)
         )
     return lines
 
@@ -77,18 +77,18 @@ def _engine_weights(result: Estimate) -> float:
 def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
     by_name = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
     shapes, lines = read_shapes(config), []
-    half, context = config.trainer.micro_batch_tokens // 2, config.resources.context
+    half, context = config.trainer.max_tokens_per_gpu // 2, config.resources.context_parallel_size
     # A micro-batch is never less than a prompt with one completion.
     longest = shapes.shares_prompts and context * half < load.prompt + load.completion
     kept, total = by_name["activations of a micro-batch"], result.total("trainer")
     if kept > 0.2 * total and not config.model.gradient_checkpointing:
         lines.append("model.gradient_checkpointing=true: activations of one layer at a time")
     if kept > 0.2 * total and not longest:
-        lines.append(f"trainer.micro_batch_tokens={half}: half of the activations")
+        lines.append(f"trainer.max_tokens_per_gpu={half}: half of the activations")
     if longest and kept + by_name["backward pass"] > 0.2 * total:
         ranks = math.lcm(config.resources.ranks, 2 * context)
         lines.append(
-            f"resources.context={2 * context} {_processes(config, ranks)}: half of a sequence's "
+            f"resources.context_parallel_size={2 * context} {_processes(config, ranks)}: half of a sequence's "
             "activations each"
         )
     if shapes.model.tower is not None and not config.model.freeze_vision_tower:
@@ -97,27 +97,27 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
         )
     if config.model.lora is None:
         lines.append("model.lora={rank: 64}: gradients and moments of the adapters only")
-    if not config.resources.distributed or config.resources.colocate:
+    if not config.distributed or config.rollout.colocated:
         lines += _offloaded(config)
-    if by_name.get("reference policy") and not config.resources.distributed:
-        lines.append("algorithm.offload_reference=true: there only while it scores (GPU)")
+    if by_name.get("reference policy") and not config.distributed:
+        lines.append("algorithm.kl.reference.offload=true: there only while it scores (GPU)")
     more = _processes(config, 2 * config.resources.ranks)
     lines.append(f"resources.{more}: half of weights, gradients and moments each")
-    if not config.resources.distributed and config.gpu_memory_utilization > 0.3:
-        lines.append("rollout.gpu_memory_utilization=0.3: the engine shares this device")
+    if not config.distributed and config.gpu_memory_utilization > 0.3:
+        lines.append("rollout.engine.gpu_memory_utilization=0.3: the engine shares this device")
     return lines
 
 
 def _processes(config: Config, ranks: int) -> str:
     """So many ranks, and their engines where each has one."""
-    return f"ranks={ranks} engines={ranks}" if config.resources.colocate else f"ranks={ranks}"
+    return f"ranks={ranks} engines={ranks}" if config.rollout.colocated else f"ranks={ranks}"
 
 
 def _offloaded_while_sampling(config: Config) -> list[str]:
-    if config.resources.offload_while_sampling:
+    if config.rollout.offload_trainer:
         return []
     moved = "weights and moments in main memory while the engine samples (GPU)"
-    return [f"resources.offload_while_sampling=true: {moved}"]
+    return [f"rollout.engine.offload_trainer=true: {moved}"]
 
 
 def _offloaded(config: Config) -> list[str]:

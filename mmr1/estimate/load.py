@@ -54,7 +54,7 @@ def measured_load(config: Config, samples: int = 500) -> Load:
             of_prompt = family.prompt_length(prompt), sum(map(family.media_tokens, prompt.media))
         except ValueError:
             continue  # training drops the row, or says what is wrong with it
-        if of_prompt[0] <= config.max_prompt_tokens:
+        if of_prompt[0] <= config.rollout.max_prompt_length:
             lengths.append(of_prompt[0])
             vision.append(of_prompt[1])
     if not lengths:
@@ -72,11 +72,11 @@ def longest_load(config: Config) -> Load:
     Raises:
         ValueError: The model's configuration cannot be read, or there is no room for a prompt.
     """
-    prompt, completion = config.max_prompt_tokens, config.rollout.sampling.max_tokens
+    prompt, completion = config.rollout.max_prompt_length, config.rollout.sampling.max_tokens
     if prompt < 1:
         raise ValueError(
             f"rollout.max_model_len={config.rollout.max_model_len} leaves no room for a prompt "
-            f"beside rollout.sampling.max_tokens={completion}; raise the one or lower the other"
+            f"beside rollout.max_response_length={completion}; raise the one or lower the other"
         )
     sees = read_shapes(config).model.tower is not None
     return Load(prompt, prompt if sees else 0, completion)

@@ -82,7 +82,7 @@ def holds_an_engine(config: Config, shapes: Shapes, memory: float) -> bool:
 
 def held_while_sampling(config: Config, result: Estimate) -> float:
     """Bytes that a rank keeps while an engine on its GPU samples."""
-    if config.resources.offload_while_sampling:
+    if config.rollout.offload_trainer:
         return _of_trainer(result, {"vision features"})
     of_learning = {
         *("gradients", "gradients of the critic", "gathered weights"),
@@ -94,7 +94,7 @@ def held_while_sampling(config: Config, result: Estimate) -> float:
 def held_while_sending(config: Config, result: Estimate) -> float:
     """The same while it sends its weights to the engine, which has no cache then."""
     held = held_while_sampling(config, result)
-    if config.resources.offload_while_sampling:
+    if config.rollout.offload_trainer:
         held += _of_trainer(result, {"weights"})
     return held
 
@@ -145,7 +145,7 @@ def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
         items.append(Item("trainer", "reference policy", reference))
     if config.algorithm.critic is not None:
         own = config.model_copy(update={"model": critic_model(config, config.algorithm.critic)})
-        shapes = read_shapes(own, "algorithm.critic.path")
+        shapes = read_shapes(own, "algorithm.advantage.critic.path")
         state = {item.name: item.bytes for item in _training_state(own, shapes)}
         items.append(Item("trainer", "gradients of the critic", state.pop("gradients")))
         kept = _kept_features(own, shapes)
@@ -171,12 +171,12 @@ def _training_state(config: Config, shapes: Shapes) -> list[Item]:
 def _reference(config: Config, shapes: Shapes) -> float | None:
     """A second model; None where there is none on the device."""
     algorithm = config.algorithm
-    if not algorithm.kl_coef or algorithm.offload_reference or algorithm.reference_is_served:
+    if not algorithm.kl.coef or algorithm.kl.reference.offload or algorithm.reference_is_served:
         return None
-    if algorithm.ref_model_path is not None:
-        update = {"path": algorithm.ref_model_path, "lora": None}
+    if algorithm.kl.reference.path is not None:
+        update = {"path": algorithm.kl.reference.path, "lora": None}
         own = config.model_copy(update={"model": config.model.model_copy(update=update)})
-        return _weights(own, read_shapes(own, "algorithm.ref_model_path"), trains=False)
+        return _weights(own, read_shapes(own, "algorithm.kl.reference.path"), trains=False)
     # Adapters are switched off instead.
     return _weights(config, shapes, trains=False) if config.model.lora is None else None
 
@@ -235,7 +235,7 @@ def _backward(config: Config, shapes: Shapes, load: Load) -> float:
     share = 1.5 if config.model.gradient_checkpointing else 0.5
     gathered = 2 * width * shapes.layer if sharded else 0
     summed = (width + (4 if sharded else 0)) * shapes.layer if shapes.trains_output else 0
-    if (context := config.resources.context) > 1:
+    if (context := config.resources.context_parallel_size) > 1:
         of_token += (3 * width + 4) * 2 * shapes.model.language.keys * context / share
     return max(head, share * of_token * tokens + gathered + summed + width * output)
 
@@ -253,13 +253,13 @@ def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
     Ranks that share sequences share the frames of videos too, but not an image: with images that
     are few the vision tokens are more.
     """
-    context = config.resources.context
-    share = max(1, round(config.rollout.batch_size * context / config.resources.ranks))
+    context = config.resources.context_parallel_size
+    share = max(1, round(config.data.train_batch_size * context / config.resources.ranks))
     prompts = 1 if shapes.shares_prompts else config.rollout.n  # of a group
     group = prompts * load.prompt + config.rollout.n * load.completion
     vision = prompts * load.vision
     cost = group + config.trainer.vision_token_cost * vision
-    groups = min(share, context * config.trainer.micro_batch_tokens / cost)
+    groups = min(share, context * config.trainer.max_tokens_per_gpu / cost)
     if not shapes.shares_prompts:  # a micro-batch is a group, or a part of one
         groups = min(groups, 1)
     tokens = max(groups * group, load.prompt + load.completion)
@@ -270,7 +270,7 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     language, parallel = shapes.model.language, config.rollout.tensor_parallel_size
     width = WIDTHS[config.rollout_dtype]
     kv = 2 * language.layers * language.keys * width
-    prompts = config.rollout.batch_size / config.resources.engines
+    prompts = config.data.train_batch_size / config.resources.engines
     tokens = prompts * (load.prompt + config.rollout.n * load.completion)
     return [
         Item("engine", "weights", width * shapes.weights / parallel),

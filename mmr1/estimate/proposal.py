@@ -111,7 +111,7 @@ def _choices(
     elif command == "eval":
         width = config.rollout.tensor_parallel_size
         if width > count:
-            refused.append(f"rollout.tensor_parallel_size={width} is more than {count} GPUs")
+            refused.append(f"rollout.engine.tensor_parallel_size={width} is more than {count} GPUs")
             return
         engines = count // width
         numbers = {"ranks": engines if resources.colocate else 1, "engines": engines}
@@ -158,25 +158,25 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
     if resources.colocate:
         return
     step = Step(
-        shapes.model, shapes.weights, shapes.vocabulary, rollout.batch_size, rollout.n, load
+        shapes.model, shapes.weights, shapes.vocabulary, data.train_batch_size, rollout.n, load
     )
 
     if not holds_an_engine(config, shapes, gpus.memory):
         refused.append(
             f"a GPU of {gpus.memory / GIB:.0f} GiB does not hold an engine's weights; raise "
-            "rollout.tensor_parallel_size"
+            "rollout.engine.tensor_parallel_size"
         )
         return
-    whole = math.lcm(resources.context, resources.fsdp_size or 1)
+    whole = math.lcm(resources.context_parallel_size, resources.fsdp_size or 1)
 
     def fits(ranks: int) -> bool:
         """Two processes of a kind are the least that Ray runs."""
         if ranks % whole:
             return False
-        engines = (count - ranks) // rollout.tensor_parallel_size
+        engines = (count - ranks) // rollout.engine.tensor_parallel_size
         return max(ranks, engines) > 1 and trainer_bytes(config, shapes, load, ranks) <= gpus.memory
 
-    best = best_split(step, count, rollout.tensor_parallel_size, ahead, fits)
+    best = best_split(step, count, rollout.engine.tensor_parallel_size, ahead, fits)
     if best is None:
         refused.append(
             f"{count} GPUs of {gpus.memory / GIB:.0f} GiB cannot be split into ranks and engines"

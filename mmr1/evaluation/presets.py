@@ -97,7 +97,7 @@ def with_preset(config: Config, name: str, prompt: Literal["reason", "direct"] |
         tree[
             "algorithm"
         ] = {}  # not used here; the run's may require rewards that are replaced below
-        picks = {  # eval.best_of may name one of the run's own
+        picks = {  # eval.sampled.best_of may name one of the run's own
             name: {**function, "weight": 0.0}
             for name, function in tree["rewards"]["functions"].items()
             if name == config.eval.best_of

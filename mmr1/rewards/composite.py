@@ -41,9 +41,8 @@ class CompositeReward:
     def __init__(self, config: RewardsConfig, reward_models: Mapping[str, RewardFunction]) -> None:
         self.config = config
         self._pool = Pool(
-            config.workers,
+            config.processes,
             config.timeout_s,
-            start_s=config.start_timeout_s,
             allow_weak=config.allow_weak_sandbox,
         )
         self._beginning: threading.Thread | None = None

@@ -272,9 +272,9 @@ def make_reward_function(
         return AutoReward(config.options, pool)
     if use in DERIVED:
         return DerivedReward(use, config.options, pool, earlier)
-    timeout_s = config.timeout_s or rewards.timeout_s
+    timeout_s = config.call_timeout_s or rewards.timeout_s
     if use == "judge":
-        return JudgeReward(name, config.options, timeout_s=config.timeout_s or JUDGE_TIMEOUT_S)
+        return JudgeReward(name, config.options, timeout_s=config.call_timeout_s or JUDGE_TIMEOUT_S)
     if use in REWARDS.builtin:
         return BuiltinReward(use, config.options, pool)
     if is_url(use):
@@ -283,9 +283,8 @@ def make_reward_function(
         use,
         config.options,
         isolated=config.isolated,
-        workers=rewards.workers,
+        workers=rewards.processes,
         timeout_s=timeout_s,
-        start_timeout_s=rewards.start_timeout_s,
         readable=config.readable,
         allow_weak=rewards.allow_weak_sandbox,
     )

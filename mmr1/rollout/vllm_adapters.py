@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from mmr1.config import LoraConfig
+from mmr1.config import LoraConfig, NewLoraConfig, StoredLoraConfig
 
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # those that vLLM has room for
 _OTHER_SCALES = ("use_rslora", "rank_pattern", "alpha_pattern")
@@ -50,8 +50,9 @@ def adapter_shape(lora: LoraConfig | None) -> AdapterShape | None:
     """
     if lora is None or lora.merge:
         return None
-    if lora.path is None:
+    if isinstance(lora, NewLoraConfig):
         return AdapterShape(lora.rank, lora.alpha)
+    assert isinstance(lora, StoredLoraConfig)
     stored = json.loads((Path(lora.path) / _SETTINGS).read_text())
     if scaled := [key for key in _OTHER_SCALES if stored.get(key)]:
         raise ValueError(

@@ -56,11 +56,11 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
             f"model.lora.merge=false and model.path '{config.model.path}': vLLM may call its "
             "layers otherwise than transformers does; leave model.lora.merge out"
         )
-    if config.resources.context > 1 and not family.shares_prompts:
+    if config.resources.context_parallel_size > 1 and not family.shares_prompts:
         raise ValueError(
-            f"resources.context={config.resources.context}: model.path '{config.model.path}' "
+            f"resources.context_parallel_size={config.resources.context_parallel_size}: model.path '{config.model.path}' "
             "trains by transformers' own forward, which needs each sequence whole; set "
-            "resources.context=1 (docs/models.md)"
+            "resources.context_parallel_size=1 (docs/models.md)"
         )
     return family
 
@@ -72,21 +72,21 @@ def _family(
     instructions: str | None = None,
 ) -> ModelFamily:
     template = read_template(data.chat_template)
-    chat = ChatOptions(template, data.enable_thinking, tools, instructions)
+    chat = ChatOptions(template, data.chat_template_kwargs, tools, instructions)
     options = {
-        "fps": data.video_fps,
-        "max_frames": data.video_max_frames,
-        "min_pixels": data.video_min_pixels,
-        "max_pixels": data.video_max_pixels,
-        "total_pixels": data.video_total_pixels,
-        "image_min_pixels": data.image_min_pixels,
-        "image_max_pixels": data.image_max_pixels,
+        "fps": data.video.fps,
+        "max_frames": data.video.max_frames,
+        "min_pixels": data.video.min_pixels,
+        "max_pixels": data.video.max_pixels,
+        "total_pixels": data.video.total_pixels,
+        "image_min_pixels": data.image.min_pixels,
+        "image_max_pixels": data.image.max_pixels,
     }
     return load_family(path, chat, **{k: v for k, v in options.items() if v is not None})
 
 
 def media_cache(family: ModelFamily, config: Config, neighbours: int = 1) -> MediaCache:
-    """Prepared media, each made once; in this process's share of ``data.media_workers``.
+    """Prepared media, each made once; in this process's share of ``data.num_workers``.
 
     Args:
         neighbours: Ranks, or engines, on this machine, if this process is one of them.
@@ -116,13 +116,13 @@ def checked_media(family: ModelFamily, config: Config) -> MediaCache:
 def media_workers(config: Config, neighbours: int = 1) -> int:
     """Processes that prepare media for this one; ``neighbours`` as for :func:`media_cache`.
 
-    Of ``data.media_workers`` on a machine the driver, its engines and its ranks have a third each,
+    Of ``data.num_workers`` on a machine the driver, its engines and its ranks have a third each,
     or one for each process where that is more; none if it is 0.
     """
-    of_machine = config.data.media_workers
+    of_machine = config.data.num_workers
     if of_machine is None:
         of_machine = cores() // CORES_PER_MEDIA_WORKER
-    if not config.resources.distributed:
+    if not config.distributed:
         return of_machine
     return min(of_machine, max(1, of_machine // (KINDS * neighbours)))
 

@@ -60,7 +60,7 @@ def files_of(spec: str | Path) -> list[Path] | None:
         path = Path(spec)
         if not path.is_file():
             raise NoSuchDatasetError(
-                f"{path}: no such file; check the path (data.train, data.eval)"
+                f"{path}: no such file; check the path (data.train, trainer.validation.data)"
             )
         return [path]
     name, _, split = str(spec).partition("@")

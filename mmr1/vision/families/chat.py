@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ class ChatOptions:
 
     Attributes:
         template: Jinja source in place of the model's own template; None keeps that.
-        enable_thinking: The template's variable of this name; None leaves it undefined.
+        variables: Of the template, such as ``enable_thinking``.
         tools: JSON schemas of the functions that the policy may call.
         tool_instructions: What the system prompt says of them, in place of what the template makes
             of their schemas; nothing for an empty text.
     """
 
     template: str | None = None
-    enable_thinking: bool | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_instructions: str | None = None
 
@@ -173,7 +173,7 @@ def load_chat(
     One that replaces it is put into the processor, so that it is saved beside every checkpoint.
 
     Raises:
-        ValueError: There is none, or it does not read ``enable_thinking`` and that is set.
+        ValueError: There is none, or it does not read a variable that is set.
     """
     if options.template is not None:
         processor.chat_template = options.template
@@ -183,14 +183,13 @@ def load_chat(
             f"model.path '{path}' has no chat template; copy chat_template.jinja of the model "
             "there, or name a .jinja file in data.chat_template"
         )
-    variables: dict[str, Any] = {}
-    if options.enable_thinking is not None:
-        if "enable_thinking" not in str(template):
+    variables = dict(options.variables)
+    for name in variables:
+        if name not in str(template):
             raise ValueError(
-                "data.enable_thinking is set, and the chat template does not read it; leave it "
-                "out, or name a template that does in data.chat_template"
+                f"data.chat_template_kwargs.{name} is set, and the chat template does not read it; "
+                "leave it out, or name a template that does in data.chat_template"
             )
-        variables["enable_thinking"] = options.enable_thinking
     instructions = options.tool_instructions
     speaks_of_tools = "tools" in str(template)
     if instructions is None and speaks_of_tools and options.tools:
