@@ -140,3 +140,11 @@ class Registry:
             public = [name for name in vars(module) if not name.startswith("_")]
             raise ValueError(f"{module_name} has no '{attribute}'{suggest(attribute, public)}")
         return getattr(module, attribute)
+
+
+ENGINES = Registry(
+    "rollout engine",
+    {"vllm": "mmr1.rollout.engines:VLLM", "hf": "mmr1.rollout.engines:HF"},
+    group="mmr1.engines",
+)
+"""Each is an ``mmr1.rollout.engines.EngineType``."""
