@@ -83,11 +83,13 @@ class Registry:
         builtin: Mapping[str, str],
         group: str | None = None,
         import_file: Callable[[Path], ModuleType] = import_file,
+        attribute: str = "function",
     ) -> None:
         self.kind = kind
         self.builtin = dict(builtin)
         self.group = group
         self._import_file = import_file
+        self._attribute_word = attribute
 
     def names(self) -> dict[str, str]:
         """Every name and the target it loads, entry points included."""
@@ -118,13 +120,14 @@ class Registry:
         module_name, separator, attribute = target.rpartition(":")
         if not separator:
             if target.endswith(".py"):
-                raise ValueError(f"{target}: name the function too, as in {target}:reward")
+                word = self._attribute_word
+                raise ValueError(f"{target}: name the {word} too, as in {target}:{word}")
             module_name, _, attribute = target.rpartition(".")
         if not module_name:
             raise ValueError(
                 f"unknown {self.kind} '{spec}'{suggest(spec, names)}; "
                 f"known: {', '.join(sorted(names))}; "
-                "or name a file.py:function"
+                f"or name a file.py:{self._attribute_word}"
             )
         return module_name, attribute
 
@@ -146,5 +149,6 @@ ENGINES = Registry(
     "rollout engine",
     {"vllm": "mmr1.rollout.engines:VLLM", "hf": "mmr1.rollout.engines:HF"},
     group="mmr1.engines",
+    attribute="NAME",
 )
 """Each is an ``mmr1.rollout.engines.EngineType``."""

@@ -145,6 +145,11 @@ def check_capabilities(config: Config) -> None:
             f"model.lora.merge=false and {name}, which takes whole weights; leave model.lora.merge "
             "out, or set rollout.engine=vllm"
         )
+    if rollout.tensor_parallel_size > 1 and not kind.tensor_parallel:
+        raise ValueError(
+            f"rollout.tensor_parallel_size={rollout.tensor_parallel_size} and {name}, which uses "
+            "one device; set rollout.tensor_parallel_size=1"
+        )
     if config.resources.colocate and not kind.sleeps:
         raise ValueError(
             f"resources.colocate and {name}: that engine cannot sleep; set rollout.engine=vllm, or "

@@ -105,7 +105,7 @@ def test_what_cannot_be_colocated_is_refused(rollout, resources, remedy):
 
 
 def test_an_engine_that_cannot_sleep_is_not_colocated():
-    with pytest.raises(ValueError, match="rollout[.]engine=hf: that engine cannot sleep"):
+    with pytest.raises(ValueError, match=r"rollout[.]engine=hf: that engine cannot sleep"):
         check_engine(colocated({"engine": "hf"}))
 
 
