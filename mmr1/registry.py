@@ -1,4 +1,4 @@
-"""Names to objects: built-in names, dotted paths, ``path/to/file.py:function`` and entry points.
+"""What people add, by name: built-in names, entry points, ``file.py:NAME`` and dotted paths.
 
 A registry holds only strings, so that listing the names imports nothing.
 """
@@ -9,7 +9,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import entry_points
@@ -41,6 +41,12 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
+@lru_cache
+def _imported(path: Path, changed_ns: int) -> ModuleType:
+    """The module of a file, imported again where the file has changed."""
+    return import_file(path)
+
+
 def check_file(spec: str) -> None:
     """Check that the file of ``file.py:function`` is there; other names pass.
 
@@ -68,6 +74,8 @@ def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
 class Registry:
     """Names of one kind of object, imported when loaded.
 
+    A file is imported once, whatever is loaded from it, so all of it shares the file's variables.
+
     >>> colours = Registry("colour", {"red": "colorsys:rgb_to_hsv"})
     >>> colours.load("red").__name__
     'rgb_to_hsv'
@@ -82,13 +90,11 @@ class Registry:
         kind: str,
         builtin: Mapping[str, str],
         group: str | None = None,
-        import_file: Callable[[Path], ModuleType] = import_file,
         attribute: str = "function",
     ) -> None:
         self.kind = kind
         self.builtin = dict(builtin)
         self.group = group
-        self._import_file = import_file
         self._attribute_word = attribute
 
     def names(self) -> dict[str, str]:
@@ -133,7 +139,9 @@ class Registry:
 
     def _attribute(self, module_name: str, attribute: str) -> Any:
         if module_name.endswith(".py"):
-            module = self._import_file(Path(module_name).expanduser())
+            path = Path(module_name).expanduser()
+            check_is_file(path)
+            module = _imported(path.resolve(), path.stat().st_mtime_ns)
         else:
             try:
                 module = importlib.import_module(module_name)
@@ -152,3 +160,16 @@ ENGINES = Registry(
     attribute="NAME",
 )
 """Each is an ``mmr1.rollout.engines.EngineType``."""
+
+TRACKERS = Registry(
+    "tracker",
+    {
+        name: f"mmr1.trainer.runs.trackers.{name}:start"
+        for name in ("tensorboard", "wandb", "mlflow", "swanlab", "trackio")
+    },
+    group="mmr1.trackers",
+)
+"""Each is a function that starts an ``mmr1.trainer.runs.tracking.Tracker``.
+
+A built-in one needs the package of its name, which the extra of its name installs.
+"""
