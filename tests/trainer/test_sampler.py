@@ -16,6 +16,7 @@ from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler as DataSampler
 from mmr1.rollout.engine import Request
+from mmr1.rollout.engines import check_engine
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.algorithms.importance_sampling import rollout_importance_weights
@@ -216,7 +217,7 @@ def test_sampling_from_another_policy_switches_the_correction_on():
 )
 def test_the_transformers_engine_samples_from_the_policy_as_it_is(key, value):
     with pytest.raises(ValueError, match=rf"rollout.{key}={value} .*rollout.engine=hf"):
-        Config(model={"path": "any"}, rollout={key: value, "engine": "hf"})
+        check_engine(Config(model={"path": "any"}, rollout={key: value, "engine": "hf"}))
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mmr1.config import Config
+from mmr1.rollout.engines import samples_at_once
 from mmr1.trainer.distributed.all_ranks import AllRanks, OnRanks, PromptCost
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
@@ -159,9 +160,8 @@ def workers(
             building += [rank.start(Rank.build, address, of_driver) for rank in trainers]
         get(building)
         rollout = config.rollout
-        at_once = rollout.engine == "hf" or rollout.deterministic
         all_engines = RayEngines(
-            samplers, replace, rollout.timeout_s, rollout.max_restarts, at_once
+            samplers, replace, rollout.timeout_s, rollout.max_restarts, samples_at_once(config)
         )
         all_ranks: AllRanks[Built] = AllRanks(
             trainers,

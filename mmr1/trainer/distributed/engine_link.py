@@ -9,6 +9,7 @@ from typing import Any
 
 from mmr1.config import Config
 from mmr1.rollout.engine import ReceivingEngine
+from mmr1.rollout.engines import engine_type
 from mmr1.rollout.tcp_transfer import TcpSender, WeightSender, WeightSource
 from mmr1.rollout.vllm import transfer_backend
 from mmr1.trainer.distributed.engine_actor import Engine
@@ -47,7 +48,9 @@ class EngineLink:
     def __init__(self, config: Config, host: str, rank: int) -> None:
         self._host = host
         self._rank = rank
-        self._backend = transfer_backend(config.rollout.engine, config.resources.colocate)
+        self._backend = transfer_backend(
+            engine_type(config).receives_on_gpus, config.resources.colocate
+        )
         self._workers = config.rollout.tensor_parallel_size
         self._timeout_s, self._limit = call_seconds(config), call_limit(config)
         self._engines: list[Actor[Engine]] = []

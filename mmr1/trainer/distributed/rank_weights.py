@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError
 from mmr1.trainer.distributed.rank_actor import SENDING, PartMethod, Rank
@@ -85,7 +84,7 @@ class AdapterWeights:
 
     def send(self, engines: Sequence[Actor[Engine]], version: int) -> None:
         calls = {
-            i: engine.start(Engine.call, RolloutEngine.load_weights, self.stored, version)
+            i: engine.start(Engine.load_weights, self.stored, version)
             for i, engine in enumerate(engines)
         }
         _, lost = outcomes(calls, self.timeout_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -161,13 +161,13 @@ class RayEngines:
 
     def call(
         self,
-        method: Callable[Concatenate[Any, Arguments], None],
+        method: Callable[Concatenate[Engine, Arguments], None],
         *args: Arguments.args,
         **options: Arguments.kwargs,
     ) -> None:
-        """Call a method of ``ReceivingEngine`` or ``SleepingEngine`` of all engines."""
+        """Call a method of all engines."""
         every = range(len(self._engines))
-        self._ask(every, lambda i, engine: engine.start(Engine.call, method, *args, **options))
+        self._ask(every, lambda i, engine: engine.start(method, *args, **options))
 
     def send(self) -> None:
         """All engines get the weights; those that are lost on the way are replaced.

@@ -8,16 +8,19 @@ from types import SimpleNamespace
 import pytest
 
 from mmr1.config import Config
+from mmr1.rollout import build_vllm
+from mmr1.rollout.engines import check_engine
 from mmr1.rollout.vllm import Transfer
-from mmr1.trainer.distributed import engine_actor
 from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import of_workers
 from mmr1.trainer.distributed.colocation import Colocation
+from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
 from mmr1.trainer.distributed.rank_weights import LiveWeights
 from mmr1.trainer.distributed.ray_policy import RayPolicy
 from mmr1.trainer.distributed.weight_source import _beginning
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.training_models import TrainingModels
+from mmr1.vision.build import family_of, media_cache
 
 WAKING = ["make room", "wake_up weights", "send", "make more room", "wake_up kv_cache"]
 
@@ -91,7 +94,6 @@ def colocated(rollout: dict[str, object] | None = None, **resources: object) -> 
 @pytest.mark.parametrize(
     ("rollout", "resources", "remedy"),
     [
-        ({"engine": "hf"}, {}, "rollout.engine=hf: only vLLM can sleep"),
         ({}, {"engines": 1}, "resources.ranks=2 engines=1: each rank shares its GPU"),
         ({"tensor_parallel_size": 2}, {}, "rollout.tensor_parallel_size=2: an engine shares"),
         ({"max_off_policy_steps": 1}, {}, "rollout.max_off_policy_steps=1: engines sleep"),
@@ -100,6 +102,11 @@ def colocated(rollout: dict[str, object] | None = None, **resources: object) -> 
 def test_what_cannot_be_colocated_is_refused(rollout, resources, remedy):
     with pytest.raises(ValueError, match=f"resources.colocate and {remedy}"):
         colocated(rollout, **resources)
+
+
+def test_an_engine_that_cannot_sleep_is_not_colocated():
+    with pytest.raises(ValueError, match=r"rollout[.]engine=hf: that engine cannot sleep"):
+        check_engine(colocated({"engine": "hf"}))
 
 
 def test_ranks_with_gpus_of_their_own_offload_nothing():
@@ -137,10 +144,12 @@ def test_a_colocated_engine_keeps_what_no_transfer_brings(
         made.append(transfer)
         return SimpleNamespace(load_weights=None, close=None)
 
-    monkeypatch.setattr(engine_actor, "build_vllm_engine", build)
+    monkeypatch.setattr(build_vllm, "build_vllm_engine", build)
     config = Config(model={"path": str(tiny_model), **model})
+    family = family_of(config)
+    media = media_cache(family, config)
     for colocated in (True, False):
-        engine_actor.build_engine_with_own_weights(config, colocated, 1)
+        build_engine_with_own_weights(config, family, media, colocated)
     # Alone it does not sleep.
     assert made == [Transfer(True, beginnings), Transfer(False, ())]
 

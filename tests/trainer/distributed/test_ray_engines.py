@@ -19,6 +19,7 @@ from mmr1.config import Config
 from mmr1.data.record import read_records
 from mmr1.rollout.build import with_conversations
 from mmr1.rollout.engine import Request
+from mmr1.rollout.fallbacks import BatchedTurns
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.cluster import Cluster, engines_on_ray, on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
@@ -214,7 +215,8 @@ def test_conversations_over_engines_are_those_of_one_process(brief, mixed, tmp_p
     model = load_model(settings.model)
     model.load_state_dict(other_weights(settings, 1))
     own = HfEngine(model, family, media)
-    with closing(with_conversations(settings, own, own, family, media)) as engine:
+    turns = BatchedTurns(own, family)
+    with closing(with_conversations(settings, own, turns, family, media)) as engine:
         expected = engine.generate(asked, settings.rollout.sampling)
     assert max(c.turns for g in expected for c in g.completions) == 3
     assert any(c.media for g in expected for c in g.completions)
