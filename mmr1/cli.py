@@ -16,7 +16,8 @@ from typing import Annotated
 import typer
 
 from mmr1.config import Config
-from mmr1.config.file import dump_yaml, load_config, refuse_masked
+from mmr1.config.commands import Command
+from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
@@ -60,7 +61,7 @@ def train(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train with reinforcement learning."""
-    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+    if (resolved := _resolve(config, overrides, "train", dry_run, resume)) is not None:
         check_training(resolved, resume=resume, samples=True)
         preload_engine(resolved)
         from mmr1.trainer.train import run_training
@@ -77,7 +78,7 @@ def sft(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
-    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+    if (resolved := _resolve(config, overrides, "sft", dry_run, resume)) is not None:
         check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.sft import run_sft
 
@@ -93,10 +94,10 @@ def dpo(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
-    if (resolved := _resolve(config, overrides, dry_run)) is None:
+    if (resolved := _resolve(config, overrides, "dpo", dry_run, resume)) is None:
         return
-    check_training(resolved, resume=resume, samples=resolved.dpo.rounds > 0)
-    if resolved.dpo.rounds == 0:
+    check_training(resolved, resume=resume, samples=resolved.dpo.rounds is not None)
+    if resolved.dpo.rounds is None:
         from mmr1.trainer.offline.dpo import run_dpo
 
         _run(run_dpo, resolved, resume, samples=False)
@@ -116,7 +117,7 @@ def iterate(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
-    if (resolved := _resolve(config, overrides, dry_run)) is None:
+    if (resolved := _resolve(config, overrides, "iterate", dry_run, resume)) is None:
         return
     check_training(resolved, resume=resume, samples=True)
     preload_engine(resolved)
@@ -134,7 +135,7 @@ def rm(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train a reward model on preference pairs, on rankings, or on labelled steps."""
-    if (resolved := _resolve(config, overrides, dry_run)) is None:
+    if (resolved := _resolve(config, overrides, "rm", dry_run, resume)) is None:
         return
     check_training(resolved, resume=resume, samples=False)
     from mmr1.trainer.offline.reward_model import run_reward_model
@@ -150,7 +151,7 @@ def evaluate(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Evaluate models on datasets (eval.models, eval.data), with confidence intervals."""
-    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+    if (resolved := _resolve(config, overrides, "eval", dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
         from mmr1.evaluation.benchmarks import run_evaluations
@@ -263,10 +264,10 @@ def doctor(
     from mmr1.estimate.command import run_estimate
     from mmr1.estimate.load import Load
 
-    config = load_config(estimate, overrides or [])
+    config = load_config(estimate, overrides or [], command_in(estimate))
     load = None
     if prompt_tokens is not None:
-        load = Load(prompt_tokens, vision_tokens, config.rollout.sampling.max_tokens)
+        load = Load(prompt_tokens, vision_tokens, config.rollout.max_response_length)
     raise typer.Exit(0 if run_estimate(config, memory, load, gpus) else 1)
 
 
@@ -298,9 +299,14 @@ def _run(run: Callable[..., Path], config: Config, resume: bool, *, samples: boo
     supervised(run, config, resume=resume, samples=samples)
 
 
-def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:
+def _resolve(
+    path: Path, overrides: list[str] | None, command: Command, dry_run: bool, resume: bool = False
+) -> Config | None:
     """The checked configuration, or None after ``--dry-run`` printed it."""
-    config = load_config(path, overrides or [])
+    loaded = load(path, overrides or [], command)
+    for line in (*loaded.notes, *loaded.warnings):
+        typer.echo(f"configuration: {line}", err=True)
+    config = loaded.config
     check_capabilities(config)
     # Only the keys: a value may be a credential.
     keys = ", ".join(override.partition("=")[0] for override in overrides or [])
@@ -309,7 +315,18 @@ def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config |
         typer.echo(dump_yaml(config), nl=False)
         return None
     refuse_masked(config, path)
-    return config
+    return _with_gpus(config, resume) if config.resources.auto else config
+
+
+def _with_gpus(config: Config, resume: bool) -> Config:
+    """``resources: auto``: ranks and engines for the GPUs of this machine."""
+    from mmr1.estimate.gpus import gpus_of_this_machine
+    from mmr1.estimate.proposal import proposed
+
+    proposal = proposed(config, config.command, gpus_of_this_machine(), resume=resume)
+    if proposal.why is not None:
+        typer.echo(f"resources: auto: {proposal.why}", err=True)
+    return proposal.config
 
 
 def main() -> None:

@@ -71,11 +71,13 @@ def refuse_unread(tree: Mapping[str, Any], command: Command, source: str) -> Non
 
 
 def command_of(tree: Mapping[str, Any]) -> Command:
-    """The command that wrote a resolved configuration, which has the command's sections only."""
+    """The command that a file is for, by its sections; of a run, the command that wrote it."""
     named: tuple[Command, ...] = ("iterate", "dpo", "rm")
     for command in named:
         if tree.get(command) is not None:
             return command
     if tree.get("algorithm") is not None:
         return "train"
-    return "eval" if tree.get("eval") is not None else "sft"
+    if tree.get("eval") is not None:
+        return "eval"
+    return "train" if tree.get("rollout") is not None else "sft"

@@ -74,6 +74,15 @@ def load(path: Path | None, overrides: Sequence[str] = (), command: Command = "t
     return _load(layers, overrides, command, source)
 
 
+def command_in(path: Path) -> Command:
+    """The command that a configuration file is for, by its sections.
+
+    Raises:
+        ValueError: There is no such file, or it is not a mapping.
+    """
+    return command_of(_container(_read_yaml(path), resolve=False))
+
+
 def config_from(
     values: Mapping[str, Any], overrides: Sequence[str] = (), command: Command = "train"
 ) -> Config:

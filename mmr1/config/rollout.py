@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from mmr1.config.section import AutoDtype, Coefficient, Count, Fraction, Positive, Section
+from mmr1.registry import ENGINES
 
 OWNED_BY_MMR1 = frozenset(
     {
@@ -99,6 +100,12 @@ class CustomEngineConfig(Section):
     use: str = Field(description="file.py:NAME, a dotted path, or an installed package's name")
     options: dict[str, Any] = Field(default_factory=dict, description="Its keyword arguments")
 
+    @field_validator("use")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        ENGINES.check(name)
+        return name
+
 
 Engine = Annotated[
     VllmConfig | ColocatedVllmConfig | HfConfig | CustomEngineConfig, Field(discriminator="type")
@@ -174,6 +181,13 @@ class RolloutConfig(Section):
     def colocated(self) -> bool:
         """Do engines share the GPUs of the ranks?"""
         return isinstance(self.engine, ColocatedVllmConfig)
+
+    @property
+    def engine_name(self) -> str:
+        """The engine's name in the registry; colocated or not, vLLM is one engine."""
+        if isinstance(self.engine, CustomEngineConfig):
+            return self.engine.use
+        return "vllm" if self.uses_vllm else self.engine.type
 
     @property
     def offload_trainer(self) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mmr1.config.section import Coefficient, Count, Positive, Section
+from mmr1.registry import TRACKERS
 
-Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
 Name = Annotated[str, Field(min_length=1)]
 DEFAULT_STEPS = 100
 SPLIT = ("ranks", "engines", "fsdp_size")
@@ -44,13 +44,24 @@ class ValidationConfig(Section):
 class TrackingConfig(Section):
     """Experiment trackers, in addition to metrics.jsonl."""
 
-    report_to: tuple[Tracker, ...] = Field(min_length=1, description="The trackers (TRL)")
+    report_to: tuple[str, ...] = Field(
+        min_length=1,
+        description="The trackers (TRL): tensorboard, wandb, mlflow, swanlab, trackio, or "
+        "file.py:function",
+    )
     project_name: str = Field("mmr1", description="Project name in the trackers")
     run_name: Name | None = Field(
         None,
         description="Name of the run; null: that of its folder (EasyR1: experiment_name)",
     )
     tags: tuple[Name, ...] = Field((), description="Tags of the run")
+
+    @field_validator("report_to")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            TRACKERS.check(name)
+        return names
 
 
 class TrainerConfig(Section):

@@ -43,7 +43,9 @@ def pieces(paths: Iterable[Path], size: int = PIECE) -> Iterator[Piece]:
     """
     for path in paths:
         if not path.is_file():
-            raise ValueError(f"{path}: no such file; check the path (data.train, trainer.validation.data)")
+            raise ValueError(
+                f"{path}: no such file; check the path (data.train, trainer.validation.data)"
+            )
         total = path.stat().st_size
         with path.open("rb") as file:
             start = 0

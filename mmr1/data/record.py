@@ -194,7 +194,9 @@ def _item(part: ContentPart, folder: str) -> dict[str, Any]:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """``(line number from 1, line)`` of a UTF-8 file, blank lines left out; ``.gz`` is unpacked."""
     if not path.is_file():
-        raise ValueError(f"{path}: no such file; check the path (data.train, trainer.validation.data)")
+        raise ValueError(
+            f"{path}: no such file; check the path (data.train, trainer.validation.data)"
+        )
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():

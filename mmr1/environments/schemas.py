@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mmr1.config import EnvironmentConfig
-from mmr1.config.environment import TOOLS
+from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig, ToolsConfig
 from mmr1.environments import worker
 from mmr1.environments.forms.detect import trl_tools
 from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
@@ -71,16 +70,29 @@ def described(config: EnvironmentConfig) -> list[Tool]:
         ValueError: A tool cannot be loaded, or lacks type hints or a docstring. The parser cannot
             be loaded, or does not read an empty turn.
     """
-    own = config.use != TOOLS
-    specs = (config.use,) if own else config.tools
+    own = isinstance(config, CustomEnvironmentConfig)
+    specs = specs_of(config)
     files = (*specs, *([config.parser] if config.parser else []))
     readable = tuple(path for spec in files for path in readable_of(spec, config))
-    options = json.dumps(config.options, sort_keys=True)
-    tools = _described(specs, own, options, config.parser, readable, config.start_timeout_s)
+    options = json.dumps(options_of(config), sort_keys=True)
+    tools = _described(specs, own, options, config.parser, readable)
     names = [tool.name for tool in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"environment.tools has two tools named '{twice}'; rename one")
     return tools
+
+
+def specs_of(config: EnvironmentConfig) -> tuple[str, ...]:
+    """The tools by name or file, or the class of the environment."""
+    if isinstance(config, CustomEnvironmentConfig):
+        return (config.use,)
+    assert isinstance(config, ToolsConfig)
+    return config.tools
+
+
+def options_of(config: EnvironmentConfig) -> dict[str, Any]:
+    """What a class of your own is made with."""
+    return config.options if isinstance(config, CustomEnvironmentConfig) else {}
 
 
 @lru_cache(8)
@@ -90,13 +102,10 @@ def _described(
     options: str,
     parser: str | None,
     readable: tuple[str, ...],
-    start_s: float,
 ) -> list[Tool]:
     job = Job("mmr1.environments.schemas:describe", (specs, own, json.loads(options), parser))
     warm = Job("mmr1.environments.schemas:imported", ())
-    with Pool(
-        1, warm=warm, prepare=job, limits=_LIMITS, readable=readable, start_s=start_s
-    ) as pool:
+    with Pool(1, warm=warm, prepare=job, limits=_LIMITS, readable=readable) as pool:
         return [Tool(**tool) for tool in pool.start()]
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from mmr1.config import EnvironmentConfig
+from mmr1.config import EnvironmentConfig, ToolsConfig
 from mmr1.environments.calls import call_of, read_calls
 from mmr1.environments.environment import Action, Answer, Ending, Episode, Opening, Shown
 from mmr1.environments.pictures import MAX_PARTS
-from mmr1.environments.schemas import Tool, described
+from mmr1.environments.schemas import Tool, described, options_of
 from mmr1.environments.workers import REPLACED, code_workers, tool_workers
 from mmr1.registry import suggest
 from mmr1.rewards.item import Job
@@ -39,7 +39,8 @@ class ToolEnvironment:
         self._by_name = {tool.name: tool for tool in described(config)}
         self.tools: Sequence[str] = tuple(self._by_name)
         self.kept = tuple(dict.fromkeys(t.spec for t in self._by_name.values() if t.kept))
-        specs = [*(config.tools or self.kept), *([config.parser] if config.parser else [])]
+        tools = config.tools if isinstance(config, ToolsConfig) else self.kept
+        specs = [*tools, *([config.parser] if config.parser else [])]
         prepare = Job("mmr1.environments.worker:prepare", (specs,))
         self.workers = tool_workers(config, specs, prepare)
         self._code_workers = code_workers(config)
@@ -161,7 +162,7 @@ class _ToolEpisode:
         environment = self._environment
         if not environment.kept:
             return Opening()
-        arguments = (self._number, environment.kept, environment.config.options, self._sample)
+        arguments = (self._number, environment.kept, options_of(environment.config), self._sample)
         begun = environment.workers.call("begin_tools", *arguments, worker=self._number)
         if begun.error is not None:
             return Opening(failure=(begun.status, f"it cannot begin: {begun.error}"))

@@ -45,7 +45,7 @@ def advice(config: Config, load: Load, memory: float) -> list[str]:
                     f"{kept / GIB:.1f} GiB while the engine samples"
                 )
             lines += _offloaded_while_sampling(config) + _offloaded(config)
-            lines = lines or ["resources.colocate=false: ranks and engines on GPUs of their own"]
+            lines = lines or ["rollout.engine=vllm: ranks and engines on GPUs of their own"]
     elif result.total("trainer") > room:
         lines += _lighter_trainer(config, load, result)
     if weights > 0.9 * engine_memory:
@@ -88,8 +88,8 @@ def _lighter_trainer(config: Config, load: Load, result: Estimate) -> list[str]:
     if longest and kept + by_name["backward pass"] > 0.2 * total:
         ranks = math.lcm(config.resources.ranks, 2 * context)
         lines.append(
-            f"resources.context_parallel_size={2 * context} {_processes(config, ranks)}: half of a sequence's "
-            "activations each"
+            f"resources.context_parallel_size={2 * context} {_processes(config, ranks)}: half of a "
+            "sequence's activations each"
         )
     if shapes.model.tower is not None and not config.model.freeze_vision_tower:
         lines.append(

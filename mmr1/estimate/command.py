@@ -23,7 +23,7 @@ from mmr1.estimate.memory import (
     holds_an_engine,
     trainer_bytes,
 )
-from mmr1.estimate.proposal import proposed
+from mmr1.estimate.proposal import colocated, proposed
 from mmr1.estimate.shapes import read_shapes
 from mmr1.rollout.engines import engine_type
 
@@ -71,14 +71,18 @@ def run_estimate(
     return not changes
 
 
+_COLOCATED = "rollout.engine=vllm_colocate"
+
+
 def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterator[str]:
     """The best split of the GPUs with rollouts in turn, one step ahead, and colocated."""
-    shapes, rollout, context = read_shapes(config), config.rollout, config.resources.context
+    shapes, rollout = read_shapes(config), config.rollout
+    context = config.resources.context_parallel_size
     step = Step(
         shapes.model,
         shapes.weights,
         shapes.vocabulary,
-        rollout.batch_size,
+        config.data.train_batch_size,
         rollout.n,
         load,
         context,
@@ -102,25 +106,23 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
             continue
         yield f"{mode}: {_described(best)}"
     if not engine_type(config).sleeps or rollout.tensor_parallel_size > 1:
-        yield "resources.colocate=true: only engines that sleep, of one GPU, share it with a rank"
+        yield f"{_COLOCATED}: only engines that sleep, of one GPU, share it with a rank"
     elif gpus % whole:
         size = config.resources.fsdp_size
-        keys = f"resources.context={context}" + (f" fsdp_size={size}" if size else "")
-        yield f"resources.colocate=true: {keys} does not divide {gpus} GPUs"
+        keys = f"resources.context_parallel_size={context}" + (f" fsdp_size={size}" if size else "")
+        yield f"{_COLOCATED}: {keys} does not divide {gpus} GPUs"
     else:
         yield _colocated(config, load, step, gpus, memory)
     yield "seconds are calculated for H100 GPUs, not measured"
 
 
 def _colocated(config: Config, load: Load, step: Step, gpus: int, memory: float) -> str:
-    for offload in (config.resources.offload_while_sampling, True):
-        together = {"colocate": True, "offload_while_sampling": offload}
-        numbers = {"ranks": gpus, "engines": gpus}
-        resources = config.resources.model_copy(update={**numbers, **together})
-        if fits_colocated(config.model_copy(update={"resources": resources}), load, memory):
-            mode = "colocate=true offload_while_sampling=true" if offload else "colocate=true"
-            return f"resources.{mode}: {_described(colocated_split(step, gpus))}"
-    return f"resources.colocate=true: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
+    for offload in (config.rollout.offload_trainer, True):
+        values = colocated(config, gpus) | {"rollout.engine.offload_trainer": offload}
+        if fits_colocated(config.changed({**values, "resources.auto": False}), load, memory):
+            mode = f"{_COLOCATED} rollout.engine.offload_trainer=true" if offload else _COLOCATED
+            return f"{mode}: {_described(colocated_split(step, gpus))}"
+    return f"{_COLOCATED}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
 
 
 def _described(best: Split) -> str:
@@ -144,7 +146,7 @@ def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tup
         items = [i for i in result.items if i.owner == owner and i.bytes]
         table += [(owner, i.name, f"{i.bytes / GIB:.2f}") for i in items]
         table.append((owner, "total", f"{result.total(owner) / GIB:.2f}"))
-    if config.resources.colocate:
+    if config.rollout.colocated:
         held = held_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
     if memory is not None:

@@ -10,7 +10,13 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mmr1.config import Config
+from mmr1.config import (
+    Config,
+    NearModelReference,
+    ServedModel,
+    TeacherModel,
+    VllmArguments,
+)
 from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.trainer.forward.logprob_head import GPU_CHUNK_ELEMENTS
@@ -65,8 +71,7 @@ def estimate(config: Config, load: Load) -> Estimate:
 
 def trainer_bytes(config: Config, shapes: Shapes, load: Load, ranks: int) -> float:
     """Bytes of one of so many ranks."""
-    resources = config.resources.model_copy(update={"ranks": ranks})
-    with_ranks = config.model_copy(update={"resources": resources})
+    with_ranks = config.changed({"resources.ranks": ranks, "resources.auto": False})
     return sum(item.bytes for item in _trainer(with_ranks, shapes, load))
 
 
@@ -75,7 +80,9 @@ def holds_an_engine(config: Config, shapes: Shapes, memory: float) -> bool:
 
     The engine has it to itself, and a tenth is left for its cache at the least.
     """
-    used = memory * (config.rollout.gpu_memory_utilization or 0.9)
+    engine = config.rollout.engine
+    written = engine.gpu_memory_utilization if isinstance(engine, VllmArguments) else None
+    used = memory * (written or 0.9)
     weights = WIDTHS[config.rollout_dtype] * shapes.weights
     return weights / config.rollout.tensor_parallel_size <= 0.9 * used
 
@@ -170,12 +177,11 @@ def _training_state(config: Config, shapes: Shapes) -> list[Item]:
 
 def _reference(config: Config, shapes: Shapes) -> float | None:
     """A second model; None where there is none on the device."""
-    algorithm = config.algorithm
-    if not algorithm.kl.coef or algorithm.kl.reference.offload or algorithm.reference_is_served:
+    reference = config.algorithm.reference
+    if reference is None or isinstance(reference, ServedModel) or reference.offload:
         return None
-    if algorithm.kl.reference.path is not None:
-        update = {"path": algorithm.kl.reference.path, "lora": None}
-        own = config.model_copy(update={"model": config.model.model_copy(update=update)})
+    if isinstance(reference, TeacherModel | NearModelReference):
+        own = config.changed({"model.path": reference.path, "model.lora": None})
         return _weights(own, read_shapes(own, "algorithm.kl.reference.path"), trains=False)
     # Adapters are switched off instead.
     return _weights(config, shapes, trains=False) if config.model.lora is None else None
@@ -258,7 +264,7 @@ def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
     prompts = 1 if shapes.shares_prompts else config.rollout.n  # of a group
     group = prompts * load.prompt + config.rollout.n * load.completion
     vision = prompts * load.vision
-    cost = group + config.trainer.vision_token_cost * vision
+    cost = group + (config.trainer.vision_token_cost or 1.0) * vision
     groups = min(share, context * config.trainer.max_tokens_per_gpu / cost)
     if not shapes.shares_prompts:  # a micro-batch is a group, or a part of one
         groups = min(groups, 1)
@@ -270,7 +276,7 @@ def _engine(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     language, parallel = shapes.model.language, config.rollout.tensor_parallel_size
     width = WIDTHS[config.rollout_dtype]
     kv = 2 * language.layers * language.keys * width
-    prompts = config.data.train_batch_size / config.resources.engines
+    prompts = config.data.train_batch_size / config.engines
     tokens = prompts * (load.prompt + config.rollout.n * load.completion)
     return [
         Item("engine", "weights", width * shapes.weights / parallel),

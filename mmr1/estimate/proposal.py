@@ -7,20 +7,20 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from pydantic import ValidationError
-
-from mmr1.config import Config
+from mmr1.config import Config, VllmArguments
+from mmr1.config.checks import check
+from mmr1.config.commands import Command
 from mmr1.config.file import read_written
+from mmr1.config.trainer import SPLIT
 from mmr1.estimate.advice import advice
 from mmr1.estimate.gpu_split import Step, best_split
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import Load, measured_or_longest
 from mmr1.estimate.memory import GIB, holds_an_engine, trainer_bytes
 from mmr1.estimate.shapes import read_shapes
-
-Command = Literal["train", "iterate", "dpo", "sft", "rm", "eval"]
+from mmr1.rollout.engines import engine_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +28,20 @@ class Choice:
     """Numbers of processes.
 
     Attributes:
-        numbers: Keys of ``resources``.
+        values: Keys of the configuration.
         why: Why these.
     """
 
-    numbers: Mapping[str, int | bool | None]
+    values: Mapping[str, Any]
     why: str
 
     def __str__(self) -> str:
         keys = " ".join(
             f"{key}={str(value).lower() if isinstance(value, bool) else value}"
-            for key, value in self.numbers.items()
+            for key, value in self.values.items()
             if value is not None
         )
-        return f"resources: {keys}, because {self.why}"
+        return f"{keys}, because {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +76,23 @@ def proposed(
         load: Tokens of prompts and completions. Default: measured on the training data.
 
     Raises:
-        ValueError: The model's configuration or the data cannot be read; or ``resources.colocate``
-            is set and cannot be.
+        ValueError: The model's configuration or the data cannot be read; or colocated engines
+            are asked for and cannot be.
     """
-    resources = config.resources
     if gpus.count < 2:
-        return Proposal(config)
+        return Proposal(config.changed({"resources.auto": False}))
     if resume and (before := _of_the_run(config, gpus)) is not None:
         return Proposal(_with(config, before), str(before))
     refused: list[str] = []
     for choice in _choices(config, command, gpus, load, refused):
         try:
             return Proposal(_checked(_with(config, choice)), str(choice))
-        except ValidationError as error:
-            refused.append(error.errors()[0]["msg"].removeprefix("Value error, "))
-    if resources.colocate:
+        except ValueError as error:
+            refused.append(str(error))
+    if config.rollout.colocated:
         raise ValueError("; ".join(refused))
     one = Choice(
-        {"ranks": 1, "engines": 1},
+        {"resources.ranks": 1, "resources.engines": 1},
         f"{'; '.join(refused)}. One of {gpus.count} GPUs is used",
     )
     return Proposal(_with(config, one), str(one))
@@ -103,7 +102,7 @@ def _choices(
     config: Config, command: Command, gpus: Gpus, load: Load | None, refused: list[str]
 ) -> Iterator[Choice]:
     """The best first; why some are not among them is added to ``refused``."""
-    resources, count = config.resources, gpus.count
+    count = gpus.count
     if importlib.util.find_spec("ray") is None:
         refused.append(
             "Ray, which runs several processes, is not installed (pip install 'mmr1[ray]')"
@@ -114,12 +113,11 @@ def _choices(
             refused.append(f"rollout.engine.tensor_parallel_size={width} is more than {count} GPUs")
             return
         engines = count // width
-        numbers = {"ranks": engines if resources.colocate else 1, "engines": engines}
+        key = "resources.ranks" if config.rollout.colocated else "resources.engines"
         used = f"all {count}" if not count % width else f"{engines * width} of {count}"
-        yield Choice(numbers, f"{used} GPUs sample")
+        yield Choice({key: engines}, f"{used} GPUs sample")
     elif not _samples(config, command):
-        engines = count if resources.colocate else 1  # none are started
-        yield Choice({"ranks": count, "engines": engines}, f"all {count} GPUs learn")
+        yield Choice({"resources.ranks": count}, f"all {count} GPUs learn")
     else:
         yield from _together(config, gpus, load or measured_or_longest(config)[0], refused)
 
@@ -129,36 +127,36 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
     resources, rollout, count = config.resources, config.rollout, gpus.count
     shapes = read_shapes(config)
     ahead = rollout.max_off_policy_steps > 0
-    may_share = resources.colocate or "colocate" not in resources.model_fields_set
-    if resources.colocate or (may_share and not ahead):
+    may_share = rollout.colocated or (
+        engine_type(config).sleeps and rollout.tensor_parallel_size == 1
+    )
+    if rollout.colocated or (may_share and not ahead):
         turns = "rollouts and updates take turns, and each has all GPUs"
-        together: dict[str, int | bool | None] = {
-            "ranks": count,
-            "engines": count,
-            "colocate": True,
-        }
-        shared = Choice(together, turns)
+        together = colocated(config, count)
         offloaded = Choice(
-            {**together, "offload_while_sampling": True},
+            {**together, "rollout.engine.offload_trainer": True},
             f"{turns}; the memory is short for weights of both",
         )
-        choices = [shared]
-        if "offload_while_sampling" not in resources.model_fields_set:
-            choices.append(offloaded)
+        choices = [offloaded] if rollout.offload_trainer else [Choice(together, turns), offloaded]
         changes = [advice(_with(config, choice), load, gpus.memory) for choice in choices]
         fitting = [c for c, problems in zip(choices, changes, strict=True) if not problems]
         if fitting:
             yield fitting[0]
-        elif resources.colocate:
+        elif rollout.colocated:
             lightest = choices[-1]
             short = f"by the estimate this does not fit ({changes[-1][0]})"
-            yield Choice(lightest.numbers, f"{turns}; {short}")
+            yield Choice(lightest.values, f"{turns}; {short}")
         else:
             refused.append(f"they do not fit one GPU together ({changes[0][0]})")
-    if resources.colocate:
+    if rollout.colocated:
         return
     step = Step(
-        shapes.model, shapes.weights, shapes.vocabulary, data.train_batch_size, rollout.n, load
+        shapes.model,
+        shapes.weights,
+        shapes.vocabulary,
+        config.data.train_batch_size,
+        rollout.n,
+        load,
     )
 
     if not holds_an_engine(config, shapes, gpus.memory):
@@ -173,10 +171,10 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
         """Two processes of a kind are the least that Ray runs."""
         if ranks % whole:
             return False
-        engines = (count - ranks) // rollout.engine.tensor_parallel_size
+        engines = (count - ranks) // rollout.tensor_parallel_size
         return max(ranks, engines) > 1 and trainer_bytes(config, shapes, load, ranks) <= gpus.memory
 
-    best = best_split(step, count, rollout.engine.tensor_parallel_size, ahead, fits)
+    best = best_split(step, count, rollout.tensor_parallel_size, ahead, fits)
     if best is None:
         refused.append(
             f"{count} GPUs of {gpus.memory / GIB:.0f} GiB cannot be split into ranks and engines"
@@ -189,13 +187,13 @@ def _together(config: Config, gpus: Gpus, load: Load, refused: list[str]) -> Ite
         else "; ".join((*refused, "rollouts and updates have GPUs of their own"))
     )
     yield Choice(
-        {"ranks": best.ranks, "engines": best.engines},
+        {"resources.ranks": best.ranks, "resources.engines": best.engines},
         f"{mode}, and of all splits of {count} GPUs this has the shortest step by calculation",
     )
 
 
 def _samples(config: Config, command: Command) -> bool:
-    return command in ("train", "iterate") or (command == "dpo" and config.dpo.rounds > 0)
+    return command in ("train", "iterate") or (command == "dpo" and config.dpo.rounds is not None)
 
 
 def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
@@ -208,24 +206,34 @@ def _of_the_run(config: Config, gpus: Gpus) -> Choice | None:
     written = next((file for file in files if file.exists()), None)
     if written is None:
         return None
-    before = read_written(written).resources
-    engine_gpus = 0 if before.colocate else before.engines * config.rollout.tensor_parallel_size
-    if before.distributed and before.ranks + engine_gpus > gpus.count:
+    before = read_written(written)
+    size = before.rollout.tensor_parallel_size
+    engine_gpus = 0 if before.rollout.colocated else before.engines * size
+    if before.distributed and before.resources.ranks + engine_gpus > gpus.count:
         return None
-    kept = ("ranks", "engines", "colocate", "offload_while_sampling", "context", "fsdp_size")
-    numbers = {key: getattr(before, key) for key in kept}
-    asked = config.resources.model_fields_set & numbers.keys()
-    if any(getattr(config.resources, key) != numbers[key] for key in asked):
+    context = config.resources.context_parallel_size
+    if before.resources.context_parallel_size != context:
         return None  # it is to run in another way
-    return Choice(numbers, f"the run was started so ({written})")
+    values = {f"resources.{key}": getattr(before.resources, key) for key in SPLIT}
+    if before.rollout.colocated and not config.rollout.colocated:
+        values |= colocated(config, before.resources.ranks)
+        values["rollout.engine.offload_trainer"] = before.rollout.offload_trainer
+    return Choice(values, f"the run was started so ({written})")
+
+
+def colocated(config: Config, ranks: int) -> dict[str, Any]:
+    """The keys of so many ranks with vLLM on their GPUs, with the arguments that it has."""
+    engine = config.rollout.engine
+    assert isinstance(engine, VllmArguments), "it sleeps"
+    kept = {f"rollout.engine.{key}": getattr(engine, key) for key in VllmArguments.model_fields}
+    return {"resources.ranks": ranks, "rollout.engine.type": "vllm_colocate", **kept}
 
 
 def _with(config: Config, choice: Choice) -> Config:
-    resources = config.resources.model_copy(update=choice.numbers)
-    return config.model_copy(update={"resources": resources})
+    return config.changed({**choice.values, "resources.auto": False})
 
 
 def _checked(config: Config) -> Config:
-    """Raises ValidationError for what such processes cannot do."""
-    Config.model_validate(config.model_dump())
+    """Raises ValueError for what such processes cannot do."""
+    check(config)
     return config

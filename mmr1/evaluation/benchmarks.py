@@ -87,7 +87,9 @@ def run_evaluations(config: Config) -> tuple[Results, list[Comparison]]:
 def _pairs(config: Config) -> list[tuple[str, str, Config, Path | None]]:
     """Each pair of model and dataset by name, with its configuration and folder."""
     models = config.eval.models or {"": config.model.path}
-    data = config.eval.data or ({"": config.data.eval} if config.data.eval else {})
+    data = config.eval.data if isinstance(config.eval.data, dict) else {}
+    if not data and config.eval_records:
+        data = {"": config.eval_records}
     if not data:
         raise ValueError(
             "there is nothing to evaluate on; name the held-out records, data.eval=PATH, or "
@@ -103,12 +105,7 @@ def _pairs(config: Config) -> list[tuple[str, str, Config, Path | None]]:
 
 
 def _config_of_pair(config: Config, model: str, records: str) -> Config:
-    return config.model_copy(
-        update={
-            "model": config.model.model_copy(update={"path": model}),
-            "data": config.data.model_copy(update={"eval": records}),
-        }
-    )
+    return config.changed({"model.path": model, "eval.data": records})
 
 
 def _task(stack: ExitStack, model: str, data: str, config: Config, folder: Path | None) -> Task:
@@ -123,7 +120,7 @@ def _task(stack: ExitStack, model: str, data: str, config: Config, folder: Path 
 @contextmanager
 def _engine(config: Config, inputs: Inputs, log: Path) -> Iterator[RolloutEngine]:
     """One here, or ``resources.engines`` on Ray."""
-    if config.resources.engines > 1:
+    if config.engines > 1:
         with engines_on_ray(config) as engines:
             own = with_conversations(config, engines, engines, inputs.family, inputs.media)
             with closing(own) as engine:

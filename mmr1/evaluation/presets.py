@@ -89,27 +89,24 @@ def with_preset(config: Config, name: str, prompt: Literal["reason", "direct"] |
             None means ``reason``.
     """
     preset = PRESETS.get(name)
-    tree = config.model_dump()
+    values: dict[str, Any] = {}
     if prompt is not None or preset is not None:
         reasoning = preset.template if preset else "think_answer"
-        tree["data"]["prompt_template"] = "direct" if prompt == "direct" else reasoning
+        values["data.prompt_template"] = "direct" if prompt == "direct" else reasoning
     if preset is not None:
-        tree[
-            "algorithm"
-        ] = {}  # not used here; the run's may require rewards that are replaced below
         picks = {  # eval.sampled.best_of may name one of the run's own
-            name: {**function, "weight": 0.0}
-            for name, function in tree["rewards"]["functions"].items()
+            name: function.changed(weight=0.0)
+            for name, function in config.rewards.functions.items()
             if name == config.eval.best_of
         }
-        tree["rewards"]["functions"] = {
-            "format": {"weight": 0.0},
-            **picks,
-            preset.reward: {"options": dict(preset.options)},
+        values |= {
+            "rewards.functions": {
+                "format": {"weight": 0.0},
+                **picks,
+                preset.reward: {"options": dict(preset.options)},
+            },
+            "eval.accuracy_function": preset.reward,
+            "eval.accuracy_thresholds": preset.accuracy_thresholds,
+            "eval.group_by": preset.group_by,
         }
-        tree["eval"].update(
-            accuracy_function=preset.reward,
-            accuracy_thresholds=list(preset.accuracy_thresholds),
-            group_by=preset.group_by,
-        )
-    return Config.model_validate(tree)
+    return config.changed(values)

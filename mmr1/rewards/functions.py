@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig
+from mmr1.config.rewards import RewardFunction as FunctionConfig
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import DERIVED, REWARD_MODEL, REWARDS, TASKS, gold_check, reward_of_task
 from mmr1.rewards.http.addresses import is_url
@@ -244,7 +245,7 @@ def resolve_jobs(outcomes: Sequence[Any], pool: Pool) -> list[Reward]:
 
 def make_reward_function(
     name: str,
-    config: RewardFunctionConfig,
+    config: FunctionConfig,
     pool: Pool,
     earlier: Mapping[str, RewardFunction],
     *,

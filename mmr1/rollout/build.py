@@ -24,16 +24,16 @@ def check_gpus(config: Config) -> None:
     """Refuse an engine that asks for more GPUs than this machine has, before anything is loaded.
 
     Raises:
-        ValueError: ``rollout.tensor_parallel_size`` is too high.
+        ValueError: ``rollout.engine.tensor_parallel_size`` is too high.
     """
     engine_gpus = config.rollout.tensor_parallel_size
     spreads = engine_type(config).tensor_parallel and engine_gpus > 1
-    if not spreads or config.resources.distributed:
+    if not spreads or config.distributed:
         return  # on Ray, other machines may have the GPUs
     if (gpus := torch.cuda.device_count()) < engine_gpus:
         raise ValueError(
-            f"rollout.tensor_parallel_size={engine_gpus}: an engine takes so many GPUs, and this "
-            f"machine has {gpus}; set rollout.tensor_parallel_size={max(gpus, 1)}"
+            f"rollout.engine.tensor_parallel_size={engine_gpus}: an engine takes so many GPUs, and "
+            f"this machine has {gpus}; set it to {max(gpus, 1)}"
         )
 
 
@@ -60,7 +60,7 @@ def assemble(setting: EngineSetting) -> BuiltEngine:
     engine = kind.build(setting)
     rollout: RolloutEngine = engine
     if kind.streams:
-        rollout = PrefetchingEngine(engine, setting.media, config.rollout.deterministic)
+        rollout = PrefetchingEngine(engine, setting.media, config.full_determinism)
     return BuiltEngine(
         rollout,
         turns=engine if kind.holds_conversations else BatchedTurns(rollout, setting.family),

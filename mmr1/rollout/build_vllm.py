@@ -47,6 +47,7 @@ def build_vllm_engine(
         family_of(config),
         config.rollout_dtype,
         config.seed,
+        config.full_determinism,
         model.freeze_vision_tower,
         config.gpu_memory_utilization,
         names,

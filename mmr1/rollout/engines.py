@@ -96,7 +96,7 @@ def engine_type(config: Config) -> EngineType:
     Raises:
         ValueError: The name is unknown, or names something else.
     """
-    name = config.rollout.engine
+    name = config.rollout.engine_name
     kind = ENGINES.load(name)
     if not isinstance(kind, EngineType):
         raise ValueError(
@@ -108,7 +108,7 @@ def engine_type(config: Config) -> EngineType:
 
 def samples_at_once(config: Config) -> bool:
     """Are the turns of conversations sampled together, and all waited for?"""
-    return config.rollout.deterministic or not engine_type(config).holds_conversations
+    return config.full_determinism or not engine_type(config).holds_conversations
 
 
 def check_engine(config: Config) -> None:
@@ -128,32 +128,32 @@ def check_capabilities(config: Config) -> None:
         ValueError: Says what to set instead.
     """
     kind, rollout, model = engine_type(config), config.rollout, config.model
-    name = f"rollout.engine={rollout.engine}"
+    name = f"rollout.engine={rollout.engine_name}"
     ahead = rollout.max_off_policy_steps
-    if kind.samples_from_policy and ahead and not config.resources.distributed:
+    if kind.samples_from_policy and ahead and not config.distributed:
         raise ValueError(
             f"rollout.max_off_policy_steps={ahead} and {name}: that engine samples from the very "
             "model that is being updated; set rollout.engine=vllm or rollout.max_off_policy_steps=0"
         )
     if kind.samples_from_policy and config.rollout_dtype != model.dtype:
         raise ValueError(
-            f"rollout.dtype={rollout.dtype} and model.dtype={model.dtype}: {name} samples from the "
-            "model as it is; set rollout.engine=vllm, or leave rollout.dtype out"
+            f"rollout.engine.dtype={config.rollout_dtype} and model.dtype={model.dtype}: {name} "
+            "samples from the model as it is; set rollout.engine=vllm, or leave the dtype out"
         )
-    if config.hands_adapters and not kind.takes_adapters:
+    if config.model.sync_adapters_only and not kind.takes_adapters:
         raise ValueError(
             f"model.lora.merge=false and {name}, which takes whole weights; leave model.lora.merge "
             "out, or set rollout.engine=vllm"
         )
     if rollout.tensor_parallel_size > 1 and not kind.tensor_parallel:
         raise ValueError(
-            f"rollout.tensor_parallel_size={rollout.tensor_parallel_size} and {name}, which uses "
-            "one device; set rollout.tensor_parallel_size=1"
+            f"rollout.engine.tensor_parallel_size={rollout.tensor_parallel_size} and {name}, which "
+            "uses one device; leave it out"
         )
-    if config.resources.colocate and not kind.sleeps:
+    if config.rollout.colocated and not kind.sleeps:
         raise ValueError(
-            f"resources.colocate and {name}: that engine cannot sleep; set rollout.engine=vllm, or "
-            "leave colocate out"
+            f"{name} shares the GPUs of the ranks and cannot sleep; set "
+            "rollout.engine=vllm_colocate"
         )
 
 

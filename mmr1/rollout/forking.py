@@ -25,7 +25,7 @@ _PRELOADED = "mmr1.rollout.preloaded"
 
 def preload_engine(config: Config) -> None:
     """Begin to import what the rollout engine of this process will need; does not wait."""
-    if not config.resources.distributed:
+    if not config.distributed:
         engine_type(config).preload()
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import BatchFeature
 
-from mmr1.config import RolloutConfig, SamplingConfig
+from mmr1.config import RolloutConfig, SamplingConfig, VllmArguments
+from mmr1.registry import suggest
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
@@ -32,6 +33,10 @@ from mmr1.vision.prepare import Medium
 
 # vLLM clamps biases to +-100; e**-100 is 0 beside float32 probabilities.
 FORBID = -100.0
+CPU_KV_CACHE_GIB = 1
+"""Of vLLM's CPU backend; the variable ``VLLM_CPU_KVCACHE_SPACE`` wins over it."""
+MAX_VISION_TOKENS = 65_536
+"""Vision tokens of the prompts that wait or run, so that their media fit in memory."""
 _PREFILL_TOKENS = 4096  # in one step of the engine
 _RECURRENT_PROMPTS = 16  # of the longest kind, likewise
 
@@ -58,6 +63,7 @@ class VllmEngine:
         config: Window, memory and parallelism.
         family: Placeholder and stop tokens of the model.
         dtype: ``float32`` or ``bfloat16``, whichever that of the weights it is given.
+        deterministic: On a GPU with batch-invariant kernels.
         vision_frozen: The vision tower stays as it is in ``model_path``.
         memory_utilization: Share of the GPU memory that vLLM may use.
         names: Of weights, where vLLM knows them by others than transformers does.
@@ -75,6 +81,7 @@ class VllmEngine:
         family: ModelFamily,
         dtype: str,
         seed: int,
+        deterministic: bool = False,
         vision_frozen: bool = False,
         memory_utilization: float = 0.5,
         names: Mapping[str, str] | None = None,
@@ -83,7 +90,7 @@ class VllmEngine:
     ) -> None:
         self._names = names or {}
         self._in_files = find_architecture(model_path).in_files
-        self._on_cpu = _prepare_environment(config)
+        self._on_cpu = _prepare_environment(deterministic)
         try:
             from vllm import LLM
         except ImportError as error:
@@ -96,26 +103,26 @@ class VllmEngine:
         self._version = 0
         self._dtype = getattr(torch, dtype)
         self._vision_frozen = vision_frozen
-        self._vision_tokens = config.max_vision_tokens
+        self._vision_tokens = MAX_VISION_TOKENS
         self._workers = config.tensor_parallel_size
         self._turns: _Turns | None = None
-        self._llm = LLM(
-            model=model_path,
-            dtype=dtype,
-            seed=seed,
-            max_model_len=config.max_model_len,
-            logprobs_mode="processed_logprobs",
-            gpu_memory_utilization=memory_utilization,
-            disable_log_stats=True,
+        settings = {
+            "model": model_path,
+            "dtype": dtype,
+            "seed": seed,
+            "max_model_len": config.max_model_len,
+            "logprobs_mode": "processed_logprobs",
+            "gpu_memory_utilization": memory_utilization,
+            "disable_log_stats": True,
             # Media come prepared: normalised, and cached by the trainer.
-            mm_device_do_normalize=False,
-            mm_processor_cache_gb=0,
+            "mm_device_do_normalize": False,
+            "mm_processor_cache_gb": 0,
             **({} if transfer is None else transfer_settings(model_path, transfer)),
             **({} if adapters is None else adapter_settings(adapters)),
             **parallel_settings(config),
             **(_cpu_settings(config, family) if self._on_cpu else gpu_settings(config)),
-        )
-
+        }
+        self._llm = LLM(**settings, **further_arguments(config, settings))
         self._adapters = (
             None if adapters is None else EngineAdapters(self._llm.llm_engine, adapters)
         )
@@ -355,15 +362,39 @@ class _Turns:
             yield chunk
 
 
-def _prepare_environment(config: RolloutConfig) -> bool:
+def further_arguments(config: RolloutConfig, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``rollout.engine.engine_kwargs``: arguments of vLLM that mmr1 does not set.
+
+    Raises:
+        ValueError: vLLM has no such argument, or mmr1 sets it.
+    """
+    engine = config.engine
+    given = dict(engine.engine_kwargs) if isinstance(engine, VllmArguments) else {}
+    if not given:
+        return {}
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = [field.name for field in fields(EngineArgs)]
+    for name in given:
+        if name in settings:
+            raise ValueError(f"rollout.engine.engine_kwargs.{name}: mmr1 sets it; leave it out")
+        if name not in known:
+            raise ValueError(
+                f"rollout.engine.engine_kwargs.{name}: vLLM's EngineArgs has no such argument"
+                f"{suggest(name, known)}"
+            )
+    return given
+
+
+def _prepare_environment(deterministic: bool) -> bool:
     """Settings that vLLM reads from the environment; True when this is the CPU backend."""
     on_cpu = not torch.cuda.is_available()
     set_vllm_defaults(on_cpu)
-    if config.deterministic and not on_cpu:  # its kernels are Triton's
+    if deterministic and not on_cpu:  # its kernels are Triton's
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
     if on_cpu:
         keep_freed_memory()
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(config.cpu_kv_cache_gib))
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(CPU_KV_CACHE_GIB))
     return on_cpu
 
 
