@@ -17,7 +17,7 @@ from mmr1.config.advantages import (
     ServedModel,
     Teacher,
 )
-from mmr1.config.kl import Kl, NearReference, Reference
+from mmr1.config.kl import Kl, MovingReference, NearMovingReference, NearReference, Reference
 from mmr1.config.losses import Loss, PpoLoss
 from mmr1.config.presets import PARTS, PRESETS, with_preset
 from mmr1.config.section import Coefficient, Interval, Positive, Section, shapes
@@ -197,6 +197,18 @@ class AlgorithmConfig(Section):
         if isinstance(self.advantage, DistillationAdvantage):
             return self.advantage.teacher
         return None if self.kl is None else self.kl.reference
+
+    @property
+    def reference_key(self) -> str:
+        """Where the model besides the policy is named."""
+        teaches = isinstance(self.advantage, DistillationAdvantage)
+        return "algorithm.advantage.teacher" if teaches else "algorithm.kl.reference"
+
+    @property
+    def moving_reference(self) -> MovingReference | NearMovingReference | None:
+        """The reference that the policy is copied to now and then; None for any other."""
+        reference = self.reference
+        return reference if isinstance(reference, MovingReference | NearMovingReference) else None
 
     @property
     def reference_is_served(self) -> bool:

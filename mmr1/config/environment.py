@@ -48,6 +48,18 @@ class EnvironmentConfig(Section):
         (), description="Files and folders that tools may read besides their own folder"
     )
 
+    @property
+    def specs(self) -> tuple[str, ...]:
+        """The tools, or the class, as they are named."""
+        if isinstance(self, CustomEnvironmentConfig):
+            return (self.use,)
+        return self.tools if isinstance(self, ToolsConfig) else ()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What a class of your own is made with."""
+        return self.options if isinstance(self, CustomEnvironmentConfig) else {}
+
 
 class ToolsConfig(EnvironmentConfig):
     """Tools that the policy calls."""

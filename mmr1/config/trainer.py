@@ -147,9 +147,19 @@ class TrainerConfig(Section):
         return 0 if self.checkpoints is None else self.checkpoints.save_steps
 
     @property
+    def trackers(self) -> tuple[str, ...]:
+        """The experiment trackers; none without ``tracking``."""
+        return () if self.tracking is None else self.tracking.report_to
+
+    @property
     def async_save(self) -> bool:
         """Are checkpoints written in the background?"""
         return self.checkpoints is not None and self.checkpoints.async_save
+
+    @property
+    def validates_before(self) -> bool:
+        """Does a validation precede the first step?"""
+        return self.validation is not None and self.validation.before_train
 
     def validates(self, step: int) -> bool:
         """Does a validation follow step ``step``? With ``validation.steps`` the last step's too."""

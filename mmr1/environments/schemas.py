@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig, ToolsConfig
+from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
 from mmr1.environments import worker
 from mmr1.environments.forms.detect import trl_tools
 from mmr1.environments.forms.verl import is_tool_config, load_tools, schema_of, sees_pictures
@@ -71,28 +71,15 @@ def described(config: EnvironmentConfig) -> list[Tool]:
             be loaded, or does not read an empty turn.
     """
     own = isinstance(config, CustomEnvironmentConfig)
-    specs = specs_of(config)
+    specs = config.specs
     files = (*specs, *([config.parser] if config.parser else []))
     readable = tuple(path for spec in files for path in readable_of(spec, config))
-    options = json.dumps(options_of(config), sort_keys=True)
+    options = json.dumps(config.arguments, sort_keys=True)
     tools = _described(specs, own, options, config.parser, readable)
     names = [tool.name for tool in tools]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"environment.tools has two tools named '{twice}'; rename one")
     return tools
-
-
-def specs_of(config: EnvironmentConfig) -> tuple[str, ...]:
-    """The tools by name or file, or the class of the environment."""
-    if isinstance(config, CustomEnvironmentConfig):
-        return (config.use,)
-    assert isinstance(config, ToolsConfig)
-    return config.tools
-
-
-def options_of(config: EnvironmentConfig) -> dict[str, Any]:
-    """What a class of your own is made with."""
-    return config.options if isinstance(config, CustomEnvironmentConfig) else {}
 
 
 @lru_cache(8)

@@ -14,7 +14,7 @@ from mmr1.config import EnvironmentConfig, ToolsConfig
 from mmr1.environments.calls import call_of, read_calls
 from mmr1.environments.environment import Action, Answer, Ending, Episode, Opening, Shown
 from mmr1.environments.pictures import MAX_PARTS
-from mmr1.environments.schemas import Tool, described, options_of
+from mmr1.environments.schemas import Tool, described
 from mmr1.environments.workers import REPLACED, code_workers, tool_workers
 from mmr1.registry import suggest
 from mmr1.rewards.item import Job
@@ -162,7 +162,7 @@ class _ToolEpisode:
         environment = self._environment
         if not environment.kept:
             return Opening()
-        arguments = (self._number, environment.kept, options_of(environment.config), self._sample)
+        arguments = (self._number, environment.kept, environment.config.arguments, self._sample)
         begun = environment.workers.call("begin_tools", *arguments, worker=self._number)
         if begun.error is not None:
             return Opening(failure=(begun.status, f"it cannot begin: {begun.error}"))

@@ -33,9 +33,9 @@ class Inputs:
     Attributes:
         sources: Training samples by source; empty for an evaluation.
         weights: Share of each source.
-        held_out: Samples of ``data.eval``.
+        held_out: Samples of ``trainer.validation.data``.
         check: Decides whether the media of a training sample can be decoded.
-        quarantines: Of ``data.train``, ``data.eval`` and ``data.ptx``, by key.
+        quarantines: Of ``data.train``, ``trainer.validation.data`` and ``data.ptx``, by key.
         render: Turns a sample into the model's prompt.
         demonstrations: For the PTX term; None without one.
     """
@@ -57,7 +57,7 @@ class Inputs:
 
     @property
     def check_held_out(self) -> MediaCheck:
-        """Decides whether the media of a sample of ``data.eval`` can be decoded."""
+        """Decides whether the media of a sample of ``trainer.validation.data`` can be decoded."""
         return MediaCheck(self.media, self.quarantines["eval"])
 
     def loader(self, seed: int, curriculum: CurriculumConfig | None = None) -> SampleLoader:
@@ -70,18 +70,18 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     """Read the data and check them, before anything is written.
 
     Args:
-        train: Read ``data.train`` too; an evaluation needs ``data.eval`` alone.
+        train: Read ``data.train`` too; an evaluation needs ``trainer.validation.data`` alone.
 
     Raises:
         ValueError: The configuration or the data cannot be used.
     """
     check_engine(config)
     check_gpus(config)
-    set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
+    set_up_torch(config.seed, config.trainer.threads, config.full_determinism)
     warn_of_emulated_bfloat16(config.dtypes)
     rows = {key: Quarantine(config.data.max_bad_fraction) for key in ("train", "eval", "ptx")}
     sources, weights = load_mixture(config.data, rows["train"]) if train else ({}, {})
-    with_eval = config.data.eval is not None or not train
+    with_eval = config.eval_records is not None or not train
     held_out = load_held_out(config, rows["eval"]) if with_eval else []
     _refuse_unseen_pictures(config)
     family = family_of(config, tool_schemas(config.environment))
@@ -94,12 +94,12 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
             spec,
             samples,
             lambda sample: family.prompt_length(render(sample)),
-            config.max_prompt_tokens,
+            config.rollout.max_prompt_length,
             quarantine,
             length_facts(config),
         )
 
-    on_cluster = config.resources.distributed
+    on_cluster = config.distributed
     media = (checked_media if on_cluster else media_cache)(family, config)
     demonstrations = (
         build_demonstrations(config, family, render, MediaCheck(media, rows["ptx"]))
@@ -109,7 +109,7 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     return Inputs(
         {spec: fitting(spec, samples, rows["train"]) for spec, samples in sources.items()},
         weights,
-        fitting(config.data.eval, held_out, rows["eval"]) if config.data.eval else [],
+        fitting(config.eval_records, held_out, rows["eval"]) if config.eval_records else [],
         MediaCheck(media, rows["train"]),
         rows,
         family,

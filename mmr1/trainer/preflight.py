@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mmr1.config import Config, RewardFunctionConfig
+from mmr1.config import (
+    Config,
+    NearModelReference,
+    RewardFunctionConfig,
+    TeacherModel,
+    ToolsConfig,
+)
 from mmr1.data.forms import check_form
 from mmr1.data.readers import check_dataset
 from mmr1.data.templates import load_template
@@ -41,16 +47,17 @@ def check_training(config: Config, *, resume: bool, samples: bool) -> None:
     check_model_path(config.model.path)
     critic = config.algorithm.critic
     if samples and critic is not None and critic.path is not None:
-        check_directory_of_model(critic.path, "algorithm.critic.path")
-    own_reference = samples and not config.algorithm.reference_is_served
-    if own_reference and config.algorithm.ref_model_path is not None:
-        check_model_path(config.algorithm.ref_model_path, "algorithm.ref_model_path")
+        check_directory_of_model(critic.path, "algorithm.advantage.critic.path")
+    reference = config.algorithm.reference
+    if samples and isinstance(reference, TeacherModel | NearModelReference):
+        check_model_path(reference.path, f"{config.algorithm.reference_key}.path")
     train = config.data.train or {}
     for spec in [train] if isinstance(train, str) else train:
         check_dataset(spec, "data.train")
     if samples:
-        _check_dataset_if_set(config.data.eval, "data.eval")
-        _check_dataset_if_set(config.data.ptx, "data.ptx")
+        _check_dataset_if_set(config.eval_records, "trainer.validation.data")
+        if config.algorithm.ptx is not None:
+            check_dataset(config.algorithm.ptx.data, "algorithm.ptx.data")
         _check_rewards(config)
         check_engine(config)
     _check_environment(config)
@@ -66,10 +73,12 @@ def check_evaluation(config: Config) -> None:
     models = {f"eval.models.{name}": path for name, path in config.eval.models.items()}
     for key, path in (models or {"model.path": config.model.path}).items():
         check_model_path(path, key)
-    for name, spec in config.eval.data.items():
-        check_dataset(spec, f"eval.data.{name}")
-    if not config.eval.data:
-        _check_dataset_if_set(config.data.eval, "data.eval")
+    if isinstance(config.eval.data, dict):
+        for name, spec in config.eval.data.items():
+            check_dataset(spec, f"eval.data.{name}")
+    else:
+        key = "trainer.validation.data" if config.eval.data is None else "eval.data"
+        _check_dataset_if_set(config.eval_records, key)
     _check_rewards(config)
     check_engine(config)
     _check_environment(config)
@@ -83,8 +92,8 @@ def _check_dataset_if_set(spec: str | None, key: str) -> None:
 
 def _check_data_keys(config: Config) -> None:
     data = config.data
-    if data.format is not None:
-        check_form(data.format)
+    if data.format_name is not None:
+        check_form(data.format_name)
     if data.prompt_template:
         load_template(data.prompt_template)
     read_template(data.chat_template)
@@ -110,12 +119,12 @@ def _check_environment(config: Config) -> None:
     if environment is None:
         return
     own = [environment.parser] if environment.parser else []
-    for name in environment.tools:
+    for name in environment.tools if isinstance(environment, ToolsConfig) else ():
         if is_tool_config(name):
             check_is_file(Path(name).expanduser())
         else:
             TOOLS.check(name)
-    for spec in (*environment.tools, *own, *([] if environment.tools else [environment.use])):
+    for spec in (*environment.specs, *own):
         check_file(spec)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from mmr1.config import Config, TrainerConfig
+from mmr1.config.checks import check
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.state import (
@@ -66,7 +67,7 @@ def already_finished(config: Config, *, resume: bool) -> Path | None:
 
 
 def with_epochs(config: Config, samples: int, batch_size: int) -> Config:
-    """The configuration with ``trainer.max_steps`` set by ``trainer.max_epochs``.
+    """The configuration with ``trainer.max_steps`` set by ``trainer.total_epochs``.
 
     A run that is given both ends with whichever comes first. An epoch is as many steps as the
     batches that the samples fill, the last one perhaps not whole.
@@ -79,15 +80,13 @@ def with_epochs(config: Config, samples: int, batch_size: int) -> Config:
         ValueError: The number of steps does not fit other keys.
     """
     trainer = config.trainer
-    if trainer.max_epochs is None:
+    if trainer.total_epochs is None:
         return config
-    steps = math.ceil(trainer.max_epochs * samples / batch_size)
-    if "max_steps" in trainer.model_fields_set:
+    steps = math.ceil(trainer.total_epochs * samples / batch_size)
+    if trainer.max_steps is not None:
         steps = min(steps, trainer.max_steps)
-    resolved = config.model_copy(
-        update={"trainer": trainer.model_copy(update={"max_steps": max(1, steps)})}
-    )
-    resolved.check_steps()
+    resolved = config.changed({"trainer.max_steps": max(1, steps)})
+    check(resolved)
     return resolved
 
 
@@ -131,7 +130,7 @@ class Run:
         """Log a finished step, and its completions when that is due."""
         self.directory.log(step.stats)
         self.trackers.log(step.stats)
-        ends = (1, self.config.trainer.max_steps)
+        ends = (1, self.config.trainer.steps)
         due = step.number % self.log_completions_steps == 0 or step.number in ends
         if step.scored and due:
             advantages: Iterable[float | None] = step.advantages or [None] * sum(
@@ -242,7 +241,7 @@ def snapshot(config: Config, components: TrainerComponents, step: Step) -> Write
     state = {**progress(step.number, _of_updates(components)), **step.rollout_state()}
     # A reference that is not refreshed is the model that the run was started with.
     reference: Mapping[str, torch.Tensor] = {}
-    if components.reference is not None and config.algorithm.ref_model_sync_steps > 0:
+    if components.reference is not None and config.algorithm.moving_reference is not None:
         reference = components.reference.weights()
         if in_background:
             reference = copy_to_cpu(reference)

@@ -63,7 +63,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         with timer("data"):
             inputs = check_inputs(config, rewards, train=True)
         samples = sum(map(len, inputs.sources.values()))
-        config = with_epochs(config, samples, config.rollout.batch_size)
+        config = with_epochs(config, samples, config.data.train_batch_size)
         if build_algorithm(config.algorithm).shuffled_frames:
             refuse_without_videos(inputs.sources.values())
         steps = build_step_reward_manager(config, inputs.family, inputs.media)
@@ -88,7 +88,7 @@ class Workers:
 @contextmanager
 def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
     """In this process, or as many as ``resources`` asks for on Ray."""
-    if config.resources.distributed:
+    if config.distributed:
         with on_ray(config) as cluster:
             engines = cluster.engines
 
@@ -193,16 +193,16 @@ def _train(
     if before:
         done = restore(before, components)
         run.display.say(f"continuing after step {done}")
-    elif starts_apart(config):
+    elif differs_from_model_path(config):
         sampling.engine.load_weights(policy.weights(copy=True), policy.version)
     sampling.make_ready(config, inputs, policy, timer)
     with run.display, heap_frozen():
-        if validation and config.trainer.val_before_train and done == 0:
+        if validation and config.trainer.validates_before and done == 0:
             run.record(Step(0, {"step": 0, **validation(0)}))
         steps_of_run = train(config, components, done)
         checkpoint = run.take(steps_of_run, partial(snapshot, config, components))
     if validation:
-        if validation.last is None or validation.last[0] != config.trainer.max_steps:
+        if validation.last is None or validation.last[0] != config.trainer.steps:
             with PhaseTimer("end")("evaluation"):
                 result = validation.evaluate(lambda mode, groups: None)
         else:
@@ -212,9 +212,9 @@ def _train(
     return checkpoint
 
 
-def starts_apart(config: Config) -> bool:
+def differs_from_model_path(config: Config) -> bool:
     """Does the policy start from other weights than the files that the engine has read?"""
-    return config.model.lora is not None and config.model.lora.starts_apart
+    return config.model.lora is not None and config.model.lora.differs_from_model_path
 
 
 def _replay(config: Config, inputs: Inputs, algorithm: Algorithm) -> Replay | None:
@@ -228,7 +228,7 @@ def _replay(config: Config, inputs: Inputs, algorithm: Algorithm) -> Replay | No
 
 
 def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Validation | None:
-    """How ``data.eval`` is evaluated, in the run and at its end; None without it."""
+    """How ``trainer.validation.data`` is evaluated, in the run and at its end; None without it."""
     if not inputs.held_out:
         return None
     of_held_out = partial(
@@ -260,7 +260,7 @@ def check_agreement(
     Once more when colocated engines have slept and woken up: with damaged weights they would go on
     without an error.
     """
-    for _ in range(2 if config.resources.colocate else 1):
+    for _ in range(2 if config.rollout.colocated else 1):
         say(parity_summary(config, inputs, engine, policy))
 
 

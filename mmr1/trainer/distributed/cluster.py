@@ -50,17 +50,20 @@ class Cluster:
 @contextmanager
 def on_ray(config: Config) -> Iterator[Cluster]:
     """Start ranks and engines on the cluster that ``resources`` names; see :func:`workers`."""
-    ranks, engines = config.resources.ranks, config.resources.engines
+    ranks, engines = config.resources.ranks, config.engines
     with workers(config, ranks, engines, build_training_models) as (all_ranks, all_engines):
-        policy = RayPolicy(all_ranks.part(lambda models: models.policy), config.hands_adapters)
+        policy = RayPolicy(
+            all_ranks.part(lambda models: models.policy), config.model.sync_adapters_only
+        )
         reference: OnRanks[Reference] = all_ranks.part(lambda models: models.reference)
         critic = all_ranks.part(lambda models: models.critic)
-        if config.resources.colocate:  # they woke up to nothing yet
+        if config.rollout.colocated:  # they woke up to nothing yet
             all_engines.load_weights(policy.weights(), policy.version)
+        mini_batch = config.algorithm.ppo_mini_batch_size
         yield Cluster(
             policy,
-            RayReference(reference) if config.algorithm.kl_coef else None,
-            RayCritic(critic, config.critic_mini_batch_size) if config.algorithm.critic else None,
+            RayReference(reference) if config.algorithm.reference else None,
+            RayCritic(critic, mini_batch) if config.algorithm.critic else None,
             all_engines,
             all_ranks,
         )
@@ -78,7 +81,7 @@ def learner_on_ray(
     """
     with workers(config, config.resources.ranks, engines, build) as (all_ranks, all_engines):
         learner = RayLearner(all_ranks.part(lambda learner: learner), group_of)
-        if config.resources.colocate and engines:
+        if config.rollout.colocated and engines:
             all_engines.load_weights(learner.weights(), 0)
         yield learner, all_engines
 
@@ -86,7 +89,7 @@ def learner_on_ray(
 @contextmanager
 def engines_on_ray(config: Config) -> Iterator[RayEngines]:
     """Start ``resources.engines`` engines with the weights of ``model.path``."""
-    with workers(config, 0, config.resources.engines) as (_, engines):
+    with workers(config, 0, config.engines) as (_, engines):
         yield engines
 
 
@@ -116,21 +119,21 @@ def workers(
     resources = config.resources
     joined = ray.is_initialized()
     if not joined:
-        if resources.address is None:
+        if resources.cluster.address is None:
             start_local_cluster(ranks + engines)
         else:
-            join_cluster(resources.address)
+            join_cluster(resources.cluster.address)
     actors: list[Actor[Any]] = []
     reserved: list[Any] = []
     begin = time.time()
     try:
-        colocated = resources.colocate
+        colocated = config.rollout.colocated
         places = (
             shared_places(ranks)
             if colocated
             else own_places(ranks, engines, config.rollout.tensor_parallel_size)
         )
-        place = _placement(places, resources.start_timeout_s, reserved)
+        place = _placement(places, resources.cluster.start_timeout_s, reserved)
         machines = _machines(places, reserved[-1])
         on_machine = [
             *(machines[:ranks].count(machine) for machine in machines[:ranks]),
@@ -145,7 +148,7 @@ def workers(
         def replace(i: int, engine: Actor[Engine]) -> Actor[Engine]:
             ray.kill(engine.handle)
             new = start(Engine, ranks + i)
-            _wait_for_room(new, resources.start_timeout_s)
+            _wait_for_room(new, resources.cluster.start_timeout_s)
             get([new.start(Engine.build, colocated)])
             return new
 
@@ -166,7 +169,7 @@ def workers(
         all_ranks: AllRanks[Built] = AllRanks(
             trainers,
             prompt_cost(config),
-            resources.context,
+            resources.context_parallel_size,
             transfer_seconds(config),
             resources.collective_timeout_s,
         )
@@ -227,7 +230,7 @@ def hung_or_lost(error: WorkerLostError, folder: Path, begin: float) -> RuntimeE
 def prompt_cost(config: Config) -> PromptCost:
     """As micro-batches count it, from the headers of the media: nothing is decoded here."""
     family = family_of(config)
-    of_vision_token = 0.0 if config.model.freeze_vision_tower else config.trainer.vision_token_cost
+    of_vision_token = 0.0 if config.model.freeze_vision_tower else vision_token_cost(config)
 
     def cost(prompt: Prompt) -> float:
         vision = sum(family.media_tokens(medium) for medium in prompt.media)

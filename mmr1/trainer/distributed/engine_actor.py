@@ -93,7 +93,7 @@ def build_engine_with_own_weights(
     """An engine with its own copy of the weights."""
     model, features = None, None
     if engine_type(config).samples_from_policy:  # on Ray from a copy
-        set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
+        set_up_torch(config.seed, config.trainer.threads, config.full_determinism)
         model = load_model(config.model).requires_grad_(False)
         features = feature_cache(config)
     kept = left_out(config) if colocated else ()

@@ -49,7 +49,7 @@ class EngineLink:
         self._host = host
         self._rank = rank
         self._backend = transfer_backend(
-            engine_type(config).receives_on_gpus, config.resources.colocate
+            engine_type(config).receives_on_gpus, config.rollout.colocated
         )
         self._workers = config.rollout.tensor_parallel_size
         self._timeout_s, self._limit = call_seconds(config), call_limit(config)

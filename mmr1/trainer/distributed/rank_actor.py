@@ -127,7 +127,7 @@ class Rank:
         size = resources.ranks
         # Rank 0 makes what begins at random. The others draw dropout alone, each its own.
         seed = config.seed + self._rank
-        set_up_torch(seed, config.trainer.threads, config.trainer.deterministic)
+        set_up_torch(seed, config.trainer.threads, config.full_determinism)
         mesh = fsdp.join(
             self._rank,
             size,
@@ -145,11 +145,11 @@ class Rank:
             family,
             media_cache(family, config, self._on_machine),
             process_group=fsdp.DistributedProcessGroup(
-                self._rank, size, resources.context, resources.collective_timeout_s
+                self._rank, size, resources.context_parallel_size, resources.collective_timeout_s
             ),
             load=partial(_loaded, models, mesh=mesh),
         )
-        if resources.offload_while_sampling:
+        if self._config.rollout.offload_trainer:
             self._offload = CpuOffload(models, self._built.optimizers)
 
     @collective
@@ -200,8 +200,8 @@ class Rank:
         self._link.send(self._kept[key], engines, version)
 
     def make_room(self, sent: bool) -> None:
-        """Give the device what is cached for later, and what ``resources.offload_while_sampling``
-        moves; gradients are freed after each step.
+        """Give the device what is cached for later, and what
+        ``rollout.engine.offload_trainer`` moves; gradients are freed after each step.
 
         Args:
             sent: The engines have their weights already.

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 def supervised(run: Callable[..., Path], config: Config, *, resume: bool, samples: bool) -> Path:
     """``run(config, resume=...)``, started again when a rank or too many engines are lost.
 
-    Up to ``resources.max_restarts`` times in all. A cluster that has become smaller gets fewer
+    Up to ``resources.ray.max_restarts`` times in all. A cluster that has become smaller gets fewer
     ranks and engines, one that has grown again gets as many as were asked for; see :func:`fitted`.
 
     Args:
@@ -28,25 +28,25 @@ def supervised(run: Callable[..., Path], config: Config, *, resume: bool, sample
         HungError: A collective call hung once more.
     """
     attempt = config
-    for restart in range(config.resources.max_restarts + 1):
+    for restart in range(config.resources.cluster.max_restarts + 1):
         try:
             return run(attempt, resume=resume or restart > 0)
         except (WorkerLostError, HungError) as error:
-            if restart == config.resources.max_restarts:
+            if restart == config.resources.cluster.max_restarts:
                 raise
             attempt = _on_what_is_left(config, samples)
             logger.warning(
                 "%s. Started again, %d of %d times, with %s",
                 error,
                 restart + 1,
-                config.resources.max_restarts,
-                _processes(attempt.resources, samples),
+                config.resources.cluster.max_restarts,
+                _processes(attempt, samples),
             )
     raise AssertionError("the last attempt returns or raises")
 
 
 def fitted(
-    resources: ResourcesConfig, engine_size: int, room: int, *, samples: bool
+    resources: ResourcesConfig, engine_size: int, room: int, *, samples: bool, colocated: bool
 ) -> ResourcesConfig:
     """As many ranks and engines as there is room for, in about the same proportion.
 
@@ -56,19 +56,18 @@ def fitted(
         engine_size: Devices that an engine takes; a rank takes one.
         room: Devices of the cluster.
         samples: Does the run start engines? Without them the ranks have all the room.
+        colocated: Does each rank share its device with an engine?
 
     Raises:
         WorkerLostError: There is no room for one engine and one copy of the model
-            (``resources.fsdp_size``) of whole contexts (``resources.context``), or for one process
-            of each kind alone, which is not a run on Ray.
+            (``resources.fsdp_size``) of whole contexts
+            (``resources.context_parallel_size``), or for one process of each kind alone, which
+            is not a run on Ray.
     """
-    copy = math.lcm(resources.fsdp_size or 1, resources.context)
-    if not samples:
+    copy = math.lcm(resources.fsdp_size or 1, resources.context_parallel_size)
+    if colocated or not samples:
         ranks = min(resources.ranks, room) // copy * copy
-        return _enough(resources, room, 2, ranks=ranks)
-    if resources.colocate:
-        pairs = min(resources.ranks, room) // copy * copy
-        return _enough(resources, room, 1, ranks=pairs, engines=pairs)
+        return _enough(resources, room, 2 - colocated, ranks=ranks)
     wanted = resources.ranks + engine_size * resources.engines
     if room >= wanted:
         return resources
@@ -84,25 +83,27 @@ def _enough(resources: ResourcesConfig, room: int, least: int, **numbers: int) -
         needed = ", ".join(f"resources.{name}={getattr(resources, name)}" for name in numbers)
         raise WorkerLostError(
             f"the Ray cluster has {room} devices left, too few to go on with a part of {needed} "
-            f"(resources.fsdp_size={resources.fsdp_size} context={resources.context}); add nodes, "
-            "and go on with --resume"
+            f"(resources.fsdp_size={resources.fsdp_size} "
+            f"context_parallel_size={resources.context_parallel_size}); add nodes, and go on with "
+            "--resume"
         )
-    return resources.model_copy(update=numbers)
+    return resources.changed(numbers)
 
 
-def _processes(resources: ResourcesConfig, samples: bool) -> str:
-    engines = f" and {resources.engines} engines" if samples else ""
-    return f"{resources.ranks} ranks{engines}"
+def _processes(config: Config, samples: bool) -> str:
+    engines = f" and {config.engines} engines" if samples else ""
+    return f"{config.resources.ranks} ranks{engines}"
 
 
 def _on_what_is_left(config: Config, samples: bool) -> Config:
     """A local cluster is started anew and is as large as before."""
-    if config.resources.address is None:
+    if config.resources.cluster.address is None:
         return config
     engine_size = config.rollout.tensor_parallel_size
-    room = _room(config.resources.address)
-    resources = fitted(config.resources, engine_size, room, samples=samples)
-    return config.model_copy(update={"resources": resources})
+    room = _room(config.resources.cluster.address)
+    colocated = config.rollout.colocated
+    left = fitted(config.resources, engine_size, room, samples=samples, colocated=colocated)
+    return config.changed(resources=left)
 
 
 def _room(address: str) -> int:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from mmr1.config import Config, DpoConfig
-from mmr1.config.dpo import load_preference_loss
+from mmr1.config import Config, CustomPreferenceLoss, DpoConfig, KtoLoss
+from mmr1.config.dpo import PreferenceLoss, PreferenceLossConfig
 from mmr1.data.preferences import labelled_answers, ranking_of
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.forward.process_group import ProcessGroup
@@ -28,7 +28,13 @@ from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.learner import learning, policy_learner
-from mmr1.trainer.offline.preference_losses import LossOnPairs, PairScores, kto, reference_point
+from mmr1.trainer.offline.preference_losses import (
+    LossOnPairs,
+    PairScores,
+    kto,
+    loss_on_pairs,
+    reference_point,
+)
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
 from mmr1.trainer.run import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
@@ -59,17 +65,17 @@ PAIR = (True, False)
 
 
 def run_dpo(config: Config, *, resume: bool = False) -> Path:
-    """Train for ``trainer.max_steps`` batches of ``dpo.batch_size`` pairs, or records for KTO.
+    """Train for ``trainer.max_steps`` batches of ``data.train_batch_size`` pairs (KTO: records).
 
     Raises:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
-    load_preference_loss(config.dpo.loss_type)  # a file of one's own that is wrong is told now
-    paired = config.dpo.loss_spec.paired
+    check_loss(config.dpo)
+    paired = config.dpo.loss.paired
     check = partial(ranking_of, pairs_only=True) if paired else labelled_answers
     records = load_training_records(config, check, resume=resume)
-    config = with_epochs(config, records.count, config.dpo.batch_size)
+    config = with_epochs(config, records.count, config.data.train_batch_size)
     group_of = attrgetter("group")
     with learning(config, records.family, records.media, build_dpo, group_of) as learner:
         preferences = _preferences(config, records, learner)
@@ -80,8 +86,18 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
         def snapshot(number: int) -> WriteCheckpoint:
             return learner.snapshot(config.trainer.async_save)
 
-        task = OfflineTask(learner, config.dpo.batch_size, step, snapshot)
+        task = OfflineTask(learner, config.data.train_batch_size, step, snapshot)
         return run_offline(config, records, task)
+
+
+def check_loss(config: DpoConfig) -> None:
+    """Load a loss of your own, so that a file that is wrong is reported before anything else.
+
+    Raises:
+        ValueError: It cannot be loaded.
+    """
+    if isinstance(config.loss, CustomPreferenceLoss):
+        loss_on_pairs(config.loss)
 
 
 def build_dpo(
@@ -92,19 +108,18 @@ def build_dpo(
     load: LoadModel = load_here,
 ) -> PolicyLearner[Preference]:
     """What learns from preferences."""
-    learn, features = partial(preference_step, config=config.dpo), feature_cache(config)
+    learn, features = preference_step(config.dpo.loss), feature_cache(config)
     return policy_learner(config, family, media, process_group, load, learn, features)
 
 
-def preference_step(
-    packed_model: PackedModel,
-    optimizer: Optimizer,
-    preferences: Sequence[Preference],
-    config: DpoConfig,
-) -> StepStats:
-    """One optimizer step by the loss of ``dpo.loss_type``; see ``pair_step`` and ``kto_step``."""
-    step = pair_step if config.loss_spec.paired else kto_step
-    return step(packed_model, optimizer, preferences, config)
+PreferenceStep = Callable[[PackedModel, Optimizer, Sequence[Preference]], StepStats]
+
+
+def preference_step(config: PreferenceLoss) -> PreferenceStep:
+    """One optimizer step by the loss of ``dpo.loss``; see ``pair_step`` and ``kto_step``."""
+    if isinstance(config, KtoLoss):
+        return partial(kto_step, config=config)
+    return partial(pair_step, loss_on_pairs=loss_on_pairs(config), nll_coef=config.nll_share)
 
 
 def _preferences(
@@ -112,11 +127,11 @@ def _preferences(
 ) -> dict[int, Preference]:
     """The preferences that the run will use, by the identity of their samples."""
     samples = records.distinct_samples(
-        config.seed, config.trainer.max_steps * config.dpo.batch_size
+        config.seed, config.trainer.steps * config.data.train_batch_size
     )
     answers = [
         tuple(zip(ranking_of(s), PAIR, strict=True))
-        if config.dpo.loss_spec.paired
+        if config.dpo.loss.paired
         else labelled_answers(s)
         for s in samples
     ]
@@ -124,10 +139,10 @@ def _preferences(
         group_of_responses(records.family, records.render(sample), [text for text, _ in labelled])
         for sample, labelled in zip(samples, answers, strict=True)
     ]
-    if not config.dpo.loss_spec.paired:
+    if not config.dpo.loss.paired:
         groups = with_unrelated(groups)
     desirable = [tuple(wanted for _, wanted in labelled) for labelled in answers]
-    preferences = preferences_of(groups, desirable, learner.by_token, config.dpo)
+    preferences = preferences_of(groups, desirable, learner.by_token, config.dpo.loss)
     return dict(zip(map(id, samples), preferences, strict=True))
 
 
@@ -135,7 +150,7 @@ def preferences_of(
     groups: Sequence[RolloutGroup],
     desirable: Sequence[tuple[bool, ...]],
     logprobs: Callable[[Sequence[RolloutGroup]], torch.Tensor],
-    config: DpoConfig,
+    config: PreferenceLossConfig,
 ) -> list[Preference]:
     """Take the model as it is now as the reference: no second one is ever needed.
 
@@ -143,7 +158,7 @@ def preferences_of(
         logprobs: Gives its log-probs ``[B, R]`` of completion tokens, at temperature 1.
     """
     sums = torch.zeros(sum(len(group.completions) for group in groups))
-    if config.loss_spec.needs_reference:
+    if config.needs_reference:
         sums = logprobs(groups).sum(-1)
     ends = torch.tensor([0] + [len(group.completions) for group in groups]).cumsum(0).tolist()
     return [
@@ -156,17 +171,17 @@ def pair_step(
     packed_model: PackedModel,
     optimizer: Optimizer,
     pairs: Sequence[Preference],
-    config: DpoConfig,
+    loss_on_pairs: LossOnPairs,
+    nll_coef: float = 0.0,
 ) -> StepStats:
     """One optimizer step on the mean loss of the pairs; of all ranks' pairs, where there are any.
 
-    With ``dpo.nll_coef`` the chosen completion's mean negative log-likelihood per token is added
+    With ``nll_coef`` the chosen completion's mean negative log-likelihood per token is added
     (arXiv 2404.19733, equation 1), so that training does not lower its probability too.
 
     Raises:
         NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
     """
-    loss_on_pairs: LossOnPairs = load_preference_loss(config.loss_type)
     packed_model.model.train()
     total = packed_model.process_group.total
     groups = [pair.group for pair in pairs]
@@ -181,9 +196,9 @@ def pair_step(
             continue
         indices = batch.rows[::2] // 2  # of this micro-batch's pairs
         scores = PairScores(sums, reference[indices].to(sums), lengths[indices].to(sums))
-        preference, rewards = loss_on_pairs(scores, config)
+        preference, rewards = loss_on_pairs(scores)
         nll = -sums[:, 0] / scores.lengths[:, 0]
-        loss = (preference + config.nll_coef * nll).sum() / counts["pairs"]
+        loss = (preference + nll_coef * nll).sum() / counts["pairs"]
         packed_model.backward(loss)
         sums_of["loss"] += float(loss.detach())
         for name, values in {
@@ -238,7 +253,7 @@ def kto_step(
     packed_model: PackedModel,
     optimizer: Optimizer,
     examples: Sequence[Preference],
-    config: DpoConfig,
+    config: KtoLoss,
 ) -> StepStats:
     """One optimizer step on the mean KTO loss of all completions of the examples, of all ranks.
 

@@ -15,7 +15,6 @@ from operator import attrgetter
 from pathlib import Path
 
 from mmr1.config import Config
-from mmr1.config.dpo import load_preference_loss
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
@@ -24,13 +23,13 @@ from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.state import WriteCheckpoint, load_progress, progress
-from mmr1.trainer.offline.dpo import Preference, build_dpo
+from mmr1.trainer.offline.dpo import Preference, build_dpo, check_loss
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import refuse_keys_of_train
 from mmr1.trainer.run import already_finished, with_state
 from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.train import SamplingRun, started, starts_apart
+from mmr1.trainer.train import SamplingRun, differs_from_model_path, started
 from mmr1.trainer.validation.evaluate import evaluate
 
 
@@ -48,7 +47,7 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
     refuse_keys_of_train(config.trainer)
     if last := already_finished(config, resume=resume):
         return last
-    load_preference_loss(config.dpo.loss_type)  # a file of one's own that is wrong is told now
+    check_loss(config.dpo)
     timer = PhaseTimer("start")
     with ExitStack() as stack:
         rewards = stack.enter_context(build_composite_reward(config.rewards, reward_models(config)))
@@ -70,8 +69,8 @@ class Workers:
 
 @contextmanager
 def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
-    if config.resources.distributed:
-        group_of, engines = attrgetter("group"), config.resources.engines
+    if config.distributed:
+        group_of, engines = attrgetter("group"), config.engines
         with learner_on_ray(config, build_dpo, group_of, engines) as (on_ranks, on_ray):
             yield Workers(on_ranks, lambda log: on_ray)
         return
@@ -98,13 +97,13 @@ def _train(
     if before:
         done = _restore(rounds, before)
         run.display.say(f"continuing after step {done}")
-    elif starts_apart(config):
+    elif differs_from_model_path(config):
         engine.load_weights(learner.weights(), 0)
     sampling.make_ready(config, inputs, learner, timer)
     with run.display:
         checkpoint = run.take(rounds.steps(done), partial(_snapshot, rounds))
     if inputs.held_out:
-        engine.load_weights(learner.weights(), config.dpo.rounds)
+        engine.load_weights(learner.weights(), rounds.count)
         result = evaluate(
             config,
             engine,

@@ -7,7 +7,6 @@ part, from earlier data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,9 @@ from mmr1.trainer.offline.reward_model import run_reward_model
 from mmr1.trainer.runs.output import finished
 from mmr1.trainer.train import run_training
 from mmr1.trainer.validation.evaluate import accuracy_function
+
+REPLAY_FRACTION = 0.1
+"""Share of earlier data in the training of the reward model (arXiv 2402.03300)."""
 
 
 def run_iterative_grpo(config: Config, *, resume: bool = False) -> Path:
@@ -101,14 +103,16 @@ def policy_config(
     options = {**function.options, "path": reward_model}
     functions = {
         **config.rewards.functions,
-        name: function.model_copy(update={"options": options}),
+        name: function.changed(options=options),
     }
-    return _with(
-        config,
-        seed=config.seed + number - 1,
-        model={"path": policy} if number == 1 else _merged(config, policy),
-        rewards={"functions": functions},
-        trainer={"output_dir": str(output), "log_completions_steps": 1},
+    return config.for_command("train").changed(
+        {
+            "seed": config.seed + number - 1,
+            **({"model.path": policy} if number == 1 else _merged(config, policy)),
+            "rewards.functions": functions,
+            "trainer.output_dir": str(output),
+            "trainer.log_completions_steps": 1,
+        }
     )
 
 
@@ -122,28 +126,24 @@ def reward_model_config(
 ) -> Config:
     """The run of a round's reward model: from the last one, on new rankings and some old ones."""
     iterate = config.iterate
-    replay = iterate.replay_fraction if history else 0.0
+    replay = REPLAY_FRACTION if history else 0.0
     train = {rankings: 1 - replay} | {old: replay / len(history) for old in history if replay}
-    optimizer = {} if iterate.rm_lr is None else {"lr": iterate.rm_lr}
-    return _with(
-        config,
-        seed=config.seed + number - 1,
-        model=_merged(config, reward_model),
-        data={"train": train, "eval": None, "ptx": None, "media_root": None, "format": None},
-        optimizer=optimizer,
-        trainer={"output_dir": str(output), "max_steps": iterate.rm_steps},
+    return config.for_command("rm").changed(
+        {
+            "seed": config.seed + number - 1,
+            **_merged(config, reward_model),
+            "data.train": train,
+            "data.media_root": None,
+            "data.format": None,
+            **({} if iterate.rm_lr is None else {"optimizer.lr": iterate.rm_lr}),
+            "trainer.output_dir": str(output),
+            "trainer.max_steps": iterate.rm_steps,
+            "trainer.validation": None,
+        }
     )
 
 
 def _merged(config: Config, path: str) -> dict[str, Any]:
     """Keys of ``model`` for a checkpoint of ``path``: with LoRA its adapters are new."""
     lora = config.model.lora
-    return {"path": path, "lora": lora and lora.model_copy(update={"path": None})}
-
-
-def _with(config: Config, seed: int, **sections: Mapping[str, Any]) -> Config:
-    """The configuration with some keys of some sections replaced."""
-    replaced = {
-        name: getattr(config, name).model_copy(update=keys) for name, keys in sections.items()
-    }
-    return config.model_copy(update={"seed": seed, **replaced})
+    return {"model.path": path, "model.lora": lora and lora.as_new()}

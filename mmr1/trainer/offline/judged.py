@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-from mmr1.config import DpoConfig
+from mmr1.config import RoundsConfig
 from mmr1.trainer.offline.dpo import PAIR
 from mmr1.trainer.validation.evaluate import is_right
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
@@ -20,7 +20,11 @@ class NoPreferencesError(RuntimeError):
 
 
 def judged(
-    scored: Sequence[ScoredGroup], config: DpoConfig, accuracy_name: str, rng: random.Random
+    scored: Sequence[ScoredGroup],
+    config: RoundsConfig,
+    paired: bool,
+    accuracy_name: str,
+    rng: random.Random,
 ) -> list[Labelled]:
     """What a round learns from: pairs, or for KTO each prompt's labelled completions.
 
@@ -32,7 +36,7 @@ def judged(
     found: list[Labelled] = []
     for group in scored:
         rated = _distinct(group)
-        if not config.loss_spec.paired:
+        if not paired:
             found += _labelled(group, rated, config, accuracy_name)
             continue
         pairs = (
@@ -89,7 +93,7 @@ def _best_with_worst(
 def _labelled(
     scored: ScoredGroup,
     rated: Sequence[tuple[Completion, Reward]],
-    config: DpoConfig,
+    config: RoundsConfig,
     accuracy_name: str,
 ) -> list[Labelled]:
     """Wanted: right, or above the mean reward of the prompt's completions."""
@@ -109,7 +113,7 @@ def _value(reward: Reward) -> float:
     return reward.value
 
 
-def _nothing(scored: Sequence[ScoredGroup], config: DpoConfig, accuracy_name: str) -> str:
+def _nothing(scored: Sequence[ScoredGroup], config: RoundsConfig, accuracy_name: str) -> str:
     rewards = [r for s in scored for r in s.rewards]
     if config.preferred_by == "reward":
         return f"no prompt of {len(scored)} has two completions of different reward"

@@ -38,7 +38,7 @@ def policy_learner(
     model, run = load(config.model, True, "model.path")
     inputs = ModelInputs(family, media)
     packed_model = build_packed_model(config, model, inputs, 1.0, features, process_group, run)
-    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
+    optimizer = Optimizer(model, config.optimizer, config.trainer.steps)
     return PolicyLearner(packed_model, optimizer, learn, config.rollout.sampling.temperature)
 
 
@@ -62,7 +62,7 @@ def scalar_learner(
         process_group,
         run,
     )
-    optimizer = Optimizer(model, config.optimizer, config.trainer.max_steps)
+    optimizer = Optimizer(model, config.optimizer, config.trainer.steps)
     return ScalarLearner(PackedScalarModel(model, backbone, "at"), optimizer, learn, supervision)
 
 

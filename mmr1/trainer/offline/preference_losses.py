@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import logsigmoid
 
-from mmr1.config import DpoConfig
+from mmr1.config import (
+    CustomPreferenceLoss,
+    IpoLoss,
+    KtoLoss,
+    OrpoLoss,
+    RobustLoss,
+    SigmoidLoss,
+    SigmoidNormLoss,
+    SimpoLoss,
+)
+from mmr1.config.dpo import PreferenceLoss
+from mmr1.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +57,14 @@ class PairLoss(NamedTuple):
     rewards: torch.Tensor
 
 
-LossOnPairs = Callable[[PairScores, DpoConfig], PairLoss]
+LossOnPairs = Callable[[PairScores], PairLoss]
 
 
-def sigmoid(pairs: PairScores, config: DpoConfig) -> PairLoss:
+def sigmoid(pairs: PairScores, config: SigmoidLoss) -> PairLoss:
     """DPO (arXiv 2305.18290, equation 7): ``-log σ(m)``, ``m = β (log p_w/ref_w - log p_l/ref_l)``.
 
-    With ``dpo.label_smoothing`` ε it is conservative DPO (E. Mitchell, "A note on DPO with noisy
-    preferences", 2023): ``-(1 - ε) log σ(m) - ε log σ(-m)``.
+    With ``dpo.loss.label_smoothing`` ε it is conservative DPO (E. Mitchell, "A note on DPO with
+    noisy preferences", 2023): ``-(1 - ε) log σ(m) - ε log σ(-m)``.
     """
     rewards = config.beta * pairs.log_ratios
     margins, smoothing = rewards[:, 0] - rewards[:, 1], config.label_smoothing
@@ -60,13 +72,13 @@ def sigmoid(pairs: PairScores, config: DpoConfig) -> PairLoss:
     return PairLoss(loss, rewards)
 
 
-def sigmoid_norm(pairs: PairScores, config: DpoConfig) -> PairLoss:
+def sigmoid_norm(pairs: PairScores, config: SigmoidNormLoss) -> PairLoss:
     """Length-normalised DPO (Tülu 3, arXiv 2411.15124): log-ratios are means over tokens."""
     rewards = config.beta * pairs.log_ratios / pairs.lengths
     return PairLoss(-logsigmoid(rewards[:, 0] - rewards[:, 1]), rewards)
 
 
-def ipo(pairs: PairScores, config: DpoConfig) -> PairLoss:
+def ipo(pairs: PairScores, config: IpoLoss) -> PairLoss:
     """IPO (arXiv 2310.12036, equation 17): ``(h - 1 / (2 β))²``; β is the paper's τ.
 
     ``h`` is the log-ratio of the chosen completion less that of the rejected one. Both are means
@@ -77,10 +89,10 @@ def ipo(pairs: PairScores, config: DpoConfig) -> PairLoss:
     return PairLoss(loss, config.beta * log_ratios)
 
 
-def robust(pairs: PairScores, config: DpoConfig) -> PairLoss:
+def robust(pairs: PairScores, config: RobustLoss) -> PairLoss:
     """Robust DPO (arXiv 2403.00409): ``(-(1 - ε) log σ(m) + ε log σ(-m)) / (1 - 2 ε)``.
 
-    ``m`` is DPO's margin, ε is ``dpo.label_smoothing``. The expectation over labels that are
+    ``m`` is DPO's margin, ε is ``dpo.loss.label_smoothing``. The expectation over labels that are
     flipped with probability ε is the DPO loss of the labels before they were flipped.
     """
     rewards = config.beta * pairs.log_ratios
@@ -89,16 +101,16 @@ def robust(pairs: PairScores, config: DpoConfig) -> PairLoss:
     return PairLoss(loss / (1 - 2 * flipped), rewards)
 
 
-def simpo(pairs: PairScores, config: DpoConfig) -> PairLoss:
+def simpo(pairs: PairScores, config: SimpoLoss) -> PairLoss:
     """SimPO (arXiv 2405.14734, equation 6): ``-log σ(β/|w| log p_w - β/|l| log p_l - γ)``.
 
-    γ is ``dpo.simpo_gamma``.
+    γ is ``dpo.loss.gamma``.
     """
     rewards = config.beta * pairs.logprobs / pairs.lengths
-    return PairLoss(-logsigmoid(rewards[:, 0] - rewards[:, 1] - config.simpo_gamma), rewards)
+    return PairLoss(-logsigmoid(rewards[:, 0] - rewards[:, 1] - config.gamma), rewards)
 
 
-def orpo(pairs: PairScores, config: DpoConfig) -> PairLoss:
+def orpo(pairs: PairScores, config: OrpoLoss) -> PairLoss:
     """ORPO (arXiv 2403.07691, equations 6 and 7): ``-log p_w - β log σ(log odds_w - log odds_l)``.
 
     ``log p`` is the mean over the completion's tokens, ``odds = p / (1 - p)``, and β is the
@@ -112,7 +124,7 @@ def orpo(pairs: PairScores, config: DpoConfig) -> PairLoss:
 
 
 def kto(
-    log_ratios: torch.Tensor, desirable: torch.Tensor, kl: torch.Tensor, config: DpoConfig
+    log_ratios: torch.Tensor, desirable: torch.Tensor, kl: torch.Tensor, config: KtoLoss
 ) -> torch.Tensor:
     """KTO (arXiv 2402.01306, equation 8): ``[C]``, the loss of each completion.
 
@@ -153,3 +165,27 @@ def reference_point(mean_log_ratio: torch.Tensor) -> torch.Tensor:
         mean_log_ratio: The mean log p / p_ref of completions of other prompts, one per prompt.
     """
     return mean_log_ratio.clamp(min=0)
+
+
+_ON_PAIRS: Mapping[str, Callable[[PairScores, Any], PairLoss]] = {
+    "sigmoid": sigmoid,
+    "sigmoid_norm": sigmoid_norm,
+    "ipo": ipo,
+    "robust": robust,
+    "simpo": simpo,
+    "orpo": orpo,
+}
+_OWN = Registry("preference loss", {}, group="mmr1.preference_losses")
+
+
+def loss_on_pairs(config: PreferenceLoss) -> LossOnPairs:
+    """The loss of ``dpo.loss``. One of your own is called with its section and its options.
+
+    Raises:
+        ValueError: The name of a loss of your own is unknown, or its file or function is missing.
+    """
+    if isinstance(config, CustomPreferenceLoss):
+        own = partial(_OWN.load(config.use), **config.options)
+        return lambda pairs: own(pairs, config)
+    function = _ON_PAIRS[config.type]
+    return lambda pairs: function(pairs, config)

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
-from mmr1.config import Config
+from mmr1.config import Config, ProcessConfig
 from mmr1.data.loader import MediaCheck
 from mmr1.data.preferences import ranking_of
 from mmr1.data.quarantine import Quarantine
@@ -71,25 +71,25 @@ class RewardTask(Generic[Example]):
 
 
 def run_reward_model(config: Config, *, resume: bool = False) -> Path:
-    """Train for ``trainer.max_steps`` batches of ``rm.batch_size`` records.
+    """Train for ``trainer.max_steps`` batches of ``data.train_batch_size`` records.
 
-    By ``rm.supervision`` these are pairs or rankings, or answers with labelled steps. A model of
+    By ``rm.type`` these are pairs or rankings, or answers with labelled steps. A model of
     whole answers is shifted before a checkpoint so that those it was trained on have a mean reward
-    of 0. ``data.eval``, if set, holds such records too. ``eval/result.json`` then has the share of
-    their pairs that are ranked right; or of their steps that are judged right at 0.5, and of the
-    answers whose first wrong step, or none, is found.
+    of 0. ``trainer.validation.data``, if set, holds such records too. ``eval/result.json`` then has
+    the share of their pairs that are ranked right; or of their steps that are judged right at 0.5,
+    and of the answers whose first wrong step, or none, is found.
 
     Raises:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     task: RewardTask[Any] = (
-        _steps(config.rm.step_separator) if config.rm.supervision == "process" else _RANKINGS
+        _steps(config.rm.step_separator) if isinstance(config.rm, ProcessConfig) else _RANKINGS
     )
     records = load_training_records(config, task.check, resume=resume)
-    config = with_epochs(config, records.count, config.rm.batch_size)
+    config = with_epochs(config, records.count, config.data.train_batch_size)
     eval_rows = Quarantine(config.data.max_bad_fraction)
-    held_out = load_held_out(config, eval_rows) if config.data.eval is not None else []
+    held_out = load_held_out(config, eval_rows) if config.eval_records is not None else []
     for sample in held_out:
         task.check(sample)
     example = partial(task.example, records)
@@ -100,7 +100,9 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
 
         def snapshot(number: int) -> WriteCheckpoint:
             if task.centred:
-                learnt_from = records.distinct_samples(config.seed, number * config.rm.batch_size)
+                learnt_from = records.distinct_samples(
+                    config.seed, number * config.data.train_batch_size
+                )
                 rewards = rewards_by(learner, [example(sample) for sample in learnt_from])
                 # The loss depends on differences only, so it leaves the mean arbitrary; RL would
                 # read that as a reward.
@@ -108,10 +110,10 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
             return learner.snapshot(config.trainer.async_save)
 
         checkpoint = run_offline(
-            config, records, OfflineTask(learner, config.rm.batch_size, step, snapshot)
+            config, records, OfflineTask(learner, config.data.train_batch_size, step, snapshot)
         )
         if held_out:
-            check, dataset = MediaCheck(records.media, eval_rows), str(config.data.eval)
+            check, dataset = MediaCheck(records.media, eval_rows), str(config.eval_records)
             usable = [example(sample) for sample in held_out if check.usable(dataset, sample)]
             result = task.evaluate(learner, usable)
     if held_out:
@@ -241,6 +243,7 @@ def build_process_reward_model(
     load: LoadModel = load_here,
 ) -> ScalarLearner[LabelledSteps]:
     """What learns from labelled steps."""
+    assert isinstance(config.rm, ProcessConfig), "else rankings are learnt from"
     supervision = Supervision("process", config.rm.step_separator)
     return scalar_learner(config, family, media, process_group, load, process_step, supervision)
 

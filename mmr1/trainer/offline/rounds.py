@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mmr1.config import Config
+from mmr1.config import Config, RoundsConfig
 from mmr1.data.loader import SampleLoader
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
@@ -49,6 +49,17 @@ class Rounds:
         self._loader = self.inputs.loader(self.config.seed)
         self._loader_before = self._loader.state_dict()
 
+    @property
+    def rounds(self) -> RoundsConfig:
+        """``dpo.rounds``, which is set."""
+        assert self.config.dpo.rounds is not None, "else nothing is sampled"
+        return self.config.dpo.rounds
+
+    @property
+    def count(self) -> int:
+        """The number of rounds."""
+        return self.rounds.count
+
     def steps(self, done: int) -> Iterator[Step]:
         """Yields each finished step after step ``done``.
 
@@ -57,7 +68,7 @@ class Rounds:
         Raises:
             NoPreferencesError: A round gave nothing to learn from.
         """
-        for number in range(1, self.config.dpo.rounds + 1):
+        for number in range(1, self.count + 1):
             begin, end = self._ends(number - 1), self._ends(number)
             if done >= end:
                 continue
@@ -65,7 +76,7 @@ class Rounds:
 
     def _ends(self, number: int) -> int:
         """The last step of a round; 0 before the first."""
-        return self.config.trainer.max_steps * number // self.config.dpo.rounds
+        return self.config.trainer.steps * number // self.count
 
     def _round(self, number: int, begin: int, end: int, done: int) -> Iterator[Step]:
         timer = PhaseTimer(f"step {done + 1}")
@@ -74,10 +85,10 @@ class Rounds:
         if done == begin:
             scored = self._sample(number, timer)
             stats = reward_stats([r for s in scored for r in s.rewards])
-            kind = "pairs" if self.config.dpo.loss_spec.paired else "labelled_prompts"
+            kind = "pairs" if self.config.dpo.loss.paired else "labelled_prompts"
             stats[f"dpo/{kind}"] = len(self._preferences)
         rng = random.Random(request_seed(self.config.seed, number, "batches"))
-        batches = _batches(self._preferences, self.config.dpo.batch_size, rng)
+        batches = _batches(self._preferences, self.config.data.train_batch_size, rng)
         for step, batch in enumerate(islice(batches, done - begin, end - begin), done + 1):
             with timer("update"):
                 stats |= self.learner.step(batch)
@@ -99,18 +110,20 @@ class Rounds:
         rng = random.Random(request_seed(config.seed, number, "pairs"))
         accuracy_name = accuracy_function(config.rewards, config.eval.accuracy_function)
         try:
-            labelled = judged(scored, config.dpo, accuracy_name, rng)
+            labelled = judged(scored, self.rounds, config.dpo.loss.paired, accuracy_name, rng)
         except NoPreferencesError as error:
             raise NoPreferencesError(
                 f"round {number}: {error}: begin with supervised training, choose other data, or "
-                "raise rollout.n, dpo.prompts_per_round or the temperature"
+                "raise rollout.n, dpo.rounds.prompts or the temperature"
             ) from None
         own = [group for group, _ in labelled]
-        if not config.dpo.loss_spec.paired:
+        if not config.dpo.loss.paired:
             own = with_unrelated(own)
         with timer("reference"):
             desirable = [wanted for _, wanted in labelled]
-            self._preferences = preferences_of(own, desirable, self.learner.by_token, config.dpo)
+            self._preferences = preferences_of(
+                own, desirable, self.learner.by_token, config.dpo.loss
+            )
         if config.dpo.balances_labels:
             weights = balanced(desirable)
             self._preferences = [
@@ -121,7 +134,7 @@ class Rounds:
     def _draw(self) -> None:
         """The prompts of the next round."""
         self._loader_before = self._loader.state_dict()
-        samples = self._loader.next(self.config.dpo.prompts_per_round)
+        samples = self._loader.next(self.rounds.prompts)
         self._prompts = [self.inputs.render(sample) for sample in samples]
 
     def state_dict(self) -> dict[str, Any]:

@@ -24,14 +24,14 @@ from mmr1.vision.prepare import MediaCache
 
 
 def run_sft(config: Config, *, resume: bool = False) -> Path:
-    """Fine-tune for ``trainer.max_steps`` batches of ``sft.batch_size`` demonstrations.
+    """Fine-tune for ``trainer.max_steps`` batches of ``data.train_batch_size`` demonstrations.
 
     Raises:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     records = load_training_records(config, assistant_text, resume=resume)
-    config = with_epochs(config, records.count, config.sft.batch_size)
+    config = with_epochs(config, records.count, config.data.train_batch_size)
     family = records.family
     with learning(config, family, records.media, build_sft, itself) as learner:
 
@@ -42,7 +42,7 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
         def snapshot(number: int) -> WriteCheckpoint:
             return learner.snapshot(config.trainer.async_save)
 
-        task = OfflineTask(learner, config.sft.batch_size, step, snapshot)
+        task = OfflineTask(learner, config.data.train_batch_size, step, snapshot)
         return run_offline(config, records, task)
 
 

@@ -85,7 +85,7 @@ def load_training_records(
     check_directory(config, resume=resume)
     refuse_keys_of_train(config.trainer)
     check_trackers(config.trainer.trackers)
-    set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
+    set_up_torch(config.seed, config.trainer.threads, config.full_determinism)
     warn_of_emulated_bfloat16({"model.dtype": config.model.dtype})
     quarantine = Quarantine(config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)
@@ -163,7 +163,7 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
 def _steps(
     config: Config, task: OfflineTask, loader: SampleLoader, steps_done: int
 ) -> Iterator[Step]:
-    for number in range(steps_done + 1, config.trainer.max_steps + 1):
+    for number in range(steps_done + 1, config.trainer.steps + 1):
         timer = PhaseTimer(f"step {number}")
         samples = loader.next(task.batch_size)
         loader.prefetch(task.batch_size)

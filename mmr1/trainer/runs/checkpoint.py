@@ -145,8 +145,8 @@ def told_last(checkpoint: Path | None) -> str:
 
 def next_due(config: TrainerConfig, step: int) -> int:
     """The first step, at or after ``step``, at whose end a checkpoint is due."""
-    every = config.save_steps or config.max_steps
-    return min(-(-step // every) * every, config.max_steps)
+    every = config.save_steps or config.steps
+    return min(-(-step // every) * every, config.steps)
 
 
 def step_of(checkpoint: Path) -> int:

@@ -5,6 +5,7 @@ Imports no torch: this is asked before anything is loaded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +57,34 @@ def changed_keys(before: Config, now: Config) -> list[str]:
     Credentials are not compared: what is written of a run does not hold them.
     """
     old, new = published(before), published(now)
-    changed = []
-    for section in (s for s in new if s not in FREE_SECTIONS):
-        if isinstance(new[section], dict):
-            keys = [k for k in new[section] if not _same(old[section], new[section], k)]
-            changed += [f"{section}.{key}" for key in keys]
-        elif not is_same(old[section], new[section]):
-            changed.append(section)
-    return changed
+    return [
+        key
+        for section in new
+        if section not in FREE_SECTIONS
+        for key in _differing(section, old.get(section), new[section])
+    ]
 
 
-def _same(old: dict[str, Any], new: dict[str, Any], key: str) -> bool:
-    return is_same(old.get(key), new[key])
+def _differing(key: str, old: Any, new: Any) -> Iterator[str]:
+    """The keys below ``key`` whose values differ; another type is one of them."""
+    if key == "rollout.engine":
+        old, new = _anywhere(old), _anywhere(new)
+    sections = isinstance(old, dict) and isinstance(new, dict)
+    if not sections:
+        if not is_same(old, new):
+            yield key
+    elif old.get("type") != new.get("type"):
+        yield f"{key}.type"
+    else:
+        for name in new:
+            yield from _differing(f"{key}.{name}", old.get(name), new[name])
+
+
+def _anywhere(engine: dict[str, Any]) -> dict[str, Any]:
+    """An engine without where it runs: colocated or not, vLLM samples the same."""
+    kind = "vllm" if engine["type"] == "vllm_colocate" else engine["type"]
+    placed = ("type", "offload_trainer", "tensor_parallel_size")
+    return {"type": kind} | {k: v for k, v in engine.items() if k not in placed}
 
 
 def _held(path: Path) -> list[str]:

@@ -27,7 +27,7 @@ tags: [mmr1, {{ command }}]
 ---
 # {{ name }}
 
-{{ what }} of `{{ config.model.path }}`, step {{ step }} of {{ config.trainer.max_steps }},
+{{ what }} of `{{ config.model.path }}`, step {{ step }} of {{ config.trainer.steps }},
 trained with mmr1.
 
 | | |
@@ -108,8 +108,8 @@ def _card(config: Config, manifest: dict[str, Any], name: str, adapter: bool) ->
         ("seed", config.seed),
     ]
     if is_rl:
-        rollout = config.rollout
-        facts.insert(3, ("prompts and completions a step", f"{rollout.batch_size} x {rollout.n}"))
+        size = f"{config.data.train_batch_size} x {config.rollout.n}"
+        facts.insert(3, ("prompts and completions a step", size))
     return CARD.render(
         config=config,
         base_model=_hub_name(config.model.path),

@@ -55,16 +55,16 @@ def finished(config: Config) -> Path | None:
     Reads only, because another process may be writing here.
     """
     path = Path(config.trainer.output_dir)
-    if config.trainer.max_epochs is not None:
+    if config.trainer.total_epochs is not None:
         if not (path / "config.yaml").exists():
             return None
         config = read_written(path / "config.yaml")  # it has the number of steps
     last = max(checkpoints(path / "checkpoints"), key=step_of, default=None)
-    if last is None or step_of(last) < config.trainer.max_steps:
+    if last is None or step_of(last) < config.trainer.steps:
         return None
     result = path / "eval/result.json"
     evaluated = result.exists() and result.stat().st_mtime >= last.stat().st_mtime
-    if config.data.eval and not evaluated:
+    if config.eval_records and not evaluated:
         return None
     try:
         verify_checkpoint(last)
@@ -93,10 +93,11 @@ class RunDirectory:
         self._log.enter_context(log_to_file(self.path / "train.log"))
         self._summary = RunSummary(self.path / "summary.json")
         self.metrics_file = self.path / "metrics.jsonl"
+        kept = config.trainer.checkpoints
         self.checkpoints = Checkpoints(
             self.path / "checkpoints",
-            config.trainer.save_total_limit,
-            config.trainer.metric_for_best_model,
+            2 if kept is None else kept.save_total_limit,
+            None if kept is None else kept.metric_for_best_model,
             config.trainer.async_save,
         )
 

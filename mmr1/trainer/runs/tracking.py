@@ -101,7 +101,7 @@ def check_trackers(names: Iterable[str]) -> None:
             TRACKERS.load(name)
         elif importlib.util.find_spec(name) is None:
             raise ValueError(
-                f"trainer.trackers names '{name}', which is not installed; "
+                f"trainer.tracking.report_to names '{name}', which is not installed; "
                 f"pip install 'mmr1[{name}]', or leave it out"
             )
 
@@ -110,12 +110,15 @@ class Trackers:
     """The trackers of a run: a context that flushes them when it ends."""
 
     def __init__(self, config: Config, folder: Path) -> None:
-        trainer = config.trainer
-        name = trainer.run_name or folder.resolve().name
-        start = Start(folder, trainer.project_name, name, tuple(trainer.tags), published(config))
+        self._threads: list[_Thread] = []
+        tracking = config.trainer.tracking
+        if tracking is None:
+            return
+        name = tracking.run_name or folder.resolve().name
+        start = Start(folder, tracking.project_name, name, tracking.tags, published(config))
         self._threads = [
             _Thread(name.rpartition("/")[2], partial(_start, name, start))
-            for name in dict.fromkeys(config.trainer.trackers)
+            for name in dict.fromkeys(tracking.report_to)
         ]
 
     def log(self, stats: StepStats) -> None:
