@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmr1.config import EnvironmentConfig
+from mmr1.config import CustomEnvironmentConfig, ToolsConfig
 from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Action, Shown
 from mmr1.environments.schemas import described
@@ -42,7 +42,8 @@ def built():
     made = []
 
     def build(**options):
-        config = EnvironmentConfig(**{"workers": 1, "timeout_s": 20, **options})
+        kind = CustomEnvironmentConfig if "use" in options else ToolsConfig
+        config = kind(**{"workers": 1, "timeout_s": 20, **options})
         made.append(build_environment(config))
         return made[-1]
 
@@ -67,7 +68,7 @@ def test_trls_environment(built):
     environment = built(use=f"{TRL}:NumberEnv")
     assert set(environment.tools) == {"guess", "give_up", "crash", "rules"}
     guess = next(
-        t for t in described(EnvironmentConfig(use=f"{TRL}:NumberEnv")) if t.name == "guess"
+        t for t in described(CustomEnvironmentConfig(use=f"{TRL}:NumberEnv")) if t.name == "guess"
     )
     assert guess.schema["function"]["parameters"]["required"] == ["number"]
     first, second = environment.episode(SAMPLE), environment.episode(SAMPLE)
@@ -222,9 +223,7 @@ def test_a_verl_tool_is_given_the_pictures_of_the_conversation(built):
 
 
 def test_a_schema_of_verl_is_told_as_it_is():
-    schemas = {
-        t.name: t.schema["function"] for t in described(EnvironmentConfig(tools=(str(VERL),)))
-    }
+    schemas = {t.name: t.schema["function"] for t in described(ToolsConfig(tools=(str(VERL),)))}
     assert schemas["crop"]["parameters"]["properties"]["bbox_2d"] == {
         "type": "array",
         "items": {"type": "number"},
@@ -249,7 +248,7 @@ def test_a_yaml_of_verl_that_cannot_be_used_is_told(tmp_path, text, message):
     file = tmp_path / "tools.yaml"
     file.write_text(text)
     with pytest.raises(ValueError, match=re.escape(message)):
-        described(EnvironmentConfig(tools=(str(file),)))
+        described(ToolsConfig(tools=(str(file),)))
 
 
 @pytest.mark.parametrize(
@@ -267,21 +266,21 @@ def test_an_environment_of_no_form_is_told(tmp_path, source, message):
     file = tmp_path / "own.py"
     file.write_text(source)
     with pytest.raises(ValueError, match=re.escape(message)):
-        build_environment(EnvironmentConfig(use=f"{file}:E", workers=1))
+        build_environment(CustomEnvironmentConfig(use=f"{file}:E", workers=1))
 
 
 def test_an_executor_with_a_loop_of_its_own_is_told():
     with pytest.raises(ValueError, match="execute samples turns itself"):
-        described(EnvironmentConfig(use=f"{AGENT}:OwnLoop"))
+        described(CustomEnvironmentConfig(use=f"{AGENT}:OwnLoop"))
 
 
 def test_a_class_is_no_tool():
     with pytest.raises(ValueError, match="verl's tools are named by their YAML file"):
-        described(EnvironmentConfig(tools=(f"{FORMS}/verl_tools.py:CropTool",)))
+        described(ToolsConfig(tools=(f"{FORMS}/verl_tools.py:CropTool",)))
 
 
 def test_a_parser_is_for_calls(tmp_path):
-    config = EnvironmentConfig(use=f"{AGENT}:AgentInstance", parser="p.py:f", workers=1)
+    config = CustomEnvironmentConfig(use=f"{AGENT}:AgentInstance", parser="p.py:f", workers=1)
     with pytest.raises(ValueError, match=r"environment\.parser"):
         build_environment(config)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmr1.config import EnvironmentConfig
+from mmr1.config import ToolsConfig
 from mmr1.environments.calls import read_calls
 from mmr1.environments.environment import Action, Shown
 from mmr1.environments.pictures import MAX_PARTS, to_parts
@@ -43,7 +43,7 @@ def video(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def environment():
-    config = EnvironmentConfig(
+    config = ToolsConfig(
         tools=(
             "zoom",
             "rotate",
@@ -295,7 +295,7 @@ def test_an_answer_that_code_forges_is_short(environment):
 
 
 def test_what_a_process_may_have_forged_is_limited_in_all():
-    config = EnvironmentConfig(tools=("zoom",), max_characters=1000, max_images=2)
+    config = ToolsConfig(tools=("zoom",), max_characters=1000, max_images=2)
     texts = read_parts([{"text": "x" * 900}] * 200, config)
     assert 1000 <= sum(len(part.text) for part in texts) <= 1100
     (image,) = to_parts(Image.new("RGB", (28, 28)), 10_000, 100)
@@ -430,9 +430,7 @@ def test_calls_are_read_or_are_an_error(turn, errors):
 
 
 def test_schemas_come_from_type_hints_and_docstrings():
-    zoom, halves, lookup = described(
-        EnvironmentConfig(tools=("zoom", f"{OWN}:halves", f"{OWN}:lookup"))
-    )
+    zoom, halves, lookup = described(ToolsConfig(tools=("zoom", f"{OWN}:halves", f"{OWN}:lookup")))
     function = zoom.schema["function"]
     assert function["description"] == "Show a part of a picture at its full resolution."
     assert function["parameters"]["required"] == ["box"]
@@ -460,7 +458,7 @@ def test_schemas_come_from_type_hints_and_docstrings():
 )
 def test_a_tool_that_cannot_be_used_is_named_before_the_run(spec, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        described(EnvironmentConfig(tools=(spec,)))
+        described(ToolsConfig(tools=(spec,)))
 
 
 @pytest.mark.parametrize(
@@ -473,11 +471,11 @@ def test_a_tool_that_cannot_be_used_is_named_before_the_run(spec, message):
 )
 def test_a_parser_that_cannot_be_used_is_told_before_the_run(name, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        described(EnvironmentConfig(tools=("calculate",), parser=f"{OWN}:{name}"))
+        described(ToolsConfig(tools=("calculate",), parser=f"{OWN}:{name}"))
 
 
 def test_a_parser_of_ones_own():
-    config = EnvironmentConfig(tools=(f"{OWN}:lookup",), parser=f"{OWN}:square_calls", workers=1)
+    config = ToolsConfig(tools=(f"{OWN}:lookup",), parser=f"{OWN}:square_calls", workers=1)
     environment = ToolEnvironment(config)
     try:
         got = environment.episode(Sample("1", ())).step(
@@ -489,7 +487,7 @@ def test_a_parser_of_ones_own():
 
 
 def test_python_in_a_list_of_ones_own_file():
-    environment = ToolEnvironment(EnvironmentConfig(tools=(f"{OWN}:several",), workers=1))
+    environment = ToolEnvironment(ToolsConfig(tools=(f"{OWN}:several",), workers=1))
     try:
         assert environment.tools == ("lookup", "python")
         assert one(environment, "python", code="print(6 * 7)") == ((TextPart("42\n"),), None)
@@ -500,15 +498,13 @@ def test_python_in_a_list_of_ones_own_file():
 
 def test_the_tools_and_the_parser_of_a_file_share_its_variables():
     """A file is run once in each process, and not for each tool or turn."""
-    environment = ToolEnvironment(
-        EnvironmentConfig(tools=(f"{OWN}:note", f"{OWN}:notes"), workers=1)
-    )
+    environment = ToolEnvironment(ToolsConfig(tools=(f"{OWN}:note", f"{OWN}:notes"), workers=1))
     try:
         assert one(environment, "note", text="first")[1] is None
         assert one(environment, "notes") == ((TextPart("first"),), None)
     finally:
         environment.close()
-    config = EnvironmentConfig(tools=(f"{OWN}:notes",), parser=f"{OWN}:noted_calls", workers=1)
+    config = ToolsConfig(tools=(f"{OWN}:notes",), parser=f"{OWN}:noted_calls", workers=1)
     environment = ToolEnvironment(config)
     try:
         told = [answer(environment).messages[0].text for _ in range(2)]

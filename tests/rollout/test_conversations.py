@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import EnvironmentConfig, SamplingConfig
+from mmr1.config import CustomEnvironmentConfig, SamplingConfig, ToolsConfig
 from mmr1.environments.build import build_environment
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
@@ -54,7 +54,8 @@ def requests(parts, digit_samples):
 
 def conversing(parts, system_prompt=None, **options):
     family, model, media = parts
-    config = EnvironmentConfig(**{"workers": 1, "max_tokens_per_turn": 40, **options})
+    kind = CustomEnvironmentConfig if "use" in options else ToolsConfig
+    config = kind(**{"workers": 1, "max_tokens_per_turn": 40, **options})
     engine = HfEngine(model, family, media)
     return ConversationEngine(
         engine,
@@ -117,7 +118,7 @@ def test_one_pixel_of_a_tools_picture_changes_what_is_said_next(parts):
     said = []
     for pixel in (0, 255):
         shown = Rehearsal(Message("tool", (picture(2, pixel=pixel),)))
-        config = EnvironmentConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=40)
+        config = ToolsConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=40)
         engine = HfEngine(model, family, media)
         turns = BatchedTurns(engine, family)
         conversing = ConversationEngine(engine, turns, shown, config, family, media, at_once=True)
@@ -163,7 +164,7 @@ def test_the_check_at_the_start_holds_conversations_of_two_turns(parts, requests
     engine = conversing(parts, **ZOOM)
     rehearsal = RehearsalEngine(engine, 400)
     prompts = [request.prompt for request in requests]
-    short = SAMPLING.model_copy(update={"max_tokens": 16})
+    short = SAMPLING.changed({"max_tokens": 16})
     for c in completions(rehearsal.generate(requests, short)):
         assert [span.role for span in c.spans] == ["assistant", "tool", "assistant"]
         assert len(c.media) == 1
@@ -226,7 +227,7 @@ def test_a_turn_without_a_call_is_an_answer(parts, requests):
 )
 def test_limits_end_a_conversation_and_are_told(parts, requests, options, tokens):
     engine = conversing(parts, **ZOOM, max_turns=9, **options)
-    groups = engine.generate(requests[:1], SAMPLING.model_copy(update={"max_tokens": tokens}))
+    groups = engine.generate(requests[:1], SAMPLING.changed({"max_tokens": tokens}))
     engine.close()
     for c in completions(groups):
         assert c.truncated

@@ -329,9 +329,11 @@ def test_ctrl_c_while_the_engine_imports_is_the_trainers_alone(tmp_path):
 
 def test_more_gpus_than_there_are_is_refused_before_anything_is_loaded(monkeypatch):
     pytest.importorskip("vllm", reason="vLLM is not installed")
-    two = Config(model={"path": "any"}, rollout={"engine": "vllm", "tensor_parallel_size": 2})
+    two = Config(model={"path": "any"}, rollout={"engine": {"tensor_parallel_size": 2}})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ValueError, match=r"this machine has 0; set rollout.tensor_parallel_size=1"):
+    with pytest.raises(
+        ValueError, match="this machine has 0; set it to 1"
+    ):
         check_gpus(two)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     check_gpus(two)

@@ -60,7 +60,7 @@ def test_vllm(tiny, prompts, tmp_path):
     model, media = tiny.model(), MediaCache(tiny.family.prepare_media)
     config = Config(
         model={"path": str(tiny.folder), "dtype": "float32"},
-        rollout={"max_model_len": 256},
+        rollout={"max_prompt_length": 192, "max_response_length": 64},
         trainer={"threads": 1},
     )
     engine = build_engine(config, tiny.family, media, tmp_path / "engine.log", None)

@@ -75,7 +75,7 @@ def test_a_completion_depends_on_its_seed_and_ends_as_it_is_told():
     general = GENERAL["idefics3"]
     engine = HfEngine(general.model(), general.family, MediaCache(general.family.prepare_media))
     prompts = prompts_of(general)
-    many = SAMPLING.model_copy(update={"max_tokens": 40})
+    many = SAMPLING.changed({"max_tokens": 40})
 
     def tokens(requests, sampling=many):
         groups = engine.generate(requests, sampling)
@@ -92,7 +92,7 @@ def test_a_completion_depends_on_its_seed_and_ends_as_it_is_told():
         assert stops in ([], [len(row) - 1])
         assert not set(row) & set(family.forbidden_ids)
     text = family.tokenizer.decode(max(rows, key=len)[:3])
-    stopped = many.model_copy(update={"stop": (text,)})
+    stopped = many.changed({"stop": (text,)})
     ended = tokens([Request(p, 4, 7 * i) for i, p in enumerate(prompts)], stopped)
     assert [len(row) for group in ended for row in group if row[:3] == max(rows, key=len)[:3]] == [
         3
@@ -119,7 +119,7 @@ def test_vllm(name, tmp_path):
     media = MediaCache(family.prepare_media)
     config = Config(
         model={"path": str(general.folder), "dtype": "float32"},
-        rollout={"max_model_len": 512},
+        rollout={"max_prompt_length": 448, "max_response_length": 64},
         trainer={"threads": 1},
     )
     engine = build_engine(config, family, media, tmp_path / "engine.log", model)
@@ -154,7 +154,11 @@ def test_linear_attention_in_vllm(tmp_path):
     media = MediaCache(family.prepare_media)
     config = Config(
         model={"path": str(general.folder), "dtype": "float32"},
-        rollout={"max_model_len": 512, "dtype": "bfloat16"},
+        rollout={
+            "max_prompt_length": 448,
+            "max_response_length": 64,
+            "engine": {"dtype": "bfloat16"},
+        },
         trainer={"threads": 1},
     )
     engine = build_engine(config, family, media, tmp_path / "engine.log", model)

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from mmr1.adapters import unwrapped
-from mmr1.config import Config, LoraConfig, SamplingConfig
+from mmr1.config import Config, NewLoraConfig, SamplingConfig
 from mmr1.rollout import decoding
 from mmr1.rollout.decoding import Decoder
 from mmr1.rollout.engine import Request
@@ -71,7 +71,7 @@ def test_a_stop_text_ends_a_completion_and_stays_in_it(parts, prompts):
     free = SamplingConfig(max_tokens=12)
     whole = engine.generate(requests(prompts), free)
     stop = family.tokenizer.decode(whole[0].completions[0].token_ids[2:4])
-    actual = engine.generate(requests(prompts), free.model_copy(update={"stop": (stop,)}))
+    actual = engine.generate(requests(prompts), free.changed({"stop": (stop,)}))
     first = actual[0].completions[0]
     assert first.token_ids.tolist() == whole[0].completions[0].token_ids[:4].tolist()
     assert not first.truncated
@@ -118,7 +118,7 @@ def test_groups_that_shrink_and_end_keep_to_a_full_forward(adapters, parts, prom
     family, model, media, _ = parts
     often = replace(family, stop_ids=tuple(range(100, 200)))  # about one token in six ends
     if adapters:
-        model = add_adapters(copy.deepcopy(model), LoraConfig(rank=2), freeze_vision_tower=False)
+        model = add_adapters(copy.deepcopy(model), NewLoraConfig(rank=2), freeze_vision_tower=False)
         with torch.no_grad():
             for name, weight in model.named_parameters():
                 if "lora_B" in name:  # 0 at first, as if there were no adapter

@@ -17,7 +17,7 @@ from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from mmr1.config import Config, LoraConfig, RolloutConfig, SamplingConfig
+from mmr1.config import Config, NewLoraConfig, RolloutConfig, SamplingConfig
 from mmr1.data.record import read_records
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.build_vllm import build_vllm_engine
@@ -46,8 +46,8 @@ def parts(tiny_model, tmp_path_factory):
     media = MediaCache(family.prepare_media)
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        # So few vision tokens at a time that prompts wait for each other.
-        rollout={"max_model_len": 128, "deterministic": True, "max_vision_tokens": 20},
+        full_determinism=True,
+        rollout={"max_prompt_length": 64, "max_response_length": 64},
         trainer={"threads": 1},
     )
     log = tmp_path_factory.mktemp("engine") / "engine.log"
@@ -103,7 +103,7 @@ def test_in_step_after_fifty_updates(parts, prompts):
 def test_adapters_are_in_step_after_fifty_updates(parts, prompts, tiny_model):
     family, plain, media, engine = parts
     fresh = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
-    model = add_adapters(fresh, LoraConfig(rank=4), freeze_vision_tower=False)
+    model = add_adapters(fresh, NewLoraConfig(rank=4), freeze_vision_tower=False)
     generator = torch.Generator().manual_seed(0)
     for version in range(101, 151):
         shake(model, 1e-3, generator)
@@ -129,7 +129,11 @@ def test_two_workers_of_one_engine_share_its_weights(
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        rollout={"max_model_len": 128, "tensor_parallel_size": 2},
+        rollout={
+            "max_prompt_length": 64,
+            "max_response_length": 64,
+            "engine": {"tensor_parallel_size": 2},
+        },
         trainer={"threads": 1},
     )
     process = EngineProcess(build_vllm_engine, (config,), tmp_path / "engine.log", 1, 600)
@@ -145,7 +149,7 @@ def test_two_workers_of_one_engine_share_its_weights(
 
 
 def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
-    long = RolloutConfig(max_model_len=32768)
+    long = RolloutConfig(max_prompt_length=32768 - 1024)
     assert gpu_settings(long) == {"max_num_batched_tokens": 32768}
     assert gpu_settings(RolloutConfig()) == {}  # vLLM's own defaults are larger
 
@@ -155,7 +159,11 @@ def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_p
     model = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        rollout={"max_model_len": 128, "dtype": "bfloat16"},
+        rollout={
+            "max_prompt_length": 64,
+            "max_response_length": 64,
+            "engine": {"dtype": "bfloat16"},
+        },
         trainer={"threads": 1},
     )
     own = (family, model, media, build_engine(config, family, media, tmp_path / "log", None))
@@ -184,7 +192,7 @@ def forgetful_engine(path: str, forgets: str):
     """An engine that keeps what it must drop when new weights come."""
     from mmr1.rollout.vllm import VllmEngine
 
-    config = RolloutConfig(max_model_len=256)
+    config = RolloutConfig(max_prompt_length=192, max_response_length=64)
     frozen = forgets == "vision features"  # it takes the tower to be frozen, and it is not
     engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen=frozen)
     if forgets == "keys and values":
@@ -250,12 +258,12 @@ def test_same_seed_same_tokens_and_no_placeholders(parts, prompts):
 
 def test_min_p_and_stop_texts(parts, prompts):
     family, _, _, engine = parts
-    free = SAMPLING.model_copy(update={"min_p": 0.5})
+    free = SAMPLING.changed({"min_p": 0.5})
     request = [Request(prompts[0], 2, 3)]
     (whole,) = engine.generate(request, free)
     text = whole.completions[0].text
     stop = text[len(text) // 3 : len(text) // 2]
-    (actual,) = engine.generate(request, free.model_copy(update={"stop": (stop,)}))
+    (actual,) = engine.generate(request, free.changed({"stop": (stop,)}))
     first, unstopped = (g.completions[0].token_ids.tolist() for g in (actual, whole))
     assert len(first) < len(unstopped)
     assert first == unstopped[: len(first)]
@@ -269,7 +277,7 @@ def test_killed_while_it_generates_the_step_ends_with_the_same_completions(parts
     _, model, _, engine = parts
     engine.load_weights(model.state_dict(), 60)
     requests = [Request(p, 64, i) for i, p in enumerate(prompts)]
-    sampling = SAMPLING.model_copy(update={"max_tokens": 64})
+    sampling = SAMPLING.changed({"max_tokens": 64})
     undisturbed = engine.generate(requests, sampling)
     before = engine.engine._process.pid
     threading.Timer(0.2, os.kill, (before, signal.SIGKILL)).start()
@@ -292,7 +300,7 @@ def counting_engine(path: str, log: str, vision_frozen: bool):
     """An engine that notes how many rows go through its tower and its first decoder layer."""
     from mmr1.rollout.vllm import VllmEngine
 
-    config = RolloutConfig(max_model_len=256)
+    config = RolloutConfig(max_prompt_length=192, max_response_length=64)
     engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen)
 
     def note(name: str, rows: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import Config, LoraConfig
+from mmr1.config import Config, NewLoraConfig, StoredLoraConfig
 from mmr1.rollout.engines import check_engine
 from mmr1.rollout.vllm_adapters import AdapterShape, adapter_shape
 from mmr1.trainer.models.lora import add_adapters
@@ -19,24 +19,24 @@ from tests.jsonl import read_jsonl
 
 def test_their_shape_is_the_configurations_or_that_of_the_stored_ones(tiny_model, tmp_path):
     assert adapter_shape(None) is None
-    assert adapter_shape(LoraConfig(rank=4)) is None  # merged
-    made = adapter_shape(LoraConfig(rank=4, alpha=6, merge=False))
+    assert adapter_shape(NewLoraConfig(rank=4)) is None  # merged
+    made = adapter_shape(NewLoraConfig(rank=4, alpha=6, merge=False))
     assert made == AdapterShape(4, 6)
     assert (made.room, AdapterShape(64, 1).room) == (8, 64)
     with pytest.raises(ValueError, match=r"rank 600 and model\.lora\.merge=false"):
         _ = AdapterShape(600, 1).room
     stored = with_adapters(tiny_model, tmp_path / "adapters")
-    assert adapter_shape(LoraConfig(path=str(stored), merge=False)) == AdapterShape(5, 20)
+    assert adapter_shape(StoredLoraConfig(path=str(stored), merge=False)) == AdapterShape(5, 20)
     settings = json.loads((stored / "adapter_config.json").read_text())
     (stored / "adapter_config.json").write_text(json.dumps({**settings, "use_rslora": True}))
     with pytest.raises(ValueError, match=r"has use_rslora, which an engine is not told"):
-        adapter_shape(LoraConfig(path=str(stored), merge=False))
+        adapter_shape(StoredLoraConfig(path=str(stored), merge=False))
 
 
 def with_adapters(model: Path, folder: Path) -> Path:
     """Adapters that change what the model says."""
     loaded = AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32)
-    adapted = add_adapters(loaded, LoraConfig(rank=5, alpha=20), freeze_vision_tower=True)
+    adapted = add_adapters(loaded, NewLoraConfig(rank=5, alpha=20), freeze_vision_tower=True)
     torch.manual_seed(1)
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
@@ -51,7 +51,6 @@ def with_adapters(model: Path, folder: Path) -> Path:
         ({"rollout": {"engine": "hf"}}, "rollout.engine=hf"),
         ({"model": {"freeze_vision_tower": False}}, "freeze_vision_tower=false"),
         ({"model": {"lora": {"load_in_4bit": True}}}, "load_in_4bit"),
-        ({"dpo": {"rounds": 1}}, "dpo.rounds"),
     ],
 )
 def test_what_adapters_alone_cannot_is_refused(changes, message):
@@ -64,17 +63,17 @@ def test_what_adapters_alone_cannot_is_refused(changes, message):
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.parametrize(
-    ("resources", "ahead"),
+    ("resources", "engine", "ahead"),
     [
-        ({}, 0),
-        ({"ranks": 2}, 0),
-        ({"ranks": 1, "engines": 2}, 1),
-        ({"ranks": 2, "engines": 2, "colocate": True}, 0),
+        ({}, "vllm", 0),
+        ({"ranks": 2}, "vllm", 0),
+        ({"ranks": 1, "engines": 2}, "vllm", 1),
+        ({"ranks": 2}, "vllm_colocate", 0),
     ],
     ids=["one process", "two ranks", "two engines, ahead", "colocated"],
 )
 def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(
-    resources, ahead, tiny_model, digits, tmp_path
+    resources, engine, ahead, tiny_model, digits, tmp_path
 ):
     """It starts from adapters that the engine did not read, and moves away from them."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -88,18 +87,18 @@ def test_what_is_sampled_is_of_the_policy_from_the_first_step_on(
             "freeze_vision_tower": True,
             "lora": {"path": str(adapters), "merge": False},
         },
-        data={"train": str(digits / "rl.jsonl")},
+        data={"train": str(digits / "rl.jsonl"), "train_batch_size": 2},
         rollout={
-            "batch_size": 2,
             "n": 4,
-            "max_model_len": 128,
-            "sampling": {"max_tokens": 8},
+            "max_prompt_length": 120,
+            "max_response_length": 8,
             "max_off_policy_steps": ahead,
+            "engine": engine,
         },
         resources=resources,
-        rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
-        algorithm={"name": "reinforce", "kl_coef": 0.05},
-        optimizer={"lr": 0.02, "warmup_steps": 0, "lr_scheduler_type": "constant"},
+        rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+        algorithm={"name": "reinforce", "kl": {"coef": 0.05}},
+        optimizer={"lr": 0.02, "scheduler": {"type": "constant", "warmup_steps": 0}},
         trainer={"max_steps": 3, "output_dir": str(tmp_path / "run"), "threads": 1},
     )
     run_training(config)

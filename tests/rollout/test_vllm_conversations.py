@@ -16,7 +16,7 @@ from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from mmr1.config import EnvironmentConfig, SamplingConfig
+from mmr1.config import CustomEnvironmentConfig, SamplingConfig, ToolsConfig
 from mmr1.environments.build import build_environment
 from mmr1.environments.environment import Answer, Ending, Opening
 from mmr1.rollout.conversations import ConversationEngine
@@ -66,7 +66,8 @@ def prompts(parts):
 
 def conversing(parts, at_once=False, **options):
     family, _, media, process, _ = parts
-    config = EnvironmentConfig(**{"max_turns": 3, "max_tokens_per_turn": 40, **options})
+    kind = CustomEnvironmentConfig if "use" in options else ToolsConfig
+    config = kind(**{"max_turns": 3, "max_tokens_per_turn": 40, **options})
     prefetching = PrefetchingEngine(process, media)
     environment = build_environment(config)
     return ConversationEngine(prefetching, process, environment, config, family, media, at_once)
@@ -119,7 +120,7 @@ def test_one_pixel_of_a_tools_picture_changes_what_the_engine_says_next(parts, p
     for pixel in (0, 255):
         sample = Sample("1", (Message("user", (picture(1), TextPart("Which?"))),))
         environment = Showing(picture(2, pixel=pixel))
-        config = EnvironmentConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=40)
+        config = ToolsConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=40)
         prefetching = PrefetchingEngine(process, media)
         engine = ConversationEngine(
             prefetching, process, environment, config, family, media, at_once=True
@@ -198,7 +199,7 @@ class WaitingEpisode:
 def test_nobody_waits_for_the_slowest_answer(parts, prompts):
     family, model, media, process, _ = parts
     process.load_weights(model.state_dict(), 1)
-    config = EnvironmentConfig(tools=("zoom",), max_turns=3, max_tokens_per_turn=40, workers=2)
+    config = ToolsConfig(tools=("zoom",), max_turns=3, max_tokens_per_turn=40, workers=2)
     environment = Waiting(others=len(prompts) - 1)
     engine = ConversationEngine(
         PrefetchingEngine(process, media), process, environment, config, family, media, False

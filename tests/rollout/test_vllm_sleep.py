@@ -77,7 +77,7 @@ def forgetful_engine(config: Config, left_out: tuple[str, ...]) -> ForgetfulEngi
 def config_of(path: Path) -> Config:
     return Config(
         model={"path": str(path), "dtype": "float32", "freeze_vision_tower": True},
-        rollout={"engine": "vllm", "max_model_len": 512},
+        rollout={"engine": "vllm", "max_prompt_length": 448, "max_response_length": 64},
         trainer={"threads": 1},
     )
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForImageTextToText
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 
-from mmr1.config import Config, LoraConfig
+from mmr1.config import Config, NewLoraConfig
 from mmr1.data.record import read_records
 from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine_process import EngineProcess
@@ -55,7 +55,8 @@ class Client:
 def config_of(tiny_model: Path, **rollout: object) -> Config:
     return Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        rollout={"max_model_len": 128, "deterministic": True, **rollout},
+        full_determinism=True,
+        rollout={"max_prompt_length": 64, "max_response_length": 64, **rollout},
         trainer={"threads": 1},
     )
 
@@ -128,7 +129,7 @@ def test_adapters_come_merged_and_a_frozen_tower_stays_at_home(parts, prompts, t
     fresh = AutoModelForImageTextToText.from_pretrained(tiny_model, dtype=torch.float32)
     parts.send(fresh)
     fresh.requires_grad_(False)
-    model = add_adapters(fresh, LoraConfig(rank=4), freeze_vision_tower=True)
+    model = add_adapters(fresh, NewLoraConfig(rank=4), freeze_vision_tower=True)
     shake(model, 1e-2, torch.Generator().manual_seed(0))
     names = parts.send(model)
     plain = set(model_weights(model))

@@ -76,11 +76,12 @@ def test_the_keys_set_the_sizes_everywhere(tiny_model: Path, tmp_path: Path) -> 
     picture, clip = tmp_path / "picture.png", write_video(tmp_path / "clip.mp4", 20, 320, 240)
     picture.write_bytes(encoded(Image.fromarray(noise(1600, 1200))))
     data = {
-        "image_min_pixels": 500 * 784,
-        "image_max_pixels": 600 * 784,
-        "video_min_pixels": 4 * 784,
-        "video_max_pixels": 40 * 784,
-        "video_total_pixels": 120 * 784,
+        "image": {"min_pixels": 500 * 784, "max_pixels": 600 * 784},
+        "video": {
+            "min_pixels": 4 * 784,
+            "max_pixels": 40 * 784,
+            "total_pixels": 120 * 784,
+        },
     }
     config = Config(model={"path": str(tiny_model)}, data=data)
     family = family_of(config)
@@ -95,7 +96,7 @@ def test_the_keys_set_the_sizes_everywhere(tiny_model: Path, tmp_path: Path) -> 
         assert family.prepare_media(ref).tokens == family.media_tokens(ref)
         assert prepare(ref).grid == family.prepare_media(ref).grid
     with pytest.raises(ValueError, match=r"above max_pixels=784.* data\.image_\*"):
-        family_of(Config(model={"path": str(tiny_model)}, data={"image_max_pixels": 784}))
+        family_of(Config(model={"path": str(tiny_model)}, data={"image": {"max_pixels": 784}}))
 
 
 @pytest.mark.vllm

@@ -101,7 +101,7 @@ def test_the_driver_of_a_cluster_keeps_no_patches_and_finds_what_cannot_be_decod
         "damaged": [MediaRef("video", cut, options=SMALL)],
     }
     family = family_of(Config(model={"path": str(tiny_model)}))
-    here = checked_media(family, Config(model={"path": str(tiny_model)}, data={"media_workers": 0}))
+    here = checked_media(family, Config(model={"path": str(tiny_model)}, data={"num_workers": 0}))
     asked: list[str] = []
     decode, ask = inputs.check_image, videos._ask
     monkeypatch.setattr(inputs, "load_image", None)

@@ -14,7 +14,7 @@ from mmr1.vision.build import media_workers
 def config(workers: int | None, ranks: int, engines: int) -> Config:
     tree = {
         "model": {"path": "model"},
-        "data": {"media_workers": workers},
+        "data": {"num_workers": workers},
         "resources": {"ranks": ranks, "engines": engines},
     }
     return Config.model_validate(tree)

@@ -106,6 +106,10 @@ def test_a_template_that_changes_what_was_said_is_refused():
 def test_a_template_of_any_family_thinks_or_not(name):
     template = "{{ messages | length }}{% if enable_thinking %}<think>{% endif %}"
     folder = str(FAMILIES[name].folder)
-    for thinking, text in ((True, "1<think>"), (False, "1"), (None, "1")):
-        family = load_family(folder, ChatOptions(template, thinking))
+    for variables, text in (
+        ({"enable_thinking": True}, "1<think>"),
+        ({"enable_thinking": False}, "1"),
+        ({}, "1"),
+    ):
+        family = load_family(folder, ChatOptions(template, variables))
         assert family.render_prompt(Sample("s", (USER,))).text == text

@@ -150,7 +150,7 @@ def test_the_estimate_counts_a_prompt_for_each_completion(general):
     )
 
     def activations(n: int) -> float:
-        with_n = config.model_copy(update={"rollout": config.rollout.model_copy(update={"n": n})})
+        with_n = config.changed({"rollout": config.rollout.changed({"n": n})})
         items = {item.name: item.bytes for item in estimate(with_n, Load(100, 60, 10)).items}
         return items["activations of a micro-batch"]
 
@@ -252,7 +252,7 @@ def test_a_template_in_place_of_the_models_own_thinks_or_not(name, tmp_path):
     folder = str(GENERAL[name].folder)
     sample = Sample("s", (Message("user", (TextPart("Add."),)),))
     for thinking, text in ((True, "Add. think"), (False, "Add.")):
-        family = load_family(folder, ChatOptions(template, thinking))
+        family = load_family(folder, ChatOptions(template, {"enable_thinking": thinking}))
         assert family.render_prompt(sample).text == text
         family.processor.save_pretrained(tmp_path / text)
         assert template in (tmp_path / text / "chat_template.jinja").read_text()

@@ -61,13 +61,17 @@ def test_a_record_with_an_image_is_refused():
 def test_thinking_is_switched_off_by_the_template():
     folder = str(FAMILIES["qwen3"].folder)
     texts = {
-        thinking: load_family(folder, ChatOptions(None, thinking)).render_prompt(QUESTION).text
+        thinking: load_family(
+            folder, ChatOptions(None, {} if thinking is None else {"enable_thinking": thinking})
+        )
+        .render_prompt(QUESTION)
+        .text
         for thinking in (None, True, False)
     }
     assert texts[None] == texts[True]
     assert texts[False] == texts[True] + "<think>\n\n</think>\n\n"
     with pytest.raises(ValueError, match="the chat template does not read it"):
-        load_family(str(FAMILIES["qwen2"].folder), ChatOptions(None, False))
+        load_family(str(FAMILIES["qwen2"].folder), ChatOptions(None, {"enable_thinking": False}))
 
 
 def test_a_template_in_place_of_the_models_own_goes_with_the_checkpoint(tmp_path):
