@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mmr1.estimate.load import Load
-from mmr1.vision.families.family import ModelShape, StackShape
+from mmr1.vision.families.family import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,10 @@ class Step:
     @property
     def prompt_flops(self) -> float:
         """FLOPs of a prompt's forward, its media included."""
-        tower = self.model.tower
-        vision = 0.0 if tower is None else _row_flops(tower) * tower.layers * tower.rows_per_token
-        language = self.model.language
-        text = language.layers * (
-            self.load.prompt * _row_flops(language) + 2 * language.queries * self.load.prompt**2
-        )
-        return text + self.load.vision * vision
+        language, prompt = self.model.language, self.load.prompt
+        attention = 2 * language.layers * language.queries * prompt**2
+        text = prompt * language.row_flops + attention
+        return text + self.load.vision * self.model.vision_token_flops
 
     @property
     def group_flops(self) -> float:
@@ -78,7 +75,7 @@ class Step:
         language, tokens = self.model.language, self.n * self.load.completion
         attended = self.load.prompt + self.load.completion / 2
         completions = (
-            tokens * language.layers * (_row_flops(language) + 4 * language.queries * attended)
+            tokens * (language.row_flops + 4 * language.layers * language.queries * attended)
             + tokens * 2 * language.hidden * self.vocabulary
         )
         return 3 * (self.prompt_flops + completions)
@@ -89,12 +86,6 @@ class Step:
         language = self.model.language
         held = self.load.prompt + self.load.completion / 2
         return self.groups * self.n * held * 2 * 2 * language.layers * language.keys
-
-
-def _row_flops(stack: StackShape) -> float:
-    """FLOPs of the matrices of a layer, for one of its rows."""
-    attention = stack.hidden * (2 * stack.queries + 2 * stack.keys)
-    return 2 * (attention + (3 if stack.gated else 2) * stack.hidden * stack.intermediate)
 
 
 @dataclass(frozen=True, slots=True)

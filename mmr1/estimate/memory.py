@@ -21,6 +21,7 @@ from mmr1.estimate.load import Load
 from mmr1.estimate.shapes import Shapes, read_shapes
 from mmr1.trainer.forward.logprob_head import GPU_CHUNK_ELEMENTS
 from mmr1.trainer.models.critic import critic_model
+from mmr1.trainer.models.loading import vision_token_cost
 from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.features import MAX_BYTES
 
@@ -264,7 +265,7 @@ def _micro_batch(config: Config, shapes: Shapes, load: Load) -> _MicroBatch:
     prompts = 1 if shapes.shares_prompts else config.rollout.n  # of a group
     group = prompts * load.prompt + config.rollout.n * load.completion
     vision = prompts * load.vision
-    cost = group + (config.trainer.vision_token_cost or 1.0) * vision
+    cost = group + vision_token_cost(config) * vision
     groups = min(share, context * config.trainer.max_tokens_per_gpu / cost)
     if not shapes.shares_prompts:  # a micro-batch is a group, or a part of one
         groups = min(groups, 1)

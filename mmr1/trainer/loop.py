@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from mmr1.config import Config
+from mmr1.config import Config, MovingReference, NearMovingReference
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.models.mini_batches import round_robin
 from mmr1.trainer.models.optimizer import NonFiniteError
@@ -19,6 +19,8 @@ from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step
 from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.types import Experience, ScoredGroup, StepStats
+
+MOVING = (MovingReference, NearMovingReference)
 
 
 def train(config: Config, components: TrainerComponents, done: int = 0) -> Iterator[Step]:
@@ -30,9 +32,10 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
     """
     policy, critic, reference = components.policy, components.critic, components.reference
     algorithm, validation = config.algorithm, components.validation
+    moving = algorithm.reference if isinstance(algorithm.reference, MOVING) else None
     critic_alone = 0 if algorithm.critic is None else algorithm.critic.warmup_steps
     with Sampler(config, components) as sampler:
-        for number in range(done + 1, config.trainer.max_steps + 1):
+        for number in range(done + 1, config.trainer.steps + 1):
             timer = PhaseTimer(f"step {number}")
             with profiled(config.trainer, number, components.ranks):
                 batch = sampler.sample(number)  # prompts, completions, rewards
@@ -55,9 +58,8 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
 
                 with timer("sync"):
                     sampler.sync(policy)
-                    every = algorithm.ref_model_sync_steps
-                    if reference is not None and every > 0 and number % every == 0:
-                        reference.refresh(algorithm.ref_model_mixup_alpha)
+                    if reference is not None and moving and number % moving.sync_steps == 0:
+                        reference.refresh(moving.mixup_alpha)
             stats |= batch.stats
             seconds = {**batch.seconds, **timer.seconds()}
             line = step_stats(number, batch.all_groups, stats, seconds, components.media)
@@ -79,14 +81,15 @@ def make_experience(
         components.policy,
         components.reference,
         components.coefficients,
-        config.rollout.sampling.max_tokens,
+        config.rollout.max_response_length,
         components.critic,
         config.rewards.weights,
     )
     if components.demonstrations is None:
         return experience
     demonstrations = round_robin(components.demonstrations.next(), experience.mini_batches)
-    return replace(experience, demonstrations=demonstrations, ptx_coef=config.algorithm.ptx_coef)
+    assert config.algorithm.ptx is not None, "the demonstrations are its"
+    return replace(experience, demonstrations=demonstrations, ptx_coef=config.algorithm.ptx.coef)
 
 
 def first_advantages(experience: Experience) -> list[float]:

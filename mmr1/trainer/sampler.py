@@ -120,10 +120,9 @@ class Sampler:
             loading.result()  # finished before this began; raises its error
         config, components = self._config, self._components
         timer = PhaseTimer(f"step {number}")
-        has_signal = group_filter(
-            config.algorithm, components.algorithm.step_supervision, list(config.rewards.weights)
-        )
-        selection = Selection(config.rollout.batch_size, config.algorithm, has_signal)
+        by_steps = components.algorithm.advantage.step_supervision
+        has_signal = group_filter(config.algorithm, by_steps, list(config.rewards.weights))
+        selection = Selection(config.data.train_batch_size, config.algorithm.resamples, has_signal)
         while prompts := selection.prompts_needed():
             selection.add(self._sample_and_score(number, prompts, selection.batches, timer))
         sampled = selection.sampled()
@@ -146,12 +145,12 @@ class Sampler:
             prompts = [components.render(sample) for sample in components.loader.next(count)]
             requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
             # The next step's media are prepared while this one samples and learns.
-            components.loader.prefetch(config.rollout.batch_size)
+            components.loader.prefetch(config.data.train_batch_size)
             groups = engine.generate(requests, sampling)
-            if components.algorithm.greedy_baseline:
+            if components.algorithm.advantage.greedy_baseline:
                 single = [replace(request, n=1) for request in requests]
                 greedy_groups = engine.generate(single, sampling.greedy())
-            if components.algorithm.shuffled_frames:
+            if config.rewards.uses("temporal_contrast"):
                 shuffled = sample_shuffled(engine, requests, sampling)
         with timer("reward"):
             scored = components.rewards.score(groups, shuffled)

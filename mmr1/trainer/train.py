@@ -64,7 +64,8 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
             inputs = check_inputs(config, rewards, train=True)
         samples = sum(map(len, inputs.sources.values()))
         config = with_epochs(config, samples, config.data.train_batch_size)
-        if build_algorithm(config.algorithm).shuffled_frames:
+        build_algorithm(config.algorithm)  # one's own may be wrong
+        if config.rewards.uses("temporal_contrast"):
             refuse_without_videos(inputs.sources.values())
         steps = build_step_reward_manager(config, inputs.family, inputs.media)
         with timer("models"):
@@ -222,7 +223,7 @@ def _replay(config: Config, inputs: Inputs, algorithm: Algorithm) -> Replay | No
     if config.algorithm.replay is None:
         return None
     functions = list(config.rewards.weights)
-    has_signal = group_filter(config.algorithm, algorithm.step_supervision, functions)
+    has_signal = group_filter(config.algorithm, algorithm.advantage.step_supervision, functions)
     find = prompt_finder(inputs.sources, inputs.render)
     return Replay(config.algorithm.replay, config.seed, has_signal, find)
 

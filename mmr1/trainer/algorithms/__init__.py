@@ -1,30 +1,23 @@
-"""Algorithms: ``catalog/`` has one file for each, the other files what they are composed of.
+"""Algorithms: an advantage and a loss, chosen independently of each other, with their terms.
 
-Importing this package imports no torch, because the configuration reads the catalog.
+``catalog/`` has the advantages and the losses, the other files what they are made of.
 """
 
 from __future__ import annotations
 
 from mmr1.config import AlgorithmConfig
-from mmr1.config.algorithm_spec import algorithm_names
-from mmr1.trainer.algorithms.algorithm import Algorithm
+from mmr1.trainer.algorithms.algorithm import Advantage, Algorithm, Loss
+from mmr1.trainer.algorithms.catalog import build_advantage, build_loss
+from mmr1.trainer.algorithms.terms import composed_algorithm
 
 
 def build_algorithm(config: AlgorithmConfig) -> Algorithm:
-    """The algorithm that ``algorithm.name`` names: built in, an entry point or ``file.py:build``.
+    """The algorithm of ``algorithm.advantage`` and ``algorithm.loss``.
 
     Raises:
-        ValueError: The name is unknown, or what it names does not return an ``Algorithm``.
+        ValueError: One of one's own cannot be loaded, or is something else.
     """
-    spec = config.spec
-    build = algorithm_names().load(config.name) if spec is None else spec.build
-    algorithm = build(config)
-    if not isinstance(algorithm, Algorithm):
-        raise ValueError(
-            f"algorithm.name '{config.name}' returned {type(algorithm).__name__}; "
-            "its build(config) must return an mmr1.trainer.algorithms.Algorithm"
-        )
-    return algorithm
+    return composed_algorithm(build_advantage(config.advantage), build_loss(config.loss), config)
 
 
-__all__ = ["Algorithm", "build_algorithm"]
+__all__ = ["Advantage", "Algorithm", "Loss", "build_algorithm"]

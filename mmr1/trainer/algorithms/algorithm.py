@@ -1,15 +1,13 @@
-"""An algorithm: an advantage and a loss, and what each may use."""
+"""An advantage, a loss, and what each may use; an algorithm is one of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the configuration imports this package and must stay without torch
-    import torch
+import torch
 
-    from mmr1.trainer.algorithms.losses import LossAggMode
+from mmr1.trainer.algorithms.losses import LossAggMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +21,19 @@ class AdvantageInputs:
         mask: ``[B, R]`` bool, the tokens of completions that count in baselines. Those of truncated
             completions are in it even where ``mask_truncated_completions`` takes them out of the
             loss afterwards.
-        kl_penalty: ``[B, R]``, the coefficient included; 0 unless ``use_kl_loss: false``.
+        kl_penalty: ``[B, R]``, the coefficient included; 0 unless ``algorithm.kl.type: reward``.
+            Of distillation it is what the teacher says.
         greedy, greedy_valid: ``[G, 1]``, the reward of the greedy completion and whether it is
-            valid; None unless ``Algorithm.greedy_baseline``.
+            valid; None unless ``Advantage.greedy_baseline``.
         step_rewards, step_ends: ``[B, R]``, the reward at the last token of each step and where
-            those tokens are; None without ``algorithm.step_rewards``.
+            those tokens are; None unless ``Advantage.step_supervision``.
         components: ``[F, G, n]``, the unweighted values of the F reward functions with a weight, 0
-            where there is no valid reward; None unless ``adv_estimator: gdpo`` or an algorithm of
-            the user's own may read them.
-        weights: ``[F]``, their weights; None likewise.
+            where there is no valid reward.
+        weights: ``[F]``, their weights.
         values: ``[B, R]``, the critic's value of the state before each token; None without a
             critic.
         final_values: ``[B]``, the critic's value of the state after a truncated completion, 0 after
-            any other; None without ``critic.bootstrap_truncated``.
+            any other; None without ``algorithm.advantage.critic.bootstrap_truncated``.
     """
 
     rewards: torch.Tensor
@@ -66,8 +64,8 @@ class LossInputs:
         kl_coef, entropy_coef: Coefficients of the KL term and the entropy bonus in this step.
         ppo_kl_coef: Coefficient of the KL to the policy before the rollout's first update.
         full_kl: KL to the reference over the whole vocabulary, differentiable; None unless
-            ``kl_estimator: full``.
-        chosen: Bool, the tokens that ``Algorithm.choose`` named; None without it.
+            ``algorithm.kl.type: full``.
+        chosen: Bool, the tokens that ``Loss.choose`` named; None without it.
         rollout_logprobs: Under the engine that sampled; the update always has them.
     """
 
@@ -100,55 +98,115 @@ class UpdateTokens:
     mask: torch.Tensor
 
 
+OfTokens = Callable[[LossInputs], torch.Tensor]
+LogprobPair = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
+]
+"""``(logprobs, other logprobs, mask) -> two of them to compare``, all ``[B, R]``."""
+
+
+def of_each_token(
+    logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens' own."""
+    return logprobs, others
+
+
 @dataclass(frozen=True, slots=True)
-class Algorithm:
-    """An advantage and a loss.
+class Advantage:
+    """How rewards become advantages.
 
     Attributes:
-        advantages: ``AdvantageInputs -> [B, R]``. ``terms.per_completion`` makes one of an
-            advantage ``[G, n]``.
-        token_loss: ``LossInputs -> [B, R]``, the policy term, to be minimised.
-        loss_agg_mode: How token losses are added up; see ``losses.token_weights``.
-        needs_signal: True when a token of advantage 0 has no gradient, so that the update can skip
-            such sequences. False with a KL term or an entropy bonus in the loss.
-        penalties: ``LossInputs -> [B, R]``, added to the policy term: the KL term and the entropy
-            bonus. They are of the policy as it is, so the correction for the engine's
-            probabilities does not weigh them.
-        metrics: Extra tensors ``[B, R]`` to log as token means, by metric name. Entropy and KL are
-            logged for every algorithm.
-        returns: ``AdvantageInputs -> [B, R]``, the targets of the critic of ``algorithm.critic``;
-            None without a critic.
-        greedy_baseline: The advantage needs the reward of each prompt's greedy completion.
-        shuffled_frames: A reward function compares with completions for videos whose frames are
-            shuffled.
+        of_tokens: ``AdvantageInputs -> [B, R]``. ``terms.per_completion`` makes one of an advantage
+            ``[G, n]``.
+        returns: ``AdvantageInputs -> [B, R]``, the targets of the critic; None without a critic.
+        greedy_baseline: It needs the reward of each prompt's greedy completion.
         step_supervision: It learns from step rewards alone. A completion's own reward is only
             logged, so one without a valid reward counts like any other.
-        choose: ``UpdateTokens -> [B, R]`` bool, tokens that the loss treats in another way
-            (``LossInputs.chosen``). It is asked once for each mini-batch of a rollout, in the
-            loop's process, so that it can compare the tokens of all ranks.
         state: Numbers kept from step to step, such as a moving average; saved in checkpoints.
     """
 
-    advantages: Callable[[AdvantageInputs], torch.Tensor]
-    token_loss: Callable[[LossInputs], torch.Tensor]
-    loss_agg_mode: LossAggMode
-    needs_signal: bool
-    penalties: Callable[[LossInputs], torch.Tensor | float] = lambda x: 0.0
-    metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {}
+    of_tokens: Callable[[AdvantageInputs], torch.Tensor]
     returns: Callable[[AdvantageInputs], torch.Tensor] | None = None
     greedy_baseline: bool = False
-    shuffled_frames: bool = False
     step_supervision: bool = False
+    state: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A policy loss.
+
+    Attributes:
+        of_tokens: ``LossInputs -> [B, R]``, to be minimised.
+        of_steps: In its place where an advantage is the sum of the rewards of the steps to come;
+            None: the same.
+        penalty: ``LossInputs -> [B, R]``, added to it. It is of the policy as it is, so the
+            correction for the engine's probabilities does not weigh it.
+        metrics: Tensors ``[B, R]`` to log as token means, by name.
+        ratio: What the ratio to the policy before the rollout's first update is of.
+        kl: What the KL term of ``algorithm.kl.type: loss`` is of.
+        needs_signal: A token of advantage 0 has no gradient, so that the update can skip it.
+        choose: ``UpdateTokens -> [B, R]`` bool, tokens that it treats in another way
+            (``LossInputs.chosen``). It is asked once for each mini-batch of a rollout, in the
+            loop's process, so that it can compare the tokens of all ranks.
+        state: As that of an advantage.
+    """
+
+    of_tokens: OfTokens
+    of_steps: OfTokens | None = None
+    penalty: OfTokens | None = None
+    metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {}
+    ratio: LogprobPair = of_each_token
+    kl: LogprobPair = of_each_token
+    needs_signal: bool = True
     choose: Callable[[UpdateTokens], torch.Tensor] | None = None
     state: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """An advantage and a loss, with the terms of the configuration.
+
+    Attributes:
+        advantage, policy_loss: The two.
+        token_loss: ``LossInputs -> [B, R]``, the policy term, to be minimised.
+        penalties: ``LossInputs -> [B, R]``, added to it: the KL term and the entropy bonus, and the
+            loss's own. They are of the policy as it is, so the correction for the engine's
+            probabilities does not weigh them.
+        loss_agg_mode: How token losses are added up; see ``losses.token_weights``.
+        needs_signal: True when a token of advantage 0 has no gradient, so that the update can skip
+            such sequences. False with a KL term or an entropy bonus in the loss.
+        metrics: Extra tensors ``[B, R]`` to log as token means, by metric name. Entropy and KL are
+            logged for every algorithm.
+        reward_state: The moments of all rewards so far, with ``normalize_rewards``.
+    """
+
+    advantage: Advantage
+    policy_loss: Loss
+    token_loss: OfTokens
+    penalties: OfTokens
+    loss_agg_mode: LossAggMode
+    needs_signal: bool
+    metrics: Callable[[LossInputs], dict[str, torch.Tensor]]
+    reward_state: dict[str, float] = field(default_factory=dict)
 
     def loss(self, x: LossInputs, correction: torch.Tensor | float = 1.0) -> torch.Tensor:
         """``correction * token_loss + penalties``, ``[B, R]``; see ``importance_sampling.py``."""
         return correction * self.token_loss(x) + self.penalties(x)
 
-    def state_dict(self) -> dict[str, float]:
-        return dict(self.state)
+    def state_dict(self) -> dict[str, dict[str, float]]:
+        return {name: dict(state) for name, state in self._states.items()}
 
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.state.clear()
-        self.state.update(state)
+    def load_state_dict(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        for name, kept in self._states.items():
+            kept.clear()
+            kept.update(state[name])
+
+    @property
+    def _states(self) -> dict[str, dict[str, float]]:
+        return {
+            "advantage": self.advantage.state,
+            "loss": self.policy_loss.state,
+            "rewards": self.reward_state,
+        }

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import math
 
-from mmr1.config import AlgorithmConfig
+from mmr1.config import AlgorithmConfig, DistillationAdvantage, PpoKlLoss
 from mmr1.trainer.algorithms import kl
 from mmr1.types import StepStats
+
+ADAPTATION_RATE = 0.1
+"""How fast the coefficients of the KL (arXiv 1909.08593) and of the entropy adapt."""
 
 
 class Coefficients:
     """The coefficients. The loop's process holds them and passes them to each update."""
 
     def __init__(self, config: AlgorithmConfig) -> None:
-        self._config = config
-        self.kl = config.kl_coef
-        self.ppo_kl = config.ppo_kl_coef
-        self.entropy = config.entropy_coef
+        loss, kl, entropy = config.loss, config.kl, config.entropy
+        self._ppo_kl_target = loss.target if isinstance(loss, PpoKlLoss) else None
+        self._kl_target = None if kl is None else kl.target
+        self._entropy_target = None if entropy is None else entropy.target
+        self._logs_ppo_kl = isinstance(loss, PpoKlLoss)
+        self.ppo_kl = loss.coef if isinstance(loss, PpoKlLoss) else 0.0
+        self.kl = _kl_coef(config)
+        self.entropy = 0.0 if entropy is None else entropy.coef
 
     def adapt(self, stats: StepStats) -> None:
         """Adapt each coefficient that has a target to the step's measured KL or entropy.
@@ -24,24 +31,18 @@ class Coefficients:
         Adds to ``stats`` the coefficients that the step used. A step that did not update the
         policy has no measurement and changes nothing.
         """
-        config = self._config
         stats |= {"kl_coef": self.kl, "entropy_coef": self.entropy}
-        if config.ppo_kl_coef:
+        if self._logs_ppo_kl:
             stats["ppo_kl_coef"] = self.ppo_kl
-        if config.ppo_kl_target is not None and "ppo_kl_last" in stats:
+        if self._ppo_kl_target is not None and "ppo_kl_last" in stats:
             self.ppo_kl = kl.ppo_adapted_coefficient(
-                self.ppo_kl, stats["ppo_kl_last"], config.ppo_kl_target
+                self.ppo_kl, stats["ppo_kl_last"], self._ppo_kl_target
             )
-        if config.kl_target is not None and "kl" in stats:
-            self.kl = kl.adapted_coefficient(
-                self.kl, stats["kl"], config.kl_target, config.kl_adaptation_rate
-            )
-        if config.entropy_target is not None and "entropy" in stats:
+        if self._kl_target is not None and "kl" in stats:
+            self.kl = kl.adapted_coefficient(self.kl, stats["kl"], self._kl_target, ADAPTATION_RATE)
+        if self._entropy_target is not None and "entropy" in stats:
             self.entropy = adapted_entropy_coefficient(
-                self.entropy,
-                stats["entropy"],
-                config.entropy_target,
-                config.entropy_adaptation_rate,
+                self.entropy, stats["entropy"], self._entropy_target, ADAPTATION_RATE
             )
 
     def state_dict(self) -> dict[str, float]:
@@ -50,6 +51,13 @@ class Coefficients:
     def load_state_dict(self, state: dict[str, float]) -> None:
         self.kl, self.entropy = state["kl"], state["entropy"]
         self.ppo_kl = state["ppo_kl"]
+
+
+def _kl_coef(config: AlgorithmConfig) -> float:
+    """That of the KL to the reference, or of what the teacher says."""
+    if isinstance(config.advantage, DistillationAdvantage):
+        return config.advantage.coef
+    return 0.0 if config.kl is None else config.kl.coef
 
 
 def adapted_entropy_coefficient(

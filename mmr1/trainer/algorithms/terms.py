@@ -7,10 +7,19 @@ from functools import partial
 
 import torch
 
-from mmr1.config import AlgorithmConfig
-from mmr1.trainer.algorithms import advantages, losses
-from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm, LossInputs
-from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded, k3
+from mmr1.config import AlgorithmConfig, KlFull, KlLoss, KlReward
+from mmr1.trainer.algorithms import losses
+from mmr1.trainer.algorithms.algorithm import (
+    Advantage,
+    AdvantageInputs,
+    Algorithm,
+    LogprobPair,
+    Loss,
+    LossInputs,
+    OfTokens,
+    of_each_token,
+)
+from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded
 
 
 def per_completion(
@@ -18,7 +27,7 @@ def per_completion(
 ) -> Callable[[AdvantageInputs], torch.Tensor]:
     """Gives each token of a completion the advantage ``(rewards, valid) -> [G, n]`` of the whole.
 
-    With ``use_kl_loss: false`` each reward is first reduced by the completion's KL penalty.
+    With ``algorithm.kl.type: reward`` each reward is first reduced by the completion's KL penalty.
     """
 
     def of_tokens(x: AdvantageInputs) -> torch.Tensor:
@@ -39,81 +48,50 @@ def discounted(
     return with_discount if gamma < 1 else of_tokens
 
 
-def group_advantage(own: str, config: AlgorithmConfig) -> Callable[[AdvantageInputs], torch.Tensor]:
-    """The group's advantage that ``algorithm.adv_estimator`` names, or the algorithm's ``own``."""
-    name = config.adv_estimator or own
-    if name == "optimal_baseline":
-        return _optimal_baseline
-    if name == "gdpo":
-        return _gdpo
-    return per_completion(
-        {
-            "grpo": advantages.grpo,
-            "dr_grpo": advantages.dr_grpo,
-            "rloo": advantages.rloo,
-            "batch_std": advantages.batch_std,
-            "pass_at_k": advantages.pass_at_k,
-        }[name]
-    )
-
-
-def _optimal_baseline(x: AdvantageInputs) -> torch.Tensor:
-    lengths = x.mask.sum(-1).view(x.rewards.shape)
-    of_completion = advantages.optimal_baseline(penalised(x), x.valid, lengths)
-    return of_completion.flatten()[:, None] * x.mask
-
-
-def _gdpo(x: AdvantageInputs) -> torch.Tensor:
-    assert x.components is not None, "the loop knows the weights"
-    assert x.weights is not None
-    return advantages.gdpo(x.components, x.weights, x.valid).flatten()[:, None] * x.mask
-
-
 def penalised(x: AdvantageInputs) -> torch.Tensor:
     """Rewards ``[G, n]`` less the KL penalty of each completion's tokens."""
     return x.rewards - (x.kl_penalty * x.mask).sum(-1).view(x.rewards.shape)
 
 
-def composed_algorithm(
-    of_tokens: Callable[[AdvantageInputs], torch.Tensor],
-    token_loss: Callable[[LossInputs], torch.Tensor],
-    config: AlgorithmConfig,
-    metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {},
-) -> Algorithm:
-    """These advantages and this policy loss ``[B, R]``, with the configured KL and entropy terms.
+def composed_algorithm(advantage: Advantage, loss: Loss, config: AlgorithmConfig) -> Algorithm:
+    """This advantage and this loss, with the configured KL and entropy terms.
 
-    Every algorithm of the catalog is put together here. Beside ``metrics`` it logs those of the
-    ratio and of the KL term.
+    Every algorithm is put together here. Beside the loss's metrics it logs those of the ratio and
+    of the KL term.
     """
+    of_tokens = loss.of_tokens
+    if advantage.step_supervision and loss.of_steps is not None:
+        of_tokens = loss.of_steps
     return Algorithm(
-        advantages=of_tokens,
-        token_loss=partial(_without_off_policy, token_loss=token_loss, config=config),
-        loss_agg_mode=config.loss_agg_mode,
-        needs_signal=needs_signal(config),
-        penalties=partial(penalties, config=config),
+        advantage=advantage,
+        policy_loss=loss,
+        token_loss=partial(_without_off_policy, of_tokens=of_tokens, config=config),
+        penalties=partial(_penalties, loss=loss, config=config),
+        loss_agg_mode=config.loss.aggregation,
+        needs_signal=(loss.needs_signal and not _kl_in_loss(config) and config.entropy is None),
         metrics=lambda x: {
-            **ratio_metrics(x, config),
-            **kl_metrics(x, config),
+            **ratio_metrics(x, loss),
+            **kl_metrics(x, loss, config),
             **off_policy_metrics(x, config),
-            **metrics(x),
+            **loss.metrics(x),
         },
     )
 
 
 def _without_off_policy(
-    x: LossInputs, token_loss: Callable[[LossInputs], torch.Tensor], config: AlgorithmConfig
+    x: LossInputs, of_tokens: OfTokens, config: AlgorithmConfig
 ) -> torch.Tensor:
     """The policy loss, 0 where ``off_policy_mask_threshold`` masks it."""
-    if config.off_policy_mask_threshold is None:
-        return token_loss(x)
-    return token_loss(x).masked_fill(_off_policy(x, config.off_policy_mask_threshold), 0.0)
+    threshold = config.rollout_correction.off_policy_mask_threshold
+    if threshold is None:
+        return of_tokens(x)
+    return of_tokens(x).masked_fill(_off_policy(x, threshold), 0.0)
 
 
 def off_policy_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
     """``off_policy_masked``: 1 at the tokens that ``off_policy_mask_threshold`` masks, else 0."""
-    if config.off_policy_mask_threshold is None:
-        return {}
-    return {"off_policy_masked": _off_policy(x, config.off_policy_mask_threshold).float()}
+    threshold = config.rollout_correction.off_policy_mask_threshold
+    return {} if threshold is None else {"off_policy_masked": _off_policy(x, threshold).float()}
 
 
 def _off_policy(x: LossInputs, threshold: float) -> torch.Tensor:
@@ -123,119 +101,90 @@ def _off_policy(x: LossInputs, threshold: float) -> torch.Tensor:
     )
 
 
-def clipped_algorithm(
-    of_tokens: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
-) -> Algorithm:
-    """These advantages with PPO's clipped loss."""
-    token_loss = partial(clipped_surrogate, config=config)
-    return composed_algorithm(of_tokens, token_loss, config, partial(clip_metrics, config=config))
+def clipped_loss(
+    low: float,
+    high: float,
+    dual: float | None = None,
+    ratio: LogprobPair = of_each_token,
+    kl: LogprobPair = of_each_token,
+) -> Loss:
+    """PPO's clipped loss.
+
+    It logs ``clip_fraction``: 1 at the tokens whose gradient the clip removed, else 0.
+    """
+
+    def of_tokens(x: LossInputs) -> torch.Tensor:
+        new, old = ratio(x.logprobs, x.old_logprobs, x.mask)
+        loss = losses.ppo_clip(new, old, x.advantages, low, high)
+        return loss if dual is None else losses.dual_clip(loss, x.advantages, dual)
+
+    def metrics(x: LossInputs) -> dict[str, torch.Tensor]:
+        new, old = ratio(x.logprobs, x.old_logprobs, x.mask)
+        clipped = losses.clip_fraction_mask(new, old, x.advantages, low, high)
+        return {"clip_fraction": clipped.float()}
+
+    return Loss(of_tokens, metrics=metrics, ratio=ratio, kl=kl)
 
 
-def policy_gradient_algorithm(
-    of_tokens: Callable[[AdvantageInputs], torch.Tensor], config: AlgorithmConfig
-) -> Algorithm:
-    """These advantages with the policy-gradient loss."""
-    return composed_algorithm(of_tokens, partial(policy_gradient, config=config), config)
+def completion_sums(
+    logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs of whole completions: their ratio is the product of the tokens' ratios."""
+    return losses.response_logprobs(logprobs, mask), losses.response_logprobs(others, mask)
 
 
-def clipped_surrogate(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
-    """PPO's clipped loss ``[B, R]``, with the configured ratio and dual clip."""
-    new, old = ratio_logprobs(x, config)
-    loss = losses.ppo_clip(new, old, x.advantages, config.clip_ratio_low, config.clip_ratio_high)
-    if config.clip_ratio_dual is not None:
-        loss = losses.dual_clip(loss, x.advantages, config.clip_ratio_dual)
-    return loss
+def completion_means(
+    logprobs: torch.Tensor, others: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Their means per token: the ratio is the geometric mean of the tokens' ratios."""
+    new = losses.response_logprobs(logprobs, mask, True)
+    return new, losses.response_logprobs(others, mask, True)
 
 
-def clip_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
-    """``clip_fraction``: 1 at the tokens whose gradient the clip removed, else 0; ``[B, R]``."""
-    clip = (config.clip_ratio_low, config.clip_ratio_high)
-    clipped = losses.clip_fraction_mask(*ratio_logprobs(x, config), x.advantages, *clip)
-    return {"clip_fraction": clipped.float()}
-
-
-def ratio_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
+def ratio_metrics(x: LossInputs, loss: Loss) -> dict[str, torch.Tensor]:
     """Of the policy to that before the rollout's first update; ``[B, R]`` each.
 
     ``ppo_kl`` is ``old - log p`` of each token. ``ratio_bounded`` is 1 where the logarithm of the
-    ratio reached its bound, else 0. With ``ppo_kl_coef``, ``ppo_kl_last`` is the KL that the loss
-    has, before the rollout's last update.
+    ratio reached its bound, else 0.
     """
-    at_bound = losses.ratio_bounded(*ratio_logprobs(x, config)).float()
-    of_ratio = {"ppo_kl": x.old_logprobs - x.logprobs, "ratio_bounded": at_bound}
-    if config.ppo_kl_coef == 0:
-        return of_ratio
-    return {**of_ratio, "ppo_kl_last": k3(x.old_logprobs, x.logprobs)}
+    at_bound = losses.ratio_bounded(*loss.ratio(x.logprobs, x.old_logprobs, x.mask)).float()
+    return {"ppo_kl": x.old_logprobs - x.logprobs, "ratio_bounded": at_bound}
 
 
-def kl_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
+def kl_metrics(x: LossInputs, loss: Loss, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
     """``kl_bounded``: 1 at the tokens whose KL estimate reached its bound, else 0; ``[B, R]``."""
     if x.ref_logprobs is None:
         return {}
-    return {"kl_bounded": bounded(*_kl_logprobs(x, config), config.kl_estimator).float()}
+    of = loss.kl if isinstance(config.kl, KlLoss) else of_each_token
+    pair = of(x.logprobs, x.ref_logprobs, x.mask)
+    return {"kl_bounded": bounded(*pair, sampled_estimator(config)).float()}
 
 
-def _kl_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """The policy's and the reference's, of each token or of the whole completion: ``[B, R]``."""
-    assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
-    if config.kl_level == "token":
-        return x.logprobs, x.ref_logprobs
-    return (
-        losses.response_logprobs(x.logprobs, x.mask),
-        losses.response_logprobs(x.ref_logprobs, x.mask),
-    )
+def sampled_estimator(config: AlgorithmConfig) -> str:
+    """The estimator of sampled tokens; a teacher's is k1, the log-ratio itself."""
+    return config.kl.estimator if isinstance(config.kl, KlLoss | KlReward) else "k1"
 
 
-def ratio_logprobs(x: LossInputs, config: AlgorithmConfig) -> tuple[torch.Tensor, torch.Tensor]:
-    """New and old log-probs, ``[B, R]`` each; their difference is the logarithm of the ratio."""
-    if config.importance_sampling_level == "token":
-        return x.logprobs, x.old_logprobs
-    mean = config.importance_sampling_level == "sequence"
-    return (
-        losses.response_logprobs(x.logprobs, x.mask, mean),
-        losses.response_logprobs(x.old_logprobs, x.mask, mean),
-    )
-
-
-def policy_gradient(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
-    """``-A log p``, ``[B, R]``; ``importance_sampling`` clips or weights it.
-
-    With ``importance_sampling_level: sequence_product`` it is that of the whole completion, which
-    is then one action. With one update per rollout all ratios are 1, and the clipped loss has the
-    same gradient.
-    """
-    form = config.importance_sampling
-    if config.has_several_updates and form == "clip":
-        return clipped_surrogate(x, config)
-    loss = losses.policy_gradient(ratio_logprobs(x, config)[0], x.advantages)
-    if form != "clip" and form != "none":
-        loss = loss * losses.importance_weights(x.logprobs, x.old_logprobs, x.mask, form)
-    return loss
-
-
-def penalties(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
+def _penalties(x: LossInputs, loss: Loss, config: AlgorithmConfig) -> torch.Tensor:
     """The KL terms that are in the loss, less the entropy bonus: ``[B, R]``."""
-    loss = torch.zeros_like(x.logprobs)
-    if config.kl_coef > 0 and config.use_kl_loss:
-        loss = loss + x.kl_coef * _kl(x, config)
-    if config.ppo_kl_coef > 0:  # of the tokens that the old policy drew
-        loss = loss + x.ppo_kl_coef * k3(x.old_logprobs, x.logprobs)
-    if config.entropy_coef > 0:
-        loss = loss - x.entropy_coef * x.entropy
-    return loss
+    total = torch.zeros_like(x.logprobs)
+    if _kl_in_loss(config):
+        total = total + x.kl_coef * _kl(x, loss, config)
+    if config.entropy is not None:
+        total = total - x.entropy_coef * x.entropy
+    return total if loss.penalty is None else total + loss.penalty(x)
 
 
-def _kl(x: LossInputs, config: AlgorithmConfig) -> torch.Tensor:
-    if config.kl_estimator == "full":
+def _kl_in_loss(config: AlgorithmConfig) -> bool:
+    return isinstance(config.kl, KlLoss | KlFull)
+
+
+def _kl(x: LossInputs, loss: Loss, config: AlgorithmConfig) -> torch.Tensor:
+    if not isinstance(config.kl, KlLoss):
         assert x.full_kl is not None, "the update measures it"
         return x.full_kl
-    estimate = ESTIMATORS[config.kl_estimator](*_kl_logprobs(x, config))
-    if config.use_bias_correction_kl:
-        estimate = estimate * losses.ratio(*ratio_logprobs(x, config))
+    assert x.ref_logprobs is not None, "a KL term needs reference log-probs"
+    estimate = ESTIMATORS[config.kl.estimator](*loss.kl(x.logprobs, x.ref_logprobs, x.mask))
+    if config.kl.use_bias_correction_kl:
+        estimate = estimate * losses.ratio(*loss.ratio(x.logprobs, x.old_logprobs, x.mask))
     return estimate
-
-
-def needs_signal(config: AlgorithmConfig) -> bool:
-    """Does only the advantage give a gradient? False with a KL term or an entropy bonus."""
-    kl_in_loss = config.kl_coef > 0 and config.use_kl_loss
-    return not (kl_in_loss or config.entropy_coef or config.ppo_kl_coef)

@@ -26,6 +26,7 @@ from mmr1.trainer.distributed.ray_calls import Actor, get, outcomes
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.ray_policy import RayCritic, RayLearner, RayPolicy, RayReference
+from mmr1.trainer.models.loading import vision_token_cost
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.served_reference import API_KEY
 from mmr1.trainer.models.training_models import TrainingModels, build_training_models

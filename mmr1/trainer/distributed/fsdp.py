@@ -35,7 +35,11 @@ from mmr1.trainer.forward.context import Context
 from mmr1.trainer.forward.micro_batches import MicroBatch
 from mmr1.trainer.forward.process_group import Run
 from mmr1.trainer.models.load_model import load_here
-from mmr1.trainer.models.loading import load_trainable_in_main_memory, trainable_on_meta
+from mmr1.trainer.models.loading import (
+    NO_RATES,
+    load_trainable_in_main_memory,
+    trainable_on_meta,
+)
 from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.trainer.models.scalar_model import ScalarModel, load_scalar_model
 from mmr1.vision.families.loading import architecture_of, keep_names_in_files, model_parts
@@ -216,6 +220,7 @@ def load(
     key: str = "model.path",
     head: bool = False,
     offload: bool = False,
+    lr_of_parts: Mapping[str, float] = NO_RATES,
     *,
     mesh: DeviceMesh,
 ) -> tuple[Any, Run]:
@@ -228,12 +233,13 @@ def load(
     Args:
         head: With a scalar head: a ``ScalarModel``.
         offload: Shards stay in main memory, and come to the device when their layer is gathered.
+        lr_of_parts: Of the ``optimizer`` section; parts of rate 0 are frozen.
 
     With ``model.lora.load_in_4bit`` each rank reads the model, and keeps all weights in 4 bits.
     """
     if config.lora is not None and config.lora.load_in_4bit:
         return _load_in_4_bits(config, trains, key, head, mesh)
-    model, run = spread(config, trains, mesh, key, head, offload)
+    model, run = spread(config, trains, mesh, key, head, offload, lr_of_parts)
     in_main_memory = load_trainable_in_main_memory
     if head:
         in_main_memory = partial(load_scalar_model, load=load_trainable_in_main_memory)
@@ -271,9 +277,10 @@ def spread(
     key: str = "model.path",
     head: bool = False,
     offload: bool = False,
+    lr_of_parts: Mapping[str, float] = NO_RATES,
 ) -> tuple[Any, Run]:
     """A sharded model whose weights are yet to be filled in."""
-    backbone = trainable_on_meta(config, key)
+    backbone = trainable_on_meta(config, key, lr_of_parts)
     model = ScalarModel(backbone) if head else backbone
     if not trains:
         model.requires_grad_(False).eval()

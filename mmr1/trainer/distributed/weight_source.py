@@ -53,7 +53,7 @@ def left_out(config: Config) -> tuple[str, ...]:
 
     None where something is trained in them.
     """
-    model = trainable_on_meta(config.model)
+    model = trainable_on_meta(config.model, lr_of_parts=config.optimizer.lr_of_parts)
     layout, vision = layout_for(config), untrained_vision(model)
     names = {name: layout.name(name) for name in model_weights(model)}
     others = [new for name, new in names.items() if name not in vision]

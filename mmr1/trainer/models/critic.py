@@ -200,7 +200,7 @@ def build_critic(
     process_group: ProcessGroup | None = None,
     load: LoadModel = load_here,
 ) -> LocalCritic | None:
-    """The critic that ``algorithm.critic`` describes, or None; adapters where the policy has them.
+    """The critic of ``algorithm.advantage.critic``, or None; adapters where the policy has them.
 
     Raises:
         ValueError: There is no model at its path.
@@ -208,30 +208,38 @@ def build_critic(
     critic = config.algorithm.critic
     if critic is None:
         return None
-    model, run = load(critic_model(config, critic), True, "algorithm.critic.path", head=True)
+    frozen = dict.fromkeys(config.optimizer.frozen_parts, 0.0)
+    model, run = load(
+        critic_model(config, critic),
+        True,
+        "algorithm.advantage.critic.path",
+        head=True,
+        lr_of_parts=frozen,
+    )
     # Its tower may be another than the policy's, so it keeps features of its own.
     features = feature_cache(config)
     backbone = build_packed_model(config, model.backbone, inputs, 1.0, features, process_group, run)
-    settings = config.optimizer.model_copy(
-        update={"lr": critic.lr, "lr_scheduler_type": "constant", "lr_of_parts": {}}
+    warmup_steps = config.optimizer.scheduler.warmup_steps
+    settings = config.optimizer.changed(
+        lr=critic.lr,
+        scheduler={"type": "constant", "warmup_steps": warmup_steps},
+        lr_of_parts={},
     )
     passes = critic.ppo_epochs or config.algorithm.ppo_epochs
-    size = config.critic_mini_batch_size
-    updates = passes * config.rollout.batch_size // (size or config.rollout.batch_size)
-    optimizer = Optimizer(model, settings, config.trainer.max_steps * updates)
+    optimizer = Optimizer(model, settings, config.trainer.steps * passes * config.mini_batches)
     return LocalCritic(
         PackedScalarModel(model, backbone, "before"),
         optimizer,
         passes,
         critic.cliprange_value,
-        size,
+        config.algorithm.ppo_mini_batch_size,
     )
 
 
 def critic_model(config: Config, critic: CriticConfig) -> ModelConfig:
     """The model of a critic: as the policy's, with adapters of its own where that has some."""
-    lora = config.model.lora and config.model.lora.model_copy(update={"path": None})
-    return config.model.model_copy(update={"path": critic.path or config.model.path, "lora": lora})
+    lora = config.model.lora and config.model.lora.as_new()
+    return config.model.changed(path=critic.path or config.model.path, lora=lora)
 
 
 def of_critic(experience: Experience, mini_batch_size: int | None) -> Experience:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from mmr1.config import ModelConfig
 from mmr1.trainer.forward.process_group import Run, run_whole
-from mmr1.trainer.models.loading import load_trainable
+from mmr1.trainer.models.loading import NO_RATES, load_trainable
 from mmr1.trainer.models.scalar_model import load_scalar_model
 
 
@@ -20,6 +22,7 @@ class LoadModel(Protocol):
         key: str,
         head: bool = False,
         offload: bool = False,
+        lr_of_parts: Mapping[str, float] = NO_RATES,
     ) -> tuple[Any, Run]:
         """
         Args:
@@ -27,13 +30,20 @@ class LoadModel(Protocol):
             key: The configuration's, for errors.
             head: With a scalar head: a ``ScalarModel``.
             offload: Shards stay in main memory. A whole model is moved by who uses it.
+            lr_of_parts: Of the ``optimizer`` section; parts of rate 0 are frozen.
         """
         ...
 
 
 def load_here(
-    config: ModelConfig, trains: bool, key: str, head: bool = False, offload: bool = False
+    config: ModelConfig,
+    trains: bool,
+    key: str,
+    head: bool = False,
+    offload: bool = False,
+    lr_of_parts: Mapping[str, float] = NO_RATES,
 ) -> tuple[Any, Run]:
     """The whole model in this process."""
-    model = load_scalar_model(config, key) if head else load_trainable(config, key)
+    load = partial(load_trainable, lr_of_parts=lr_of_parts)
+    model = load_scalar_model(config, key, load) if head else load(config, key)
     return (model if trains else model.requires_grad_(False).eval()), run_whole

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from mmr1.trainer.models.parts import outside_language_model, parameters_of
 from mmr1.trainer.models.quantization import keep_layout, quantization
 from mmr1.vision.families.loading import architecture_of, find_architecture, load_family
 from mmr1.vision.features import FeatureCache
+
+NO_RATES: Mapping[str, float] = MappingProxyType({})
 
 
 def load_model(config: ModelConfig, key: str = "model.path") -> Any:
@@ -46,26 +50,35 @@ def check_same_tokens(path: str, other: str, key: str) -> None:
         )
 
 
-def load_trainable(config: ModelConfig, key: str = "model.path") -> Any:
+def load_trainable(
+    config: ModelConfig, key: str = "model.path", lr_of_parts: Mapping[str, float] = NO_RATES
+) -> Any:
     """The model to be trained: in 4 bits, parts frozen, activations checkpointed, adapters on,
     where asked.
+
+    Args:
+        lr_of_parts: Of the ``optimizer`` section; parts of rate 0 are frozen.
 
     Raises:
         ValueError: As ``load_model``, the adapters fit no layer, or nothing is left to train.
     """
     if not (in_4_bits := quantization(config)):
-        return _made_trainable(load_model(config, key), config)
+        return _made_trainable(load_model(config, key), config, lr_of_parts)
     model = _load_weights(config, key, **in_4_bits)
     keep_layout(model)
-    return _made_trainable(model, config)
+    return _made_trainable(model, config, lr_of_parts)
 
 
-def load_trainable_in_main_memory(config: ModelConfig, key: str = "model.path") -> Any:
+def load_trainable_in_main_memory(
+    config: ModelConfig, key: str = "model.path", lr_of_parts: Mapping[str, float] = NO_RATES
+) -> Any:
     """``load_trainable`` where a GPU has no room for the whole."""
-    return _made_trainable(_load_weights(config, key), config)
+    return _made_trainable(_load_weights(config, key), config, lr_of_parts)
 
 
-def trainable_on_meta(config: ModelConfig, key: str = "model.path") -> Any:
+def trainable_on_meta(
+    config: ModelConfig, key: str = "model.path", lr_of_parts: Mapping[str, float] = NO_RATES
+) -> Any:
     """``load_trainable`` without any weight, on torch's ``meta`` device, which takes no memory.
 
     Raises:
@@ -75,26 +88,37 @@ def trainable_on_meta(config: ModelConfig, key: str = "model.path") -> Any:
     shapes = AutoConfig.from_pretrained(config.path)
     with torch.device("meta"):
         model = auto_class.from_config(shapes, dtype=getattr(torch, config.dtype))
-        return _made_trainable(model, config)
+        return _made_trainable(model, config, lr_of_parts)
 
 
-def _made_trainable(model: Any, config: ModelConfig) -> Any:
+def _made_trainable(model: Any, config: ModelConfig, lr_of_parts: Mapping[str, float]) -> Any:
     parameters = dict(model.named_parameters())
     if config.freeze_vision_tower:
         for name in outside_language_model(model):
             parameters[name].requires_grad_(False)
-    for part in config.freeze:
-        for name in parameters_of(model, part, "model.freeze"):
-            parameters[name].requires_grad_(False)
+    for name in _of_rate_0(model, lr_of_parts):
+        parameters[name].requires_grad_(False)
     if not any(p.requires_grad for p in parameters.values()):
         raise ValueError(
-            "model.freeze and model.freeze_vision_tower: nothing is left to train; leave a part out"
+            "optimizer.lr_of_parts and model.freeze_vision_tower: nothing is left to train; leave "
+            "a rate of 0 out"
         )
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora is None:
         return model
     return add_adapters(model, config.lora, config.freeze_vision_tower)
+
+
+def _of_rate_0(model: Any, lr_of_parts: Mapping[str, float]) -> set[str]:
+    """Names of the parameters for which the last part that fits has the rate 0."""
+    frozen: set[str] = set()
+    if 0 not in lr_of_parts.values():  # parts may name adapters, which are yet to come
+        return frozen
+    for part, rate in lr_of_parts.items():
+        found = parameters_of(model, part, "optimizer.lr_of_parts")
+        frozen = frozen - found if rate else frozen | found
+    return frozen
 
 
 def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
@@ -156,6 +180,21 @@ def feature_cache(config: Config) -> FeatureCache | None:
     return FeatureCache() if config.model.freeze_vision_tower else None
 
 
+def vision_token_cost(config: Config, model: Any | None = None) -> float:
+    """``trainer.vision_token_cost``, or its default: what the shapes of the model say.
+
+    Args:
+        model: Where it is loaded; else ``model.path`` is looked at.
+    """
+    if config.trainer.vision_token_cost is not None:
+        return config.trainer.vision_token_cost
+    if model is not None:
+        return architecture_of(model).shape(unwrapped(model).config).vision_token_cost
+    path = config.model.path
+    shapes = AutoConfig.from_pretrained(path)
+    return find_architecture(path).shape(shapes).vision_token_cost
+
+
 def build_packed_model(
     config: Config,
     model: Any,
@@ -170,8 +209,8 @@ def build_packed_model(
         model,
         inputs,
         temperature,
-        config.trainer.micro_batch_tokens,
-        config.trainer.vision_token_cost,
+        config.trainer.max_tokens_per_gpu,
+        vision_token_cost(config, model),
         features,
         process_group or SingleProcess(),
         run,

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
 from mmr1.adapters import unwrapped
-from mmr1.config import LoraConfig
+from mmr1.config import LoraConfig, NewLoraConfig, StoredLoraConfig
 from mmr1.trainer.models.parts import outside_language_model
 from mmr1.trainer.models.quantization import (
     dequantized,
@@ -43,8 +43,9 @@ def add_adapters(model: Any, config: LoraConfig, freeze_vision_tower: bool) -> A
         ValueError: ``model.lora.target_modules`` names no layer of the model, or the adapters of
             ``model.lora.path`` do not fit it.
     """
-    if config.path is not None:
+    if isinstance(config, StoredLoraConfig):
         return _with_stored_adapters(model, config.path, config.dropout, freeze_vision_tower)
+    assert isinstance(config, NewLoraConfig)
     targets = config.target_modules
     settings = peft.LoraConfig(
         r=config.rank,

@@ -190,21 +190,21 @@ def _whole(norm: torch.Tensor) -> float:
 def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     """Share of the full learning rate at ``step`` (from 0): linear warm-up, then the schedule.
 
-    Linear and cosine end at ``min_lr``. The warm-up ratio is of all ``steps``, rounded down as in
-    verl and EasyR1.
+    Linear and cosine end at ``min_lr``, after ``scheduler.steps`` if that is set. A share of
+    warm-up steps is of all ``steps``, rounded down as in verl and EasyR1.
 
-    >>> config = OptimizerConfig(warmup_steps=2, lr_scheduler_type="linear")
+    >>> config = OptimizerConfig(scheduler={"warmup_steps": 2, "type": "linear"})
     >>> [schedule_factor(s, 6, config) for s in range(6)]
     [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
     """
-    ratio = config.warmup_ratio
-    warmup = config.warmup_steps if ratio is None else int(ratio * steps)
+    warmup = config.warmup_steps(steps)
     if step < warmup:
         return (step + 1) / warmup
-    if config.lr_scheduler_type == "constant":
+    if config.scheduler.type == "constant":
         return 1.0
-    progress = min(1.0, (step - warmup) / max(1, steps - warmup))
-    is_cosine = config.lr_scheduler_type == "cosine"
+    end = config.scheduler.steps or steps
+    progress = min(1.0, (step - warmup) / max(1, end - warmup))
+    is_cosine = config.scheduler.type == "cosine"
     left = 0.5 * (1 + math.cos(math.pi * progress)) if is_cosine else 1 - progress
     lowest = config.min_lr / config.lr
     return lowest + (1 - lowest) * left

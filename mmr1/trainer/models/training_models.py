@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from mmr1.config import Config
+from mmr1.config import (
+    Config,
+    DistillationAdvantage,
+    KlFull,
+    NearModelReference,
+    ServedModel,
+    StoredLoraConfig,
+    TeacherModel,
+)
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.importance_sampling import (
     Correction,
@@ -39,8 +48,8 @@ class TrainingModels:
 
     Attributes:
         model: The policy's, which the engine ``hf`` samples from.
-        reference: What the policy starts from, or the model of ``algorithm.ref_model_path``; None
-            without a KL term.
+        reference: What the policy starts from, or another model; None without
+            ``algorithm.reference``.
         critic: None for algorithms without one.
         features: Those of a frozen vision tower, shared with the engine ``hf``.
     """
@@ -70,67 +79,73 @@ def build_training_models(
         process_group: The ranks that compute together, if any.
         load: Where there are any, it spreads a model over them.
     """
-    model, run = load(config.model, True, "model.path")
+    algorithm, rates = config.algorithm, config.optimizer.lr_of_parts
+    model, run = load(config.model, True, "model.path", lr_of_parts=rates)
     inputs = ModelInputs(family, media)
     features = feature_cache(config)
     temperature = config.rollout.sampling.temperature
     packed_model = build_packed_model(
         config, model, inputs, temperature, features, process_group, run
     )
-    packed_model = replace(packed_model, jsd_beta=config.algorithm.jsd_beta)
+    measured = None
+    if isinstance(algorithm.kl, KlFull):
+        packed_model = replace(packed_model, jsd_beta=algorithm.kl.jsd_beta)
     reference = _reference(config, packed_model, load)
-    measured = reference if config.algorithm.kl_estimator == "full" else None
-    assert not isinstance(measured, ServedReference), "the configuration refuses it"
-    passes = config.algorithm.ppo_epochs
+    if isinstance(algorithm.kl, KlFull):
+        assert not isinstance(reference, ServedReference), "the configuration refuses it"
+        measured = reference
+    passes = algorithm.ppo_epochs
     policy = LocalPolicy(
         packed_model,
-        build_algorithm(config.algorithm),
+        build_algorithm(algorithm),
         Optimizer(model, config.optimizer, config.policy_steps * passes * config.mini_batches),
         passes=passes,
         reference=measured,
-        distil_demonstrations=config.algorithm.ptx_loss == "distillation",
+        distil_demonstrations=algorithm.ptx is not None and algorithm.ptx.loss == "distillation",
         correction=_correction(config),
-        hands_adapters=config.hands_adapters,
+        hands_adapters=config.model.sync_adapters_only,
     )
     critic = build_critic(config, inputs, process_group, load)
     return TrainingModels(model, policy, reference, critic, features)
 
 
 def _correction(config: Config) -> Correction:
-    algorithm = config.algorithm
-    if config.resolved_rollout_is == "none" and algorithm.rollout_rs_threshold is None:
+    weights = config.algorithm.rollout_correction.importance_sampling
+    rejection = config.algorithm.rollout_correction.rejection_sampling
+    if config.resolved_rollout_is == "none" and rejection is None:
         return unit_weights
     return partial(
         rollout_importance_weights,
         form=config.resolved_rollout_is,
-        cap=algorithm.rollout_is_threshold,
-        outlier=algorithm.rollout_rs_threshold,
-        outlier_form=algorithm.rollout_rs,
+        cap=math.inf if weights is None else weights.threshold,
+        outlier=None if rejection is None else rejection.threshold,
+        outlier_form="token" if rejection is None else rejection.level,
     )
 
 
 def _reference(
     config: Config, policy: PackedModel, load: LoadModel
 ) -> FrozenReference | AdapterReference | ServedReference | None:
-    algorithm = config.algorithm
-    if algorithm.kl_coef == 0:
+    chosen = config.algorithm.reference
+    if chosen is None:
         return None
-    if algorithm.reference_is_served:
-        context = policy.process_group.context
-        return ServedReference(str(algorithm.ref_model_path), policy.inputs, context)
-    if algorithm.ref_model_path is None and has_adapters(policy.model):
+    if isinstance(chosen, ServedModel):
+        return ServedReference(chosen.url, policy.inputs, policy.process_group.context)
+    path = chosen.path if isinstance(chosen, TeacherModel | NearModelReference) else None
+    if path is None and has_adapters(policy.model):
         reference = AdapterReference(policy)  # which needs no second model
-        if config.model.lora is not None and config.model.lora.path is not None:
+        if isinstance(config.model.lora, StoredLoraConfig):
             reference.refresh()  # the policy at the start, not the model below its adapters
         return reference
-    own, key = config.model.model_copy(update={"lora": None}), "model.path"
-    if algorithm.ref_model_path is not None:
-        key = "algorithm.ref_model_path"
-        check_same_tokens(config.model.path, algorithm.ref_model_path, key)
-        own = own.model_copy(update={"path": algorithm.ref_model_path})
-    model, run = load(own, False, key, offload=algorithm.offload_reference)
+    own, key = config.model.changed(lora=None), "model.path"
+    if path is not None:
+        distils = isinstance(config.algorithm.advantage, DistillationAdvantage)
+        key = f"algorithm.{'advantage.teacher' if distils else 'kl.reference'}.path"
+        check_same_tokens(config.model.path, path, key)
+        own = own.changed(path=path)
+    model, run = load(own, False, key, offload=chosen.offload)
     frozen = replace(policy, model=model, run=run)
-    if algorithm.ref_model_path is not None:  # its vision tower is another one
+    if path is not None:  # its vision tower is another one
         frozen = replace(frozen, features=FeatureCache())
-    moved = algorithm.offload_reference and policy.process_group.size == 1
+    moved = chosen.offload and policy.process_group.size == 1
     return FrozenReference(policy, frozen, offload=moved)

@@ -35,7 +35,7 @@ def policy_learner(
     features: FeatureCache | None = None,
 ) -> PolicyLearner[Example]:
     """The policy of ``model.path``, for ``trainer.max_steps`` steps."""
-    model, run = load(config.model, True, "model.path")
+    model, run = load(config.model, True, "model.path", lr_of_parts=config.optimizer.lr_of_parts)
     inputs = ModelInputs(family, media)
     packed_model = build_packed_model(config, model, inputs, 1.0, features, process_group, run)
     optimizer = Optimizer(model, config.optimizer, config.trainer.steps)
@@ -52,7 +52,8 @@ def scalar_learner(
     supervision: Supervision,
 ) -> ScalarLearner[Example]:
     """The reward model of ``model.path``, for ``trainer.max_steps`` steps."""
-    model, run = load(config.model, True, "model.path", head=True)
+    rates = config.optimizer.lr_of_parts
+    model, run = load(config.model, True, "model.path", head=True, lr_of_parts=rates)
     backbone = build_packed_model(
         config,
         model.backbone,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from mmr1.config import AlgorithmConfig
+from mmr1.config import AlgorithmConfig, GdpoAdvantage, RangeConfig, ResampleConfig
 from mmr1.types import ScoredGroup, StepStats
 
 
@@ -35,9 +35,9 @@ class SampledGroups:
 class Selection:
     """The groups of a step while it is being sampled.
 
-    Without ``algorithm.dynamic_sampling`` they are those of ``count`` prompts. With it (arXiv
-    2503.14476, section 3.2) each of them has a signal: prompts are needed until there are ``count``
-    such groups, each time ``oversample`` times as many as groups are missing. After
+    Without ``algorithm.filter_groups.type: resample`` they are those of ``count`` prompts. With it
+    (arXiv 2503.14476, section 3.2) each of them has a signal: prompts are needed until there are
+    ``count`` such groups, each time ``oversample`` times as many as groups are missing. After
     ``max_num_gen_batches`` the step uses the groups it has.
 
     Attributes:
@@ -46,7 +46,7 @@ class Selection:
     """
 
     count: int
-    config: AlgorithmConfig
+    resamples: ResampleConfig | None
     has_signal: Callable[[ScoredGroup], bool]
     groups: list[ScoredGroup] = field(default_factory=list)
     all_groups: list[ScoredGroup] = field(default_factory=list)
@@ -54,16 +54,16 @@ class Selection:
 
     def prompts_needed(self) -> int:
         """The number of prompts to sample next; 0 when the step has its groups."""
-        if not self.config.dynamic_sampling:
+        if self.resamples is None:
             return 0 if self.batches else self.count
         missing = self.count - len(self.groups)
-        if missing <= 0 or self.batches == self.config.max_num_gen_batches:
+        if missing <= 0 or self.batches == self.resamples.max_num_gen_batches:
             return 0
-        return math.ceil(missing * self.config.oversample)
+        return math.ceil(missing * self.resamples.oversample)
 
     def add(self, scored: Sequence[ScoredGroup]) -> None:
         """Take one generation batch."""
-        filtering = self.config.dynamic_sampling
+        filtering = self.resamples is not None
         self.all_groups += scored
         self.groups += [group for group in scored if not filtering or self.has_signal(group)]
         self.batches += 1
@@ -74,10 +74,10 @@ class Selection:
         Raises:
             NoSignalError: Not one group has a signal after ``max_num_gen_batches``.
         """
-        if not self.config.dynamic_sampling:
+        if self.resamples is None:
             return SampledGroups(self.groups, self.all_groups, {})
         if not self.groups:
-            raise NoSignalError(_no_signal(self.all_groups, self.batches, self.config))
+            raise NoSignalError(_no_signal(self.all_groups, self.batches, self.resamples.range))
         groups = self.groups[: self.count]
         sampled, learned = (sum(len(s.rewards) for s in gs) for gs in (self.all_groups, groups))
         stats = {
@@ -94,25 +94,25 @@ def group_filter(
 ) -> Callable[[ScoredGroup], bool]:
     """Is a group one to learn from?
 
-    With ``algorithm.filter_key`` it is if the mean of that reward function lies between
-    ``filter_low`` and ``filter_high``, neither included; with 0, 1 and a function that is 1 for
-    right answers that is DAPO's equation 11. Otherwise it is if its rewards differ; with
+    With ``algorithm.filter_groups.range`` it is if the mean of its ``metric`` lies ``between`` its
+    two numbers, neither included; with 0, 1 and a function that is 1 for right answers that is
+    DAPO's equation 11. Otherwise it is if its rewards differ; with
     ``step_supervision`` those of its steps, with GDPO those of one of the reward ``functions``.
     """
-    if config.filter_key is not None:
-        return lambda scored: _is_between(scored, config)
-    if config.adv_estimator == "gdpo":
+    within = None if config.resamples is None else config.resamples.range
+    if within is not None:
+        return lambda scored: _is_between(scored, within)
+    if isinstance(config.advantage, GdpoAdvantage):
         return lambda scored: components_differ(scored, functions)
     return steps_differ if step_supervision else rewards_differ
 
 
-def _is_between(scored: ScoredGroup, config: AlgorithmConfig) -> bool:
-    assert config.filter_key is not None
-    whole = config.filter_key == "overall"
+def _is_between(scored: ScoredGroup, within: RangeConfig) -> bool:
+    whole, (low, high) = within.metric == "overall", within.between
     valid = [r for r in scored.rewards if r.valid]
-    values = [r.value if whole else r.components.get(config.filter_key) for r in valid]
+    values = [r.value if whole else r.components.get(within.metric) for r in valid]
     known = [value for value in values if value is not None]
-    return bool(known) and config.filter_low < fmean(known) < config.filter_high
+    return bool(known) and low < fmean(known) < high
 
 
 def rewards_differ(scored: ScoredGroup) -> bool:
@@ -132,14 +132,15 @@ def steps_differ(scored: ScoredGroup) -> bool:
     return len({reward for steps in scored.steps for _, reward in steps}) > 1
 
 
-def _no_signal(groups: list[ScoredGroup], batches: int, config: AlgorithmConfig) -> str:
+def _no_signal(groups: list[ScoredGroup], batches: int, within: RangeConfig | None) -> str:
     values = sorted({r.value for s in groups for r in s.rewards if r.value is not None})
     value_list = ", ".join(f"{v:g}" for v in values[:5]) or "none is valid"
     found = "gave no group whose rewards differ"
-    if config.filter_key is not None:
+    if within is not None:
+        low, high = within.between
         found = (
-            f"gave no group whose mean of algorithm.filter_key={config.filter_key} lies between "
-            f"{config.filter_low:g} and {config.filter_high:g}"
+            f"gave no group whose mean of algorithm.filter_groups.range.metric={within.metric} "
+            f"lies between {low:g} and {high:g}"
         )
     return (
         f"{batches} generation batches ({len(groups)} prompts) {found} "

@@ -9,13 +9,14 @@ from typing import Protocol
 
 import torch
 
-from mmr1.config import AlgorithmConfig
+from mmr1.config import AlgorithmConfig, DistillationAdvantage, KlFull, KlReward
 from mmr1.trainer.algorithms import Algorithm
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs, UpdateTokens
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.algorithms.kl import ESTIMATORS
 from mmr1.trainer.algorithms.losses import LossAggMode, token_weights
 from mmr1.trainer.algorithms.reward_scaling import scaled_rewards
+from mmr1.trainer.algorithms.terms import sampled_estimator
 from mmr1.trainer.algorithms.token_choice import high_entropy
 from mmr1.trainer.forward.sequences import TokenScores, completion_mask
 from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
@@ -82,21 +83,21 @@ def build_experience(
     groups = [s.group for s in scored]
     completions = [c for g in groups for c in g.completions]
 
+    advantage, choose = algorithm.advantage, algorithm.policy_loss.choose
     ref_logprobs = None
-    if (
-        reference is not None and config.kl_estimator != "full"
-    ):  # the update computes the full KL itself
+    if reference is not None and not isinstance(config.kl, KlFull):  # which the update computes
         ref_logprobs = reference.logprobs(groups)
-    kl_in_reward = not config.use_kl_loss and reference is not None
+    is_distilled = isinstance(config.advantage, DistillationAdvantage)
+    kl_in_reward = reference is not None and (is_distilled or isinstance(config.kl, KlReward))
     old_logprobs = entropy = None
-    if config.top_entropy_quantile < 1:
+    if config.loss.token_share < 1:
         scores = policy.scores(groups)
         old_logprobs, entropy = scores.logprobs, scores.entropy
-    elif config.has_several_updates or kl_in_reward or algorithm.choose is not None:
+    elif config.has_several_updates or kl_in_reward or choose is not None:
         old_logprobs = policy.logprobs(groups)
 
     sampled_mask = counted = completion_mask(groups)
-    if not algorithm.step_supervision:
+    if not advantage.step_supervision:
         counted = sampled_mask & torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
     mask = counted
     if config.mask_truncated_completions:  # out of the loss, but not out of the baselines
@@ -105,18 +106,12 @@ def build_experience(
     if kl_in_reward:
         assert old_logprobs is not None
         assert ref_logprobs is not None
-        estimate = ESTIMATORS[config.kl_estimator]
+        estimate = ESTIMATORS[sampled_estimator(config)]
         kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
-    inputs = _advantage_inputs(scored, counted, kl_penalty)
-    if config.adv_estimator == "gdpo" or config.spec is None:  # which may use anything
-        inputs = replace(
-            inputs,
-            components=component_matrix([s.rewards for s in scored], list(reward_weights)),
-            weights=torch.tensor(list(reward_weights.values())),
-        )
-    inputs = scaled_rewards(inputs, config, algorithm.state)
+    inputs = _advantage_inputs(scored, counted, kl_penalty, reward_weights)
+    inputs = scaled_rewards(inputs, config, algorithm.reward_state)
     steps = mini_batch_of(len(scored), config.ppo_mini_batch_size)
-    scopes = steps if config.loss_agg_scope == "mini-batch" else (0,) * len(scored)
+    scopes = steps if config.loss.agg_scope == "mini-batch" else (0,) * len(scored)
     if critic is not None:
         inputs = replace(inputs, values=critic.values(groups) * counted)
         if config.critic is not None and config.critic.bootstrap_truncated:
@@ -124,19 +119,19 @@ def build_experience(
             inputs = replace(inputs, final_values=critic.final_values(groups) * is_cut)
     sampled = SampledTokens(sampled_mask)
     of_sampled = sampled.of(inputs)
-    advantages = sampled.spread(algorithm.advantages(of_sampled)) * mask
+    advantages = sampled.spread(advantage.of_tokens(of_sampled)) * mask
     returns = None
-    if algorithm.returns is not None:
-        returns = sampled.spread(algorithm.returns(of_sampled))
+    if advantage.returns is not None:
+        returns = sampled.spread(advantage.returns(of_sampled))
     # Tokens are compared within their mini-batch.
     parts = [rows_of(scored, steps, step)[:, None] & mask for step in range(max(steps) + 1)]
     chosen = None
-    if algorithm.choose is not None:
+    if choose is not None:
         assert old_logprobs is not None
         tokens = [UpdateTokens(old_logprobs, advantages, part) for part in parts]
-        chosen = torch.stack([algorithm.choose(of_part) for of_part in tokens]).any(0)
+        chosen = torch.stack([choose(of_part) for of_part in tokens]).any(0)
     if entropy is not None:
-        kept = [high_entropy(entropy, part, config.top_entropy_quantile) for part in parts]
+        kept = [high_entropy(entropy, part, config.loss.token_share) for part in parts]
         advantages = advantages * torch.stack(kept).any(0)
     return Experience(
         groups=tuple(scored),
@@ -216,6 +211,7 @@ def _advantage_inputs(
     scored: Sequence[ScoredGroup],
     mask: torch.Tensor,
     kl_penalty: torch.Tensor,
+    reward_weights: Mapping[str, float],
 ) -> AdvantageInputs:
     rewards, valid = reward_matrix([s.rewards for s in scored])
     baselines = [[s.greedy] for s in scored if s.greedy is not None]
@@ -230,6 +226,8 @@ def _advantage_inputs(
         greedy_valid,
         step_rewards,
         step_ends,
+        components=component_matrix([s.rewards for s in scored], list(reward_weights)),
+        weights=torch.tensor(list(reward_weights.values())),
     )
 
 

@@ -41,21 +41,22 @@ def build_demonstrations(
     render: Callable[[Sample], Prompt],
     check: MediaCheck,
 ) -> Demonstrations | None:
-    """The demonstrations of ``data.ptx``, or None.
+    """The demonstrations of ``algorithm.ptx.data``, or None.
 
     Raises:
         ValueError: The data cannot be used, or a record has no demonstration.
     """
-    if config.data.ptx is None:
+    ptx = config.algorithm.ptx
+    if ptx is None:
         return None
-    samples = load_samples(config.data.ptx, config.data, check.quarantine)
+    samples = load_samples(ptx.data, config.data, check.quarantine)
     for sample in samples:
         try:
             assistant_text(sample)
         except ValueError as error:
-            raise ValueError(f"data.ptx: {error}") from None
+            raise ValueError(f"algorithm.ptx.data: {error}") from None
     return Demonstrations(
-        SampleLoader(Sampler({config.data.ptx: samples}, config.seed), check),
-        config.algorithm.ptx_batch_size,
+        SampleLoader(Sampler({ptx.data: samples}, config.seed), check),
+        ptx.batch_size,
         lambda sample: demonstration(family, render(sample), check.media),
     )

@@ -49,7 +49,7 @@ class Replay:
 
         The step's own groups with a signal are kept for later.
 
-        An earlier group j is drawn with probability ``|A_j|^alpha / sum of |A_k|^alpha``, once at
+        An earlier group j is drawn with probability ``|A_j| / sum of |A_k|``, once at
         most, ``|A|`` the mean of its completions' absolute advantages as in GRPO. Where there are
         too few, groups without a signal stay.
         """
@@ -67,7 +67,7 @@ class Replay:
         if count == 0:
             return []
         digest = hashlib.sha256(f"{self._seed}/{step}".encode()).digest()
-        weights = np.array([mean_advantage(g) for g in self._groups]) ** self._config.alpha
+        weights = np.array([mean_advantage(g) for g in self._groups])
         rng = np.random.default_rng(int.from_bytes(digest))
         drawn = rng.choice(len(weights), count, replace=False, p=weights / weights.sum())
         return [self._groups[index] for index in drawn]
@@ -76,8 +76,8 @@ class Replay:
         for group in groups:
             if any(c.spans for c in group.group.completions):
                 raise ValueError(
-                    "algorithm.replay keeps completions of one turn, and a conversation with an "
-                    "environment was sampled; leave algorithm.replay out"
+                    "algorithm.filter_groups.type=replay keeps completions of one turn, and a "
+                    "conversation with an environment was sampled; leave it out"
                 )
         self._groups = [*self._groups, *groups][-self._config.capacity :]
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from mmr1.config import Config
+from mmr1.config import Config, ProcessAdvantage
 from mmr1.registry import Registry
 from mmr1.trainer.sampling.process_reward_model import ProcessRewardModel
 from mmr1.trainer.sampling.step_ends import token_at
@@ -61,8 +61,9 @@ class StepRewardManager:
         bounds = [0, *(end for end, _ in steps), len(completion.text)]
         if sorted(bounds) != bounds:
             raise ValueError(
-                f"algorithm.step_rewards: the steps of a completion of sample '{sample.id}' end at "
-                f"{bounds[1:-1]}; ends must rise and stay within its {bounds[-1]} characters"
+                "algorithm.advantage.step_rewards: the steps of a completion of sample "
+                f"'{sample.id}' end at {bounds[1:-1]}; ends must rise and stay within its "
+                f"{bounds[-1]} characters"
             )
         return tuple(
             (token_at(completion, end, self._decode), float(reward)) for end, reward in steps
@@ -72,18 +73,19 @@ class StepRewardManager:
 def build_step_reward_manager(
     config: Config, family: ModelFamily, media: MediaCache
 ) -> StepRewards | None:
-    """What rewards steps as ``algorithm.step_rewards`` says, or None.
+    """What rewards steps as ``algorithm.advantage.step_rewards`` says, or None.
 
     Raises:
         ValueError: The file or its function cannot be loaded, or a folder is no reward model of
             steps.
     """
-    spec = config.algorithm.step_rewards
-    if spec is None:
+    advantage = config.algorithm.advantage
+    if not isinstance(advantage, ProcessAdvantage):
         return None
+    spec = advantage.step_rewards
     if Path(spec).is_dir():
-        if config.resources.distributed:
+        if config.distributed:
             media = media_cache(family, config)  # the driver's own has no patches
-        return ProcessRewardModel(config, "algorithm.step_rewards", spec, family, media)
+        return ProcessRewardModel(config, "algorithm.advantage.step_rewards", spec, family, media)
     decode = partial(family.tokenizer.decode, skip_special_tokens=True)
     return StepRewardManager(_FUNCTIONS.load(spec), decode)

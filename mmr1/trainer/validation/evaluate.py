@@ -19,6 +19,9 @@ from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.validation.statistics import interval, majority, pass_at
 from mmr1.types import Completion, Prompt, Reward, Sample, ScoredGroup
 
+BATCH_SIZE = 128
+"""Prompts that are sampled, scored and saved together."""
+
 Row = dict[str, Any]
 """One completion, as a line of ``completions.jsonl``."""
 
@@ -46,7 +49,8 @@ class Mode:
         pass_at: Chance that one of k completions is right, by k. Empty without several
             completions per prompt.
         majority: Score of the most frequent answer, or None in the same case.
-        best_of: Score of the completion that ``eval.best_of`` values most, or None without it.
+        best_of: Score of the completion that ``eval.sampled.best_of`` values most, or None without
+            it.
         by: Accuracy of each task type, or of each value of ``eval.group_by``.
     """
 
@@ -65,7 +69,7 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of one evaluation: ``modes`` are ``greedy`` and, with ``eval.n``, ``sampled``.
+    """The result of one evaluation: ``modes`` are ``greedy`` and, if asked for, ``sampled``.
 
     ``prompts`` are those that were evaluated, without those that were left out.
     """
@@ -90,7 +94,7 @@ def evaluate(
     """Sample and score completions of every record.
 
     Args:
-        config: ``data.eval``, ``eval``, ``rewards``, ``rollout.sampling`` and ``seed`` count.
+        config: ``eval``, ``rewards``, ``rollout.sampling`` and ``seed`` count.
         check: Leaves out the records whose media cannot be decoded.
         progress: Called with the number of prompts that each batch has finished.
         earlier_rows: Rows of an interrupted evaluation; these prompts are not sampled again.
@@ -101,13 +105,13 @@ def evaluate(
         ValueError: More records are left out than ``data.max_bad_fraction`` allows.
     """
     samples = samples[: config.eval.limit]
-    usable = partial(check.usable, str(config.data.eval))
+    usable = partial(check.usable, str(config.eval_records))
     accuracy_name = accuracy_function(config.rewards, config.eval.accuracy_function)
     rows_by_key = {(row["mode"], row["id"], row["index"]): row for row in earlier_rows}
     for name, (n, sampling) in decodings(config).items():
         missing = [s for s in samples if any((name, s.id, i) not in rows_by_key for i in range(n))]
         progress(len(samples) - len(missing))
-        for batch in _batches(missing, config.eval.batch_size):
+        for batch in _batches(missing, BATCH_SIZE):
             check.media.prefetch(m for sample in batch for m in sample.media)
             prompts = [render(sample) for sample in batch if usable(sample)]
             requests = requests_for(prompts, n, config.seed, step=0)
@@ -133,9 +137,9 @@ def evaluate(
 def decodings(config: Config) -> dict[str, tuple[int, SamplingConfig]]:
     """Completions per prompt and sampling of each way of decoding."""
     modes = {"greedy": (1, config.rollout.sampling.greedy())}
-    if config.eval.n:
-        update = {"temperature": config.eval.temperature}
-        modes["sampled"] = (config.eval.n, config.rollout.sampling.model_copy(update=update))
+    if (sampled := config.eval.sampled) is not None:
+        sampling = config.rollout.sampling.changed(temperature=sampled.temperature)
+        modes["sampled"] = (sampled.n, sampling)
     return modes
 
 

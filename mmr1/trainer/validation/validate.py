@@ -1,4 +1,4 @@
-"""Validation while a run trains: the evaluation of ``data.eval`` by the weights of a step."""
+"""Validation while a run trains: ``trainer.validation.data`` is evaluated by a step's weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Scored = dict[str, list[ScoredGroup]]
 
 @dataclass
 class Validation:
-    """What the loop calls after the steps that ``trainer.val_freq`` names.
+    """What the loop calls after the steps that ``trainer.validation.steps`` names.
 
     Attributes:
         evaluate: Evaluates the weights that the engine has; gives the groups to its argument.

@@ -278,6 +278,13 @@ class StackShape:
     rows_per_token: int = 1
     experts: int = 0
 
+    @property
+    def row_flops(self) -> float:
+        """FLOPs of the matrices of all layers, forward, for one row; attention itself left out."""
+        attention = self.hidden * (2 * self.queries + 2 * self.keys)
+        mlp = (3 if self.gated else 2) * self.hidden * self.intermediate * max(1, self.experts)
+        return 2.0 * self.layers * (attention + mlp)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
@@ -285,6 +292,17 @@ class ModelShape:
 
     language: StackShape
     tower: StackShape | None = None
+
+    @property
+    def vision_token_flops(self) -> float:
+        """FLOPs of the tower for one token of the language model; 0 without a tower."""
+        tower = self.tower
+        return 0.0 if tower is None else tower.row_flops * tower.rows_per_token
+
+    @property
+    def vision_token_cost(self) -> float:
+        """Those FLOPs, as a multiple of what the language model takes for a token."""
+        return self.vision_token_flops / self.language.row_flops
 
 
 def decoder_shape(config: Any, normed_heads: bool = False) -> StackShape:

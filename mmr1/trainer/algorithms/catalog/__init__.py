@@ -1,7 +1,106 @@
-"""The built-in algorithms, one file per algorithm or per family with the same body.
+"""The advantages and the losses, one file for each or for a family with the same body.
 
-Each file lists its algorithms in ``SPECS``; every file here is found by itself. A spec says what
-the configuration must know, and its ``build`` composes an advantage and a loss into an
-``Algorithm``. Import torch, and the modules that import it, only inside functions: reading a
-configuration imports these files.
+Each has a function that makes an ``Advantage`` or a ``Loss`` from the section of the configuration
+that it reads. The two tables below say which function is whose.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from mmr1.config import (
+    AdvantageConfig,
+    CispoLoss,
+    ClipCovLoss,
+    CustomAdvantage,
+    CustomLoss,
+    DistillationAdvantage,
+    GaeAdvantage,
+    GdpoAdvantage,
+    GpgAdvantage,
+    GrpoAdvantage,
+    GspoLoss,
+    KlCovLoss,
+    LossConfig,
+    OptimalBaselineAdvantage,
+    PassAtKAdvantage,
+    PpoKlLoss,
+    PpoLoss,
+    ProcessAdvantage,
+    ReinforceAdvantage,
+    ReinforceLoss,
+    ReinforcePpAdvantage,
+    ReinforcePpBaselineAdvantage,
+    RemaxAdvantage,
+    RlooAdvantage,
+    SapoLoss,
+    SequencePpoLoss,
+)
+from mmr1.trainer.algorithms.algorithm import Advantage, Loss
+from mmr1.trainer.algorithms.catalog import (
+    cispo,
+    covariance,
+    custom,
+    distillation,
+    gae,
+    group,
+    ppo,
+    process,
+    reinforce,
+    reinforce_pp,
+    remax,
+    sapo,
+)
+
+ADVANTAGES: Mapping[type[AdvantageConfig], Callable[[Any], Advantage]] = MappingProxyType(
+    {
+        GrpoAdvantage: group.build_grpo,
+        RlooAdvantage: group.build_rloo,
+        PassAtKAdvantage: group.build_pass_at_k,
+        OptimalBaselineAdvantage: group.build_optimal_baseline,
+        GpgAdvantage: group.build_gpg,
+        GdpoAdvantage: group.build_gdpo,
+        ReinforceAdvantage: reinforce.build_advantage,
+        ReinforcePpAdvantage: reinforce_pp.build,
+        ReinforcePpBaselineAdvantage: reinforce_pp.build_with_baseline,
+        RemaxAdvantage: remax.build,
+        GaeAdvantage: gae.build,
+        ProcessAdvantage: process.build,
+        DistillationAdvantage: distillation.build,
+        CustomAdvantage: custom.build_advantage,
+    }
+)
+LOSSES: Mapping[type[LossConfig], Callable[[Any], Loss]] = MappingProxyType(
+    {
+        PpoLoss: ppo.build,
+        PpoKlLoss: ppo.build_with_kl,
+        GspoLoss: ppo.build_gspo,
+        SequencePpoLoss: ppo.build_of_sequences,
+        CispoLoss: cispo.build,
+        SapoLoss: sapo.build,
+        ClipCovLoss: covariance.build_clip_cov,
+        KlCovLoss: covariance.build_kl_cov,
+        ReinforceLoss: reinforce.build_loss,
+        CustomLoss: custom.build_loss,
+    }
+)
+
+
+def build_advantage(section: AdvantageConfig) -> Advantage:
+    """The advantage of ``algorithm.advantage``.
+
+    Raises:
+        ValueError: One of one's own cannot be loaded, or is something else.
+    """
+    return ADVANTAGES[type(section)](section)
+
+
+def build_loss(section: LossConfig) -> Loss:
+    """The loss of ``algorithm.loss``.
+
+    Raises:
+        ValueError: One of one's own cannot be loaded, or is something else.
+    """
+    return LOSSES[type(section)](section)

@@ -6,37 +6,16 @@ So no token loses its gradient. The paper does not bound the weight from below (
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
-from mmr1.config.algorithm_spec import AlgorithmSpec
-
-if TYPE_CHECKING:
-    import torch
-
-    from mmr1.config import AlgorithmConfig
-    from mmr1.trainer.algorithms.algorithm import Algorithm, LossInputs
+from mmr1.config import CispoLoss
+from mmr1.trainer.algorithms import losses
+from mmr1.trainer.algorithms.algorithm import Loss, LossInputs
 
 
-def build(config: AlgorithmConfig) -> Algorithm:
-    from mmr1.trainer.algorithms import losses
-    from mmr1.trainer.algorithms.terms import composed_algorithm, group_advantage
-
-    def token_loss(x: LossInputs) -> torch.Tensor:
-        clip = (config.clip_ratio_low, config.clip_ratio_high)
+def build(section: CispoLoss) -> Loss:
+    def of_tokens(x: LossInputs) -> torch.Tensor:
+        clip = (section.clip_ratio_low, section.clip_ratio_high)
         return losses.cispo(x.logprobs, x.old_logprobs, x.advantages, *clip)
 
-    return composed_algorithm(group_advantage("grpo", config), token_loss, config)
-
-
-SPECS = (
-    AlgorithmSpec(
-        name="cispo",
-        advantage="as GRPO",
-        loss="−sg(clip(ρ)) A log p, mean over tokens",
-        papers=("2506.13585",),
-        use="rare tokens keep their gradient",
-        build=build,
-        defaults={"loss_agg_mode": "token-mean", "clip_ratio_low": 1.0, "clip_ratio_high": 4.0},
-        reads=("adv_estimator", "clip_ratio_low", "clip_ratio_high"),
-    ),
-)
+    return Loss(of_tokens)

@@ -1,27 +1,19 @@
-"""REINFORCE (Williams 1992) with a mean of the rewards as baseline."""
+"""REINFORCE (Williams 1992): a mean of the rewards as baseline; the plain policy gradient."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import torch
 
-from mmr1.config.algorithm_spec import AlgorithmSpec
+from mmr1.config import ReinforceAdvantage, ReinforceLoss
+from mmr1.trainer.algorithms import advantages, losses
+from mmr1.trainer.algorithms.algorithm import Advantage, Loss, LossInputs
+from mmr1.trainer.algorithms.terms import discounted, per_completion
 
-if TYPE_CHECKING:
-    import torch
-
-    from mmr1.config import AlgorithmConfig
-    from mmr1.trainer.algorithms.algorithm import Algorithm
+MOMENTUM = 0.9
+"""Of the moving average that is the baseline."""
 
 
-def build(config: AlgorithmConfig) -> Algorithm:
-    from mmr1.trainer.algorithms import advantages
-    from mmr1.trainer.algorithms.terms import (
-        discounted,
-        per_completion,
-        policy_gradient_algorithm,
-    )
-
+def build_advantage(section: ReinforceAdvantage) -> Advantage:
     state: dict[str, float] = {}
 
     def advantage(rewards: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -29,38 +21,31 @@ def build(config: AlgorithmConfig) -> Algorithm:
         if not valid.any():
             return rewards.new_zeros(rewards.shape)
         count, mean = int(valid.sum()), float(rewards[valid].mean())
-        if config.baseline == "batch_mean":
+        if section.baseline == "batch_mean":
             return advantages.reinforce(rewards, valid, mean)
         before, seen = state.get("baseline", mean), state.get("rewards", 0.0)
-        is_average = config.baseline == "moving_average"
-        momentum = config.baseline_momentum if is_average else seen / (seen + count)
+        momentum = MOMENTUM if section.baseline == "moving_average" else seen / (seen + count)
         state["baseline"] = advantages.moving_average(before, mean, momentum)
         state["rewards"] = seen + count
         return advantages.reinforce(rewards, valid, before)
 
-    of_tokens = discounted(per_completion(advantage), config.gamma)
-    return replace(policy_gradient_algorithm(of_tokens, config), state=state)
+    return Advantage(discounted(per_completion(advantage), section.gamma), state=state)
 
 
-SPECS = (
-    AlgorithmSpec(
-        name="reinforce",
-        advantage="r − b, b a moving average of the rewards, or their mean",
-        loss="−A log p, mean over tokens",
-        papers=("Williams 1992",),
-        use="the simplest baseline; works with n = 1",
-        build=build,
-        defaults={"loss_agg_mode": "token-mean"},
-        reads=(
-            "clip_ratio_low",
-            "clip_ratio_high",
-            "clip_ratio_dual",
-            "importance_sampling",
-            "importance_sampling_level",
-            "baseline",
-            "baseline_momentum",
-            "gamma",
-        ),
-        compares_group=False,
-    ),
-)
+def build_loss(section: ReinforceLoss) -> Loss:
+    """``-A log p``, weighted for the policy that sampled where there are several updates."""
+    form = section.importance
+    if form == "none":
+        return Loss(lambda x: losses.policy_gradient(x.logprobs, x.advantages))
+
+    def weighted(x: LossInputs) -> torch.Tensor:
+        weights = losses.importance_weights(x.logprobs, x.old_logprobs, x.mask, form)
+        return losses.policy_gradient(x.logprobs, x.advantages) * weights
+
+    return Loss(weighted, of_steps=_of_steps if form == "per_decision" else None)
+
+
+def _of_steps(x: LossInputs) -> torch.Tensor:
+    """Each step's reward weighs by the ratios up to its end."""
+    weights = losses.importance_weights(x.logprobs, x.old_logprobs, x.mask, "per_decision")
+    return losses.policy_gradient(x.logprobs, losses.per_decision_returns(x.advantages, weights))

@@ -1,36 +1,17 @@
-"""SAPO (arXiv 2511.20347): a smooth gate around ratio 1 instead of the clip."""
+"""SAPO (arXiv 2511.20347): a smooth gate around ratio 1 in the place of the clip."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
-from mmr1.config.algorithm_spec import AlgorithmSpec
-
-if TYPE_CHECKING:
-    import torch
-
-    from mmr1.config import AlgorithmConfig
-    from mmr1.trainer.algorithms.algorithm import Algorithm, LossInputs
+from mmr1.config import SapoLoss
+from mmr1.trainer.algorithms import losses
+from mmr1.trainer.algorithms.algorithm import Loss, LossInputs
 
 
-def build(config: AlgorithmConfig) -> Algorithm:
-    from mmr1.trainer.algorithms import losses
-    from mmr1.trainer.algorithms.terms import composed_algorithm, group_advantage
+def build(section: SapoLoss) -> Loss:
+    def of_tokens(x: LossInputs) -> torch.Tensor:
+        taus = (section.tau_pos, section.tau_neg)
+        return losses.sapo(x.logprobs, x.old_logprobs, x.advantages, *taus)
 
-    def token_loss(x: LossInputs) -> torch.Tensor:
-        return losses.sapo(x.logprobs, x.old_logprobs, x.advantages, *config.sapo_tau)
-
-    return composed_algorithm(group_advantage("grpo", config), token_loss, config)
-
-
-SPECS = (
-    AlgorithmSpec(
-        name="sapo",
-        advantage="as GRPO",
-        loss="−(4/τ) σ(τ(ρ − 1)) A, mean over each completion",
-        papers=("2511.20347",),
-        use="a smooth gate instead of the clip",
-        build=build,
-        reads=("adv_estimator", "sapo_tau"),
-    ),
-)
+    return Loss(of_tokens)

@@ -1,0 +1,60 @@
+"""Advantages that compare the completions of a prompt and are the same for all tokens of one."""
+
+from __future__ import annotations
+
+import torch
+
+from mmr1.config import (
+    GdpoAdvantage,
+    GpgAdvantage,
+    GrpoAdvantage,
+    OptimalBaselineAdvantage,
+    PassAtKAdvantage,
+    RlooAdvantage,
+)
+from mmr1.trainer.algorithms import advantages
+from mmr1.trainer.algorithms.algorithm import Advantage, AdvantageInputs
+from mmr1.trainer.algorithms.terms import penalised, per_completion
+
+
+def build_grpo(section: GrpoAdvantage) -> Advantage:
+    """GRPO (arXiv 2402.03300, section 4.1), Dr.GRPO (2503.20783) or by the batch (2508.08221)."""
+    by = {"group": advantages.grpo, "batch": advantages.batch_std, "none": advantages.dr_grpo}
+    return Advantage(per_completion(by[section.scale_rewards]))
+
+
+def build_rloo(section: RlooAdvantage) -> Advantage:
+    """RLOO (arXiv 2402.14740)."""
+    return Advantage(per_completion(advantages.rloo))
+
+
+def build_pass_at_k(section: PassAtKAdvantage) -> Advantage:
+    """The best of n (arXiv 2503.19595)."""
+    return Advantage(per_completion(advantages.pass_at_k))
+
+
+def build_gpg(section: GpgAdvantage) -> Advantage:
+    """GPG (arXiv 2504.02546)."""
+    return Advantage(per_completion(advantages.gpg))
+
+
+def build_optimal_baseline(section: OptimalBaselineAdvantage) -> Advantage:
+    """OPO (arXiv 2505.23585)."""
+
+    def of_tokens(x: AdvantageInputs) -> torch.Tensor:
+        lengths = x.mask.sum(-1).view(x.rewards.shape)
+        of_completion = advantages.optimal_baseline(penalised(x), x.valid, lengths)
+        return of_completion.flatten()[:, None] * x.mask
+
+    return Advantage(of_tokens)
+
+
+def build_gdpo(section: GdpoAdvantage) -> Advantage:
+    """GDPO (arXiv 2601.05242)."""
+
+    def of_tokens(x: AdvantageInputs) -> torch.Tensor:
+        assert x.components is not None, "the loop knows the weights"
+        assert x.weights is not None
+        return advantages.gdpo(x.components, x.weights, x.valid).flatten()[:, None] * x.mask
+
+    return Advantage(of_tokens)

@@ -1,0 +1,42 @@
+"""PPO's losses (arXiv 1707.06347): the clipped ratio of tokens or of completions, or a KL penalty.
+
+The ratio of a completion is the geometric mean of its tokens' (GSPO, arXiv 2507.18071; clip values
+of section 5.1) or their product (the R1 paper, arXiv 2501.12948).
+"""
+
+from __future__ import annotations
+
+from mmr1.config import GspoLoss, PpoKlLoss, PpoLoss, SequencePpoLoss
+from mmr1.trainer.algorithms import losses
+from mmr1.trainer.algorithms.algorithm import Loss
+from mmr1.trainer.algorithms.kl import k3
+from mmr1.trainer.algorithms.terms import clipped_loss, completion_means, completion_sums
+
+
+def build(section: PpoLoss) -> Loss:
+    return clipped_loss(section.clip_ratio_low, section.clip_ratio_high, section.clip_ratio_dual)
+
+
+def build_gspo(section: GspoLoss) -> Loss:
+    clip = (section.clip_ratio_low, section.clip_ratio_high, section.clip_ratio_dual)
+    return clipped_loss(*clip, ratio=completion_means)
+
+
+def build_of_sequences(section: SequencePpoLoss) -> Loss:
+    """The KL term of that paper is of completions too."""
+    clip = (section.clip_ratio_low, section.clip_ratio_high, section.clip_ratio_dual)
+    return clipped_loss(*clip, ratio=completion_sums, kl=completion_sums)
+
+
+def build_with_kl(section: PpoKlLoss) -> Loss:
+    """``section.coef`` may adapt; the update knows it as it is.
+
+    ``ppo_kl_last`` is the KL that the loss has, before the rollout's last update.
+    """
+    return Loss(
+        lambda x: -losses.ratio(x.logprobs, x.old_logprobs) * x.advantages,
+        # Of the tokens that the old policy drew.
+        penalty=lambda x: x.ppo_kl_coef * k3(x.old_logprobs, x.logprobs),
+        metrics=lambda x: {"ppo_kl_last": k3(x.old_logprobs, x.logprobs)},
+        needs_signal=False,
+    )
