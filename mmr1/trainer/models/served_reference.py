@@ -51,13 +51,20 @@ class ServedReference:
         url: The server's address, without a path.
         inputs: Of the policy: how many tokens a prompt has with its media.
         context: Ranks that are given the same groups: one of them asks.
+        section: The configuration's, for errors.
 
     Raises:
         ValueError: The address is none.
     """
 
-    def __init__(self, url: str, inputs: ModelInputs, context: Context | None = None) -> None:
-        self._inputs, self._context = inputs, context
+    def __init__(
+        self,
+        url: str,
+        inputs: ModelInputs,
+        context: Context | None = None,
+        section: str = "algorithm.kl.reference",
+    ) -> None:
+        self._inputs, self._context, self._section = inputs, context, section
         key = os.environ.get(API_KEY)
         self._post = JsonPost(
             [parse_address(url.rstrip("/") + _PATH)],
@@ -105,9 +112,7 @@ class ServedReference:
                 reply_bytes = _REPLY_BYTES + _REPLY_BYTES_PER_TOKEN * tokens
                 answer = await self._post.ask(body, parse, reply_bytes)
             if isinstance(answer, Failure):
-                raise ReferenceServerError(
-                    f"algorithm.ref_model_path, prompt '{name}': {answer.error}"
-                )
+                raise ReferenceServerError(f"{self._section}.url, prompt '{name}': {answer.error}")
             return answer
 
         return await asyncio.gather(*(ask(*call) for call in self._calls(groups)))
@@ -121,7 +126,7 @@ class ServedReference:
                 if completion.media:
                     raise ValueError(
                         f"'{name}' was answered with pictures of tools, which a reference behind a "
-                        "server does not see; name a model directory in algorithm.ref_model_path"
+                        f"server does not see; name a model directory in {self._section}.path"
                     )
                 length = len(completion.token_ids)
                 body = {

@@ -129,8 +129,11 @@ def _reference(
     chosen = config.algorithm.reference
     if chosen is None:
         return None
+    distils = isinstance(config.algorithm.advantage, DistillationAdvantage)
+    section = "algorithm.advantage.teacher" if distils else "algorithm.kl.reference"
     if isinstance(chosen, ServedModel):
-        return ServedReference(chosen.url, policy.inputs, policy.process_group.context)
+        context = policy.process_group.context
+        return ServedReference(chosen.url, policy.inputs, context, section)
     path = chosen.path if isinstance(chosen, TeacherModel | NearModelReference) else None
     if path is None and has_adapters(policy.model):
         reference = AdapterReference(policy)  # which needs no second model
@@ -139,8 +142,7 @@ def _reference(
         return reference
     own, key = config.model.changed(lora=None), "model.path"
     if path is not None:
-        distils = isinstance(config.algorithm.advantage, DistillationAdvantage)
-        key = f"algorithm.{'advantage.teacher' if distils else 'kl.reference'}.path"
+        key = f"{section}.path"
         check_same_tokens(config.model.path, path, key)
         own = own.changed(path=path)
     model, run = load(own, False, key, offload=chosen.offload)

@@ -109,9 +109,8 @@ def check_parity(
             )
     # Sampled, not greedy, so that the sampling path is checked too. Without top-p, top-k and min-p,
     # because the trainer's log-probs are those of the full distribution.
-    unfiltered = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}
-    short_sampling = sampling.model_copy(
-        update={"max_tokens": min(16, sampling.max_tokens), **unfiltered}
+    short_sampling = sampling.changed(
+        max_tokens=min(16, sampling.max_tokens), top_p=1.0, top_k=0, min_p=0.0
     )
     groups = engine.generate(
         [Request(p, 2, seed) for seed, p in enumerate(prompts)], short_sampling
@@ -126,7 +125,8 @@ def check_parity(
             f"sample '{prompts[worst].sample.id}': log-probs of the rollout engine and the trainer "
             f"differ {measure} {compared[worst]:.2e} nats (allowed: {tolerance:.0e}, "
             "rollout.parity_tolerance). They must run the same weights, positions and pixels: "
-            "check that model.path is the checkpoint both loaded, model.dtype and rollout.dtype"
+            "check that model.path is the checkpoint both loaded, model.dtype and "
+            "rollout.engine.dtype"
         )
     return Parity(len(prompts), float(largest.max()), float(means.max()))
 

@@ -38,11 +38,11 @@ class ProcessRewardModel:
         if not is_scalar_model(path) or supervision_of(path).kind != "process":
             raise ValueError(
                 f"{key} '{path}' is no reward model of steps; train one with mmr1 rm and "
-                "rm.supervision=process"
+                "rm.type=process"
             )
         self._separator = supervision_of(path).step_separator
         self._decode = partial(family.tokenizer.decode, skip_special_tokens=True)
-        model = config.model.model_copy(update={"path": path, "lora": None})
+        model = config.model.changed(path=path, lora=None)
         scalar = load_scalar_model(model, key).requires_grad_(False)
         inputs = ModelInputs(family, media)
         backbone = build_packed_model(config, scalar.backbone, inputs, 1.0, FeatureCache())

@@ -2,7 +2,7 @@
 
 As training goes on, more and more groups have rewards that are all equal, and no gradient. Earlier
 groups that had one take their places. Their completions are of an earlier policy, so the policy
-loss is corrected for the probabilities that they were sampled with (``algorithm.rollout_is``).
+loss is corrected for the probabilities that they were sampled with (``rollout_correction``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mmr1.config.algorithm import ReplayConfig
+from mmr1.config import ReplayConfig
 from mmr1.data.rows import ids_of
 from mmr1.trainer.algorithms.advantages import grpo
 from mmr1.trainer.sampling.dynamic_sampling import SampledGroups

@@ -66,8 +66,8 @@ class RewardModelReward:
             raise ValueError(
                 f"{key} '{path}' is no reward model (it has no {HEAD_FILE}); see mmr1 rm"
             )
-        model = config.model.model_copy(update={"path": path, "lora": None})
-        model_config = config.model_copy(update={"model": model})
+        model = config.model.changed(path=path, lora=None)
+        model_config = config.changed(model=model)
         self._family = family_of(model_config)
         media = media_cache(self._family, model_config)
         of_steps = supervision_of(path).kind == "process"

@@ -37,8 +37,8 @@ def refuse_without_videos(sources: Iterable[Sequence[Sample]]) -> None:
     """Raises ValueError when no sample has a video to shuffle."""
     if not any("video" in kinds for samples in sources for kinds in kinds_of(samples)):
         raise ValueError(
-            "the algorithm shuffles the frames of videos and data.train has no video; use "
-            "algorithm.name=grpo, or other data"
+            "rewards.functions.temporal_contrast shuffles the frames of videos and data.train has "
+            "no video; leave it out, or use other data"
         )
 
 
