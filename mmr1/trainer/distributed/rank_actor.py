@@ -149,7 +149,7 @@ class Rank:
             ),
             load=partial(_loaded, models, mesh=mesh),
         )
-        if self._config.rollout.offload_trainer:
+        if config.rollout.offload_trainer:
             self._offload = CpuOffload(models, self._built.optimizers)
 
     @collective
