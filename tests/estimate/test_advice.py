@@ -43,7 +43,7 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
     advised = float(re.search(r"gpu_memory_utilization=([\d.]+)", less)[1])
     assert advice(run(rollout={"gpu_memory_utilization": advised}), load, memory) == []
     assert "optimizer.offload=true: moments in main memory" in offload
-    assert "resources.offload_while_sampling=true: weights and moments" in away
+    assert "rollout.engine.offload_trainer=true: weights and moments" in away
     offloaded = run(optimizer={"offload": True})
     assert held_while_sampling(offloaded, estimate(offloaded, load)) == held["weights"]
     assert rows(roomy, result, memory)[-2] == (
@@ -69,7 +69,7 @@ def test_advice_for_colocated_ranks_can_be_followed(three_b):
     )
     crowded = run(resources=shared, rollout={"gpu_memory_utilization": 0.75})
     (only,) = advice(crowded, load, 11 * GIB)
-    assert only.startswith("resources.offload_while_sampling=true")
+    assert only.startswith("rollout.engine.offload_trainer=true")
 
 
 def test_what_lies_in_main_memory_while_an_engine_samples_is_not_kept(three_b):
@@ -82,9 +82,9 @@ def test_what_lies_in_main_memory_while_an_engine_samples_is_not_kept(three_b):
     assert held_while_sampling(run, result) == held["vision features"]
     assert held_while_sending(run, result) == held["vision features"] + held["weights"]
     # The engine may then have nearly all, but not while the ranks send their weights.
-    most = run.rollout.model_copy(update={"gpu_memory_utilization": 0.9})
+    most = run.rollout.changed({"gpu_memory_utilization": 0.9})
     memory = 1.02 * result.total("trainer") + 2 * GIB
-    assert advice(run.model_copy(update={"rollout": most}), load, memory) == []
+    assert advice(run.changed({"rollout": most}), load, memory) == []
     (engine,) = (i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
     assert fits_colocated(run, load, memory)
     assert held["weights"] + engine < memory
@@ -99,7 +99,7 @@ def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):
     assert of_alone == of_halved
     lines = advice(alone, load, memory)
     assert not any("micro_batch_tokens" in line for line in lines)
-    assert "resources.context=2 ranks=2: half of a sequence's activations each" in lines
+    assert "resources.context_parallel_size=2 ranks=2: half of a sequence's activations each" in lines
 
     def activations(**resources: int) -> float:
         items = estimate(run(resources=resources), load).items
@@ -110,4 +110,4 @@ def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):
     assert activations(ranks=4, context=4) == 2 * 36 * 2048 * 16384
     sections = {"resources": {"ranks": 6, "context": 2}}
     further = advice(run(**sections), load, memory / 2)
-    assert any("resources.context=4 ranks=12" in line for line in further)
+    assert any("resources.context_parallel_size=4 ranks=12" in line for line in further)

@@ -186,7 +186,7 @@ def test_a_reference_of_its_own_is_counted_by_its_own_size(twenty_m, tiny_model)
     assert reference() == bfloat16(tiny_model)
     assert reference(ref_model_path=str(twenty_m)) == bfloat16(twenty_m) > 2 * bfloat16(tiny_model)
     assert reference(ref_model_path="http://teacher:8000") is None
-    with pytest.raises(ValueError, match=r"algorithm.ref_model_path 'nowhere' has no"):
+    with pytest.raises(ValueError, match=r"algorithm.kl.reference.path 'nowhere' has no"):
         reference(ref_model_path="nowhere")
 
 

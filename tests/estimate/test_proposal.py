@@ -73,7 +73,7 @@ def test_rollouts_ahead_are_split_for_the_shortest_step(made):
     assert "rollout.max_off_policy_steps=1" in str(proposal.why)
     shapes, rollout = read_shapes(config), config.rollout
     step = Step(
-        *(shapes.model, shapes.weights, shapes.vocabulary, rollout.batch_size, rollout.n),
+        *(shapes.model, shapes.weights, shapes.vocabulary, data.train_batch_size, rollout.n),
         longest_load(config),
     )
     seconds = {n: split(step, 8 - n, n, 1, True, Machine()).step_s for n in range(1, 8)}
@@ -97,7 +97,7 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
     assert proposal.config.resources.offload_while_sampling == offloaded
     assert ("offload_while_sampling=true" in str(proposal.why)) == offloaded
     resources = {"offload_while_sampling": False, "colocate": True}
-    asked = config.model_copy(update={"resources": ResourcesConfig(**resources)})
+    asked = config.changed({"resources": ResourcesConfig(**resources)})
     assert not proposed(asked, "train", pair).config.resources.offload_while_sampling
 
 
@@ -142,7 +142,7 @@ def test_other_commands(made, command, sections, expected):
     ("width", "count", "engines", "why"),
     [
         (3, 8, 2, "6 of 8 GPUs sample"),
-        (16, 8, 1, "rollout.tensor_parallel_size=16 is more than 8 GPUs"),
+        (16, 8, 1, "rollout.engine.tensor_parallel_size=16 is more than 8 GPUs"),
     ],
 )
 def test_wide_engines_of_an_evaluation(made, width, count, engines, why):
@@ -164,8 +164,8 @@ def test_a_gpu_that_cannot_hold_an_engine_is_no_engine(three_b, tmp_path):
     proposal = proposed(config, "train", small)
     assert numbers(proposal.config) == (1, 1, False)
     assert "8 GiB does not hold an engine's weights" in str(proposal.why)
-    wide = config.rollout.model_copy(update={"tensor_parallel_size": 2})
-    proposal = proposed(config.model_copy(update={"rollout": wide}), "train", small)
+    wide = config.rollout.changed({"tensor_parallel_size": 2})
+    proposal = proposed(config.changed({"rollout": wide}), "train", small)
     assert proposal.config.resources.distributed
     lines = list(split_lines(config, longest_load(config), 8, 8 * GIB))
     assert "too few" in lines[0]

@@ -82,15 +82,15 @@ def test_the_precision_of_the_engine_decides():
         settings(Config(model=model, rollout={"dtype": dtype}), [])
         for dtype in ("float32", "bfloat16")
     )
-    assert [key for key in in_float32 if in_float32[key] != in_bfloat16[key]] == ["rollout.dtype"]
+    assert [key for key in in_float32 if in_float32[key] != in_bfloat16[key]] == ["rollout.engine.dtype"]
 
 
 def test_another_evaluation_is_not_mixed_in(config, mmr1):
     assert mmr1("eval", config)[0] == 0
-    code, _, message = mmr1("eval", config, "eval.temperature=0.5")
+    code, _, message = mmr1("eval", config, "eval.sampled.temperature=0.5")
     assert code == 2
-    assert "another eval.temperature" in message
-    assert mmr1("eval", config, "rollout.batch_size=4")[0] == 0  # decides nothing
+    assert "another eval.sampled.temperature" in message
+    assert mmr1("eval", config, "data.train_batch_size=4")[0] == 0  # decides nothing
 
 
 def test_nothing_to_evaluate_on(tiny_model):

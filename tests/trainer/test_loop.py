@@ -165,10 +165,12 @@ def test_every_algorithm_trains(shared, files, digit_samples, name, keys):
 
 
 def test_a_refreshed_reference_is_the_policy(shared, files, digit_samples):
-    config = config_of(files, name="grpo", kl_coef=0.1, ref_model_sync_steps=2)
+    config = config_of(
+        files, name="grpo", kl={"coef": 0.1, "reference": {"type": "moving", "sync_steps": 2}}
+    )
     _, model, reference = run(shared, digit_samples, config)
     assert same(model, reference._own.model)
-    config = config_of(files, name="grpo", kl_coef=0.1)
+    config = config_of(files, name="grpo", kl={"coef": 0.1})
     _, model, reference = run(shared, digit_samples, config)
     assert same(reference._own.model, shared[1])
     assert not same(model, shared[1])
@@ -193,7 +195,7 @@ def test_adaptive_coefficients_are_logged(shared, files, digit_samples):
 
 def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     # An untrained model never answers: every reward is 0.
-    config = config_of(files, {"format": {}}, name="dapo", max_num_gen_batches=2)
+    config = config_of(files, name="dapo", filter_groups={"max_num_gen_batches": 2})
     with (
         build_composite_reward(config.rewards) as scorer,
         pytest.raises(NoSignalError, match="2 generation batches"),
@@ -212,7 +214,7 @@ def test_a_prompt_that_comes_twice_in_a_step_is_sampled_anew(shared, digit_sampl
 
 def test_a_profiler_shows_the_phases(shared, files, digit_samples):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        run(shared, digit_samples, config_of(files, name="grpo", kl_coef=0.1))
+        run(shared, digit_samples, config_of(files, name="grpo", kl={"coef": 0.1}))
     spans = {event.key: event.count for event in profile.key_averages() if "mmr1/" in event.key}
     phases = ("rollout", "reward", "experience", "update", "sync")
     work = ("forward", "backward", "optimizer")  # inside the update, one micro-batch a step

@@ -94,8 +94,8 @@ def micro_batches(
     Args:
         groups: B sequences in all.
         budget: Largest cost of a micro-batch, in language-model tokens.
-        vision_token_cost: Cost of a vision token in the tower, in language-model tokens: 1.0 for
-            Qwen2.5-VL-3B, 0.42 for 7B, 0 where the features of a frozen tower are kept.
+        vision_token_cost: Cost of a vision token in the tower, in language-model tokens: by FLOPs
+            0.91 for Qwen2.5-VL-3B and 0.39 for 7B; 0 where features of a frozen tower are kept.
         keep: ``[B]`` bool, the sequences that count; others (zero advantage, say) are left out,
             and with all of its completions a prompt and its images.
         whole: Never cut a group; one that does not fit has a micro-batch to itself.

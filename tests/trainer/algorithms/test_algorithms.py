@@ -113,7 +113,7 @@ def test_every_algorithm_raises_what_was_better_and_lowers_what_was_worse(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "on_policy_distillation"])
 def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
-    config = config_of(name, kl_coef=0.5, use_kl_loss=True, kl_estimator="k2")
+    config = config_of(name, kl={"type": "loss", "coef": 0.5, "estimator": "k2"})
     algorithm = build_algorithm(config)
     assert not algorithm.needs_signal
     groups = [scored([2, 2], [1.0, 1.0])]
@@ -129,7 +129,7 @@ def test_a_kl_in_the_loss_has_a_gradient_everywhere(name):
 
 
 def test_kl_in_the_reward_is_taken_off_once():
-    config = AlgorithmConfig(name="rloo", kl_coef=0.1, use_kl_loss=False, kl_estimator="k1")
+    config = AlgorithmConfig(name="rloo", kl={"type": "reward", "coef": 0.1, "estimator": "k1"})
     # log p - ref = 0.5 per token; 1 and 3 tokens: rewards 1 - 0.05 and 0 - 0.15.
     batch = build_experience(
         [scored([1, 3], [1.0, 0.0])], build_algorithm(config), config, Fixed(-1.0), Fixed(-1.5)
@@ -165,14 +165,14 @@ def test_a_truncated_completion_keeps_its_penalty_in_the_baseline(name):
 @pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "cispo", "sapo"])
 def test_another_advantage_of_the_group_under_the_same_loss(name):
     groups = [scored([2, 3], [1.0, 0.0])]
-    rloo = experience_of(groups, AlgorithmConfig(name=name, adv_estimator="rloo"))
+    rloo = experience_of(groups, AlgorithmConfig(name=name, advantage={"type": "rloo"}))
     assert rloo.advantages[:, 0].tolist() == [1.0, -1.0]
     # b = (2 * 1 + 3 * 0) / 5
-    opo = experience_of(groups, AlgorithmConfig(name=name, adv_estimator="optimal_baseline"))
+    opo = experience_of(groups, AlgorithmConfig(name=name, advantage={"type": "optimal_baseline"}))
     assert opo.advantages[:, 0].tolist() == pytest.approx([0.6, -0.4])
     own = AlgorithmConfig(name=name)
     logprobs = torch.full((2, 3), -1.0)
-    theirs = build_algorithm(AlgorithmConfig(name=name, adv_estimator="rloo"))
+    theirs = build_algorithm(AlgorithmConfig(name=name, advantage={"type": "rloo"}))
     torch.testing.assert_close(
         theirs.token_loss(inputs_of(rloo, logprobs)),
         build_algorithm(own).token_loss(inputs_of(rloo, logprobs)),
@@ -216,7 +216,7 @@ def sample_groups(
 
 
 def test_dynamic_sampling_looks_at_the_steps_that_the_algorithm_learns_from():
-    config = config_of("process_grpo", dynamic_sampling=True, max_num_gen_batches=1)
+    config = config_of("process_grpo", filter_groups={"type": "resample", "max_num_gen_batches": 1})
     assert build_algorithm(config).step_supervision
     alike, differing = steps_of(1.0, 1.0), steps_of(0.0, 1.0)  # all outcomes are 0
     sampled = sample_groups(lambda count, batch: [alike, differing], 2, config, True)
@@ -242,7 +242,9 @@ def test_groups_can_be_filtered_by_accuracy_alone():
     groups = [all_wrong, some_right, all_right, judged((1, 0), (1, 0), (1, 0), (0, 0))]
 
     def kept(**keys: object) -> list[int]:
-        config = AlgorithmConfig(dynamic_sampling=True, max_num_gen_batches=1, **keys)
+        config = AlgorithmConfig(
+            filter_groups={"type": "resample", "max_num_gen_batches": 1}, **keys
+        )
         sampled = sample_groups(lambda count, batch: groups, 4, config)
         assert sampled.stats["sampling/no_signal"] == 4 - len(sampled.groups)
         return [groups.index(group) for group in sampled.groups]
@@ -259,7 +261,7 @@ def test_each_reward_function_can_be_normalised_by_itself():
     """GDPO: the two agree in the sum; the format weighs half, accuracy 1, the rest is logged."""
     groups = [judged((1, 0), (0, 1)), judged((0, 0), (0, 0))]
     config = AlgorithmConfig(
-        name="dapo", adv_estimator="gdpo", dynamic_sampling=True, max_num_gen_batches=1
+        name="dapo", advantage={"type": "gdpo"}, filter_groups={"max_num_gen_batches": 1}
     )
     weights = {"right": 1.0, "overlong": 0.5}
     batch = build_experience(
@@ -278,25 +280,25 @@ def test_each_reward_function_can_be_normalised_by_itself():
         kept([])
     for keys in ({"kl_coef": 0.1, "use_kl_loss": False}, {"reward_clip_range": (0, 1)}):
         with pytest.raises(ValueError, match=r"gdpo normalises .* leave one of them out"):
-            AlgorithmConfig(adv_estimator="gdpo", **keys)
+            AlgorithmConfig(advantage={"type": "gdpo"}, **keys)
 
 
 def test_rewards_are_clipped_before_the_advantages():
-    config = AlgorithmConfig(name="dr_grpo", reward_clip_range=(0.0, 1.0))
+    config = AlgorithmConfig(name="dr_grpo", advantage={"reward_clip_range": (0.0, 1.0)})
     batch = experience_of([scored([1, 1], [5.0, -3.0]), scored([1, 1], [2.0, 7.0])], config)
     assert batch.advantages.flatten().tolist() == [0.5, -0.5, 0.0, 0.0]
-    remax = AlgorithmConfig(name="remax", reward_clip_range=(0.0, 0.25))
+    remax = AlgorithmConfig(name="remax", advantage={"reward_clip_range": (0.0, 0.25)})
     clipped = experience_of([scored([1, 1], [5.0, 0.0])], remax)  # the greedy one has 0.5
     assert clipped.advantages.flatten().tolist() == [0.0, -0.25]
     with pytest.raises(ValueError, match="the first must be below the second"):
-        AlgorithmConfig(reward_clip_range=(1.0, 0.0))
+        AlgorithmConfig(advantage={"reward_clip_range": (1.0, 0.0)})
 
 
 def test_rewards_are_normalised_by_all_so_far():
     """Then clipped; what is logged stays. The first batch has its own moments only."""
     rows = [[[5.0, -3.0], [2.0, None]], [[7.0, 7.0], [1.0, 30.0]], [[4.0, 4.0], [4.0, 4.0]]]
     config = AlgorithmConfig(
-        name="reinforce", baseline_momentum=0, normalize_rewards=True, reward_clip_range=(-1, 1.5)
+        name="reinforce", advantage={"normalize_rewards": True, "reward_clip_range": (-1, 1.5)}
     )
     algorithm = build_algorithm(config)
     seen: list[float] = []
@@ -320,7 +322,7 @@ def test_rewards_are_normalised_by_all_so_far():
 
 
 def test_the_greedy_reward_is_normalised_with_the_others():
-    config = AlgorithmConfig(name="remax", normalize_rewards=True)
+    config = AlgorithmConfig(name="remax", advantage={"normalize_rewards": True})
     batch = experience_of([scored([1, 1], [2.0, 0.0])], config)  # the greedy one has 0.5
     deviation = statistics.stdev([2.0, 0.0])
     assert batch.advantages.flatten().tolist() == pytest.approx(
@@ -330,7 +332,7 @@ def test_the_greedy_reward_is_normalised_with_the_others():
 
 def test_reinforce_discounts_by_the_tokens_to_come():
     """``gamma ** (tokens after) (r - b)``, the baseline the mean 0.5."""
-    config = AlgorithmConfig(name="reinforce", gamma=0.5)
+    config = AlgorithmConfig(name="reinforce", advantage={"gamma": 0.5})
     batch = build_experience(
         [scored([3, 1], [1.0, 0.0])], build_algorithm(config), config, Fixed(0)
     )
@@ -351,7 +353,7 @@ def test_reinforce_with_the_plain_mean_as_baseline():
         "batch_mean": [[0.5, -0.5], [1.0, -1.0], [0.0, 0.0]],
     }
     for baseline, advantages in expected.items():
-        config = AlgorithmConfig(name="reinforce", baseline=baseline)
+        config = AlgorithmConfig(name="reinforce", advantage={"baseline": baseline})
         algorithm = build_algorithm(config)
         for group, row in zip(batches, advantages, strict=True):
             batch = build_experience([group], algorithm, config, Fixed(0))
@@ -360,7 +362,7 @@ def test_reinforce_with_the_plain_mean_as_baseline():
 
 
 def test_reinforce_remembers_its_baseline():
-    config = AlgorithmConfig(name="reinforce", baseline_momentum=0.5)
+    config = AlgorithmConfig(name="reinforce")
     algorithm = build_algorithm(config)
     first = build_experience([scored([1, 1], [1.0, 0.0])], algorithm, config, Fixed(0))
     assert first.advantages.flatten().tolist() == [0.5, -0.5]
@@ -374,22 +376,28 @@ def test_reinforce_remembers_its_baseline():
     [
         (["algorithm.name=grop"], ["unknown algorithm 'grop'", "did you mean 'grpo'"]),
         (["algorithm.name=process_grpo"], ["step_rewards is not set", "algorithm.step_rewards"]),
-        (["algorithm.name=rloo", "rollout.n=1"], ["rollout.n=1", "set rollout.n to 2"]),
-        (["algorithm.kl_target=0.1"], ["kl_target is set and kl_coef is 0"]),
-        (["algorithm.ref_model_sync_steps=5"], ["ref_model_sync_steps is set and kl_coef is 0"]),
-        (["algorithm.entropy_target=1"], ["entropy_target is set and entropy_coef is 0"]),
+        (["rollout.n=1", "algorithm.name=rloo"], ["rollout.n=1", "set rollout.n to 2"]),
+        (["algorithm={}"], ["kl_target is set and kl_coef is 0"]),
+        (["algorithm={}"], ["ref_model_sync_steps is set and kl_coef is 0"]),
+        (["algorithm={}"], ["entropy_target is set and entropy_coef is 0"]),
         (
-            ["algorithm.name=sapo", "algorithm.clip_ratio_dual=3"],
+            ["algorithm.name=sapo", "algorithm.loss.clip_ratio_dual=3"],
             ["sapo does not read clip_ratio_dual"],
         ),
-        (["algorithm.sapo_tau=[2,2]"], ["grpo does not read sapo_tau", "one of sapo"]),
-        (["algorithm.filter_key=math"], ["filter_key", "dynamic_sampling=true"]),
-        (["algorithm.name=dapo", "algorithm.filter_key=maths"], ["overall, format, math"]),
-        (["algorithm.filter_low=1"], ["filter_low=1 and filter_high=1", "no group lies between"]),
-        (["rollout.sampling.temperature=0"], ["temperature=0", "above 0", "greedily"]),
-        (["algorithm.oversample=2"], ["dynamic sampling, which is off"]),
-        (["algorithm.clip_ratio_dual=0.5"], ["'algorithm.clip_ratio_dual'", "greater than 1"]),
-        (["algorithm.kl_estimator=k4"], ["'algorithm.kl_estimator'", "'k3'"]),
+        (
+            ["algorithm.loss.tau_pos=2", "algorithm.loss.tau_neg=2"],
+            ["grpo does not read sapo_tau", "one of sapo"],
+        ),
+        (["algorithm={}"], ["filter_key", "dynamic_sampling=true"]),
+        (
+            ["algorithm.name=dapo", "algorithm.filter_groups.range.metric=maths"],
+            ["overall, format, math"],
+        ),
+        (["algorithm={}"], ["filter_low=1 and filter_high=1", "no group lies between"]),
+        (["rollout.temperature=0"], ["temperature=0", "above 0", "greedily"]),
+        (["algorithm={}"], ["dynamic sampling, which is off"]),
+        (["algorithm.loss.clip_ratio_dual=0.5"], ["'algorithm.clip_ratio_dual'", "greater than 1"]),
+        (["algorithm={}"], ["'algorithm.kl_estimator'", "'k3'"]),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_read(overrides, said):
@@ -451,12 +459,14 @@ def test_dynamic_sampling_replaces_groups_without_signal():
 
 def test_over_provision_and_bound():
     draw, asked = drawing(MIXED, MIXED, MIXED, MIXED)
-    sampled = sample_groups(draw, 2, AlgorithmConfig(name="dapo", oversample=2))
+    sampled = sample_groups(draw, 2, AlgorithmConfig(name="dapo", filter_groups={"oversample": 2}))
     assert asked == [4]
     assert len(sampled.groups) == 2
     assert sampled.stats["sampling/surplus"] == 2
     draw, asked = drawing(EQUAL, MIXED, EQUAL, EQUAL)
-    sampled = sample_groups(draw, 2, AlgorithmConfig(name="dapo", max_num_gen_batches=3))
+    sampled = sample_groups(
+        draw, 2, AlgorithmConfig(name="dapo", filter_groups={"max_num_gen_batches": 3})
+    )
     assert asked == [2, 1, 1]
     assert len(sampled.groups) == 1  # the step makes do with what has a signal
 
@@ -466,7 +476,9 @@ def test_no_signal_at_all_stops_with_a_message():
     with pytest.raises(
         NoSignalError, match=r"3 generation batches \(6 prompts\).*rewards: 1\).*other data"
     ):
-        sample_groups(draw, 2, AlgorithmConfig(name="dapo", max_num_gen_batches=3))
+        sample_groups(
+            draw, 2, AlgorithmConfig(name="dapo", filter_groups={"max_num_gen_batches": 3})
+        )
 
 
 def test_without_dynamic_sampling_one_draw_is_all():

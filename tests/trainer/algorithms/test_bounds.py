@@ -66,7 +66,7 @@ def test_no_ratio_overflows(advantage, distance):
 
 
 def test_how_often_a_bound_held_is_logged():
-    config = AlgorithmConfig(kl_coef=0.1)
+    config = AlgorithmConfig(kl={"coef": 0.1})
     old = torch.zeros(1, 4)
     inputs = LossInputs(
         logprobs=torch.tensor([[0.1, 21.0, -21.0, 0.1]]),

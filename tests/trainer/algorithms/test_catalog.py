@@ -94,7 +94,9 @@ def test_an_installed_package_can_add_an_algorithm(tmp_path, monkeypatch):
         "    return clipped_algorithm(lambda x: x.mask * 1.0, config)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    config = AlgorithmConfig(name="other", sapo_tau=(2, 2))  # what it reads is not known
+    config = AlgorithmConfig(
+        name="other", loss={"tau_pos": 2, "tau_neg": 2}
+    )  # what it reads is not known
     assert config.spec is None
     assert build_algorithm(config).loss_agg_mode == config.loss_agg_mode
     with pytest.raises(ValueError, match="did you mean 'other'"):

@@ -21,7 +21,9 @@ from tests.trainer.test_resume import assert_same
 
 
 def test_a_token_answers_for_its_own_kl():
-    config = AlgorithmConfig(name="on_policy_distillation", ref_model_path="teacher")
+    config = AlgorithmConfig(
+        name="on_policy_distillation", advantage={"teacher": {"path": "teacher"}}
+    )
     assert (config.kl_coef, config.use_kl_loss, config.kl_estimator) == (1.0, False, "k1")
     mask = torch.tensor([[True, True], [True, False]])
     kl = torch.tensor([[0.5, -2.0], [1.0, 9.0]])  # log p - log p_teacher
@@ -71,15 +73,15 @@ def config(model: Path, digits: Path, teacher: Path, out: Path, *keys: str) -> C
             f"data.train={digits / 'rl.jsonl'}",
             f"data.media_root={digits}",
             f"trainer.output_dir={out}",
+            "data.train_batch_size=8",
+            "rollout.n=4",
+            "rollout.max_prompt_length=88",
+            "rollout.max_response_length=8",
+            "rollout.engine=hf",
+            "optimizer.lr=0.003",
+            "optimizer.scheduler.warmup_steps=0",
             "trainer.logging_steps=1000",
             "trainer.threads=1",
-            "optimizer.lr=0.003",
-            "optimizer.warmup_steps=0",
-            "rollout.engine=hf",
-            "rollout.batch_size=8",
-            "rollout.n=4",
-            "rollout.max_model_len=96",
-            "rollout.sampling.max_tokens=8",
             f"rewards.functions={own}",
             f"algorithm.ref_model_path={teacher}",
             *keys,
@@ -92,11 +94,11 @@ def config(model: Path, digits: Path, teacher: Path, out: Path, *keys: str) -> C
     [
         # One sample of the KL at each token; the order of the data depends on their path.
         (("algorithm.name=on_policy_distillation", "trainer.max_steps=20"), 0.9),
-        (("algorithm.name=grpo", "algorithm.kl_coef=1", "algorithm.kl_estimator=full"), 0.7),
+        (("algorithm.name=grpo", "algorithm.kl.type=full", "algorithm.kl.coef=1"), 0.7),
         (
             (
-                *("algorithm.name=grpo", "algorithm.kl_coef=1", "algorithm.kl_estimator=full"),
-                "algorithm.jsd_beta=0.5",
+                *("algorithm.name=grpo", "algorithm.kl.type=full", "algorithm.kl.coef=1"),
+                "algorithm={}",
             ),
             0.7,
         ),
@@ -115,7 +117,7 @@ def test_a_distillation_resumes(tiny_model, digits, teacher, tmp_path):
     def run(out: str, steps: int, resume: bool = False) -> None:
         keys = (
             *(f"trainer.max_steps={steps}", "trainer.log_completions_steps=1"),
-            "optimizer.lr_scheduler_type=constant",
+            "optimizer.scheduler=constant",
         )
         name = "algorithm.name=on_policy_distillation"
         run_training(

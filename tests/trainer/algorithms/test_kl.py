@@ -95,7 +95,10 @@ def test_the_kl_coefficient_follows_the_target():
 
 def test_ppos_coefficient_doubles_and_halves():
     """PPO, section 4: ``d < target / 1.5``, ``d > 1.5 target``."""
-    config = AlgorithmConfig(ppo_kl_coef=1.0, ppo_kl_target=0.03, ppo_epochs=2)
+    config = AlgorithmConfig(
+        loss={"type": "ppo_kl", "coef": 1.0, "target": 0.03, "agg_mode": "seq-mean-token-mean"},
+        ppo_epochs=2,
+    )
     for measured, expected in ((0.019, 0.5), (0.021, 1.0), (0.044, 1.0), (0.046, 2.0)):
         coefficients = Coefficients(config)
         stats = {"ppo_kl_last": measured}
@@ -111,7 +114,9 @@ def test_ppos_coefficient_doubles_and_halves():
 def test_the_penalty_for_leaving_the_old_policy_has_the_gradient_of_the_kl(seed):
     """Over all tokens, as likely as the old policy draws them: KL(old || new), and its gradient."""
     start, old = distributions(seed)
-    config = AlgorithmConfig(ppo_kl_coef=0.5, ppo_epochs=2)
+    config = AlgorithmConfig(
+        loss={"type": "ppo_kl", "coef": 0.5, "agg_mode": "seq-mean-token-mean"}, ppo_epochs=2
+    )
     algorithm = build_algorithm(config)
     assert not algorithm.needs_signal
     logits = start.clone().requires_grad_()
@@ -129,7 +134,12 @@ def test_the_penalty_for_leaving_the_old_policy_has_the_gradient_of_the_kl(seed)
 def test_ppos_penalty_can_take_the_place_of_its_clip():
     """Clipped to within 0 and infinity: ``-rho A + beta KL``, PPO's equation 8."""
     keys = {"clip_ratio_low": 1.0, "clip_ratio_high": math.inf}
-    config = AlgorithmConfig(name="ppo", ppo_kl_coef=0.5, ppo_epochs=2, **keys)
+    config = AlgorithmConfig(
+        name="ppo",
+        loss={"type": "ppo_kl", "coef": 0.5, "agg_mode": "token-mean"},
+        ppo_epochs=2,
+        **keys,
+    )
     new = torch.tensor([[-9.0, -0.1]], dtype=torch.float64)
     old = torch.tensor([[-0.5, -4.0]], dtype=torch.float64)
     advantages = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
@@ -149,7 +159,7 @@ def test_the_kl_of_whole_completions(seed):
     mask = torch.arange(5) < lengths
     new = (-torch.rand(shape, generator=generator, dtype=torch.float64)).requires_grad_()
     ref = new.detach() + torch.randn(shape, generator=generator, dtype=torch.float64) / 4
-    config = AlgorithmConfig(kl_coef=0.2, kl_level="sequence")
+    config = AlgorithmConfig(kl={"coef": 0.2})
     zeros = torch.zeros_like(ref)
     inputs = LossInputs(new, new.detach(), zeros, zeros, mask, ref, kl_coef=0.2)
     algorithm = build_algorithm(config)
@@ -181,9 +191,17 @@ def test_kl_terms_that_make_no_sense(keys, said):
         AlgorithmConfig(**keys)
 
 
-@pytest.mark.parametrize("key", ["algorithm.ppo_kl_coef=0.1", "algorithm.name=kl_cov"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "algorithm.name=kl_cov",
+        "algorithm.loss.type=ppo_kl",
+        "algorithm.loss.coef=0.1",
+        "algorithm.loss.agg_mode=token-mean",
+    ],
+)
 def test_the_kl_to_the_sampling_policy_needs_two_updates(key):
-    keys = ["model.path=a", "rollout.batch_size=4", key]
+    keys = ["model.path=a", "data.train_batch_size=4", key]
     with pytest.raises(ValueError, match=r"is all of rollout\.batch_size=4: .* raise algorithm"):
         load_config(None, [*keys, "algorithm.ppo_mini_batch_size=4"])
     load_config(None, [*keys, "algorithm.ppo_mini_batch_size=2"])
@@ -195,17 +213,17 @@ def test_the_entropy_coefficient_follows_the_target():
 
 
 def test_coefficients_adapt_only_towards_a_target():
-    fixed = Coefficients(AlgorithmConfig(kl_coef=0.1, entropy_coef=0.2))
+    fixed = Coefficients(AlgorithmConfig(kl={"coef": 0.1}, entropy={"coef": 0.2}))
     stats = {"kl": 5.0, "entropy": 0.0}
     fixed.adapt(stats)
     assert (fixed.kl, fixed.entropy) == (0.1, 0.2)
     assert stats["kl_coef"] == 0.1
     moved = Coefficients(
-        AlgorithmConfig(kl_coef=0.1, kl_target=0.01, entropy_coef=0.2, entropy_target=1.0)
+        AlgorithmConfig(kl={"coef": 0.1, "target": 0.01}, entropy={"coef": 0.2, "target": 1.0})
     )
     moved.adapt({"kl": 5.0, "entropy": 0.0})
     assert moved.kl == pytest.approx(0.102)
     assert moved.entropy == pytest.approx(0.2 * math.exp(0.1))
-    resumed = Coefficients(AlgorithmConfig(kl_coef=0.1, kl_target=0.01))
+    resumed = Coefficients(AlgorithmConfig(kl={"coef": 0.1, "target": 0.01}))
     resumed.load_state_dict(moved.state_dict())
     assert resumed.state_dict() == moved.state_dict()

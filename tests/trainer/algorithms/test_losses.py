@@ -251,7 +251,10 @@ def test_per_decision_importance_of_step_rewards_on_a_two_token_world():
     exact = (logprobs.sum(1).exp() * returns[:, 0]).sum()
     expected = torch.autograd.grad(exact, new, retain_graph=True)[0]
     config = AlgorithmConfig(
-        name="process_grpo", step_rewards="x", importance_sampling="per_decision", ppo_epochs=2
+        name="process_grpo",
+        advantage={"step_rewards": "x"},
+        loss={"type": "reinforce", "importance": "per_decision", "agg_mode": "seq-mean-token-mean"},
+        ppo_epochs=2,
     )
     mask = torch.ones(4, 2, dtype=torch.bool)
     inputs = LossInputs(logprobs, old_logprobs, returns, torch.zeros_like(returns), mask)
@@ -276,7 +279,7 @@ def test_per_decision_importance_of_step_rewards_on_a_two_token_world():
 )
 def test_process_supervision_without_meaning(keys):
     with pytest.raises(ValueError, match=r"set one of them|leave one of them out|Leave them"):
-        AlgorithmConfig(name="process_grpo", step_rewards="x", **keys)
+        AlgorithmConfig(name="process_grpo", advantage={"step_rewards": "x"}, **keys)
 
 
 def completion(length: int, truncated: bool = False) -> Completion:
@@ -325,7 +328,9 @@ def test_rloo_loss_by_hand():
 def test_a_completion_can_be_one_action(name, updates):
     """TRL's RLOO: the mean over completions of ``-min(rho A, clip(rho) A)``, rho of the sum."""
     config = AlgorithmConfig(
-        name=name, ppo_epochs=updates, importance_sampling_level="sequence_product"
+        name=name,
+        loss={"type": "sequence_ppo", "clip_ratio_low": 0.2, "clip_ratio_high": 0.2},
+        ppo_epochs=updates,
     )
     new, old, a, mask = batch(3)
     if updates == 1:
@@ -347,7 +352,7 @@ def test_a_completion_can_be_one_action(name, updates):
 def test_a_completion_that_is_one_action_keeps_an_average_that_is_set():
     level = {"importance_sampling_level": "sequence_product"}
     assert AlgorithmConfig(name="rloo", **level).loss_agg_mode == "seq-mean-token-mean"
-    own = AlgorithmConfig(name="rloo", loss_agg_mode="token-mean", **level)
+    own = AlgorithmConfig(name="rloo", loss={"agg_mode": "token-mean"}, **level)
     assert own.loss_agg_mode == "token-mean"
     assert AlgorithmConfig(name="dr_grpo", **level).loss_agg_mode == "seq-mean-token-sum-norm"
 
@@ -359,7 +364,9 @@ def test_far_completions_of_negative_advantage_are_masked(seed, name):
     new, old, a, mask = batch(seed)
     rollout = old + torch.linspace(-0.4, 0.6, 20, dtype=torch.float64).view(4, 5)
     inputs = LossInputs(new, old, a, torch.zeros_like(new), mask, rollout_logprobs=rollout)
-    masked = build_algorithm(AlgorithmConfig(name=name, off_policy_mask_threshold=0.1))
+    masked = build_algorithm(
+        AlgorithmConfig(name=name, rollout_correction={"off_policy_mask_threshold": 0.1})
+    )
     plain = build_algorithm(AlgorithmConfig(name=name)).token_loss(inputs)
     actual = masked.token_loss(inputs)
     told = masked.metrics(inputs)["off_policy_masked"]
@@ -392,9 +399,7 @@ def test_the_sum_of_each_completion_then_their_mean():
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_the_bias_corrected_kl_is_trls(level):
     """``rho (exp(d) - d - 1)``, rho of the token or of the sequence, with its gradient."""
-    config = AlgorithmConfig(
-        kl_coef=0.3, use_bias_correction_kl=True, importance_sampling_level=level
-    )
+    config = AlgorithmConfig(kl={"coef": 0.3, "use_bias_correction_kl": True})
     new, old, a, mask = batch(7)
     ref = old - 0.2
     inputs = LossInputs(new, old, a, torch.zeros_like(new), mask, ref, 0.3)
@@ -416,7 +421,7 @@ def test_the_bias_corrected_kl_is_trls(level):
 @pytest.mark.parametrize("name", ["grpo", "dapo", "cispo", "sapo", "rloo", "ppo"])
 def test_the_correction_for_the_engine_leaves_kl_and_entropy_alone(name):
     """TRL, verl and OpenRLHF: ``w * policy + beta * kl - coefficient * entropy``."""
-    config = AlgorithmConfig(name=name, kl_coef=0.3, use_kl_loss=True, entropy_coef=0.2)
+    config = AlgorithmConfig(name=name, kl={"type": "loss", "coef": 0.3}, entropy={"coef": 0.2})
     new, old, a, mask = batch(5)
     entropy, ref = torch.rand_like(new), old + 0.1
     inputs = LossInputs(new, old, a, entropy, mask, ref, 0.3, 0.2)
@@ -433,10 +438,10 @@ def test_the_correction_for_the_engine_leaves_kl_and_entropy_alone(name):
 
 def test_a_penalty_in_the_reward_is_k1_unless_it_is_set():
     """InstructGPT and RLOO: ``r - beta (log p - log reference)``."""
-    assert AlgorithmConfig(kl_coef=0.1).kl_estimator == "k3"
+    assert AlgorithmConfig(kl={"coef": 0.1}).kl_estimator == "k3"
     for name in ("grpo", "rloo", "remax", "reinforce_pp_baseline", "ppo"):
-        assert AlgorithmConfig(name=name, kl_coef=0.1, use_kl_loss=False).kl_estimator == "k1"
-    own = AlgorithmConfig(name="rloo", kl_coef=0.1, use_kl_loss=False, kl_estimator="k3")
+        assert AlgorithmConfig(name=name, kl={"type": "reward", "coef": 0.1}).kl_estimator == "k1"
+    own = AlgorithmConfig(name="rloo", kl={"type": "reward", "coef": 0.1, "estimator": "k3"})
     assert own.kl_estimator == "k3"
 
 

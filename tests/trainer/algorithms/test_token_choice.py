@@ -136,7 +136,9 @@ def naive_scores(parts, model):
 def test_the_policy_loss_learns_from_the_tokens_of_high_entropy(parts, size, budget):
     """``1 / sum |o|  sum of 1[H_t >= threshold] A log p``, the threshold that of the mini-batch."""
     config = AlgorithmConfig(
-        name="rloo", top_entropy_quantile=0.2, ppo_mini_batch_size=size, clip_ratio_high=9.0
+        name="rloo",
+        loss={"clip_ratio_high": 9.0, "top_entropy_quantile": 0.2},
+        ppo_mini_batch_size=size,
     )
     own, model = policy(parts, config, budget)
     gradients = recorded(own, model)
@@ -168,7 +170,7 @@ def build_advantages(parts) -> list[float]:
 def test_tokens_are_compared_over_all_ranks(parts):
     """The choice is made before the groups are shared out; a rank gets its rows of it."""
     config = AlgorithmConfig(
-        name="kl_cov", kl_cov_ratio=0.1, ppo_mini_batch_size=2, adv_estimator="rloo"
+        name="kl_cov", advantage={"type": "rloo"}, loss={"ratio": 0.1}, ppo_mini_batch_size=2
     )
     own, _ = policy(parts, config)
     batch = experience(parts, config, own)
@@ -188,7 +190,7 @@ def test_tokens_are_compared_over_all_ranks(parts):
 
 
 def test_a_completions_logged_advantage_is_one_that_it_learns_from(parts):
-    config = AlgorithmConfig(name="rloo", top_entropy_quantile=0.5)
+    config = AlgorithmConfig(name="rloo", loss={"top_entropy_quantile": 0.5})
     own, _ = policy(parts, config)
     batch = experience(parts, config, own)
     plain = build_advantages(parts)

@@ -71,7 +71,7 @@ def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
     own = copy.deepcopy(model)
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
     reference = FrozenReference(packed_model, replace(packed_model, model=moved(model)))
-    config = AlgorithmConfig(name="rloo", kl_coef=0.5, kl_estimator="full")
+    config = AlgorithmConfig(name="rloo", kl={"type": "full", "coef": 0.5})
     algorithm = build_algorithm(config)
     optimizer = Optimizer(own, OptimizerConfig(), 10)
     actual = caught_gradient(own, optimizer)
@@ -99,9 +99,9 @@ def test_adapters_are_measured_against_the_model_without_them(parts):
     own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4, dropout=0.1), False)
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, 100)
     reference = AdapterReference(packed_model)
-    config = AlgorithmConfig(kl_coef=0.1, kl_estimator="full")
+    config = AlgorithmConfig(kl={"type": "full", "coef": 0.1})
     algorithm = build_algorithm(config)
-    optimizer = Optimizer(own, OptimizerConfig(lr=1e-2, warmup_steps=0), 10)
+    optimizer = Optimizer(own, OptimizerConfig(lr=0.01, scheduler={"warmup_steps": 0}), 10)
     policy = LocalPolicy(packed_model, algorithm, optimizer, 1, reference)
     kl = [
         policy.update(build_experience(scored, algorithm, config, policy, reference))["kl"]
@@ -113,6 +113,6 @@ def test_adapters_are_measured_against_the_model_without_them(parts):
 
 
 def test_it_is_no_reward():
-    keys = ["model.path=a", "algorithm.kl_coef=0.1", "algorithm.kl_estimator=full"]
+    keys = ["model.path=a", "algorithm.kl.type=full", "algorithm.kl.coef=0.1"]
     with pytest.raises(ValueError, match="set use_kl_loss=true, or an estimator of sampled tokens"):
-        load_config(None, [*keys, "algorithm.use_kl_loss=false"])
+        load_config(None, [*keys, "algorithm={}"])

@@ -48,7 +48,7 @@ def new_scalar_model(
 def critic(parts, lr: float = 1e-3, clip: float | None = 0.2, updates: int = 1, **options):
     scalar_model = new_scalar_model(parts, **options)
     settings = OptimizerConfig(
-        lr=lr, warmup_steps=0, lr_scheduler_type="constant", max_grad_norm=1e9
+        lr=lr, max_grad_norm=1000000000.0, scheduler={"type": "constant", "warmup_steps": 0}
     )
     return LocalCritic(scalar_model, Optimizer(scalar_model.model, settings, 10), updates, clip)
 
@@ -168,7 +168,7 @@ def test_ppos_advantages_by_hand():
 
 
 def test_the_kl_penalty_is_a_reward_of_its_token():
-    config = AlgorithmConfig(name="ppo", kl_coef=0.1, critic={"gamma": 1.0, "lam": 1.0})
+    config = AlgorithmConfig(name="ppo", advantage={"gamma": 1.0, "lam": 1.0}, kl={"coef": 0.1})
 
     class Zero:
         def values(self, groups):
@@ -276,10 +276,10 @@ def test_a_policy_gives_a_critic_that_claims_nothing(tiny_model):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.name=ppo", "algorithm.critic=null"], "leave algorithm.critic out"),
-        (["algorithm.critic.lr=1"], "grpo does not read critic"),
-        (["algorithm.name=ppo", "algorithm.critic.warmup_steps=100"], "never learn"),
-        (["algorithm.name=ppo", "algorithm.critic.lam=1.5"], "less than or equal to 1"),
+        (["algorithm.name=ppo"], "leave algorithm.critic out"),
+        (["algorithm.advantage.critic.lr=1"], "grpo does not read critic"),
+        (["algorithm.name=ppo", "algorithm.advantage.critic.warmup_steps=100"], "never learn"),
+        (["algorithm.name=ppo", "algorithm.advantage.lam=1.5"], "less than or equal to 1"),
     ],
 )
 def test_critics_that_make_no_sense_are_refused(overrides, said):
@@ -292,7 +292,7 @@ def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
     settings = {"warmup_steps": 1, "lr": 1e-3, "ppo_epochs": 2}
     algorithm = AlgorithmConfig(name="ppo", critic=settings)
     data = config.data.model_copy(update={"eval": None})
-    optimizer = OptimizerConfig(lr=1e-4, warmup_steps=0)
+    optimizer = OptimizerConfig(lr=0.0001, scheduler={"warmup_steps": 0})
     changed = {"algorithm": algorithm, "data": data, "optimizer": optimizer}
     checkpoint = run_training(config.model_copy(update=changed))
     first, second, third = lines(tmp_path / "run/metrics.jsonl")

@@ -39,9 +39,11 @@ class Adapted:
         )
         self.groups = [s.group for s in self.scored]
         self.reference = AdapterReference(self.packed_model)
-        config = AlgorithmConfig(kl_coef=0.1)
+        config = AlgorithmConfig(kl={"coef": 0.1})
         algorithm = build_algorithm(config)
-        optimizer = Optimizer(self.model, OptimizerConfig(lr=1e-2, warmup_steps=0), 10)
+        optimizer = Optimizer(
+            self.model, OptimizerConfig(lr=0.01, scheduler={"warmup_steps": 0}), 10
+        )
         self.policy = LocalPolicy(self.packed_model, algorithm, optimizer, 1)
         self.config, self.algorithm = config, algorithm
 
@@ -144,7 +146,7 @@ def test_target_modules_that_do_not_exist_are_refused(parts):
     with pytest.raises(ValueError, match="frozen vision tower"):
         add_adapters(copy.deepcopy(parts[1]), LoraConfig(target_modules=["qkv"]), True)
     with pytest.raises(ValueError, match=r"lm_head cannot have adapters.*leave it out"):
-        load_config(None, ["model.path=a", "model.lora.target_modules=[q_proj,lm_head]"])
+        load_config(None, ["model.path=a", "model.lora.target_modules=[q_proj, lm_head]"])
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +175,8 @@ def adapted_run(path, digits, out, **rollout):
     return config.model_copy(
         update={
             "model": config.model.model_copy(update={"lora": LoraConfig(rank=4)}),
-            "algorithm": AlgorithmConfig(kl_coef=0.01, entropy_coef=0.1),
-            "optimizer": OptimizerConfig(lr=1e-2, warmup_steps=0),
+            "algorithm": AlgorithmConfig(kl={"coef": 0.01}, entropy={"coef": 0.1}),
+            "optimizer": OptimizerConfig(lr=0.01, scheduler={"warmup_steps": 0}),
             "data": config.data.model_copy(update={"eval": None}),
         }
     )

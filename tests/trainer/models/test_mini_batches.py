@@ -45,7 +45,9 @@ def test_each_step_learns_from_its_part_alone(parts, mode, scope):
     """Weights by the mini-batch: EasyR1 and verl divide by the mini-batch's tokens or sequences.
     By the rollout: TRL's dapo divides by the tokens of the whole generation batch.
     """
-    config = AlgorithmConfig(name="rloo", loss_agg_mode=mode, loss_agg_scope=scope, **TWO_AND_ONE)
+    config = AlgorithmConfig(
+        name="rloo", loss={"agg_mode": mode, "agg_scope": scope}, **TWO_AND_ONE
+    )
     own, model = policy(parts, config)
     gradients = recorded(own, model)
     own.update(experience(parts, config, own))
@@ -63,7 +65,9 @@ def test_each_step_learns_from_its_part_alone(parts, mode, scope):
 
 
 def test_the_second_step_is_clipped_around_the_policy_before_the_first(parts):
-    config = AlgorithmConfig(clip_ratio_low=1e-3, clip_ratio_high=1e-3, **TWO_AND_ONE)
+    config = AlgorithmConfig(
+        loss={"clip_ratio_low": 0.001, "clip_ratio_high": 0.001}, **TWO_AND_ONE
+    )
     own, model = policy(parts, config, lr=1e-2)
     batch = experience(parts, config, own)
     moved: list[torch.nn.Module] = []
@@ -161,12 +165,12 @@ def test_every_rank_gets_a_share_of_every_mini_batch(parts, ranks):
     [
         (["algorithm.ppo_mini_batch_size=5"], "=5 does not divide rollout.batch_size=16"),
         (
-            ["algorithm.name=ppo", "algorithm.critic.ppo_mini_batch_size=3"],
+            ["algorithm.name=ppo"],
             r"critic\.ppo_mini_batch_size=3 does not divide",
         ),
         (
             [
-                *("algorithm.ptx_coef=1", "data.ptx=x", "algorithm.ptx_batch_size=3"),
+                *("algorithm.ptx.data=x", "algorithm.ptx.batch_size=3"),
                 "algorithm.ppo_mini_batch_size=4",
             ],
             "4 mini-batches per rollout: each takes its share",

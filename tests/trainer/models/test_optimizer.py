@@ -20,7 +20,7 @@ def steps_of_one(dtype: torch.dtype, count: int) -> torch.Tensor:
     with torch.no_grad():
         layer.weight.fill_(1.0)
     optimizer = Optimizer(
-        layer, OptimizerConfig(lr=1e-4, warmup_steps=0, lr_scheduler_type="constant"), count
+        layer, OptimizerConfig(lr=0.0001, scheduler={"type": "constant", "warmup_steps": 0}), count
     )
     for _ in range(count):
         layer.weight.sum().backward()
@@ -49,7 +49,7 @@ def test_clipping_is_by_the_norm_over_all_parameters():
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
 def test_schedules_warm_up_and_never_rise_again(schedule):
-    config = OptimizerConfig(warmup_steps=5, lr_scheduler_type=schedule)
+    config = OptimizerConfig(scheduler={"type": schedule, "warmup_steps": 5})
     factors = [schedule_factor(s, 50, config) for s in range(50)]
     assert factors[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert all(a >= b > 0 for a, b in pairwise(factors[5:]))
@@ -63,7 +63,7 @@ def trained(steps: int, dtype: torch.dtype = torch.float32, **config: object) ->
     model = model.to(dtype)
     optimizer = Optimizer(
         model,
-        OptimizerConfig(lr=1e-2, warmup_steps=0, lr_scheduler_type="constant", **config),
+        OptimizerConfig(lr=0.01, scheduler={"type": "constant", "warmup_steps": 0}, **config),
         steps,
     )
     data = torch.Generator().manual_seed(1)  # rounding at random draws from torch's own
@@ -84,7 +84,9 @@ def test_offloading_changes_nothing_of_the_result(dtype):
 def test_an_offloaded_parameter_is_not_the_one_that_is_stepped(dtype):
     """All that AdamW works on lies in main memory: weights, gradients and moments."""
     layer = torch.nn.Linear(2, 2).to(dtype)
-    optimizer = Optimizer(layer, OptimizerConfig(offload=True, lr=0.1, warmup_steps=0), 1)
+    optimizer = Optimizer(
+        layer, OptimizerConfig(offload=True, lr=0.1, scheduler={"warmup_steps": 0}), 1
+    )
     before = layer.weight.detach().clone()
     layer.weight.sum().backward()
     stepped: list[torch.Tensor] = []
@@ -109,7 +111,9 @@ def test_an_offloaded_parameter_is_not_the_one_that_is_stepped(dtype):
 
 def test_what_is_written_into_parameters_is_where_an_offloaded_step_begins():
     layer = torch.nn.Linear(1, 1, bias=False)
-    optimizer = Optimizer(layer, OptimizerConfig(offload=True, lr=1e-6, warmup_steps=0), 1)
+    optimizer = Optimizer(
+        layer, OptimizerConfig(offload=True, lr=1e-06, scheduler={"warmup_steps": 0}), 1
+    )
     with torch.no_grad():
         layer.weight.fill_(5.0)
     optimizer.parameters_changed()
@@ -130,7 +134,9 @@ def test_moments_in_bfloat16_train_as_those_in_float32_do():
 def test_a_second_moment_in_bfloat16_falls_as_it_should():
     """Rounded to the nearest it would stay where it is: a step lowers it by a thousandth."""
     layer = torch.nn.Linear(100, 100, bias=False)
-    config = OptimizerConfig(state_dtype="bfloat16", warmup_steps=0, max_grad_norm=1e9)
+    config = OptimizerConfig(
+        state_dtype="bfloat16", max_grad_norm=1000000000.0, scheduler={"warmup_steps": 0}
+    )
     optimizer = Optimizer(layer, config, 1000)
     for step in range(1000):
         layer.weight.grad = torch.full_like(layer.weight, 1.0 if step == 0 else 0.0)

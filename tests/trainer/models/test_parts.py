@@ -71,7 +71,10 @@ def test_every_part_steps_by_its_own_rate(tiny_model):
     model = model_of(tiny_model)
     rates = {"vision_tower": 1e-4, "multi_modal_projector": 2e-3, r"lm_head": 0.0}
     config = OptimizerConfig(
-        lr=1e-3, lr_of_parts=rates, warmup_steps=2, lr_scheduler_type="constant", max_grad_norm=1e9
+        lr=0.001,
+        lr_of_parts=rates,
+        max_grad_norm=1000000000.0,
+        scheduler={"type": "constant", "warmup_steps": 2},
     )
     optimizer = Optimizer(model, config, 10)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -88,7 +91,9 @@ def test_every_part_steps_by_its_own_rate(tiny_model):
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_schedule_ends_at_the_lowest_rate(schedule):
     """verl's cosine: lr * (r + (1 - r) * (1 + cos(pi t)) / 2) with r = min_lr / lr."""
-    config = OptimizerConfig(lr=1e-3, min_lr=1e-4, warmup_steps=0, lr_scheduler_type=schedule)
+    config = OptimizerConfig(
+        lr=0.001, scheduler={"type": schedule, "warmup_steps": 0, "min_lr": 0.0001}
+    )
     rates = [1e-3 * schedule_factor(step, 8, config) for step in range(9)]
     assert rates[0] == 1e-3
     assert rates[4] == pytest.approx(5.5e-4)  # half way between both, on either curve
@@ -96,20 +101,23 @@ def test_a_schedule_ends_at_the_lowest_rate(schedule):
 
 
 def test_a_warm_up_can_be_a_share_of_the_steps():
-    config = OptimizerConfig(warmup_ratio=0.25, lr_scheduler_type="constant")
+    config = OptimizerConfig(scheduler={"type": "constant", "warmup_steps": 0.25})
     assert [schedule_factor(s, 10, config) for s in range(4)] == [0.5, 1.0, 1.0, 1.0]
-    none = OptimizerConfig(warmup_ratio=0.0, lr_scheduler_type="constant")
+    none = OptimizerConfig(scheduler={"type": "constant", "warmup_steps": 0.0})
     assert schedule_factor(0, 10, none) == 1.0
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["model.freeze=[vision_tower]"], "frozen by model.freeze_vision_tower"),
-        (["model.freeze=['(']"], "is no regular expression"),
-        (["model.freeze=[lm_head]", "model.lora={}"], "adapters are trained and no other"),
-        (["optimizer.lr_of_parts={'(': 1e-3}"], "is no regular expression"),
-        (["optimizer.lr=1e-4", "optimizer.min_lr=1e-3"], "no schedule rises"),
+        (["optimizer.lr_of_parts.vision_tower=0.0"], "frozen by model.freeze_vision_tower"),
+        (["optimizer.lr_of_parts.(=0.0"], "is no regular expression"),
+        (
+            ["model.lora={}", "optimizer.lr_of_parts.lm_head=0.0"],
+            "adapters are trained and no other",
+        ),
+        (["optimizer.lr_of_parts={(: 1e-3}"], "is no regular expression"),
+        (["optimizer.lr=1e-4", "optimizer.scheduler.min_lr=1e-3"], "no schedule rises"),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides, said):

@@ -26,7 +26,9 @@ def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-
     family, model, media, _ = parts
     own = copy.deepcopy(model)
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
-    optimizer = Optimizer(own, OptimizerConfig(lr=lr, warmup_steps=0, max_grad_norm=1e9), 10)
+    optimizer = Optimizer(
+        own, OptimizerConfig(lr=lr, max_grad_norm=1000000000.0, scheduler={"warmup_steps": 0}), 10
+    )
     return LocalPolicy(packed_model, build_algorithm(config), optimizer, config.ppo_epochs), own
 
 
@@ -116,19 +118,16 @@ def test_a_group_without_signal_is_left_out(parts, monkeypatch):
     monkeypatch.setattr(PackedModel, "token_scores", counting)
     gradients_of_update(parts, AlgorithmConfig())
     assert sum(seen) == 2
-    gradients_of_update(parts, AlgorithmConfig(entropy_coef=0.01))
+    gradients_of_update(parts, AlgorithmConfig(entropy={"coef": 0.01}))
     assert sum(seen) == 2 + 3  # with an entropy bonus every group has a gradient
 
 
 def test_a_mini_batch_that_is_wholly_masked_measures_nothing(parts):
     """What is logged, and what adapts the coefficients, is of the tokens that count."""
     config = AlgorithmConfig(
+        loss={"type": "ppo_kl", "coef": 0.1, "target": 1e-09, "agg_mode": "seq-mean-token-mean"},
+        entropy={"coef": 0.01, "target": 0.5},
         ppo_epochs=2,
-        ppo_kl_coef=0.1,
-        ppo_kl_target=1e-9,
-        kl_coef=0.0,
-        entropy_coef=0.01,
-        entropy_target=0.5,
     )
 
     def updated(masked: tuple[int, ...]) -> tuple[dict[str, float], float, Coefficients]:

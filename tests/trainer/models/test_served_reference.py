@@ -121,13 +121,18 @@ def test_a_log_prob_that_is_none(parts, monkeypatch):
 
 
 def test_what_a_server_cannot_be():
-    keys = ("model.path=a", "algorithm.kl_coef=1", "algorithm.ref_model_path=http://u:pw@host:8000")
+    keys = (
+        "model.path=a",
+        "algorithm.kl.coef=1",
+        "algorithm.kl.reference.type=server",
+        "algorithm.kl.reference.url=http://u:pw@host:8000",
+    )
     assert load_config(None, [*keys]).algorithm.reference_is_served
     with pytest.raises(ValueError, match="the log-probs of sampled tokens only") as error:
-        load_config(None, [*keys, "algorithm.kl_estimator=full"])
+        load_config(None, [*keys, "algorithm={}"])
     assert "pw" not in str(error.value)
     with pytest.raises(ValueError, match="a server gives log-probs at temperature 1"):
-        load_config(None, [*keys, "rollout.sampling.temperature=0.7"])
+        load_config(None, [*keys, "rollout.temperature=0.7"])
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def test_a_whole_run(tiny_model, digits, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("override", ["algorithm.ptx_coef=0.1", "data.ptx=rows.jsonl"])
+@pytest.mark.parametrize("override", ["algorithm.ptx.data=rows.jsonl", "algorithm.ptx.coef=0.1"])
 def test_half_of_a_ptx_term_is_refused(override):
     with pytest.raises(ValueError, match="set both, or neither"):
         load_config(None, ["model.path=a", override])

@@ -133,12 +133,15 @@ def test_a_conversation_cannot_be_replayed():
 def test_replayed_completions_are_corrected_for_the_policy_that_sampled_them():
     keys = ["model.path=a", "model.dtype=float32", "rollout.engine=hf"]
     assert load_config(None, keys).resolved_rollout_is == "none"
-    assert load_config(None, [*keys, "algorithm.replay={}"]).resolved_rollout_is == "token"
+    assert (
+        load_config(None, [*keys, "algorithm.filter_groups.type=replay"]).resolved_rollout_is
+        == "token"
+    )
     for own, said in (
         ({"rollout_is": "none"}, "leave rollout_is out"),
         ({"dynamic_sampling": True}, "leave one of them out"),
     ):
         with pytest.raises(ValueError, match=said):
-            AlgorithmConfig(replay={}, **own)
+            AlgorithmConfig(filter_groups={"type": "replay"}, **own)
     with pytest.raises(ValueError, match=r"a group of one has no signal"):
         load_config(None, ["model.path=a", "algorithm={name: ppo, replay: {}}", "rollout.n=1"])

@@ -55,7 +55,7 @@ def test_the_end_of_a_conversation_is_behind_its_observations(learning):
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_the_gradient_is_that_of_the_sampled_tokens(learning, mode, budget):
     model, media, scored = learning
-    config = AlgorithmConfig(name="rloo", loss_agg_mode=mode)
+    config = AlgorithmConfig(name="rloo", loss={"agg_mode": mode})
     own = copy.deepcopy(model)
     policy = policy_of(own, media, config, budget)
     caught = {}
@@ -89,7 +89,11 @@ def policys_tokens(completion) -> torch.Tensor:
 
 def policy_of(model, media, config, budget=10_000):
     packed_model = PackedModel(model, ModelInputs(family(), media), 1.0, budget)
-    optimizer = Optimizer(model, OptimizerConfig(lr=1e-3, warmup_steps=0, max_grad_norm=1e9), 10)
+    optimizer = Optimizer(
+        model,
+        OptimizerConfig(lr=0.001, max_grad_norm=1000000000.0, scheduler={"warmup_steps": 0}),
+        10,
+    )
     return LocalPolicy(packed_model, build_algorithm(config), optimizer, 1)
 
 

@@ -75,7 +75,7 @@ def test_a_whole_run(clip, tiny_model, tmp_path):
         f"model.path={tiny_model}",
         "model.dtype=float32",
         f"data.train={tmp_path}/rows.jsonl",
-        "algorithm.name=t_grpo",
+        "algorithm.name=grpo",
         f"rewards.functions={{own: {own}, "
         "temporal_contrast: {options: {of: own, bonus: 0.25}}}",
         "rollout={engine: hf, batch_size: 3, n: 4, sampling: {max_tokens: 8}}",
@@ -99,9 +99,9 @@ def test_a_whole_run(clip, tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.name=t_grpo"], "needs the reward function temporal_contrast"),
+        (["algorithm.name=grpo"], "needs the reward function temporal_contrast"),
         (["rewards.functions={temporal_contrast: {}}"], "set algorithm.name=t_grpo"),
-        (["algorithm.name=t_grpo", "rollout.n=1"], "set rollout.n to 2"),
+        (["rollout.n=1", "algorithm.name=grpo"], "set rollout.n to 2"),
     ],
 )
 def test_half_of_t_grpo_is_refused(overrides, said):
@@ -113,9 +113,9 @@ def test_data_without_videos_are_refused(tiny_model, digits, tmp_path):
     overrides = [
         f"model.path={tiny_model}",
         f"data.train={digits}/rl.jsonl",
-        "algorithm.name=t_grpo",
-        "rewards.functions={temporal_contrast: {options: {of: math}}}",
         "rollout.engine=hf",
+        "rewards.functions={temporal_contrast: {options: {of: math}}}",
+        "algorithm.name=grpo",
         f"trainer.output_dir={tmp_path}/run",
     ]
     with pytest.raises(ValueError, match=r"data\.train has no video"):

@@ -94,7 +94,7 @@ def test_numbers_of_an_evaluation_worked_by_hand():
         for (name, kind), scores_and_votes in outcomes.items()
         for i, (s, v) in enumerate(scores_and_votes)
     ]
-    mode = summarise(rows, EvalConfig(n=4), "math")["sampled"]
+    mode = summarise(rows, EvalConfig(sampled={"n": 4}), "math")["sampled"]
     assert mode.accuracy == pytest.approx((2 / 4 + 1 / 4 + 3 / 3) / 3)
     assert (mode.completions, mode.invalid) == (12, 1)
     # c has three valid completions, so k goes to 3.
