@@ -17,7 +17,7 @@ from mmr1.trainer.runs.metrics import step_stats
 from mmr1.trainer.runs.profiling import profiled
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step
 from mmr1.trainer.sampler import Sampler
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Experience, ScoredGroup, StepStats
 
 
@@ -76,17 +76,15 @@ def make_experience(
         scored,
         components.algorithm,
         config.algorithm,
-        components.policy,
-        components.reference,
+        Models(components.policy, components.reference, components.critic),
         components.coefficients,
         config.rollout.sampling.max_tokens,
-        components.critic,
         config.rewards.weights,
     )
     if components.demonstrations is None:
         return experience
     demonstrations = dealt(components.demonstrations.next(), experience.mini_batches)
-    return replace(experience, demonstrations=demonstrations, ptx_coef=config.algorithm.ptx_coef)
+    return replace(experience, demonstrations=demonstrations)
 
 
 def first_advantages(experience: Experience) -> list[float]:
