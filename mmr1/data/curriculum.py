@@ -86,8 +86,8 @@ class Curriculum:
         assert value is not None, "a valid reward has the value of each function"
         if not 0 <= value <= 1:
             raise ValueError(
-                f"data.curriculum.function={self._config.function} gave {value:g}: a pass rate is the mean "
-                "of values from 0 to 1; name a reward function that has such values"
+                f"data.curriculum.function={self._config.function} gave {value:g}: a pass rate is "
+                "the mean of values from 0 to 1; name a reward function that has such values"
             )
         return value
 

@@ -205,6 +205,7 @@ def load_held_out(config: Config, quarantine: Quarantine | None = None) -> Seque
     """
     if config.eval_records is None:
         raise ValueError(
-            "trainer.validation.data is not set; name the held-out records, trainer.validation.data=PATH"
+            "trainer.validation.data is not set; name the held-out records, "
+            "trainer.validation.data=PATH"
         )
     return load_samples(config.eval_records, config.data, quarantine)[: config.eval.limit]

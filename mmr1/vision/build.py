@@ -58,9 +58,9 @@ def family_of(config: Config, tools: Sequence[Mapping[str, Any]] = ()) -> ModelF
         )
     if config.resources.context_parallel_size > 1 and not family.shares_prompts:
         raise ValueError(
-            f"resources.context_parallel_size={config.resources.context_parallel_size}: model.path '{config.model.path}' "
-            "trains by transformers' own forward, which needs each sequence whole; set "
-            "resources.context_parallel_size=1 (docs/models.md)"
+            f"resources.context_parallel_size={config.resources.context_parallel_size}: model.path "
+            f"'{config.model.path}' trains by transformers' own forward, which needs each sequence "
+            "whole; set resources.context_parallel_size=1 (docs/models.md)"
         )
     return family
 

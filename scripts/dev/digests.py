@@ -30,30 +30,34 @@ Digests = dict[str, str]
 
 # An untrained model writes noise: a reward that tells its completions apart all the same.
 REWARD = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"
-GRPO = {"algorithm": {"kl_coef": 0.05, "ppo_epochs": 2, "ppo_mini_batch_size": 2}}
-ROUNDS = {"rounds": 2, "prompts_per_round": 8, "preferred_by": "reward", "batch_size": 4}
+GRPO = {"algorithm": {"kl": {"coef": 0.05}, "ppo_epochs": 2, "ppo_mini_batch_size": 2}}
+ROUNDS = {"rounds": {"count": 2, "prompts": 8, "preferred_by": "reward"}}
+VLLM: Tree = {"full_determinism": True, "rollout": {"engine": "vllm"}}
 RUNS: dict[str, tuple[str, Tree]] = {
     "grpo_hf": ("train", GRPO),
-    "grpo_vllm": ("train", {**GRPO, "rollout": {"engine": "vllm", "deterministic": True}}),
+    "grpo_vllm": ("train", {**GRPO, **VLLM}),
     "grpo_two_ranks": ("train", {**GRPO, "resources": {"ranks": 2}}),
     "grpo_ahead": (
         "train",
-        {"rollout": {"engine": "vllm", "deterministic": True, "max_off_policy_steps": 1}},
+        {**VLLM, "rollout": {"engine": "vllm", "max_off_policy_steps": 1}},
     ),
     "dapo": (
         "train",
         {
             "algorithm": {"name": "dapo"},
             "rollout": {"n": 2},  # some groups have no signal
-            "data": {"curriculum": {"key": "noise", "floor": 0.5}},
-            "trainer": {"val_freq": 2},
+            "data": {"curriculum": {"function": "noise", "floor": 0.5}},
+            "trainer": {"validation": {"steps": 2}},
         },
     ),
-    "ppo": ("train", {"algorithm": {"name": "ppo", "kl_coef": 0.05, "ppo_epochs": 2}}),
-    "remax": ("train", {"algorithm": {"name": "remax", "ptx_coef": 0.1, "ptx_batch_size": 2}}),
-    "replay": ("train", {"algorithm": {"replay": {"capacity": 8}}, "rollout": {"n": 2}}),
-    "sft": ("sft", {"sft": {"batch_size": 4}}),
-    "dpo": ("dpo", {"dpo": {"batch_size": 4}}),
+    "ppo": ("train", {"algorithm": {"name": "ppo", "kl": {"coef": 0.05}, "ppo_epochs": 2}}),
+    "remax": ("train", {"algorithm": {"name": "remax", "ptx": {"coef": 0.1, "batch_size": 2}}}),
+    "replay": (
+        "train",
+        {"algorithm": {"filter_groups": {"type": "replay", "capacity": 8}}, "rollout": {"n": 2}},
+    ),
+    "sft": ("sft", {}),
+    "dpo": ("dpo", {"dpo": {}}),
     "dpo_rounds": ("dpo", {"dpo": ROUNDS}),
 }
 """The command and the sections that a run does not share with the others."""
@@ -67,36 +71,40 @@ def config_of(command: str, sections: Tree, folder: Path, out: Path) -> Tree:
         "model": {"path": str(folder / "model"), "dtype": "float32"},
         "data": {
             "train": str(folder / f"digits/{train}.jsonl"),
-            "eval": str(folder / "digits/eval.jsonl"),
+            "train_batch_size": 4,
         },
         "rollout": {
             "engine": "hf",
-            "batch_size": 4,
             "n": 4,
-            "max_model_len": 64,
-            "sampling": {"max_tokens": 12},
+            "max_prompt_length": 52,
+            "max_response_length": 12,
         },
         "rewards": {
             "workers": 1,
-            "functions": {"noise": {"use": f"{folder}/noise.py:reward", "isolated": False}},
+            "functions": {"noise": {"use": f"{folder}/noise.py:reward", "sandbox": None}},
         },
-        "optimizer": {"lr": 1e-3, "warmup_steps": 1},
+        "optimizer": {"lr": 1e-3, "scheduler": {"warmup_steps": 1}},
         "trainer": {
             "max_steps": 4,
             "output_dir": str(out),
             "log_completions_steps": 1,
             "logging_steps": 100,
             "threads": 1,
-            "micro_batch_tokens": 100,  # several micro-batches a step
+            "max_tokens_per_gpu": 100,  # several micro-batches a step
             "vision_token_cost": 1.0,
+            "validation": {"data": str(folder / "digits/eval.jsonl")},
         },
         "eval": {"limit": 8, "accuracy_function": "noise"},
     }
-    if sections.get("algorithm", {}).get("ptx_coef"):
-        tree["data"]["ptx"] = str(folder / "digits/sft.jsonl")
     for name, keys in sections.items():
-        tree[name] = {**tree.get(name, {}), **keys}
-    return tree
+        tree[name] = {**tree.get(name, {}), **keys} if isinstance(keys, dict) else keys
+    if ptx := sections.get("algorithm", {}).get("ptx"):
+        tree["algorithm"]["ptx"] = {**ptx, "data": str(folder / "digits/sft.jsonl")}
+    if validation := sections.get("trainer", {}).get("validation"):
+        tree["trainer"]["validation"] = {"data": str(folder / "digits/eval.jsonl"), **validation}
+    samples = command == "train" or "rounds" in sections.get("dpo", {})
+    unread = () if samples else ("rollout", "rewards", "eval")
+    return {name: keys for name, keys in tree.items() if name not in unread}
 
 
 def prepare(folder: Path) -> None:

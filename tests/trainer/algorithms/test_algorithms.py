@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from mmr1.config.algorithm_spec import algorithm_specs
 
 from mmr1.config import AlgorithmConfig, Config, CriticConfig, ReplayConfig
-from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
