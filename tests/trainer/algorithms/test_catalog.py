@@ -28,7 +28,6 @@ from mmr1.types import Experience, Reward, ScoredGroup
 from tests.paths import REPOSITORY
 from tests.trainer.algorithms.required import OF_ADVANTAGES, OF_LOSSES, config_of
 
-CATALOG = REPOSITORY / "mmr1/trainer/algorithms/catalog"
 OWN = """
 from mmr1.trainer.algorithms import Advantage, Loss
 
@@ -70,12 +69,6 @@ for name in PRESETS:
 print(len(PRESETS))
 """
     assert int(run_python(code)) == len(PRESETS)
-
-
-@pytest.mark.parametrize("path", sorted(CATALOG.glob("*.py")), ids=lambda path: path.stem)
-def test_a_file_of_the_catalog_can_be_imported_first(path):
-    module = f"mmr1.trainer.algorithms.catalog.{path.stem}".removesuffix(".__init__")
-    run_python(f"import {module}")
 
 
 def test_every_section_is_built_by_something():
@@ -260,8 +253,8 @@ def test_the_state_of_both_is_kept(parts):
     resumed = build_algorithm(config)
     resumed.load_state_dict(state)
     once, again = (
-        build_experience(parts[3], a, config, Models(Given(-6.5))).advantages
-        for a in (algorithm, resumed)
+        build_experience(parts[3], each, config, Models(Given(-6.5))).advantages
+        for each in (algorithm, resumed)
     )
     assert torch.equal(once, again)
     assert state["loss"] == {"mini_batches": 1.0}  # a copy
