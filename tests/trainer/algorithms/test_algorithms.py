@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
-from mmr1.config.algorithm_spec import algorithm_specs
 
-from mmr1.config import AlgorithmConfig, Config, CriticConfig, ReplayConfig
+from mmr1.config import AlgorithmConfig, Config, CriticConfig
+from mmr1.config.advantages import Advantage as Advantages
 from mmr1.config.file import load_config
+from mmr1.config.losses import Loss as Losses
+from mmr1.config.presets import PRESETS
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
+from mmr1.trainer.algorithms.terms import completion_means
 from mmr1.trainer.sampling.dynamic_sampling import (
     NoSignalError,
     SampledGroups,
@@ -32,7 +33,7 @@ from tests.paths import REPOSITORY
 from tests.trainer.algorithms.required import config_of
 
 DOCS = REPOSITORY / "docs/algorithms.md"
-NAMES = sorted(algorithm_specs())
+NAMES = sorted(PRESETS)
 
 
 def completion(length: int, text: str = "") -> Completion:
@@ -101,7 +102,7 @@ def test_every_algorithm_raises_what_was_better_and_lowers_what_was_worse(name):
     assert batch.advantages.shape == (4, 3)
     assert (batch.advantages[~batch.completion_mask] == 0).all()
     # No valid reward; step rewards count all the same.
-    assert batch.completion_mask[3].any() == algorithm.step_supervision
+    assert batch.completion_mask[3].any() == algorithm.advantage.step_supervision
     logprobs = torch.full((4, 3), -1.0, requires_grad=True)
     algorithm.token_loss(inputs_of(batch, logprobs))[batch.completion_mask].sum().backward()
     assert (logprobs.grad[0, :2] < 0).all()
@@ -139,13 +140,13 @@ def test_kl_in_the_reward_is_taken_off_once():
     assert batch.advantages[1].tolist() == pytest.approx([-1.1] * 3)
     logprobs = torch.full((2, 3), -1.0, requires_grad=True)
     loss = build_algorithm(config).loss(inputs_of(batch, logprobs))
-    torch.testing.assert_close(loss, batch.advantages)  # -A * -1, no KL term beside it
+    torch.testing.assert_close(loss, -batch.advantages)  # at ratio 1, no KL term beside it
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo", "reinforce_pp_baseline"])
 def test_a_truncated_completion_keeps_its_penalty_in_the_baseline(name):
     """Rewards 1 and 0, penalties 0.05 and 0.15; the second is masked in the loss."""
-    keys = {"kl_coef": 0.1, "use_kl_loss": False, "kl_estimator": "k1"}
+    kl = {"type": "reward", "coef": 0.1}
     group = scored([1, 3], [1.0, 0.0])
     truncated = replace(group.group.completions[1], truncated=True)
     cut = replace(
@@ -153,7 +154,7 @@ def test_a_truncated_completion_keeps_its_penalty_in_the_baseline(name):
     )
     advantages = []
     for masked, of in ((False, group), (True, cut)):
-        config = AlgorithmConfig(name=name, mask_truncated_completions=masked, **keys)
+        config = AlgorithmConfig(name=name, mask_truncated_completions=masked, kl=kl)
         batch = build_experience(
             [of], build_algorithm(config), config, Models(Fixed(-1.0), Fixed(-1.5)), max_tokens=8
         )
@@ -210,7 +211,9 @@ def sample_groups(
     functions: Sequence[str] = (),
 ) -> SampledGroups:
     """A step's groups, as the sampler selects them from what ``draw`` gives."""
-    selection = Selection(count, config, group_filter(config, step_supervision, functions))
+    selection = Selection(
+        count, config.resamples, group_filter(config, step_supervision, functions)
+    )
     while prompts := selection.prompts_needed():
         selection.add(draw(prompts, selection.batches))
     return selection.sampled()
@@ -218,7 +221,7 @@ def sample_groups(
 
 def test_dynamic_sampling_looks_at_the_steps_that_the_algorithm_learns_from():
     config = config_of("process_grpo", filter_groups={"type": "resample", "max_num_gen_batches": 1})
-    assert build_algorithm(config).step_supervision
+    assert build_algorithm(config).advantage.step_supervision
     alike, differing = steps_of(1.0, 1.0), steps_of(0.0, 1.0)  # all outcomes are 0
     sampled = sample_groups(lambda count, batch: [alike, differing], 2, config, True)
     assert sampled.groups == [differing]
@@ -242,20 +245,19 @@ def test_groups_can_be_filtered_by_accuracy_alone():
     some_right, all_right = judged((1, 0), (0, 0)), judged((1, 0), (1, -0.5))
     groups = [all_wrong, some_right, all_right, judged((1, 0), (1, 0), (1, 0), (0, 0))]
 
-    def kept(**keys: object) -> list[int]:
-        config = AlgorithmConfig(
-            filter_groups={"type": "resample", "max_num_gen_batches": 1}, **keys
-        )
+    def kept(**within: object) -> list[int]:
+        keys = {"type": "resample", "max_num_gen_batches": 1, "range": within or None}
+        config = AlgorithmConfig(filter_groups=keys)
         sampled = sample_groups(lambda count, batch: groups, 4, config)
         assert sampled.stats["sampling/no_signal"] == 4 - len(sampled.groups)
         return [groups.index(group) for group in sampled.groups]
 
     assert kept() == [0, 1, 2, 3]
-    assert kept(filter_key="right") == [1, 3]
-    assert kept(filter_key="right", filter_low=0.3, filter_high=0.7) == [1]
-    assert kept(filter_key="overall", filter_low=0.6, filter_high=0.76) == [2, 3]
-    with pytest.raises(NoSignalError, match=r"filter_key=right lies between 0\.8 and 1"):
-        kept(filter_key="right", filter_low=0.8)
+    assert kept(metric="right") == [1, 3]
+    assert kept(metric="right", between=(0.3, 0.7)) == [1]
+    assert kept(metric="overall", between=(0.6, 0.76)) == [2, 3]
+    with pytest.raises(NoSignalError, match=r"metric=right lies between 0\.8 and 1"):
+        kept(metric="right", between=(0.8, 1.0))
 
 
 def test_each_reward_function_can_be_normalised_by_itself():
@@ -279,9 +281,6 @@ def test_each_reward_function_can_be_normalised_by_itself():
     assert kept(["right", "overlong"]) == [0]  # a signal that the sum does not show
     with pytest.raises(NoSignalError):
         kept([])
-    for keys in ({"kl_coef": 0.1, "use_kl_loss": False}, {"reward_clip_range": (0, 1)}):
-        with pytest.raises(ValueError, match=r"gdpo normalises .* leave one of them out"):
-            AlgorithmConfig(advantage={"type": "gdpo"}, **keys)
 
 
 def test_rewards_are_clipped_before_the_advantages():
@@ -318,7 +317,7 @@ def test_rewards_are_normalised_by_all_so_far():
         own = statistics.fmean(scaled)
         expected = [r - (own if before is None else before) for r in scaled]
         assert batch.advantages[batch.completion_mask].tolist() == pytest.approx(expected, abs=1e-4)
-        before = own  # momentum 0: the baseline is the mean of the batch before
+        before = own if before is None else 0.9 * before + 0.1 * own
         assert batch.groups[0].rewards[0].value == step[0][0]
 
 
@@ -359,7 +358,7 @@ def test_reinforce_with_the_plain_mean_as_baseline():
         for group, row in zip(batches, advantages, strict=True):
             batch = build_experience([group], algorithm, config, Models(Fixed(0)))
             assert batch.advantages.flatten().tolist() == row
-    assert algorithm.state == {}  # the batch's own mean needs none
+    assert algorithm.advantage.state == {}  # the batch's own mean needs none
 
 
 def test_reinforce_remembers_its_baseline():
@@ -369,36 +368,42 @@ def test_reinforce_remembers_its_baseline():
     assert first.advantages.flatten().tolist() == [0.5, -0.5]
     second = build_experience([scored([1, 1], [2.0, 0.0])], algorithm, config, Models(Fixed(0)))
     assert second.advantages.flatten().tolist() == [1.5, -0.5]
-    assert algorithm.state == {"baseline": 0.75, "rewards": 4}
+    assert algorithm.advantage.state == {"baseline": pytest.approx(0.55), "rewards": 4}
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.name=grop"], ["unknown algorithm 'grop'", "did you mean 'grpo'"]),
-        (["algorithm.name=process_grpo"], ["step_rewards is not set", "algorithm.step_rewards"]),
+        (["algorithm.name=grop"], ["no such preset", "did you mean 'grpo'"]),
+        (["algorithm.name=process_grpo"], ["algorithm.advantage.step_rewards", "missing"]),
         (["rollout.n=1", "algorithm.name=rloo"], ["rollout.n=1", "set rollout.n to 2"]),
-        (["algorithm={}"], ["kl_target is set and kl_coef is 0"]),
-        (["algorithm={}"], ["ref_model_sync_steps is set and kl_coef is 0"]),
-        (["algorithm={}"], ["entropy_target is set and entropy_coef is 0"]),
-        (
-            ["algorithm.name=sapo", "algorithm.loss.clip_ratio_dual=3"],
-            ["sapo does not read clip_ratio_dual"],
-        ),
-        (
-            ["algorithm.loss.tau_pos=2", "algorithm.loss.tau_neg=2"],
-            ["grpo does not read sapo_tau", "one of sapo"],
-        ),
-        (["algorithm={}"], ["filter_key", "dynamic_sampling=true"]),
+        (["algorithm.kl.target=0.1"], ["algorithm.kl.coef", "missing"]),
+        (["algorithm.entropy.target=1"], ["algorithm.entropy.coef", "missing"]),
+        (["algorithm.name=sapo", "algorithm.loss.clip_ratio_dual=3"], ["'sapo' has no"]),
+        (["algorithm.loss.tau_pos=2"], ["'ppo' has no 'tau_pos'", "sapo"]),
+        (["algorithm.filter_groups.range.between=[0.2,1]"], ["range.metric", "missing"]),
         (
             ["algorithm.name=dapo", "algorithm.filter_groups.range.metric=maths"],
-            ["overall, format, math"],
+            ["not in rewards.functions"],
         ),
-        (["algorithm={}"], ["filter_low=1 and filter_high=1", "no group lies between"]),
-        (["rollout.temperature=0"], ["temperature=0", "above 0", "greedily"]),
-        (["algorithm={}"], ["dynamic sampling, which is off"]),
-        (["algorithm.loss.clip_ratio_dual=0.5"], ["'algorithm.clip_ratio_dual'", "greater than 1"]),
-        (["algorithm={}"], ["'algorithm.kl_estimator'", "'k3'"]),
+        (
+            [
+                "algorithm.name=dapo",
+                "algorithm.filter_groups.range={metric: math, between: [1, 1]}",
+            ],
+            ["the first must be below the second"],
+        ),
+        (["rollout.temperature=0"], ["rollout.temperature", "greater than 0"]),
+        (["algorithm.loss.clip_ratio_dual=0.5"], ["loss.clip_ratio_dual", "greater than 1"]),
+        (["algorithm.kl.coef=1", "algorithm.kl.estimator=k4"], ["algorithm.kl.estimator", "'k3'"]),
+        (
+            ["algorithm.advantage=gdpo", "algorithm.advantage.reward_clip_range=[0,1]"],
+            ["'gdpo' has no 'reward_clip_range'"],
+        ),
+        (
+            ["algorithm.advantage=gdpo", "algorithm.kl={coef: 1, type: reward}"],
+            ["no reward that could hold a penalty"],
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_when_it_is_read(overrides, said):
@@ -408,24 +413,21 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(overrides, said):
         assert words in str(error.value)
 
 
-def test_the_documentation_has_every_algorithm_and_key():
-    check = [sys.executable, REPOSITORY / "scripts/dev/algorithm_table.py", "--check"]
-    finished = subprocess.run(check, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False)
-    assert finished.returncode == 0, "run: python scripts/dev/algorithm_table.py"
-    text = DOCS.read_text()
-    keys = {f"`{key}`" for key in AlgorithmConfig.model_fields if key not in ("name", "critic")}
-    keys -= {"`replay`"}
-    keys |= {f"`critic.{key}`" for key in CriticConfig.model_fields}
-    keys |= {f"`replay.{key}`" for key in ReplayConfig.model_fields}
-    rows = "\n".join(re.findall(r"^\| (`[^|]*) \|", text, re.M))
-    assert [key for key in sorted(keys) if key not in rows] == []
+def test_the_documentation_has_every_preset_type_and_key():
+    sections = [*get_args(get_args(Advantages)[0]), *get_args(get_args(Losses)[0])]
+    words = set(PRESETS) | {section.model_fields["type"].default for section in sections}
+    for section in (AlgorithmConfig, CriticConfig, *sections):
+        words |= set(section.model_fields) - {"name", "type", "options", "use"}
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", DOCS.read_text()))))
+    assert sorted(words - named) == []
 
 
-def test_the_documented_file_is_the_real_one():
-    path = "mmr1/trainer/algorithms/catalog/sapo.py"
-    text = DOCS.read_text()
-    assert f"`{path}`" in text
-    assert (REPOSITORY / path).read_text() in re.findall(r"```python\n(.*?)```", text, re.S)
+def test_the_documented_files_are_the_real_ones():
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    for name in ("remax", "sapo"):
+        path = f"mmr1/trainer/algorithms/catalog/{name}.py"
+        assert f"`{path}`" in DOCS.read_text()
+        assert (REPOSITORY / path).read_text() in blocks
 
 
 EQUAL, MIXED = [1.0, 1.0], [1.0, 0.0]
@@ -512,12 +514,13 @@ def own_algorithm() -> str:
     return next(b for b in blocks if "median" in b)
 
 
-def test_an_algorithm_of_ones_own_from_the_documentation(tmp_path):
+def test_an_advantage_and_a_loss_of_ones_own_from_the_documentation(tmp_path):
     own = own_algorithm()
     assert len(own.splitlines()) <= 30
     path = tmp_path / "median.py"
     path.write_text(own)
-    config = Config(model={"path": "a"}, algorithm={"name": f"{path}:build"}).algorithm
+    keys = {"advantage": f"{path}:median_baseline", "loss": f"{path}:log_prob"}
+    config = Config(model={"path": "a"}, algorithm=keys).algorithm
     algorithm = build_algorithm(config)
     batch = build_experience(
         [scored([1, 2, 1], [1.0, 0.0, 0.25])], algorithm, config, Models(Fixed(-1.0))
@@ -525,13 +528,8 @@ def test_an_algorithm_of_ones_own_from_the_documentation(tmp_path):
     assert batch.advantages[:, 0].tolist() == pytest.approx([0.75, -0.25, 0.0])
     loss = algorithm.token_loss(inputs_of(batch, torch.full((3, 2), -1.0)))
     torch.testing.assert_close(loss, batch.advantages)
-
-
-def test_a_file_that_builds_something_else_is_named(tmp_path):
-    path = tmp_path / "wrong.py"
-    path.write_text("def build(config):\n    return {}\n")
-    with pytest.raises(ValueError, match="returned dict"):
-        build_algorithm(AlgorithmConfig(name=f"{path}:build"))
+    of_preset = AlgorithmConfig(name="gspo", advantage=keys["advantage"])
+    assert build_algorithm(of_preset).policy_loss.ratio is completion_means
 
 
 def test_the_documented_step_rewards_run():
