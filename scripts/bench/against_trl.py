@@ -48,7 +48,7 @@ def main() -> None:
     )
     parser.add_argument("--engines", nargs="+", default=["vllm", "vllm-bf16", "hf"])
     parser.add_argument(
-        "--micro-batch-tokens", type=int, default=3000, help="trainer.micro_batch_tokens of mmr1"
+        "--micro-batch-tokens", type=int, default=3000, help="trainer.max_tokens_per_gpu of mmr1"
     )
     args = parser.parse_args()
     work = args.output / "against_trl"

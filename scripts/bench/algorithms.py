@@ -38,14 +38,14 @@ NEEDS = {
         "temporal_contrast: {options: {of: math}}}",
     ],
     "kl_cov": ["algorithm.ppo_epochs=2"],  # the first update does not differ from GRPO's
-    "process_grpo": ["algorithm.step_rewards=scripts/bench/digit_steps.py:judge"],
+    "process_grpo": ["algorithm.advantage.step_rewards=scripts/bench/digit_steps.py:judge"],
     # At first the greedy baseline is far above the sampled rewards: most advantages are negative.
     "remax": ["trainer.max_steps=150"],
     # λ < 1 relies on the critic, so the critic is warmed up before the policy trains.
     "ppo": [
-        *("algorithm.critic.lr=1e-3", "algorithm.critic.ppo_epochs=4"),
-        *("algorithm.critic.cliprange_value=null", "algorithm.critic.lam=0.8"),
-        *("algorithm.critic.warmup_steps=15", "trainer.max_steps=75"),
+        *("algorithm.advantage.critic.lr=1e-3", "algorithm.advantage.critic.ppo_epochs=4"),
+        *("algorithm.advantage.critic.cliprange_value=null", "algorithm.advantage.lam=0.8"),
+        *("algorithm.advantage.critic.warmup_steps=15", "trainer.max_steps=75"),
     ],
 }
 NAMES = list(algorithm_specs())
@@ -109,7 +109,7 @@ def train(args: argparse.Namespace, name: str, seed: int, folder: Path) -> float
     command: list[Any] = [
         *(sys.executable, "-m", "mmr1.cli", "train", RECIPE),
         *(f"algorithm.name={name}", f"seed={seed}", f"trainer.max_steps={args.steps}"),
-        *(f"trainer.output_dir={folder}", f"rollout.engine={args.engine}", "data.eval=null"),
+        *(f"trainer.output_dir={folder}", f"rollout.engine={args.engine}", "trainer.validation.data=null"),
         *NEEDS.get(name, []),
     ]
     with (folder.parent / "log").open("w") as log:

@@ -27,14 +27,14 @@ UNPAID = (
     *("rewards.functions.format.weight=0", "rewards.functions.math.weight=0"),
     "rewards.functions.thought.weight=0",
 )
-FULL = ("algorithm.kl_estimator=full", "algorithm.ptx_batch_size=64")
+FULL = ("algorithm.kl.estimator=full", "algorithm.ptx.batch_size=64")
 RUNS = {
-    "sft": ("sft", "sft.batch_size=128"),
+    "sft": ("sft", "data.train_batch_size=128"),
     "on_policy": ("train", *UNPAID, "algorithm.name=on_policy_distillation"),
-    "reverse KL": ("train", *UNPAID, "algorithm.kl_coef=1", "algorithm.kl_estimator=full"),
+    "reverse KL": ("train", *UNPAID, "algorithm.kl.coef=1", "algorithm.kl.estimator=full"),
     "GKD": (
-        *("train", *UNPAID, *FULL, "algorithm.kl_coef=0.5", "algorithm.jsd_beta=0.5"),
-        *("algorithm.ptx_coef=0.5", "algorithm.ptx_loss=distillation"),
+        *("train", *UNPAID, *FULL, "algorithm.kl.coef=0.5", "algorithm.kl.jsd_beta=0.5"),
+        *("algorithm.ptx.coef=0.5", "algorithm.ptx.loss=distillation"),
     ),
 }
 
@@ -64,7 +64,7 @@ def write_samples(teacher: Path, output: Path) -> Path:
     samples = output / "samples.jsonl"
     if not samples.is_file():
         folder = output / "sampled"
-        where = (f"data.eval={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.n=8")
+        where = (f"trainer.validation.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=8")
         call("mmr1.cli", "eval", RECIPE, f"model.path={teacher}", "rollout.engine=hf", *where)
         call(
             *("datasets_prep", "demonstrations", DATA / "rl.jsonl", folder / "completions.jsonl"),
@@ -79,11 +79,11 @@ def train(name: str, seed: int, teacher: Path, samples: Path, folder: Path) -> f
     if not done.is_file():
         command, *settings = RUNS[name]
         if command == "sft":
-            settings += [f"data.train={samples}", "data.eval=null"]
+            settings += [f"data.train={samples}", "trainer.validation.data=null"]
         else:
-            settings += [f"algorithm.ref_model_path={teacher}", "rollout.engine=hf"]
-        if "algorithm.ptx_loss=distillation" in settings:
-            settings.append(f"data.ptx={samples}")
+            settings += [f"algorithm.kl.reference.path={teacher}", "rollout.engine=hf"]
+        if "algorithm.ptx.loss=distillation" in settings:
+            settings.append(f"algorithm.ptx.data={samples}")
         call(
             *("mmr1.cli", command, RECIPE, STEPS, *settings, f"seed={seed}", f"model.path={START}"),
             f"trainer.output_dir={folder / 'run'}",

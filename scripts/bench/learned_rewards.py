@@ -61,7 +61,7 @@ def sample_start(output: Path) -> Path:
     """Eight completions of each training scan by the SFT checkpoint."""
     folder = output / "sampled"
     if not (folder / "result.json").is_file():
-        where = (f"data.eval={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.n=8")
+        where = (f"trainer.validation.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=8")
         call("mmr1.cli", "eval", RECIPE, f"model.path={START}", "rollout.engine=hf", *where)
     return folder / "completions.jsonl"
 
@@ -81,7 +81,7 @@ def run(name: str, seed: int, output: Path, sampled: Path) -> list[str]:
     ranks = output / f"ranks-{seed}"
     last = folder / (f"run/round_{ROUNDS}/policy" if name == "iterate" else "run")
     if name == "process_grpo":
-        paid = f"algorithm.step_rewards={newest(output / f'steps-{seed}/run')}"
+        paid = f"algorithm.advantage.step_rewards={newest(output / f'steps-{seed}/run')}"
         keys = ("algorithm.name=process_grpo", paid, f"trainer.max_steps={STEPS}")
         train("train", folder, seed, START, *keys)
     else:
@@ -105,7 +105,7 @@ def train(command: str, folder: Path, seed: int, start: Path, *settings: str) ->
     done = folder / "done"
     if not done.is_file():
         if command != "rm":
-            settings = (*settings, "data.eval=null", "rollout.engine=hf")
+            settings = (*settings, "trainer.validation.data=null", "rollout.engine=hf")
         call(
             "mmr1.cli",
             *(command, RECIPE, *settings, f"seed={seed}", f"model.path={start}"),
@@ -124,8 +124,8 @@ def best_of_eight(model: Path, folder: Path) -> str:
     if not result.is_file():
         call(
             "mmr1.cli",
-            *("eval", RECIPE, f"model.path={START}", "rollout.engine=hf", "eval.n=8"),
-            *(f"rewards.functions.steps={reward_model(model, 0)}", "eval.best_of=steps"),
+            *("eval", RECIPE, f"model.path={START}", "rollout.engine=hf", "eval.sampled.n=8"),
+            *(f"rewards.functions.steps={reward_model(model, 0)}", "eval.sampled.best_of=steps"),
             f"eval.output_dir={result.parent}",
         )
     mode = json.loads(result.read_text())["sampled"]
@@ -151,9 +151,9 @@ def of_steps(folder: Path, seed: int, sampled: Path, held_out: Path) -> Iterator
     own = labelled_samples(scans, read(sampled))
     tested = labelled_samples(read(DATA / "eval.jsonl"), read(held_out / "completions.jsonl"))
     parts = (write(folder / "written.jsonl", written), write(folder / "own.jsonl", own))
-    yield from ("rm.supervision=process", f"rm.step_separator={END}", REWARD_MODEL)
+    yield from ("rm.type=process", f"rm.step_separator={END}", REWARD_MODEL)
     yield half_each(*parts)
-    yield f"data.eval={write(folder / 'held_out.jsonl', tested)}"
+    yield f"trainer.validation.data={write(folder / 'held_out.jsonl', tested)}"
 
 
 def labelled_samples(scans: list[Row], completions: list[Row]) -> list[Row]:
@@ -201,7 +201,7 @@ def of_completions(folder: Path, pairs: Path, sampled: Path) -> Iterator[str]:
         for row in read(DATA / "rl.jsonl")
         if len(ranking := best_first(valued[row["id"]])) > 1
     ]
-    yield from (REWARD_MODEL, f"data.eval={pairs / 'pairs-eval.jsonl'}")
+    yield from (REWARD_MODEL, f"trainer.validation.data={pairs / 'pairs-eval.jsonl'}")
     yield half_each(pairs / "pairs-rl.jsonl", write(folder / "rankings.jsonl", rankings))
 
 

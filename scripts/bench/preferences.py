@@ -26,23 +26,23 @@ from mmr1.report.curves import read_metrics
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # The loss of the reward model stays at ln 2 until it compares scan and answer. That takes tens of
 # steps at the recipe's learning rate, and more than 400 steps at 1e-3.
-OFFLINE = ("dpo", "trainer.max_steps=150", "data.eval=null")
+OFFLINE = ("dpo", "trainer.max_steps=150", "trainer.validation.data=null")
 ROUNDS = (
-    *("dpo", "trainer.max_steps=80", "data.eval=null"),
-    *("dpo.rounds=4", "dpo.prompts_per_round=128"),
+    *("dpo", "trainer.max_steps=80", "trainer.validation.data=null"),
+    *("dpo.rounds=4", "dpo.rounds.prompts=128"),
 )
-NLL = "dpo.nll_coef=1"
+NLL = "dpo.loss.nll_coef=1"
 RUNS = {
     "dpo": (*OFFLINE, NLL),
-    "dpo-conservative": (*OFFLINE, NLL, "dpo.label_smoothing=0.1"),
-    "dpo-norm": (*OFFLINE, NLL, "dpo.loss_type=sigmoid_norm", "dpo.beta=1"),
-    "ipo": (*OFFLINE, NLL, "dpo.loss_type=ipo", "dpo.beta=0.5"),
-    "robust": (*OFFLINE, NLL, "dpo.loss_type=robust", "dpo.label_smoothing=0.1"),
-    "simpo": (*OFFLINE, NLL, "dpo.loss_type=simpo", "dpo.beta=2"),
-    "orpo": (*OFFLINE, "dpo.loss_type=orpo", "dpo.beta=1"),
-    "kto": (*OFFLINE, "dpo.loss_type=kto"),
+    "dpo-conservative": (*OFFLINE, NLL, "dpo.loss.label_smoothing=0.1"),
+    "dpo-norm": (*OFFLINE, NLL, "dpo.loss.type=sigmoid_norm", "dpo.loss.beta=1"),
+    "ipo": (*OFFLINE, NLL, "dpo.loss.type=ipo", "dpo.loss.beta=0.5"),
+    "robust": (*OFFLINE, NLL, "dpo.loss.type=robust", "dpo.loss.label_smoothing=0.1"),
+    "simpo": (*OFFLINE, NLL, "dpo.loss.type=simpo", "dpo.loss.beta=2"),
+    "orpo": (*OFFLINE, "dpo.loss.type=orpo", "dpo.loss.beta=1"),
+    "kto": (*OFFLINE, "dpo.loss.type=kto"),
     "iterative": (*ROUNDS, NLL),
-    "iterative-kto": (*ROUNDS, "dpo.loss_type=kto"),
+    "iterative-kto": (*ROUNDS, "dpo.loss.type=kto"),
     "rm": ("rm", "trainer.max_steps=600"),
 }
 
@@ -72,7 +72,7 @@ def train(name: str, seed: int, folder: Path, engine: str) -> float:
         pairs = {split: write_pairs(seed, split, folder) for split in ("rl", "eval")}
         overrides = [f"data.train={pairs['rl']}"] if "dpo.rounds=4" not in RUNS[name] else []
         if name == "rm":
-            overrides.append(f"data.eval={pairs['eval']}")
+            overrides.append(f"trainer.validation.data={pairs['eval']}")
         command, *settings = RUNS[name]
         call(
             *("mmr1.cli", command, RECIPE, *settings, *overrides),

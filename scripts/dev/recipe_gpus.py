@@ -105,7 +105,7 @@ def _commands(script: Path, model: str) -> Iterator[list[str]]:
 def _published(word: str) -> str:
     """An override with the folder of a model's shapes in the place of its name."""
     key, _, value = word.partition("=")
-    if key != "algorithm.ref_model_path":
+    if key != "algorithm.kl.reference.path":
         return word
     (shapes,) = (shapes for size, shapes in SHAPES.items() if f"-{size}-" in value)
     return f"{key}={SCRIPTS / 'gpu' / 'shapes' / shapes}"

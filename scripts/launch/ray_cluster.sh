@@ -37,7 +37,7 @@ case "${1:-}" in
     join) [[ -n "${2:-}" ]] || usage; need_token
           .venv/bin/ray start --address "$2:$port" "${node_address[@]}" ;;
     run) [[ -n "${2:-}" ]] || usage; need_token; shift
-         exec .venv/bin/mmr1 train "$@" resources.address=auto --resume ;;
+         exec .venv/bin/mmr1 train "$@" resources.ray.address=auto --resume ;;
     stop) .venv/bin/ray stop ;;
     *) usage ;;
 esac

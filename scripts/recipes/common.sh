@@ -30,10 +30,10 @@ if [[ -n "$smoke" ]]; then
     mmr1 model new --family "${FAMILY:-qwen2_5_vl}" "$out/model"
     shrunk=(
         model.path="$out/model" model.dtype=float32 model.freeze_vision_tower=false model.gradient_checkpointing=false
-        rollout.engine=hf rollout.batch_size=2 rollout.n=4 rollout.max_model_len=1536
-        rollout.sampling.max_tokens=16 rewards.timeout_s=20 sft.batch_size=2
+        rollout.engine=hf data.train_batch_size=2 rollout.n=4 rollout.max_model_len=1536
+        rollout.max_response_length=16 rewards.timeout_s=20 data.train_batch_size=2
         trainer.max_steps=2 trainer.threads=1 trainer.logging_steps=1 trainer.log_completions_steps=1
-        data.video_max_frames=8 resources.ranks=1 resources.engines=1
+        data.video.max_frames=8 resources.ranks=1 resources.engines=1
         algorithm.dynamic_sampling=false  # a random model gives no signal
     )
 fi

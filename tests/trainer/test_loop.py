@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from mmr1.config.algorithm_spec import algorithm_specs
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, ModelConfig
-from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler

@@ -6,6 +6,6 @@ source scripts/recipes/small_task.sh
 begin grounding
 shown="$(first 60 sft)"
 stage sft sft model.path="$out/model" data.train="$shown"
-stage train rl model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl" data.ptx="$shown"
+stage train rl model.path="$(checkpoint sft)" data.train="$out/data/rl.jsonl" algorithm.ptx.data="$shown"
 control "$shown"
 compare eval

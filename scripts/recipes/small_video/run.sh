@@ -7,6 +7,6 @@ begin video
 shown="$(first 24 direction-sft)"
 stage sft sft model.path="$out/model" data.train="$shown"
 stage train rl model.path="$(checkpoint sft)" data.train="$out/data/direction-rl.jsonl" \
-    data.ptx="$shown"
+    algorithm.ptx.data="$shown"
 control "$shown"
 compare direction-eval

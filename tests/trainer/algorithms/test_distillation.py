@@ -12,6 +12,7 @@ from mmr1.config import AlgorithmConfig, Config
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs
+from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
 from mmr1.trainer.models.loading import check_same_tokens
 from mmr1.trainer.train import run_training
@@ -24,11 +25,11 @@ def test_a_token_answers_for_its_own_kl():
     config = AlgorithmConfig(
         name="on_policy_distillation", advantage={"teacher": {"path": "teacher"}}
     )
-    assert (config.kl_coef, config.use_kl_loss, config.kl_estimator) == (1.0, False, "k1")
+    assert Coefficients(config).kl == 1.0
     mask = torch.tensor([[True, True], [True, False]])
     kl = torch.tensor([[0.5, -2.0], [1.0, 9.0]])  # log p - log p_teacher
     valid = torch.ones(1, 2, dtype=torch.bool)
-    advantages = build_algorithm(config).advantages
+    advantages = build_algorithm(config).advantage.of_tokens
     alike = advantages(AdvantageInputs(torch.ones(1, 2), valid, mask, kl))
     torch.testing.assert_close(alike, torch.tensor([[-0.5, 2.0], [-1.0, 0.0]]))
     rewarded = advantages(AdvantageInputs(torch.tensor([[1.0, 0.0]]), valid, mask, kl))
@@ -64,7 +65,7 @@ def teacher(tmp_path_factory) -> Path:
 
 def config(model: Path, digits: Path, teacher: Path, out: Path, *keys: str) -> Config:
     (out.parent / "nothing.py").write_text("def reward(completion, answer):\n    return 0.0\n")
-    own = f"{{own: {{use: '{out.parent}/nothing.py:reward', isolated: false}}}}"
+    own = f"{{own: {{use: '{out.parent}/nothing.py:reward', sandbox: null}}}}"
     return load_config(
         None,
         [
@@ -83,25 +84,30 @@ def config(model: Path, digits: Path, teacher: Path, out: Path, *keys: str) -> C
             "trainer.logging_steps=1000",
             "trainer.threads=1",
             f"rewards.functions={own}",
-            f"algorithm.ref_model_path={teacher}",
-            *keys,
+            *(key.format(teacher=teacher) for key in keys),
         ],
     )
+
+
+DISTILLATION = (
+    "algorithm.name=on_policy_distillation",
+    "algorithm.advantage.teacher.path={teacher}",
+)
+FULL_KL = (
+    "algorithm.kl.type=full",
+    "algorithm.kl.coef=1",
+    "algorithm.kl.reference.type=model",
+    "algorithm.kl.reference.path={teacher}",
+)
 
 
 @pytest.mark.parametrize(
     ("keys", "left"),
     [
         # One sample of the KL at each token; the order of the data depends on their path.
-        (("algorithm.name=on_policy_distillation", "trainer.max_steps=20"), 0.9),
-        (("algorithm.name=grpo", "algorithm.kl.type=full", "algorithm.kl.coef=1"), 0.7),
-        (
-            (
-                *("algorithm.name=grpo", "algorithm.kl.type=full", "algorithm.kl.coef=1"),
-                "algorithm={}",
-            ),
-            0.7,
-        ),
+        ((*DISTILLATION, "trainer.max_steps=20"), 0.9),
+        (FULL_KL, 0.7),
+        ((*FULL_KL, "algorithm.kl.jsd_beta=0.5"), 0.7),
     ],
     ids=["advantage", "loss", "jsd"],
 )
@@ -119,9 +125,9 @@ def test_a_distillation_resumes(tiny_model, digits, teacher, tmp_path):
             *(f"trainer.max_steps={steps}", "trainer.log_completions_steps=1"),
             "optimizer.scheduler=constant",
         )
-        name = "algorithm.name=on_policy_distillation"
+        out_dir = tmp_path / out
         run_training(
-            config(tiny_model, digits, teacher, tmp_path / out, name, *keys), resume=resume
+            config(tiny_model, digits, teacher, out_dir, *DISTILLATION, *keys), resume=resume
         )
 
     run("whole", 3)
@@ -131,7 +137,7 @@ def test_a_distillation_resumes(tiny_model, digits, teacher, tmp_path):
 
 
 def test_a_teacher_that_cannot_score_the_students_tokens(tiny_model, teacher, tmp_path):
-    check_same_tokens(str(tiny_model), str(teacher), "algorithm.ref_model_path")
+    check_same_tokens(str(tiny_model), str(teacher), "algorithm.advantage.teacher.path")
     other = tmp_path / "other"
     new_model(other)
     tokenizer = json.loads((other / "tokenizer.json").read_text())
@@ -139,24 +145,23 @@ def test_a_teacher_that_cannot_score_the_students_tokens(tiny_model, teacher, tm
         {**tokenizer["added_tokens"][-1], "id": 9999, "content": "<|one_more|>"}
     )
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(ValueError, match=r"algorithm.ref_model_path .* has other tokens"):
-        check_same_tokens(str(tiny_model), str(other), "algorithm.ref_model_path")
+    with pytest.raises(ValueError, match=r"algorithm.advantage.teacher.path .* has other tokens"):
+        check_same_tokens(str(tiny_model), str(other), "algorithm.advantage.teacher.path")
 
 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"name": "on_policy_distillation"}, "learns from a teacher; name it in ref_model_path"),
-        ({"ref_model_path": "a"}, "ref_model_path is set and kl_coef is 0"),
+        (["algorithm.name=on_policy_distillation"], "algorithm.advantage.teacher' is missing"),
+        (["algorithm.kl.reference.path=a"], "algorithm.kl.coef' is missing"),
         (
-            {"ref_model_path": "a", "kl_coef": 1, "ref_model_sync_steps": 1},
-            "names a reference that stays",
+            ["algorithm.kl={coef: 1, reference: {type: model, path: a, sync_steps: 1}}"],
+            "'model' has no 'sync_steps'",
         ),
-        ({"ref_model_mixup_alpha": 0.5, "kl_coef": 1}, "set ref_model_sync_steps"),
-        ({"jsd_beta": 0.5, "kl_coef": 1}, "set kl_estimator=full, or leave jsd_beta out"),
-        ({"ptx_loss": "distillation", "ptx_coef": 1}, "set ptx_coef and kl_coef above 0 and kl_es"),
+        (["algorithm.kl={coef: 1, jsd_beta: 0.5}"], "'loss' has no 'jsd_beta'"),
+        (["algorithm.ptx={data: a, loss: distillation}"], "what kl.type=full measures"),
     ],
 )
 def test_references_that_make_no_sense(keys, message):
     with pytest.raises(ValueError, match=message):
-        AlgorithmConfig(**keys)
+        load_config(None, ["model.path=a", *keys])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmr1.config import AlgorithmConfig
+from mmr1.config.file import config_from
 from mmr1.trainer.algorithms import build_algorithm, losses
 from mmr1.trainer.algorithms.algorithm import LossInputs
 from mmr1.trainer.sampling.experience import Models, build_experience
@@ -271,15 +272,23 @@ def test_per_decision_importance_of_step_rewards_on_a_two_token_world():
 @pytest.mark.parametrize(
     "keys",
     [
-        {"importance_sampling": "sequence"},
-        {"importance_sampling": "per_decision", "top_entropy_quantile": 0.5},
-        {"normalize_rewards": True},
-        {"reward_clip_range": (0, 1)},
+        {"loss": {"type": "reinforce", "importance": "sequence"}},
+        {
+            "loss": {
+                "type": "reinforce",
+                "importance": "per_decision",
+                "top_entropy_quantile": 0.5,
+            }
+        },
+        {"advantage": {"normalize_rewards": True}},
+        {"advantage": {"reward_clip_range": (0, 1)}},
     ],
 )
 def test_process_supervision_without_meaning(keys):
-    with pytest.raises(ValueError, match=r"set one of them|leave one of them out|Leave them"):
-        AlgorithmConfig(name="process_grpo", advantage={"step_rewards": "x"}, **keys)
+    own = {**keys, "advantage": {"step_rewards": "x", **keys.get("advantage", {})}}
+    algorithm = {"name": "process_grpo", "ppo_epochs": 2, **own}
+    with pytest.raises(ValueError, match=r"process supervision has|leave one|type 'process' has"):
+        config_from({"model": {"path": "a"}, "algorithm": algorithm})
 
 
 def completion(length: int, truncated: bool = False) -> Completion:
@@ -310,17 +319,18 @@ def test_grpo_loss_by_hand():
     # +0.7071; group 2: 0. The mean over 4 sequences is 0.
     assert loss_by_algorithm("grpo", torch.zeros(4, 3)) == pytest.approx(0, abs=1e-6)
     # Per token: (-0.7071 + 3 * 0.7071) / 8 tokens.
-    actual = loss_by_algorithm("grpo", torch.zeros(4, 3), loss_agg_mode="token-mean")
+    actual = loss_by_algorithm("grpo", torch.zeros(4, 3), loss={"agg_mode": "token-mean"})
     assert actual == pytest.approx(2 * 0.70710678 / 8, abs=1e-5)
 
 
 def test_rloo_loss_by_hand():
-    # Advantages +1 and -1; log-probs -1 each: token losses -(1)(-1) = 1 and -(-1)(-1) = -1.
-    # Per token over the batch: (1 - 3) / 8.
+    # Advantages +1 and -1, ratio 1: token losses -1 and 1. Per token over the batch: (3 - 1) / 8.
     logprobs = torch.full((4, 3), -1.0)
-    assert loss_by_algorithm("rloo", logprobs) == pytest.approx(-0.25)
-    actual = loss_by_algorithm("rloo", logprobs, loss_agg_mode="seq-mean-token-mean")
+    assert loss_by_algorithm("rloo", logprobs) == pytest.approx(0.25)
+    actual = loss_by_algorithm("rloo", logprobs, loss={"agg_mode": "seq-mean-token-mean"})
     assert actual == pytest.approx((1 - 1) / 4, abs=1e-6)
+    # The plain policy gradient, log-probs -1 each: -(1)(-1) = 1 and -(-1)(-1) = -1.
+    assert loss_by_algorithm("rloo", logprobs, loss="reinforce") == pytest.approx(-0.25)
 
 
 @pytest.mark.parametrize("name", ["rloo", "remax", "reinforce", "gpg"])
@@ -337,7 +347,7 @@ def test_a_completion_can_be_one_action(name, updates):
         old = new.detach()
     a = a[:, :1].expand(a.shape)
     inputs = LossInputs(new, old, a, torch.zeros_like(new), mask)
-    weights = losses.token_weights(mask, config.loss_agg_mode).double()
+    weights = losses.token_weights(mask, config.loss.aggregation).double()
     loss = (weights * build_algorithm(config).token_loss(inputs)).sum()
     actual = torch.autograd.grad(loss, new)[0]
     total = torch.zeros((), dtype=new.dtype)
@@ -347,14 +357,6 @@ def test_a_completion_can_be_one_action(name, updates):
         surrogate = torch.min(rho * a[row, 0], rho.clamp(0.8, 1.2) * a[row, 0])
         total = total - surrogate / len(mask)
     torch.testing.assert_close(actual, torch.autograd.grad(total, new)[0])
-
-
-def test_a_completion_that_is_one_action_keeps_an_average_that_is_set():
-    level = {"importance_sampling_level": "sequence_product"}
-    assert AlgorithmConfig(name="rloo", **level).loss_agg_mode == "seq-mean-token-mean"
-    own = AlgorithmConfig(name="rloo", loss={"agg_mode": "token-mean"}, **level)
-    assert own.loss_agg_mode == "token-mean"
-    assert AlgorithmConfig(name="dr_grpo", **level).loss_agg_mode == "seq-mean-token-sum-norm"
 
 
 @settings(deadline=None, max_examples=20)
@@ -399,7 +401,8 @@ def test_the_sum_of_each_completion_then_their_mean():
 @pytest.mark.parametrize("level", ["token", "sequence"])
 def test_the_bias_corrected_kl_is_trls(level):
     """``rho (exp(d) - d - 1)``, rho of the token or of the sequence, with its gradient."""
-    config = AlgorithmConfig(kl={"coef": 0.3, "use_bias_correction_kl": True})
+    loss = "ppo" if level == "token" else "gspo"
+    config = AlgorithmConfig(loss=loss, kl={"coef": 0.3, "use_bias_correction_kl": True})
     new, old, a, mask = batch(7)
     ref = old - 0.2
     inputs = LossInputs(new, old, a, torch.zeros_like(new), mask, ref, 0.3)
@@ -431,18 +434,17 @@ def test_the_correction_for_the_engine_leaves_kl_and_entropy_alone(name):
     without = build_algorithm(AlgorithmConfig(name=name)).token_loss(inputs)
     torch.testing.assert_close(policy, without)
     d = ref - new
-    divergence = {"k1": -d, "k3": d.exp() - d - 1}[config.kl_estimator]
-    expected = weight * policy + 0.3 * divergence - 0.2 * entropy
+    expected = weight * policy + 0.3 * (d.exp() - d - 1) - 0.2 * entropy
     torch.testing.assert_close(algorithm.loss(inputs, weight), expected)
 
 
 def test_a_penalty_in_the_reward_is_k1_unless_it_is_set():
     """InstructGPT and RLOO: ``r - beta (log p - log reference)``."""
-    assert AlgorithmConfig(kl={"coef": 0.1}).kl_estimator == "k3"
+    assert AlgorithmConfig(kl={"coef": 0.1}).kl.estimator == "k3"
     for name in ("grpo", "rloo", "remax", "reinforce_pp_baseline", "ppo"):
-        assert AlgorithmConfig(name=name, kl={"type": "reward", "coef": 0.1}).kl_estimator == "k1"
+        assert AlgorithmConfig(name=name, kl={"type": "reward", "coef": 0.1}).kl.estimator == "k1"
     own = AlgorithmConfig(name="rloo", kl={"type": "reward", "coef": 0.1, "estimator": "k3"})
-    assert own.kl_estimator == "k3"
+    assert own.kl.estimator == "k3"
 
 
 @pytest.mark.parametrize(("mask_truncated_completions", "tokens"), [(False, 4), (True, 1)])

@@ -48,8 +48,8 @@ def batch(request) -> Batch:
 
 def ours(batch: Batch, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and the critic's targets, as a step of training has them."""
-    critic = {"gamma": batch.gamma, "lam": batch.lam}
-    algorithm = build_algorithm(AlgorithmConfig(name="ppo", critic=critic))
+    keys = {"gamma": batch.gamma, "lam": batch.lam}
+    advantage = build_algorithm(AlgorithmConfig(name="ppo", advantage=keys)).advantage
     inputs = AdvantageInputs(
         rewards=torch.tensor(batch.rewards)[:, None],
         valid=torch.ones(len(LENGTHS), 1, dtype=torch.bool),
@@ -59,8 +59,8 @@ def ours(batch: Batch, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     )
     sampled = SampledTokens(mask)
     inputs = sampled.of(inputs)
-    assert algorithm.returns is not None
-    found = (algorithm.advantages(inputs), algorithm.returns(inputs))
+    assert advantage.returns is not None
+    found = (advantage.of_tokens(inputs), advantage.returns(inputs))
     advantages, returns = map(sampled.spread, found)
     return advantages, returns
 

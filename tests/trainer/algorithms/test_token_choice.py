@@ -96,12 +96,12 @@ def test_high_entropy_is_above_trls_quantile(seed, share):
     assert not token_choice.high_entropy(entropy, nothing, share).any()
 
 
-def loss_inputs(name: str, **keys: float) -> tuple[AlgorithmConfig, LossInputs, torch.Tensor]:
+def loss_inputs(name: str, **loss: float) -> tuple[AlgorithmConfig, LossInputs, torch.Tensor]:
     """Of log-probs that differ from the old ones; what the algorithm chose is in them."""
-    config = AlgorithmConfig(name=name, ppo_epochs=2, **keys)
+    config = AlgorithmConfig(name=name, loss=loss, ppo_epochs=2)
     x = tokens(3)
     algorithm = build_algorithm(config)
-    chosen = algorithm.choose(x)
+    chosen = algorithm.policy_loss.choose(x)
     new = (x.logprobs + torch.linspace(-0.5, 0.5, 42).view(6, 7)).requires_grad_()
     loss = algorithm.loss(
         LossInputs(new, x.logprobs, x.advantages, torch.zeros_like(new), x.mask, chosen=chosen)
@@ -111,14 +111,14 @@ def loss_inputs(name: str, **keys: float) -> tuple[AlgorithmConfig, LossInputs, 
 
 
 def test_clip_covs_tokens_have_no_gradient_and_the_others_that_of_the_ratio():
-    x, new, chosen, actual = loss_inputs("clip_cov", clip_cov_ratio=0.1, clip_cov_lb=0.5)
+    x, new, chosen, actual = loss_inputs("clip_cov", ratio=0.1)
     expected = -(new - x.logprobs).exp() * x.advantages  # within 0 and 2 nothing is clipped
     expected = torch.where(chosen | ~x.mask, 0.0, expected)
     torch.testing.assert_close(actual, expected)
 
 
 def test_kl_covs_tokens_are_drawn_back():
-    x, new, chosen, actual = loss_inputs("kl_cov", kl_cov_ratio=0.2, kl_cov_coef=0.7)
+    x, new, chosen, actual = loss_inputs("kl_cov", ratio=0.2, coef=0.7)
     for i, t in x.mask.nonzero().tolist():
         rho = math.exp(float(new[i, t] - x.logprobs[i, t]))
         back = 0.7 * (1 if rho > 1 else -1) if chosen[i, t] else 0.0
