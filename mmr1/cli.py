@@ -20,6 +20,7 @@ from mmr1.config.file import dump_yaml, load_config, refuse_masked
 from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
+from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
 from mmr1.trainer.preflight import check_evaluation, check_training
 from mmr1.vision.families.registry import DEFAULT_FAMILY
@@ -328,6 +329,7 @@ def _run(run: Callable[..., Path], config: Config, resume: bool, *, samples: boo
 def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:
     """The checked configuration, or None after ``--dry-run`` printed it."""
     config = load_config(path, overrides or [])
+    check_capabilities(config)
     # Only the keys: a value may be a credential.
     keys = ", ".join(override.partition("=")[0] for override in overrides or [])
     logger.info("configuration %s with overrides %s", path, keys or "none")

@@ -1,4 +1,4 @@
-"""Names to objects: built-in names, dotted paths, ``path/to/file.py:function`` and entry points.
+"""What people add, by name: built-in names, entry points, ``file.py:NAME`` and dotted paths.
 
 A registry holds only strings, so that listing the names imports nothing.
 """
@@ -9,7 +9,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import entry_points
@@ -41,6 +41,12 @@ def import_file(path: Path) -> ModuleType:
     return module
 
 
+@lru_cache
+def _imported(path: Path, changed_ns: int) -> ModuleType:
+    """The module of a file, imported again where the file has changed."""
+    return import_file(path)
+
+
 def check_file(spec: str) -> None:
     """Check that the file of ``file.py:function`` is there; other names pass.
 
@@ -68,6 +74,8 @@ def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, str]:
 class Registry:
     """Names of one kind of object, imported when loaded.
 
+    A file is imported once, whatever is loaded from it, so all of it shares the file's variables.
+
     >>> colours = Registry("colour", {"red": "colorsys:rgb_to_hsv"})
     >>> colours.load("red").__name__
     'rgb_to_hsv'
@@ -82,12 +90,12 @@ class Registry:
         kind: str,
         builtin: Mapping[str, str],
         group: str | None = None,
-        import_file: Callable[[Path], ModuleType] = import_file,
+        attribute: str = "function",
     ) -> None:
         self.kind = kind
         self.builtin = dict(builtin)
         self.group = group
-        self._import_file = import_file
+        self._attribute_word = attribute
 
     def names(self) -> dict[str, str]:
         """Every name and the target it loads, entry points included."""
@@ -118,19 +126,22 @@ class Registry:
         module_name, separator, attribute = target.rpartition(":")
         if not separator:
             if target.endswith(".py"):
-                raise ValueError(f"{target}: name the function too, as in {target}:reward")
+                word = self._attribute_word
+                raise ValueError(f"{target}: name the {word} too, as in {target}:{word}")
             module_name, _, attribute = target.rpartition(".")
         if not module_name:
             raise ValueError(
                 f"unknown {self.kind} '{spec}'{suggest(spec, names)}; "
                 f"known: {', '.join(sorted(names))}; "
-                "or name a file.py:function"
+                f"or name a file.py:{self._attribute_word}"
             )
         return module_name, attribute
 
     def _attribute(self, module_name: str, attribute: str) -> Any:
         if module_name.endswith(".py"):
-            module = self._import_file(Path(module_name).expanduser())
+            path = Path(module_name).expanduser()
+            check_is_file(path)
+            module = _imported(path.resolve(), path.stat().st_mtime_ns)
         else:
             try:
                 module = importlib.import_module(module_name)
@@ -140,3 +151,25 @@ class Registry:
             public = [name for name in vars(module) if not name.startswith("_")]
             raise ValueError(f"{module_name} has no '{attribute}'{suggest(attribute, public)}")
         return getattr(module, attribute)
+
+
+ENGINES = Registry(
+    "rollout engine",
+    {"vllm": "mmr1.rollout.engines:VLLM", "hf": "mmr1.rollout.engines:HF"},
+    group="mmr1.engines",
+    attribute="NAME",
+)
+"""Each is an ``mmr1.rollout.engines.EngineType``."""
+
+TRACKERS = Registry(
+    "tracker",
+    {
+        name: f"mmr1.trainer.runs.trackers.{name}:start"
+        for name in ("tensorboard", "wandb", "mlflow", "swanlab", "trackio")
+    },
+    group="mmr1.trackers",
+)
+"""Each is a function that starts an ``mmr1.trainer.runs.tracking.Tracker``.
+
+A built-in one needs the package of its name, which the extra of its name installs.
+"""

@@ -54,7 +54,7 @@ def test_the_dump_reads_back_as_the_same_configuration(file):
             ["'rewards.functions.math.wieght'"],
         ),
         ("model: {path: a}", "rollout.n=many", ["'rollout.n'", "integer", "'many'"]),
-        ("model: {path: a}", "rollout.engine=sglang", ["'rollout.engine'", "'vllm' or 'hf'"]),
+        ("model: {path: a}", "rollout.engine=sglang", ["'rollout.engine'", "known: hf, vllm"]),
         ("model: {path: a}", "rollout.n=1", ["rollout.n=1", "set rollout.n to 2 or more"]),
         ("rollout: {n: 4}", "", ["'model' is missing"]),
         ("model: {path: a", "", ["not valid YAML"]),

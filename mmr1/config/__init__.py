@@ -16,7 +16,6 @@ from mmr1.config.trainer import (
     ResourcesConfig,
     RewardModelConfig,
     SftConfig,
-    Tracker,
     TrainerConfig,
 )
 from mmr1.config.tree import Config
@@ -44,6 +43,5 @@ __all__ = [
     "SamplingConfig",
     "Section",
     "SftConfig",
-    "Tracker",
     "TrainerConfig",
 ]

@@ -56,7 +56,11 @@ PREFERENCE_LOSSES: Mapping[str, PreferenceLossSpec] = MappingProxyType(
 _OWN = PreferenceLossSpec("", frozenset({"nll_coef", "label_smoothing", "simpo_gamma"}))
 """A loss of one's own: pairs, with a reference; it may read any key of the paired losses."""
 
-_NAMES = Registry("preference loss", {name: s.target for name, s in PREFERENCE_LOSSES.items()})
+_NAMES = Registry(
+    "preference loss",
+    {name: s.target for name, s in PREFERENCE_LOSSES.items()},
+    group="mmr1.preference_losses",
+)
 
 
 class DpoConfig(Section):

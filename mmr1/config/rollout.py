@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from mmr1.config.section import AutoDtype, Fraction, Positive, Section
+from mmr1.registry import ENGINES
 
 
 class SamplingConfig(Section):
@@ -77,7 +78,9 @@ class EvalConfig(Section):
 class RolloutConfig(Section):
     """The rollout engine, which samples completions."""
 
-    engine: Literal["vllm", "hf"] = Field("vllm", description="vLLM, or transformers (hf)")
+    engine: str = Field(
+        "vllm", description="vllm, hf (transformers), or an engine of your own as file.py:NAME"
+    )
     dtype: AutoDtype | None = Field(
         None,
         description="Data type of vLLM's weights and computation; auto: as for model.dtype; "
@@ -129,6 +132,12 @@ class RolloutConfig(Section):
         "Float32: "
         "of each token, default 1e-4. Bfloat16: mean per prompt, default 0.1",
     )
+
+    @field_validator("engine")
+    @classmethod
+    def _engine_is_known(cls, value: str) -> str:
+        ENGINES.check(value)
+        return value
 
     @field_validator("dtype", mode="before")
     @classmethod

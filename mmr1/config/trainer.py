@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from mmr1.config.section import Fraction, Positive, Section
-
-Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
+from mmr1.registry import TRACKERS
 
 
 class TrainerConfig(Section):
@@ -56,9 +55,10 @@ class TrainerConfig(Section):
     logging_steps: Positive = Field(
         10, description="Steps between progress lines when the output is not a terminal"
     )
-    trackers: list[Tracker] = Field(
+    trackers: list[str] = Field(
         default_factory=list,
-        description="Experiment trackers, in addition to metrics.jsonl (TRL: report_to)",
+        description="Experiment trackers, in addition to metrics.jsonl (TRL: report_to): "
+        "tensorboard, wandb, mlflow, swanlab, trackio, or file.py:function",
     )
     project_name: str = Field("mmr1", description="Project name in the trackers")
     run_name: str | None = Field(
@@ -94,6 +94,13 @@ class TrainerConfig(Section):
         description="Cost of a vision token in the vision tower, relative to the language model: "
         "1.0 for Qwen2.5-VL-3B, 0.42 for 7B",
     )
+
+    @field_validator("trackers")
+    @classmethod
+    def _trackers_are_known(cls, names: list[str]) -> list[str]:
+        for name in names:
+            TRACKERS.check(name)
+        return names
 
     def validates(self, step: int) -> bool:
         """Does a validation follow step ``step``? The last step is validated with ``val_freq``."""

@@ -136,23 +136,6 @@ class Config(Section):
             )
         if self.trainer.max_epochs is None:  # or the number of steps is not known yet
             self.check_steps()
-        if (
-            self.rollout.max_off_policy_steps
-            and self.rollout.engine == "hf"
-            and not self.resources.distributed
-        ):
-            raise ValueError(
-                f"rollout.max_off_policy_steps={self.rollout.max_off_policy_steps} and "
-                "rollout.engine=hf: that engine samples "
-                "from the very model that is being updated; set rollout.engine=vllm or "
-                "rollout.max_off_policy_steps=0"
-            )
-        if self.rollout.engine == "hf" and self.rollout_dtype != self.model.dtype:
-            raise ValueError(
-                f"rollout.dtype={self.rollout.dtype} and model.dtype={self.model.dtype}: "
-                "rollout.engine=hf samples from the model as it is; set rollout.engine=vllm, or "
-                "leave rollout.dtype out"
-            )
         if self.hands_adapters:
             self._refuse_what_adapters_alone_cannot()
         if self.resources.colocate:
@@ -220,7 +203,6 @@ class Config(Section):
     def _refuse_what_adapters_alone_cannot(self) -> None:
         assert self.model.lora is not None
         refused = {
-            "rollout.engine=hf, which samples from the policy itself": self.rollout.engine == "hf",
             "model.freeze_vision_tower=false: vLLM adds no adapters to a vision tower": (
                 not self.model.freeze_vision_tower
             ),
@@ -238,8 +220,6 @@ class Config(Section):
     def _refuse_what_colocated_engines_cannot(self) -> None:
         resources, rollout = self.resources, self.rollout
         remedies = {
-            f"rollout.engine={rollout.engine}": rollout.engine != "vllm"
-            and "only vLLM can sleep; set rollout.engine=vllm",
             f"resources.ranks={resources.ranks} engines={resources.engines}": resources.ranks
             != resources.engines
             and "each rank shares its GPU with one engine; set both to the number of GPUs",

@@ -6,13 +6,12 @@ import ast
 import math
 import operator
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from PIL import Image, ImageDraw
 
 from mmr1.environments.pictures import Picture, Video
-from mmr1.registry import Registry, import_file
+from mmr1.registry import Registry
 
 TOOLS = Registry(
     "tool",
@@ -22,7 +21,6 @@ TOOLS = Registry(
     }
     | {"python": "mmr1.environments.interpreter:python"},
     group="mmr1.tools",
-    import_file=cache(import_file),  # the tools and the parser of a file share its variables
 )
 
 _MAX_FRAMES = 8

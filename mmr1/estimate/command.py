@@ -25,6 +25,7 @@ from mmr1.estimate.memory import (
 )
 from mmr1.estimate.proposal import proposed
 from mmr1.estimate.shapes import read_shapes
+from mmr1.rollout.engines import engine_type
 
 
 def run_estimate(
@@ -100,8 +101,8 @@ def split_lines(config: Config, load: Load, gpus: int, memory: float) -> Iterato
             yield f"{mode}: {gpus} GPUs of {memory / GIB:.0f} GiB are too few"
             continue
         yield f"{mode}: {_described(best)}"
-    if rollout.engine != "vllm" or rollout.tensor_parallel_size > 1:
-        yield "resources.colocate=true: only vLLM engines of one GPU share it with a rank"
+    if not engine_type(config).sleeps or rollout.tensor_parallel_size > 1:
+        yield "resources.colocate=true: only engines that sleep, of one GPU, share it with a rank"
     elif gpus % whole:
         size = config.resources.fsdp_size
         keys = f"resources.context={context}" + (f" fsdp_size={size}" if size else "")

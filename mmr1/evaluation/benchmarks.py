@@ -22,6 +22,7 @@ from mmr1.evaluation.store import Store
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.engine import RolloutEngine
+from mmr1.rollout.engines import engine_type
 from mmr1.trainer.distributed.cluster import engines_on_ray
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import load_model
@@ -128,7 +129,7 @@ def _engine(config: Config, inputs: Inputs, log: Path) -> Iterator[RolloutEngine
             with closing(own) as engine:
                 yield engine
         return
-    model = load_model(config.model) if config.rollout.engine == "hf" else None
+    model = load_model(config.model) if engine_type(config).samples_from_policy else None
     with closing(build_engine(config, inputs.family, inputs.media, log, model)) as engine:
         yield engine
 

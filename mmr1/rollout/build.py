@@ -1,8 +1,8 @@
-"""The rollout engine that a configuration names."""
+"""The rollout engine that a configuration names, put together by its capabilities."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,11 @@ import torch
 from mmr1.config import Config
 from mmr1.environments.build import build_environment
 from mmr1.rollout.conversations import ConversationEngine
-from mmr1.rollout.engine import RolloutEngine, TurnEngine
-from mmr1.rollout.engine_process import EngineProcess
-from mmr1.rollout.hf import HfEngine
+from mmr1.rollout.engine import ReceivingEngine, RolloutEngine, SleepingEngine, TurnEngine
+from mmr1.rollout.engines import EngineSetting, engine_type, samples_at_once
+from mmr1.rollout.fallbacks import BatchedTurns, CollectedTransfer
 from mmr1.rollout.prefetching import PrefetchingEngine
-from mmr1.rollout.vllm import Transfer, VllmEngine
-from mmr1.rollout.vllm_adapters import adapter_shape
-from mmr1.vision.build import family_of
-from mmr1.vision.families.family import ModelFamily, is_packed
-from mmr1.vision.families.loading import names_in_files
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
 
@@ -31,13 +27,46 @@ def check_gpus(config: Config) -> None:
         ValueError: ``rollout.tensor_parallel_size`` is too high.
     """
     engine_gpus = config.rollout.tensor_parallel_size
-    if config.rollout.engine != "vllm" or engine_gpus == 1 or config.resources.distributed:
+    spreads = engine_type(config).tensor_parallel and engine_gpus > 1
+    if not spreads or config.resources.distributed:
         return  # on Ray, other machines may have the GPUs
     if (gpus := torch.cuda.device_count()) < engine_gpus:
         raise ValueError(
             f"rollout.tensor_parallel_size={engine_gpus}: an engine takes so many GPUs, and this "
             f"machine has {gpus}; set rollout.tensor_parallel_size={max(gpus, 1)}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """One engine behind all protocols.
+
+    Attributes:
+        rollout: As it samples completions.
+        turns: As it samples the turns of conversations.
+        receiving: As it is sent weights on Ray.
+        sleeping: As it gives up its memory; None if it cannot.
+    """
+
+    rollout: RolloutEngine
+    turns: TurnEngine
+    receiving: ReceivingEngine
+    sleeping: SleepingEngine | None
+
+
+def assemble(setting: EngineSetting) -> BuiltEngine:
+    """Build an engine. What it cannot do itself is made of what it can."""
+    config, kind = setting.config, engine_type(setting.config)
+    engine = kind.build(setting)
+    rollout: RolloutEngine = engine
+    if kind.streams:
+        rollout = PrefetchingEngine(engine, setting.media, config.rollout.deterministic)
+    return BuiltEngine(
+        rollout,
+        turns=engine if kind.holds_conversations else BatchedTurns(rollout, setting.family),
+        receiving=engine if kind.receives_transfers else CollectedTransfer(rollout),
+        sleeping=engine if kind.sleeps else None,
+    )
 
 
 def build_engine(
@@ -50,21 +79,11 @@ def build_engine(
 ) -> RolloutEngine:
     """The rollout engine that ``rollout.engine`` names.
 
-    ``hf`` samples from ``model`` itself, and shares the ``features`` of its frozen vision tower.
+    One that samples from the policy itself samples from ``model``, and shares the ``features`` of
+    its frozen vision tower.
     """
-    if config.rollout.engine == "hf":
-        own = HfEngine(model, family, media, shares_weights=True, features=features)
-        return with_conversations(config, own, own, family, media)
-    engine = EngineProcess(
-        build_vllm_engine,
-        (config, None if model is None or is_packed(family) else names_in_files(model)),
-        log=log,
-        threads=config.trainer.threads,
-        timeout_s=config.rollout.timeout_s,
-        restarts=config.rollout.max_restarts,
-    )
-    prefetching = PrefetchingEngine(engine, media, config.rollout.deterministic)
-    return with_conversations(config, prefetching, engine, family, media)
+    built = assemble(EngineSetting(config, family, media, model, features, log))
+    return with_conversations(config, built.rollout, built.turns, family, media)
 
 
 def with_conversations(
@@ -74,11 +93,10 @@ def with_conversations(
     turns.
 
     Args:
-        turns: The same engine, or the process that it lives in.
+        turns: The engine as it samples turns.
     """
     if config.environment is None:
         return engine
-    at_once = config.rollout.engine == "hf" or config.rollout.deterministic
     try:
         environment = build_environment(config.environment)
     except BaseException:
@@ -91,30 +109,6 @@ def with_conversations(
         config.environment,
         family,
         media,
-        at_once,
+        samples_at_once(config),
         system_prompt=config.data.system_prompt,
-    )
-
-
-def build_vllm_engine(
-    config: Config, names: Mapping[str, str] | None = None, transfer: Transfer | None = None
-) -> VllmEngine:
-    """Runs in the engine's process, which loads the processor for itself.
-
-    Args:
-        names: Of weights, where vLLM knows them by others than transformers does.
-        transfer: How weights come by vLLM's own transfer.
-    """
-    model = config.model
-    return VllmEngine(
-        model.path,
-        config.rollout,
-        family_of(config),
-        config.rollout_dtype,
-        config.seed,
-        model.freeze_vision_tower,
-        config.gpu_memory_utilization,
-        names,
-        transfer,
-        adapter_shape(model.lora),
     )

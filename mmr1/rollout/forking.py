@@ -18,14 +18,15 @@ from pathlib import Path
 
 from mmr1.config import Config
 from mmr1.lifetime import start_lasting
+from mmr1.rollout.engines import engine_type
 
 _PRELOADED = "mmr1.rollout.preloaded"
 
 
 def preload_engine(config: Config) -> None:
     """Begin to import what the rollout engine of this process will need; does not wait."""
-    if config.rollout.engine == "vllm" and not config.resources.distributed:
-        engine_context()
+    if not config.resources.distributed:
+        engine_type(config).preload()
 
 
 def engine_context() -> ForkServerContext | SpawnContext:

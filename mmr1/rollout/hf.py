@@ -6,14 +6,13 @@ How completions are sampled is the matter of a ``Sampler``, such as that of ``sh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from mmr1.config import SamplingConfig
-from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.rollout.engine import Probe, Request
 from mmr1.rollout.generating import GeneratingSampler
 from mmr1.rollout.sampling import Sampled, Sampler, has_stop_text
 from mmr1.rollout.shared_prompts import SharedPromptSampler
@@ -66,37 +65,6 @@ class HfEngine:
         return [
             RolloutGroup(r.prompt, tuple(next(completions) for _ in range(r.n))) for r in requests
         ]
-
-    def advance(
-        self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
-    ) -> dict[int, Completion]:
-        """All of them, to their ends. Those of one prompt share its forward."""
-        shared: list[Request] = []
-        for request in (prepared.request for prepared in requests.values()):
-            last = shared[-1] if shared else None
-            if last is None or request != replace(last, n=1, seed=last.seed + last.n):
-                shared.append(request)
-            else:
-                shared[-1] = replace(last, n=last.n + 1)
-        groups = self.generate(shared, sampling) if shared else []
-        completions = [
-            self._cut(completion, request.max_tokens)
-            for request, group in zip(shared, groups, strict=True)
-            for completion in group.completions
-        ]
-        return dict(zip(requests, completions, strict=True))
-
-    def abandon(self) -> None:
-        """Nothing is ever under way."""
-
-    def _cut(self, completion: Completion, length: int | None) -> Completion:
-        """No longer than its request allows: what comes later changes nothing before it."""
-        if length is None or len(completion.token_ids) <= length:
-            return completion
-        tokens = completion.token_ids[:length]
-        text = self._family.tokenizer.decode(tokens, skip_special_tokens=True)
-        logprobs = completion.logprobs[:length]
-        return replace(completion, token_ids=tokens, logprobs=logprobs, text=text, truncated=True)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
         if not self._shares_weights:

@@ -11,7 +11,7 @@ import os
 import sys
 
 from mmr1.lifetime import die_with
-from mmr1.rollout.installed import set_vllm_defaults
+from mmr1.rollout.vllm_environment import set_vllm_defaults
 
 _nowhere = os.open(os.devnull, os.O_WRONLY)
 for _stream in (sys.stdout, sys.stderr):  # a pipe behind them would not end before the imports do

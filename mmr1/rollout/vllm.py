@@ -19,9 +19,9 @@ from transformers import BatchFeature
 from mmr1.config import RolloutConfig, SamplingConfig
 from mmr1.rollout.admission import AdmissionQueue
 from mmr1.rollout.engine import PreparedRequest, Probe, Request
-from mmr1.rollout.installed import set_vllm_defaults
 from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
+from mmr1.rollout.vllm_environment import set_vllm_defaults
 from mmr1.rollout.vllm_sleep import preserved_parameters
 from mmr1.runtime import keep_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
@@ -372,16 +372,20 @@ def adapter_settings(adapters: AdapterShape) -> dict[str, Any]:
     return {"enable_lora": True, "max_lora_rank": adapters.room, "max_loras": 1}
 
 
-def transfer_backend(engine: str, colocated: bool) -> str:
-    """By which weights reach engines of this kind: ``nccl``, ``tcp``, or on one GPU ``ipc``."""
-    if engine != "vllm" or not torch.cuda.is_available():
+def transfer_backend(on_gpus: bool, colocated: bool) -> str:
+    """How weights reach an engine: ``nccl``, ``tcp``, or on one GPU ``ipc``.
+
+    Args:
+        on_gpus: ``EngineType.receives_on_gpus``.
+    """
+    if not on_gpus or not torch.cuda.is_available():
         return "tcp"
     return "ipc" if colocated else "nccl"
 
 
 def transfer_settings(model_path: str, transfer: Transfer) -> dict[str, Any]:
     """For weights that come by vLLM's own transfer."""
-    backend = transfer_backend("vllm", transfer.colocated)
+    backend = transfer_backend(True, transfer.colocated)
     return {
         "sleep_preserve_parameter_names": preserved_parameters(model_path, transfer.left_out),
         "weight_transfer_config": {"backend": backend},

@@ -12,7 +12,7 @@ from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
-from mmr1.trainer.runs.profiling import Recorded
+from mmr1.trainer.runs.profiling import Traceable
 from mmr1.trainer.sampling.ptx import Demonstrations
 from mmr1.trainer.sampling.replay import Replay
 from mmr1.trainer.sampling.scoring import RewardManager
@@ -44,4 +44,4 @@ class TrainerComponents:
     demonstrations: Demonstrations | None = None
     replay: Replay | None = None
     validation: Validation | None = None
-    ranks: Recorded | None = None
+    ranks: Traceable | None = None

@@ -15,7 +15,7 @@ from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.environments.schemas import described, tool_schemas
 from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
-from mmr1.rollout.installed import check_engine
+from mmr1.rollout.engines import check_engine
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.kept import gold_facts, length_facts
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations

@@ -19,7 +19,7 @@ from mmr1.rewards.builtin import REWARD_MODEL, REWARDS
 from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.judges.conversation import load_judge_template
 from mmr1.rewards.judges.options import read_judge_options
-from mmr1.rollout.installed import check_engine
+from mmr1.rollout.engines import check_engine
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.tracking import check_trackers
 from mmr1.vision.families.chat import read_template

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,22 +20,17 @@ from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
 from mmr1.trainer.inputs import Inputs, check_inputs
-from mmr1.trainer.loop import FailedStepError, train, validated
+from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.training_models import build_training_models
-from mmr1.trainer.resume import restore, snapshot
-from mmr1.trainer.runs.checkpoint import step_of
+from mmr1.trainer.run import Run, already_finished, restore, snapshot, with_epochs
 from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.epochs import with_epochs
-from mmr1.trainer.runs.existing import check_directory
-from mmr1.trainer.runs.output import RunDirectory, finished
-from mmr1.trainer.runs.phase_timer import PhaseTimer
-from mmr1.trainer.runs.profiling import Recorded
-from mmr1.trainer.runs.step import Step
-from mmr1.trainer.runs.take_steps import run_steps
-from mmr1.trainer.runs.tracking import Trackers, check_trackers
+from mmr1.trainer.runs.output import RunDirectory
+from mmr1.trainer.runs.profiling import Traceable
+from mmr1.trainer.runs.step import PhaseTimer, Step
+from mmr1.trainer.runs.tracking import Trackers
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
@@ -44,9 +39,8 @@ from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
 from mmr1.trainer.sampling.step_rewards import StepRewards, build_step_reward_manager
-from mmr1.trainer.validation.evaluate import evaluate, summary_line, write_evaluation
+from mmr1.trainer.validation.evaluate import evaluate
 from mmr1.trainer.validation.validate import Scored, Validation
-from mmr1.vision.prepare import MediaCache
 
 
 def run_training(config: Config, *, resume: bool = False) -> Path:
@@ -61,25 +55,23 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; the last finished step is saved.
     """
-    check_directory(config, resume=resume)
-    if resume and (last := finished(config)):
-        print(f"all {step_of(last)} steps are done; checkpoint: {last}")
+    if last := already_finished(config, resume=resume):
         return last
-    check_trackers(config.trainer.trackers)
     timer = PhaseTimer("start")
-    with build_composite_reward(config.rewards, reward_models(config)) as composite_reward:
+    with ExitStack() as stack:
+        rewards = stack.enter_context(build_composite_reward(config.rewards, reward_models(config)))
         with timer("data"):
-            inputs = check_inputs(config, composite_reward, train=True)
+            inputs = check_inputs(config, rewards, train=True)
         samples = sum(map(len, inputs.sources.values()))
         config = with_epochs(config, samples, config.rollout.batch_size)
         if build_algorithm(config.algorithm).shuffled_frames:
             refuse_without_videos(inputs.sources.values())
         steps = build_step_reward_manager(config, inputs.family, inputs.media)
-        with ExitStack() as stack:
-            with timer("models"):
-                workers = stack.enter_context(_workers(config, inputs))
-            directory = stack.enter_context(RunDirectory(config))
-            return _train(config, inputs, composite_reward, steps, workers, directory, timer)
+        with timer("models"):
+            workers = stack.enter_context(_workers(config, inputs))
+        start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
+        with start as sampling:
+            return _train(config, inputs, steps, workers, sampling, timer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +82,7 @@ class Workers:
     reference: Reference | None
     critic: Critic | None
     engine: Callable[[Path], RolloutEngine]
-    ranks: Recorded | None = None
+    ranks: Traceable | None = None
 
 
 @contextmanager
@@ -115,79 +107,114 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
     yield Workers(own.policy, own.reference, own.critic, engine)
 
 
-def _train(
+@dataclass(frozen=True, slots=True)
+class SamplingRun:
+    """A run that has started, and what it samples and scores with."""
+
+    run: Run
+    engine: RolloutEngine
+    rewards: RewardManager
+
+    def make_ready(
+        self,
+        config: Config,
+        inputs: Inputs,
+        policy: SupportsLogprobs,
+        timer: PhaseTimer,
+    ) -> None:
+        """Check that the engine, which has the policy's weights, agrees with it, and begin."""
+        with timer("parity check"):
+            check_agreement(config, inputs, self.engine, policy, self.run.display.say)
+        self.run.begin()
+
+
+@contextmanager
+def started(
     config: Config,
     inputs: Inputs,
     composite_reward: CompositeReward,
+    engine: Callable[[Path], RolloutEngine],
+    timer: PhaseTimer,
+    functions: Iterable[str] = (),
+    log_completions_steps: int | None = None,
+) -> Iterator[SamplingRun]:
+    """The start of every run that samples: its folder, the rollout engine, its trackers.
+
+    Args:
+        engine: Starts the engine, which logs into the file that it is given.
+        functions: The reward functions whose means are shown.
+        log_completions_steps: See :class:`Run`; default: ``trainer.log_completions_steps``.
+    """
+    every = log_completions_steps or config.trainer.log_completions_steps
+    with RunDirectory(config) as directory:
+        display = Display(config.trainer, directory, functions)
+        display.say("starting the rollout engine")
+        composite_reward.begin()
+        with timer("engine"):
+            own = engine(directory.path / "engine.log")
+        with closing(own), Trackers(config, directory.path) as trackers:
+            run = Run(
+                config, directory, trackers, display, inputs.media, lambda: inputs.dropped, every
+            )
+            max_invalid = config.rewards.max_invalid_fraction
+            yield SamplingRun(run, own, RewardManager(composite_reward, inputs.media, max_invalid))
+
+
+def _train(
+    config: Config,
+    inputs: Inputs,
     steps: StepRewards | None,
     workers: Workers,
-    directory: RunDirectory,
+    sampling: SamplingRun,
     timer: PhaseTimer,
 ) -> Path:
-    display = Display(config.trainer, directory, config.rewards.functions)
-    display.say("starting the rollout engine")
-    composite_reward.begin()
-    with timer("engine"):
-        engine = workers.engine(directory.path / "engine.log")
-    with closing(engine), Trackers(config, directory.path) as trackers:
-        rewards = RewardManager(composite_reward, inputs.media, config.rewards.max_invalid_fraction)
-        validation = _validation(config, inputs, engine, rewards, directory)
-        algorithm = build_algorithm(config.algorithm)
-        components = TrainerComponents(
-            loader=inputs.loader(config.seed, config.data.curriculum),
-            render=inputs.render,
-            rollout=engine,
-            rewards=rewards,
-            algorithm=algorithm,
-            policy=workers.policy,
-            reference=workers.reference,
-            coefficients=Coefficients(config.algorithm),
-            media=inputs.media,
-            steps=steps,
-            critic=workers.critic,
-            demonstrations=inputs.demonstrations,
-            validation=validation,
-            replay=_replay(config, inputs, algorithm),
-            ranks=workers.ranks,
-        )
-        done = 0
-        if before := directory.last_checkpoint(warn=display.say):
-            done = restore(before, components)
-            display.say(f"continuing after step {done}")
-        elif config.model.lora is not None and config.model.lora.starts_apart:
-            # The engine has read the files.
-            engine.load_weights(workers.policy.weights(copy=True), workers.policy.version)
-        with timer("parity check"):
-            check_agreement(config, inputs, engine, workers.policy, display.say)
-        directory.begin()
-        directory.log_dropped(inputs.dropped)
-
-        def keep(step: Step) -> None:
-            _log(config, directory, trackers, step, inputs.media)
-            directory.log_dropped(inputs.dropped)
-            display.show(step.stats)
-
-        with display, _failed_batch_kept(directory, inputs.media), heap_frozen():
-            if validation and config.trainer.val_before_train and done == 0:
-                keep(Step(0, {"step": 0, **validated(validation, 0)}))
-            checkpoint = run_steps(
-                config.trainer,
-                train(config, components, done),
-                keep,
-                partial(snapshot, config, components),
-                directory.checkpoints,
-            )
-        if validation:
-            if validation.last is None or validation.last[0] != config.trainer.max_steps:
-                with PhaseTimer("end")("evaluation"):
-                    result = validation.evaluate(lambda mode, groups: None)
-            else:
-                _, result = validation.last
-            write_evaluation(directory.path / "eval", result)
-            directory.log_dropped(inputs.dropped)
-            display.say(summary_line(result))
-    display.say(f"checkpoint: {checkpoint}")
+    run, policy = sampling.run, workers.policy
+    algorithm = build_algorithm(config.algorithm)
+    validation = _validation(config, inputs, sampling)
+    components = TrainerComponents(
+        loader=inputs.loader(config.seed, config.data.curriculum),
+        render=inputs.render,
+        rollout=sampling.engine,
+        rewards=sampling.rewards,
+        algorithm=algorithm,
+        policy=policy,
+        reference=workers.reference,
+        coefficients=Coefficients(config.algorithm),
+        media=inputs.media,
+        steps=steps,
+        critic=workers.critic,
+        demonstrations=inputs.demonstrations,
+        validation=validation,
+        replay=_replay(config, inputs, algorithm),
+        ranks=workers.ranks,
+    )
+    before = run.directory.last_checkpoint(warn=run.display.say)
+    done = 0
+    if before:
+        done = restore(before, components)
+        run.display.say(f"continuing after step {done}")
+    elif starts_apart(config):
+        sampling.engine.load_weights(policy.weights(copy=True), policy.version)
+    sampling.make_ready(config, inputs, policy, timer)
+    with run.display, heap_frozen():
+        if validation and config.trainer.val_before_train and done == 0:
+            run.record(Step(0, {"step": 0, **validation(0)}))
+        steps_of_run = train(config, components, done)
+        checkpoint = run.take(steps_of_run, partial(snapshot, config, components))
+    if validation:
+        if validation.last is None or validation.last[0] != config.trainer.max_steps:
+            with PhaseTimer("end")("evaluation"):
+                result = validation.evaluate(lambda mode, groups: None)
+        else:
+            _, result = validation.last
+        run.record_evaluation(result)
+    run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
+
+
+def starts_apart(config: Config) -> bool:
+    """Does the policy start from other weights than the files that the engine has read?"""
+    return config.model.lora is not None and config.model.lora.starts_apart
 
 
 def _replay(config: Config, inputs: Inputs, algorithm: Algorithm) -> Replay | None:
@@ -200,36 +227,25 @@ def _replay(config: Config, inputs: Inputs, algorithm: Algorithm) -> Replay | No
     return Replay(config.algorithm.replay, config.seed, has_signal, find)
 
 
-def _validation(
-    config: Config,
-    inputs: Inputs,
-    engine: RolloutEngine,
-    rewards: RewardManager,
-    directory: RunDirectory,
-) -> Validation | None:
+def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Validation | None:
     """How ``data.eval`` is evaluated, in the run and at its end; None without it."""
     if not inputs.held_out:
         return None
-    check = inputs.check_held_out
-    of_held_out = partial(evaluate, config, engine, inputs.render, rewards, inputs.held_out, check)
+    of_held_out = partial(
+        evaluate,
+        config,
+        sampling.engine,
+        inputs.render,
+        sampling.rewards,
+        inputs.held_out,
+        inputs.check_held_out,
+    )
 
     def record(step: int, scored: Scored) -> None:
         for mode, groups in scored.items():
-            directory.log_rollouts(step, groups, inputs.media, mode=mode)
+            sampling.run.directory.log_rollouts(step, groups, inputs.media, mode=mode)
 
     return Validation(lambda keep: of_held_out(keep=keep), record)
-
-
-@contextmanager
-def _failed_batch_kept(directory: RunDirectory, media: MediaCache) -> Iterator[None]:
-    """Write down what a step that failed on its numbers was to learn from."""
-    try:
-        yield
-    except FailedStepError as error:
-        step = error.step
-        file = directory.log_rollouts(step.number, step.scored, media, step.advantages)
-        error.args = (f"step {step.number}: {error}. Its batch is in {file}",)
-        raise
 
 
 def check_agreement(
@@ -269,16 +285,3 @@ def parity_summary(
         f"engine and trainer agree on {parity.prompts} kinds of prompt "
         f"(log-prob gap {parity.mean_gap:.1e} on average, {parity.max_gap:.1e} at most)"
     )
-
-
-def _log(
-    config: Config, directory: RunDirectory, trackers: Trackers, step: Step, media: MediaCache
-) -> None:
-    directory.log(step.stats)
-    trackers.log(step.stats)
-    every = config.trainer.log_completions_steps
-    if step.number > 0 and (
-        step.number % every == 0 or step.number in (1, config.trainer.max_steps)
-    ):
-        directory.log_rollouts(step.number, step.scored, media, step.advantages)
-        trackers.log_rollouts(step.number, step.scored, step.advantages)

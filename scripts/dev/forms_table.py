@@ -12,7 +12,7 @@ from pathlib import Path
 
 import file_examples
 
-from mmr1.data.forms import FORMS
+from mmr1.data.forms import built_in_forms
 from mmr1.data.forms.form import Form, Row
 
 PAGE = Path(__file__).parents[2] / "docs/datasets.md"
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs/datasets.md"
 def forms() -> str:
     """Every format with example rows, in the order in which they are tried."""
     head = "| `data.format` | written by | told by | an example row |\n|---|---|---|---|\n"
-    return head + "".join(line for form in FORMS.values() for line in _lines(form))
+    return head + "".join(line for form in built_in_forms() for line in _lines(form))
 
 
 def page(text: str) -> str:

@@ -17,6 +17,7 @@ from mmr1.config import EnvironmentConfig, SamplingConfig
 from mmr1.environments.build import build_environment
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import Request
+from mmr1.rollout.fallbacks import BatchedTurns
 from mmr1.rollout.hf import HfEngine
 from mmr1.rollout.rehearsal import Rehearsal, RehearsalEngine
 from mmr1.trainer.forward.padded import padded_scores
@@ -57,7 +58,7 @@ def conversing(parts, system_prompt=None, **options):
     engine = HfEngine(model, family, media)
     return ConversationEngine(
         engine,
-        engine,
+        BatchedTurns(engine, family),
         build_environment(config),
         config,
         family,
@@ -118,7 +119,8 @@ def test_one_pixel_of_a_tools_picture_changes_what_is_said_next(parts):
         shown = Rehearsal(Message("tool", (picture(2, pixel=pixel),)))
         config = EnvironmentConfig(tools=("zoom",), max_turns=2, max_tokens_per_turn=40)
         engine = HfEngine(model, family, media)
-        conversing = ConversationEngine(engine, engine, shown, config, family, media, at_once=True)
+        turns = BatchedTurns(engine, family)
+        conversing = ConversationEngine(engine, turns, shown, config, family, media, at_once=True)
         ((c,),) = (g.completions for g in conversing.generate([Request(prompt, 1, 0)], SAMPLING))
         conversing.close()
         said.append(c)

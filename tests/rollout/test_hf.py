@@ -25,6 +25,7 @@ from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.sampling.parity import check_parity
 from mmr1.types import Message, Prompt, Sample, TextPart
+from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.features import FeatureCache
 from mmr1.vision.prepare import MediaCache
@@ -165,7 +166,8 @@ def test_a_workers_engine_keeps_the_features_of_a_frozen_tower(tiny_model, promp
         model={"path": str(tiny_model), "dtype": "float32", "freeze_vision_tower": frozen},
         rollout={"engine": "hf"},
     )
-    engine = build_engine_with_own_weights(config, colocated=False, on_machine=1).rollout
+    family = family_of(config)
+    engine = build_engine_with_own_weights(config, family, media_cache(family, config)).rollout
     calls = []
     engine._model.model.visual.register_forward_pre_hook(lambda _, args: calls.append(args))
 

@@ -19,7 +19,8 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.config import Config, LoraConfig, RolloutConfig, SamplingConfig
 from mmr1.data.record import read_records
-from mmr1.rollout.build import build_engine, build_vllm_engine
+from mmr1.rollout.build import build_engine
+from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.prefetching import PrefetchingEngine

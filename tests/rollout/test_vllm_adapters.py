@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from mmr1.config import Config, LoraConfig
+from mmr1.rollout.engines import check_engine
 from mmr1.rollout.vllm_adapters import AdapterShape, adapter_shape
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.trainer.train import run_training
@@ -57,7 +58,7 @@ def test_what_adapters_alone_cannot_is_refused(changes, message):
     model = {"path": "m", "freeze_vision_tower": True, **changes.get("model", {})}
     model["lora"] = {"merge": False, **model.get("lora", {})}
     with pytest.raises(ValueError, match=rf"model\.lora\.merge=false and .*{message}"):
-        Config(**{**changes, "model": model})
+        check_engine(Config(**{**changes, "model": model}))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 from mmr1.config import Config, LoraConfig
 from mmr1.data.record import read_records
-from mmr1.rollout.build import build_vllm_engine
+from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine_process import EngineProcess
 from mmr1.rollout.prefetching import PrefetchingEngine
 from mmr1.rollout.tcp_transfer import TcpSender

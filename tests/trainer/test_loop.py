@@ -20,6 +20,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import with_conversations
+from mmr1.rollout.fallbacks import BatchedTurns
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
@@ -258,7 +259,8 @@ def test_conversations_are_sampled_ahead_of_the_update(shared, digit_samples, fi
 
     def engine(model):
         own = HfEngine(model, brief, others[1])
-        made.append(with_conversations(config, own, own, brief, others[1]))
+        turns = BatchedTurns(own, brief)
+        made.append(with_conversations(config, own, turns, brief, others[1]))
         return made[-1]
 
     made: list[Any] = []

@@ -23,10 +23,9 @@ from mmr1.config import Config
 from mmr1.config.file import dump_yaml
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.offline.sft import run_sft
-from mmr1.trainer.runs import take_steps
+from mmr1.trainer.runs.output import RecordError
 from mmr1.trainer.runs.stopping import StoppedError
-from mmr1.trainer.runs.take_steps import RecordError
-from mmr1.trainer.sampling.rollouts import build_rollouts
+from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 
@@ -182,9 +181,9 @@ def test_a_stop_with_rollouts_ahead_skips_no_prompt(
     def engine_of_its_own(config, family, media, log, model, features):
         return HfEngine(deepcopy(model), family, media)
 
-    def two_ahead(config, engine, sample):
+    def two_ahead(config, components):
         rollout = config.rollout.model_copy(update={"max_off_policy_steps": 2})
-        return build_rollouts(config.model_copy(update={"rollout": rollout}), engine, sample)
+        return Sampler(config.model_copy(update={"rollout": rollout}), components)
 
     def config(out: str) -> Config:
         made = rl(tiny_model, digits, reward, tmp_path / out, save_steps=0)
@@ -207,7 +206,7 @@ def test_a_stop_with_rollouts_ahead_skips_no_prompt(
         }
 
     monkeypatch.setattr("mmr1.trainer.train.build_engine", engine_of_its_own)
-    monkeypatch.setattr("mmr1.trainer.loop.build_rollouts", two_ahead)
+    monkeypatch.setattr("mmr1.trainer.loop.Sampler", two_ahead)
     run_training(config("whole"))
     plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")  # in the third rollout
     with pytest.raises(StoppedError, match=r"SIGTERM: saved as .*step_00000[12]") as stopped:
@@ -323,7 +322,7 @@ def test_a_full_disk_is_one_line(
     size_kib, tiny_model, digits, reward, small_disk, tmp_path, mmr1, monkeypatch
 ):
     """It fills up in train.log, the metrics or the rollouts, and in the first checkpoints."""
-    monkeypatch.setattr(take_steps, "LAST_SAVE_S", 0.0)
+    monkeypatch.setattr("mmr1.trainer.run.LAST_SAVE_S", 0.0)
     config = rl(tiny_model, digits, reward, small_disk(size_kib) / "run", save_steps=1)
     (tmp_path / "run.yaml").write_text(dump_yaml(config))
     code, _, message = mmr1("train", tmp_path / "run.yaml")

@@ -20,7 +20,7 @@ from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.report.run_reader import open_run
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.trainer.offline.sft import run_sft
-from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.run import with_epochs
 from mmr1.trainer.train import run_training
 from tests.jsonl import read_jsonl
 
@@ -124,9 +124,7 @@ def test_the_output_directory(run, warm, digits):
 
 def test_the_log_has_a_line_for_each_phase(run):
     lines = (run / "train.log").read_text().splitlines()
-    took = [
-        re.sub(r".*phase_timer: (.*) took .*", r"\1", line) for line in lines if " took " in line
-    ]
+    took = [re.sub(r".*runs.step: (.*) took .*", r"\1", line) for line in lines if " took " in line]
     steps = [
         f"step {step}: {phase}"
         for step in (1, 2, 3)

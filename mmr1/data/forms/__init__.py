@@ -5,54 +5,51 @@ A format is a file in ``catalog``. What formats share lies beside it.
 
 from __future__ import annotations
 
-from mmr1.data.forms.catalog import (
-    canonical,
-    clevr,
-    easyr1,
-    lmm_r1,
-    mathvista,
-    mmmu,
-    openrlhf,
-    r1_v,
-    r1_v_eval,
-    rec,
-    sharegpt,
-    swift,
-    trl,
-    verl,
-    video_r1,
-    vlm_r1,
-    vlmevalkit,
-    vqa,
-)
+from functools import cache
+
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.forms.guess import remedy
-from mmr1.registry import suggest
+from mmr1.registry import Registry
 from mmr1.types import Sample
 
+_CATALOG = "mmr1.data.forms.catalog"
 # A row has the first format that matches it, so specific formats come before general ones.
 _IN_ORDER = (
-    canonical.PARQUET_FORM,
-    canonical.FORM,
-    lmm_r1.FORM,
-    verl.FORM,
-    openrlhf.FORM,
-    trl.FORM,
-    sharegpt.FORM,
-    vlm_r1.FORM,
-    video_r1.FORM,
-    rec.FORM,
-    r1_v.FORM,
-    r1_v_eval.FORM,
-    easyr1.FORM,
-    mathvista.FORM,
-    mmmu.FORM,
-    vlmevalkit.FORM,
-    clevr.FORM,
-    vqa.FORM,
-    swift.FORM,
+    "canonical",
+    "lmm_r1",
+    "verl",
+    "openrlhf",
+    "trl",
+    "sharegpt",
+    "vlm_r1",
+    "video_r1",
+    "rec",
+    "r1_v",
+    "r1_v_eval",
+    "easyr1",
+    "mathvista",
+    "mmmu",
+    "vlmevalkit",
+    "clevr",
+    "vqa",
+    "swift",
 )
-FORMS: dict[str, Form] = {form.name: form for form in _IN_ORDER}
+FORMS = Registry(
+    "data.format",
+    {
+        "canonical_parquet": f"{_CATALOG}.canonical:PARQUET_FORM",
+        **{name: f"{_CATALOG}.{name}:FORM" for name in _IN_ORDER},
+    },
+    group="mmr1.forms",
+    attribute="FORM",
+)
+"""Each is a ``Form``. One that is not built in is used where ``data.format`` names it."""
+
+
+@cache
+def built_in_forms() -> tuple[Form, ...]:
+    """The formats that are recognised, in the order in which they are tried."""
+    return tuple(map(FORMS.load, FORMS.builtin))
 
 
 def recognise(row: Row) -> str:
@@ -61,17 +58,32 @@ def recognise(row: Row) -> str:
     Raises:
         ValueError: No format has these keys.
     """
-    for name, form in FORMS.items():
+    for form in built_in_forms():
         if form.matches(row):
-            return name
+            return form.name
     shown = ", ".join(sorted(map(str, row)))
     raise ValueError(f"a row with the columns {shown} has no known format; {remedy(row)}")
 
 
 def check_form(form: str) -> None:
     """Check ``data.format``. Raises ValueError if no format has this name."""
-    if form not in FORMS:
-        raise ValueError(f"unknown data.format '{form}'{suggest(form, FORMS)}; {', '.join(FORMS)}")
+    named_form(form)
+
+
+@cache
+def named_form(name: str) -> Form:
+    """The format that ``data.format`` names.
+
+    Raises:
+        ValueError: There is none of this name, or the name is another thing's.
+    """
+    form = FORMS.load(name)
+    if not isinstance(form, Form):
+        raise ValueError(
+            f"data.format={name} is a {type(form).__name__}; it must name an "
+            "mmr1.data.forms.form.Form"
+        )
+    return form
 
 
 def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
@@ -80,9 +92,8 @@ def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
     Raises:
         ValueError: The row cannot be used.
     """
-    if form is not None:
-        check_form(form)
+    own = named_form(form or recognise(row))
     try:
-        return FORMS[form or recognise(row)].read(row, place)
+        return own.read(row, place)
     except KeyError as error:
         raise ValueError(f"the key {error} is missing") from None

@@ -15,7 +15,7 @@ from mmr1.environments.forms.trl import TrlEpisode, tools_of
 from mmr1.registry import Registry, import_file
 from mmr1.types import Sample
 
-PLUGINS = Registry("environment", {})
+PLUGINS = Registry("environment", {}, group="mmr1.environments", attribute="Class")
 SIGNATURES = """\
   mmr1       class: reset(self, sample), step(self, action) -> (observation, done, reward)
   TRL        class: reset(self, **columns), and a public method for each tool

@@ -12,24 +12,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mmr1.config import Config
-from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost
+from mmr1.rollout.engines import samples_at_once
+from mmr1.trainer.distributed.all_ranks import AllRanks, OnRanks, PromptCost
 from mmr1.trainer.distributed.colocation import Colocation
 from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.engine_link import transfer_seconds
 from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.rank_actor import SAVING, SENDING, WATCHING, Build, Rank
-from mmr1.trainer.distributed.ray_calls import get, outcomes
+from mmr1.trainer.distributed.ray_calls import Actor, get, outcomes
 from mmr1.trainer.distributed.ray_connection import join_cluster, start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
-from mmr1.trainer.distributed.ray_learner import RayLearner
-from mmr1.trainer.distributed.ray_policy import RayCritic, RayPolicy, RayReference
+from mmr1.trainer.distributed.ray_policy import RayCritic, RayLearner, RayPolicy, RayReference
+from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.served_reference import API_KEY
-from mmr1.trainer.models.training_models import build_training_models
+from mmr1.trainer.models.training_models import TrainingModels, build_training_models
 from mmr1.types import Prompt, RolloutGroup
 from mmr1.vision.build import family_of
+
+Built = TypeVar("Built")
+Worker = TypeVar("Worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Cluster:
     reference: RayReference | None
     critic: RayCritic | None
     engines: RayEngines
-    ranks: AllRanks
+    ranks: AllRanks[TrainingModels]
 
 
 @contextmanager
@@ -48,15 +52,15 @@ def on_ray(config: Config) -> Iterator[Cluster]:
     """Start ranks and engines on the cluster that ``resources`` names; see :func:`workers`."""
     ranks, engines = config.resources.ranks, config.resources.engines
     with workers(config, ranks, engines, build_training_models) as (all_ranks, all_engines):
-        policy = RayPolicy(all_ranks, config.hands_adapters)
+        policy = RayPolicy(all_ranks.part(lambda models: models.policy), config.hands_adapters)
+        reference: OnRanks[Reference] = all_ranks.part(lambda models: models.reference)
+        critic = all_ranks.part(lambda models: models.critic)
         if config.resources.colocate:  # they woke up to nothing yet
             all_engines.load_weights(policy.weights(), policy.version)
         yield Cluster(
             policy,
-            RayReference(all_ranks) if config.algorithm.kl_coef else None,
-            RayCritic(all_ranks, config.critic_mini_batch_size)
-            if config.algorithm.critic
-            else None,
+            RayReference(reference) if config.algorithm.kl_coef else None,
+            RayCritic(critic, config.critic_mini_batch_size) if config.algorithm.critic else None,
             all_engines,
             all_ranks,
         )
@@ -64,7 +68,7 @@ def on_ray(config: Config) -> Iterator[Cluster]:
 
 @contextmanager
 def learner_on_ray(
-    config: Config, build: Build, group_of: Callable[[Any], RolloutGroup], engines: int = 0
+    config: Config, build: Build[Any], group_of: Callable[[Any], RolloutGroup], engines: int = 0
 ) -> Iterator[tuple[RayLearner[Any], RayEngines]]:
     """Start ``resources.ranks`` ranks with a learner, and engines; see :func:`workers`.
 
@@ -73,7 +77,7 @@ def learner_on_ray(
         group_of: The prompt and completions of an example.
     """
     with workers(config, config.resources.ranks, engines, build) as (all_ranks, all_engines):
-        learner = RayLearner(all_ranks, group_of)
+        learner = RayLearner(all_ranks.part(lambda learner: learner), group_of)
         if config.resources.colocate and engines:
             all_engines.load_weights(learner.weights(), 0)
         yield learner, all_engines
@@ -88,8 +92,8 @@ def engines_on_ray(config: Config) -> Iterator[RayEngines]:
 
 @contextmanager
 def workers(
-    config: Config, ranks: int, engines: int, build: Build | None = None
-) -> Iterator[tuple[AllRanks, RayEngines]]:
+    config: Config, ranks: int, engines: int, build: Build[Built] | None = None
+) -> Iterator[tuple[AllRanks[Built], RayEngines]]:
     """Start ranks and engines on the cluster that ``resources`` names; end them afterwards.
 
     Args:
@@ -116,7 +120,7 @@ def workers(
             start_local_cluster(ranks + engines)
         else:
             join_cluster(resources.address)
-    actors: list[Any] = []
+    actors: list[Actor[Any]] = []
     reserved: list[Any] = []
     begin = time.time()
     try:
@@ -133,31 +137,33 @@ def workers(
             *(machines[ranks:].count(machine) for machine in machines[ranks:]),
         ]
 
-        def start(cls: type, index: int, *args: Any) -> Any:
-            actors.append(place(cls, index, config, on_machine[index], *args))
-            return actors[-1]
+        def start(cls: type[Worker], index: int, *args: Any) -> Actor[Worker]:
+            actor = place(cls, index, config, on_machine[index], *args)
+            actors.append(actor)
+            return actor
 
-        def replace(i: int, engine: Any) -> Any:
-            ray.kill(engine)
+        def replace(i: int, engine: Actor[Engine]) -> Actor[Engine]:
+            ray.kill(engine.handle)
             new = start(Engine, ranks + i)
             _wait_for_room(new, resources.start_timeout_s)
-            get([new.build.remote(colocated)])
+            get([new.start(Engine.build, colocated)])
             return new
 
         trainers = [start(Rank, i, i, build) for i in range(ranks)]
         samplers = [start(Engine, ranks + i) for i in range(engines)]
-        address = get([rank.open_rendezvous.remote() for rank in trainers[:1]])
-        building = [engine.build.remote(colocated) for engine in samplers]
+        rendezvous = get([rank.start(Rank.open_rendezvous) for rank in trainers[:1]])
+        building = [engine.start(Engine.build, colocated) for engine in samplers]
         if colocated:
             get(building)  # vLLM wants its memory to be free when it starts; then it sleeps
         of_driver = _environment_of_ranks()
-        get([rank.build.remote(*address, of_driver) for rank in trainers] + building)
+        for address in rendezvous:
+            building += [rank.start(Rank.build, address, of_driver) for rank in trainers]
+        get(building)
         rollout = config.rollout
-        at_once = rollout.engine == "hf" or rollout.deterministic
         all_engines = RayEngines(
-            samplers, replace, rollout.timeout_s, rollout.max_restarts, at_once
+            samplers, replace, rollout.timeout_s, rollout.max_restarts, samples_at_once(config)
         )
-        all_ranks = AllRanks(
+        all_ranks: AllRanks[Built] = AllRanks(
             trainers,
             prompt_cost(config),
             resources.context,
@@ -175,7 +181,7 @@ def workers(
             raise hung_or_lost(error, Path(config.trainer.output_dir), begin) from error
     finally:
         for actor in actors:
-            ray.kill(actor)
+            ray.kill(actor.handle)
         for group in reserved:  # else it would last as long as the connection
             ray.util.remove_placement_group(group)
         if not joined:
@@ -231,13 +237,13 @@ def prompt_cost(config: Config) -> PromptCost:
     return cost
 
 
-def _wait_for_room(actor: Any, timeout_s: float) -> None:
+def _wait_for_room(actor: Actor[Any], timeout_s: float) -> None:
     """Wait until an actor runs; its machine may be gone.
 
     Raises:
         WorkerLostError: The cluster has no room for it.
     """
-    _, lost = outcomes({0: actor.__ray_ready__.remote()}, timeout_s)
+    _, lost = outcomes({0: actor.ready()}, timeout_s)
     if lost:
         raise WorkerLostError(
             f"the Ray cluster has no room for another engine ({lost[0]}); --resume goes on from "
@@ -309,7 +315,7 @@ def _placement(places: Places, timeout_s: float, groups: list[Any]) -> Callable[
             f"{ray.cluster_resources()}. Lower resources.ranks or resources.engines, or add nodes"
         )
 
-    def place(cls: type, index: int, *args: Any) -> Any:
+    def place(cls: type[Worker], index: int, *args: Any) -> Actor[Worker]:
         bundle, share = places.workers[index]
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
         gpus_of_bundle = bundles[bundle].get("GPU", 0)
@@ -317,6 +323,6 @@ def _placement(places: Places, timeout_s: float, groups: list[Any]) -> Callable[
         options = {"scheduling_strategy": strategy, **reserved}
         if cls is Rank:
             options["concurrency_groups"] = {SAVING: 1, SENDING: 1, WATCHING: 1}
-        return ray.remote(**options)(cls).remote(*args)
+        return Actor(ray.remote(**options)(cls).remote(*args))
 
     return place

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mmr1.trainer.distributed.engine_actor import Engine
+
 
 class Colocation:
     """Whose turn it is; at first that of the ranks.
 
     Args:
-        call_engines: Calls a method of all engines: ``sleep``, or ``wake_up`` with what for.
+        call_engines: Calls a method of all engines.
         send: Has the ranks send their weights to the engines.
         make_room: Has the ranks leave memory to the engines; called with whether these have their
             weights.
@@ -40,7 +42,7 @@ class Colocation:
         """The ranks are about to compute."""
         if self._sampling:
             self._sampling = False
-            self._call_engines("sleep")
+            self._call_engines(Engine.sleep)
         self._ranks_have_all()
 
     def sample(self) -> None:
@@ -49,10 +51,10 @@ class Colocation:
             self._ranks_have_all()  # also after a wake-up that failed
             self._made_room = True
             self._make_room(False)
-            self._call_engines("wake_up", "weights")
+            self._call_engines(Engine.wake_up, "weights")
             self._send()
             self._make_room(True)  # what the transfer took too: a buffer and whole weights
-            self._call_engines("wake_up", "kv_cache")
+            self._call_engines(Engine.wake_up, "kv_cache")
             self._sampling = True
 
     def _ranks_have_all(self) -> None:

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from mmr1.config import Config, SamplingConfig
-from mmr1.rollout.build import build_vllm_engine
-from mmr1.rollout.engine import (
-    PreparedRequest,
-    Probe,
-    ReceivingEngine,
-    Request,
-    RolloutEngine,
-    TurnEngine,
-)
-from mmr1.rollout.hf import HfEngine
-from mmr1.rollout.prefetching import PrefetchingEngine
-from mmr1.rollout.vllm import Transfer
+from mmr1.rollout.build import BuiltEngine, assemble
+from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.rollout.engines import EngineSetting, engine_type
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed.network import node_address, use_interface_of
 from mmr1.trainer.distributed.weight_source import left_out
 from mmr1.trainer.models.loading import feature_cache, load_model
 from mmr1.types import Completion, Prompt, RolloutGroup
 from mmr1.vision.build import family_of, media_cache
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
 _MOMENT_S = 0.05  # then turns that have come meanwhile are let in
@@ -44,9 +37,11 @@ class Engine:
     def build(self, colocated: bool = False) -> None:
         """Load the model; a colocated engine then sleeps, and leaves the GPU to its rank."""
         use_interface_of(node_address())
-        self._engine = build_engine_with_own_weights(self._config, colocated, self._on_machine)
+        family = family_of(self._config)
+        self._media = media_cache(family, self._config, self._on_machine)
+        self._engine = build_engine_with_own_weights(self._config, family, self._media, colocated)
         if colocated:
-            self.call("sleep")
+            self.sleep()
 
     def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         return self._engine.rollout.generate(requests, sampling)
@@ -55,7 +50,7 @@ class Engine:
         self, requests: Mapping[int, Request], sampling: SamplingConfig
     ) -> dict[int, Completion]:
         """See ``TurnEngine``; returns when a turn has ended, or a moment has passed."""
-        media = self._engine.media
+        media = self._media
         ended = self._engine.turns.advance(
             {
                 number: PreparedRequest(r, tuple(media[m] for m in r.prompt.media))
@@ -71,41 +66,39 @@ class Engine:
     def abandon(self) -> None:
         self._engine.turns.abandon()
 
-    def call(self, method: str, *args: Any) -> None:
-        """A method of the ``ReceivingEngine``, or of a ``SleepingEngine``."""
-        getattr(self._engine.receiving, method)(*args)
+    def call(self, method: Callable[..., None], *args: Any) -> None:
+        """Call a method of ``ReceivingEngine``."""
+        getattr(self._engine.receiving, method.__name__)(*args)
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        self._engine.rollout.load_weights(weights, version)
+
+    def sleep(self) -> None:
+        """See ``SleepingEngine``."""
+        assert self._engine.sleeping is not None, "check_capabilities refuses it"
+        self._engine.sleeping.sleep()
+
+    def wake_up(self, tag: str) -> None:
+        """See ``SleepingEngine``."""
+        assert self._engine.sleeping is not None, "check_capabilities refuses it"
+        self._engine.sleeping.wake_up(tag)
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
         return self._engine.rollout.probe(prompts)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnEngine:
-    """The engine of a process that holds no policy.
-
-    Attributes:
-        rollout: As it samples completions.
-        turns: As it samples the turns of conversations.
-        receiving: As it is sent weights.
-        media: Prepared media.
-    """
-
-    rollout: RolloutEngine
-    turns: TurnEngine
-    receiving: ReceivingEngine
-    media: MediaCache
-
-
-def build_engine_with_own_weights(config: Config, colocated: bool, on_machine: int) -> OwnEngine:
+def build_engine_with_own_weights(
+    config: Config, family: ModelFamily, media: MediaCache, colocated: bool = False
+) -> BuiltEngine:
     """An engine with its own copy of the weights."""
-    family = family_of(config)
-    media = media_cache(family, config, on_machine)
-    if config.rollout.engine == "hf":
+    model, features = None, None
+    if engine_type(config).samples_from_policy:  # on Ray from a copy
         set_up_torch(config.seed, config.trainer.threads, config.trainer.deterministic)
         model = load_model(config.model).requires_grad_(False)
-        own = HfEngine(model, family, media, features=feature_cache(config))
-        return OwnEngine(own, own, own, media)
-    transfer = Transfer(colocated, left_out(config) if colocated else ())
-    engine = build_vllm_engine(config, transfer=transfer)
-    prefetching = PrefetchingEngine(engine, media, config.rollout.deterministic)
-    return OwnEngine(prefetching, engine, engine, media)
+        features = feature_cache(config)
+    kept = left_out(config) if colocated else ()
+    return assemble(
+        EngineSetting(
+            config, family, media, model, features, on_ray=True, colocated=colocated, left_out=kept
+        )
+    )

@@ -8,10 +8,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from mmr1.config import Config
+from mmr1.rollout.engine import ReceivingEngine
+from mmr1.rollout.engines import engine_type
 from mmr1.rollout.tcp_transfer import TcpSender, WeightSender, WeightSource
 from mmr1.rollout.vllm import transfer_backend
+from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
-from mmr1.trainer.distributed.ray_calls import outcomes
+from mmr1.trainer.distributed.ray_calls import Actor, outcomes
 
 _CALLS = 5  # of a transfer, one after the other: connect, start, send, load, finish
 _LAST_WORDS_S = 5.0  # for a connection that an engine has left
@@ -45,10 +48,12 @@ class EngineLink:
     def __init__(self, config: Config, host: str, rank: int) -> None:
         self._host = host
         self._rank = rank
-        self._backend = transfer_backend(config.rollout.engine, config.resources.colocate)
+        self._backend = transfer_backend(
+            engine_type(config).receives_on_gpus, config.resources.colocate
+        )
         self._workers = config.rollout.tensor_parallel_size
         self._timeout_s, self._limit = call_seconds(config), call_limit(config)
-        self._engines: list[Any] = []
+        self._engines: list[Actor[Engine]] = []
         self._client: EngineClient | None = None
         self._sender: WeightSender | None = None
 
@@ -62,7 +67,7 @@ class EngineLink:
         """Where weights have to be."""
         return "cpu" if self._backend == "tcp" else "cuda"
 
-    def send(self, source: WeightSource, engines: Sequence[Any], version: int) -> None:
+    def send(self, source: WeightSource, engines: Sequence[Actor[Engine]], version: int) -> None:
         """All of these engines sample with the weights of the source when this returns.
 
         Raises:
@@ -95,7 +100,7 @@ class EngineLink:
             self._sender.shutdown()
         self._sender = None
 
-    def _connect(self, source: WeightSource, engines: Sequence[Any]) -> None:
+    def _connect(self, source: WeightSource, engines: Sequence[Actor[Engine]]) -> None:
         self.close()
         self._engines = list(engines)
         client = self._client = EngineClient(engines, self._workers, self._timeout_s, self._limit)
@@ -120,7 +125,7 @@ class EngineClient:
     """Calls all engines at once; a ``SyncClient``.
 
     Args:
-        engines: Actors of ``Engine``.
+        engines: All of them.
         workers: Processes of each that have a part of the model.
         timeout_s: Longest time that a call may take.
         limit: What sets it, in words.
@@ -133,7 +138,7 @@ class EngineClient:
 
     def __init__(
         self,
-        engines: Sequence[Any],
+        engines: Sequence[Actor[Engine]],
         workers: int,
         timeout_s: float,
         limit: str,
@@ -150,24 +155,25 @@ class EngineClient:
         if "rank_offset" in init_info:
             for i, info in enumerate(infos):
                 info["rank_offset"] += i * self._workers
-        self._call("init_weight_transfer_engine", [(info,) for info in infos])
+        self._call(ReceivingEngine.init_weight_transfer_engine, [(info,) for info in infos])
 
     def start_weight_update(self) -> None:
-        self._call("start_weight_update", [()] * len(self._engines))
+        self._call(ReceivingEngine.start_weight_update, [()] * len(self._engines))
 
     def update_weights(self, update_info: Any) -> None:
-        self._call("update_weights", [(update_info,)] * len(self._engines))
+        self._call(ReceivingEngine.update_weights, [(update_info,)] * len(self._engines))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._call("finish_weight_update", [(self.version,)] * len(self._engines))
+        versions = [(self.version,)] * len(self._engines)
+        self._call(ReceivingEngine.finish_weight_update, versions)
 
-    def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> None:
+    def _call(self, method: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
         each = zip(self._engines, arguments, strict=True)
-        calls = {i: engine.call.remote(method, *own) for i, (engine, own) in enumerate(each)}
+        calls = {i: engine.start(Engine.call, method, *own) for i, (engine, own) in enumerate(each)}
         try:
             _, lost = outcomes(calls, self.timeout_s, wait_for_all=False, limit=self.limit)
             for i, why in lost.items():
-                raise TransferError(f"rollout engine {i} was lost in {method} ({why})")
+                raise TransferError(f"rollout engine {i} was lost in {method.__name__} ({why})")
         except Exception as error:
             self.give_up(error)
             raise

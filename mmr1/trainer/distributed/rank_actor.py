@@ -6,8 +6,8 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial, wraps
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -17,10 +17,12 @@ from torch.profiler import profile
 from mmr1.config import Config
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
+from mmr1.trainer.distributed.cpu_offload import CpuOffload
+from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.engine_link import EngineLink
 from mmr1.trainer.distributed.errors import TransferError
-from mmr1.trainer.distributed.main_memory import Turns
 from mmr1.trainer.distributed.network import node_address
+from mmr1.trainer.distributed.ray_calls import Actor
 from mmr1.trainer.distributed.weight_source import KeptSource, RankSource, layout_for
 from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.models.digests import Digests
@@ -32,13 +34,14 @@ from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
 
 Method = TypeVar("Method", bound=Callable[..., Any])
+Built = TypeVar("Built", covariant=True)
 
 SAVING = "saving"  # Ray's concurrency group of ``Rank.write``
 SENDING = "sending"  # of ``Rank.send_kept``
 WATCHING = "watching"  # of ``Rank.silent_s``
 
 
-class Build(Protocol):
+class Build(Protocol[Built]):
     """Builds what learns, the same in one process and on each rank; a function of a module."""
 
     def __call__(
@@ -48,7 +51,29 @@ class Build(Protocol):
         media: MediaCache,
         process_group: ProcessGroup | None = None,
         load: LoadModel = ...,
-    ) -> Any: ...
+    ) -> Built: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PartMethod:
+    """A method of a part of what a rank has built.
+
+    Attributes:
+        part: Finds the part, such as the policy.
+        method: As the part's class or protocol has it.
+    """
+
+    part: Callable[[Any], Any]
+    method: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return self.method.__qualname__
+
+    def of(self, built: Any) -> Callable[..., Any]:
+        """The method, bound to the part of what was built."""
+        bound: Callable[..., Any] = getattr(self.part(built), self.method.__name__)
+        return bound
 
 
 def collective(method: Method) -> Method:
@@ -65,8 +90,6 @@ def collective(method: Method) -> Method:
 class Rank:
     """One rank of the trainer.
 
-    Methods of what was built are named by their way there, such as ``policy.update``.
-
     Args:
         on_machine: Ranks on this machine.
 
@@ -74,11 +97,11 @@ class Rank:
         stacks: File for the stack traces of a collective call that hangs.
     """
 
-    def __init__(self, config: Config, on_machine: int, rank: int, build: Build) -> None:
+    def __init__(self, config: Config, on_machine: int, rank: int, build: Build[Any]) -> None:
         self.config, self._rank, self._build = config, rank, build
         self._on_machine = on_machine
         self._listener: socket.socket | None = None
-        self._turns: Turns | None = None
+        self._offload: CpuOffload | None = None
         self._taken: dict[str, WriteCheckpoint] = {}
         self._sources: dict[str, RankSource] = {}
         self._kept: dict[int, KeptSource] = {}
@@ -127,24 +150,24 @@ class Rank:
             load=partial(_loaded, models, mesh=mesh),
         )
         if resources.offload_while_sampling:
-            self._turns = Turns(models, self._built.optimizers)
+            self._offload = CpuOffload(models, self._built.optimizers)
 
     @collective
-    def call(self, method: str, *args: Any) -> Any:
-        """What a method of what was built returns."""
-        return attrgetter(method)(self._built)(*args)
+    def call(self, method: PartMethod, *args: Any) -> Any:
+        """Call a method of what was built, and return its result."""
+        return method.of(self._built)(*args)
 
-    def ask(self, method: str) -> Any:
-        """The same of a method that one rank answers without the others."""
+    def ask(self, method: PartMethod) -> Any:
+        """Call a method that one rank answers without the others."""
         fsdp.PROGRESS.made()
-        return attrgetter(method)(self._built)()
+        return method.of(self._built)()
 
     def silent_s(self) -> float:
         """Seconds since this rank began a call or a forward pass; called in a thread of its own."""
         return fsdp.PROGRESS.silent_s
 
     @collective
-    def send(self, method: str, engines: list[Any], version: int) -> None:
+    def send(self, method: PartMethod, engines: list[Actor[Engine]], version: int) -> None:
         """Rank 0, or each to the engine on its GPU, sends the weights that the method gives; all
         ranks put them together, one by one.
 
@@ -163,7 +186,7 @@ class Rank:
         source.end()
 
     @collective
-    def keep(self, method: str, key: int) -> None:
+    def keep(self, method: PartMethod, key: int) -> None:
         """Rank 0 copies the weights that the method gives into main memory, for ``send_kept``."""
         source = self._source(method)
         source.begin()
@@ -172,7 +195,7 @@ class Rank:
             self._kept[key] = KeptSource(source.metadata(), copies, self._link.device)
         source.end()
 
-    def send_kept(self, key: int, engines: list[Any], version: int) -> None:
+    def send_kept(self, key: int, engines: list[Actor[Engine]], version: int) -> None:
         """Send what ``keep`` copied; called in a thread of its own while the ranks learn."""
         self._link.send(self._kept[key], engines, version)
 
@@ -184,16 +207,16 @@ class Rank:
             sent: The engines have their weights already.
         """
         fsdp.PROGRESS.made()
-        if self._turns is not None:
-            (self._turns.after_sending if sent else self._turns.before_sending)()
+        if self._offload is not None:
+            (self._offload.after_sending if sent else self._offload.before_sending)()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def take_back(self) -> None:
         """Have on the device what ``make_room`` has moved."""
         fsdp.PROGRESS.made()
-        if self._turns is not None:
-            self._turns.back()
+        if self._offload is not None:
+            self._offload.back()
 
     def begin_trace(self) -> None:
         """Record what this rank computes, until ``end_trace``."""
@@ -214,15 +237,15 @@ class Rank:
         del self._kept[key]
 
     @collective
-    def gather(self, method: str) -> dict[str, torch.Tensor] | None:
+    def gather(self, method: PartMethod) -> dict[str, torch.Tensor] | None:
         """The weights that the method gives, in main memory; None but on rank 0."""
-        weights: Mapping[str, torch.Tensor] = attrgetter(method)(self._built)()
+        weights: Mapping[str, torch.Tensor] = method.of(self._built)()
         if self._rank:
             deque(weights.values(), maxlen=0)  # all ranks gather them
             return None
         return {name: tensor.detach().cpu() for name, tensor in weights.items()}
 
-    def share(self, method: str) -> list[Any]:
+    def share(self, method: PartMethod) -> list[Any]:
         """What ``gather`` gives, for whoever holds the reference; nothing but on rank 0."""
         import ray
 
@@ -230,24 +253,25 @@ class Rank:
         return [] if weights is None else [ray.put(weights)]
 
     @collective
-    def save(self, method: str, folder: Path, *args: Any) -> Digests:
+    def save(self, method: PartMethod, folder: Path, *args: Any) -> Digests:
         """Write the snapshot that the method takes; the digests of this rank's files."""
-        return attrgetter(method)(self._built)(False, *args)(folder)
+        write: WriteCheckpoint = method.of(self._built)(False, *args)
+        return write(folder)
 
     @collective
-    def take(self, method: str, *args: Any) -> None:
+    def take(self, method: PartMethod, *args: Any) -> None:
         """Take a snapshot, a copy, that ``write`` writes while training goes on."""
-        self._taken[method] = attrgetter(method)(self._built)(True, *args)
+        self._taken[method.name] = method.of(self._built)(True, *args)
 
-    def write(self, method: str, folder: Path) -> Digests:
-        """The same of the last snapshot that the method took; called in a thread of its own."""
-        return self._taken.pop(method)(folder)
+    def write(self, method: PartMethod, folder: Path) -> Digests:
+        """Write the last snapshot that the method took; called in a thread of its own."""
+        return self._taken.pop(method.name)(folder)
 
-    def _source(self, method: str) -> RankSource:
-        if method not in self._sources:
-            read = attrgetter(method)(self._built)
-            self._sources[method] = RankSource(read, layout_for(self.config))
-        return self._sources[method]
+    def _source(self, method: PartMethod) -> RankSource:
+        if method.name not in self._sources:
+            read = method.of(self._built)
+            self._sources[method.name] = RankSource(read, layout_for(self.config))
+        return self._sources[method.name]
 
 
 def _loaded(models: list[Any], *args: Any, **options: Any) -> Any:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError
-from mmr1.trainer.distributed.rank_actor import SENDING
-from mmr1.trainer.distributed.ray_calls import get, outcomes
+from mmr1.trainer.distributed.rank_actor import SENDING, PartMethod, Rank
+from mmr1.trainer.distributed.ray_calls import Actor, get, outcomes
 
 
 class RankWeights(Protocol):
     """Weights that lie on the ranks."""
 
-    def send(self, engines: Sequence[Any], version: int) -> None:
+    def send(self, engines: Sequence[Actor[Engine]], version: int) -> None:
         """These engines get them, and then sample with them.
 
         Raises:
@@ -36,12 +37,12 @@ class LiveWeights:
         timeout_s: Longest time that a rank may take.
     """
 
-    ranks: Sequence[Any]
-    method: str
+    ranks: Sequence[Actor[Rank]]
+    method: PartMethod
     timeout_s: float
 
-    def send(self, engines: Sequence[Any], version: int) -> None:
-        calls = [rank.send.remote(self.method, list(engines), version) for rank in self.ranks]
+    def send(self, engines: Sequence[Actor[Engine]], version: int) -> None:
+        calls = [rank.start(Rank.send, self.method, list(engines), version) for rank in self.ranks]
         get(calls, self.timeout_s)
 
     def release(self) -> None:
@@ -56,17 +57,17 @@ class KeptWeights:
         timeout_s: Longest time that rank 0 may take.
     """
 
-    first_rank: Any
+    first_rank: Actor[Rank]
     key: int
     timeout_s: float
 
-    def send(self, engines: Sequence[Any], version: int) -> None:
-        in_background = self.first_rank.send_kept.options(concurrency_group=SENDING)
-        get([in_background.remote(self.key, list(engines), version)], self.timeout_s)
+    def send(self, engines: Sequence[Actor[Engine]], version: int) -> None:
+        rank = self.first_rank.within(SENDING)
+        get([rank.start(Rank.send_kept, self.key, list(engines), version)], self.timeout_s)
 
     def release(self) -> None:
-        in_background = self.first_rank.release.options(concurrency_group=SENDING)
-        get([in_background.remote(self.key)], self.timeout_s)
+        rank = self.first_rank.within(SENDING)
+        get([rank.start(Rank.release, self.key)], self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,9 @@ class AdapterWeights:
     stored: Any
     timeout_s: float
 
-    def send(self, engines: Sequence[Any], version: int) -> None:
+    def send(self, engines: Sequence[Actor[Engine]], version: int) -> None:
         calls = {
-            i: engine.call.remote("load_weights", self.stored, version)
+            i: engine.start(Engine.load_weights, self.stored, version)
             for i, engine in enumerate(engines)
         }
         _, lost = outcomes(calls, self.timeout_s)

@@ -1,13 +1,65 @@
-"""Results of calls to Ray actors, with errors that a user can read."""
+"""Calls to Ray actors by function, and their results, with errors that a user can read.
+
+A method is passed as a function, such as ``Rank.build``: mypy checks its name, its arguments and
+its result as it does for a call in one process.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from mmr1.trainer.distributed.errors import WorkerLostError
+
+Owner = TypeVar("Owner")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Result]):
+    """A call under way in another process.
+
+    Attributes:
+        ref: Ray's reference to the result.
+    """
+
+    ref: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Actor(Generic[Owner]):
+    """An object in another process.
+
+    Attributes:
+        handle: Ray's.
+        group: The concurrency group that its calls run in; None for the actor's main thread.
+    """
+
+    handle: Any
+    group: str | None = None
+
+    def start(
+        self,
+        method: Callable[Concatenate[Owner, Arguments], Result],
+        *args: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> Call[Result]:
+        """Call a method; does not wait for it."""
+        remote = getattr(self.handle, method.__name__)
+        if self.group is not None:
+            remote = remote.options(concurrency_group=self.group)
+        return Call(remote.remote(*args, **options))
+
+    def ready(self) -> Call[Any]:
+        """A call that ends when the actor has started."""
+        return Call(self.handle.__ray_ready__.remote())
+
+    def within(self, group: str) -> Actor[Owner]:
+        """The same object; its calls run in a concurrency group, beside those of others."""
+        return replace(self, group=group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +76,8 @@ class Watch:
 
 
 def get(
-    calls: Sequence[Any], timeout_s: float | None = None, watch: Watch | None = None
-) -> list[Any]:
+    calls: Sequence[Call[Result]], timeout_s: float | None = None, watch: Watch | None = None
+) -> list[Result]:
     """The results in order. The first failure is raised at once, as the worker raised it.
 
     Args:
@@ -45,13 +97,13 @@ def get(
 
 
 def outcomes(
-    calls: Mapping[int, Any],
+    calls: Mapping[int, Call[Result]],
     timeout_s: float | None,
     wait_for_all: bool = True,
     only_first: bool = False,
     watch: Watch | None = None,
     limit: str | None = None,
-) -> tuple[dict[int, Any], dict[int, str]]:
+) -> tuple[dict[int, Result], dict[int, str]]:
     """Results by key, and what became of workers that died or did not answer in time, by key.
 
     A failure that a worker raised is raised here, at once.
@@ -66,8 +118,8 @@ def outcomes(
     import ray
 
     assert timeout_s is None or watch is None
-    key_of = {call: key for key, call in calls.items()}
-    results: dict[int, Any] = {}
+    key_of = {call.ref: key for key, call in calls.items()}
+    results: dict[int, Result] = {}
     lost: dict[int, str] = {}
     errors = ray.exceptions
     gone = (

@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from mmr1.config import SamplingConfig
 from mmr1.faults import tell_fault
-from mmr1.rollout.engine import PreparedRequest, Probe, Request
+from mmr1.rollout.engine import PreparedRequest, Probe, ReceivingEngine, Request
 from mmr1.trainer.distributed import ray_calls
 from mmr1.trainer.distributed.colocation import Colocation
+from mmr1.trainer.distributed.engine_actor import Engine
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
-from mmr1.trainer.distributed.open_turns import OpenTurns
 from mmr1.trainer.distributed.rank_weights import RankWeights
+from mmr1.trainer.distributed.ray_calls import Actor, Call
+from mmr1.trainer.distributed.turn_router import TurnRouter
 from mmr1.types import Completion, Prompt, RolloutGroup
 
 logger = logging.getLogger(__name__)
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 outcomes = partial(ray_calls.outcomes, limit="rollout.timeout_s")
 
 
@@ -32,7 +36,6 @@ class RayEngines:
     completion is used twice.
 
     Args:
-        engines: Actors of ``Engine``.
         replace: Ends an actor and starts another in its place, by its index.
         timeout_s: Longest time that a call may take.
         restarts: How often, in all, an engine is replaced.
@@ -46,16 +49,18 @@ class RayEngines:
 
     def __init__(
         self,
-        engines: Sequence[Any],
-        replace: Callable[[int, Any], Any],
+        engines: Sequence[Actor[Engine]],
+        replace: Callable[[int, Actor[Engine]], Actor[Engine]],
         timeout_s: float,
         restarts: int,
         at_once: bool = False,
     ) -> None:
         self.restarted = 0
         self._at_once = at_once
-        self._turns = OpenTurns(len(engines))
-        self._asked: dict[int, Any] = {}  # engines that are sampling turns, and what they answer
+        self._turns = TurnRouter(len(engines))
+        self._asked: dict[
+            int, Call[dict[int, Completion]]
+        ] = {}  # engines that are sampling turns, and what they answer
         self._engines = list(engines)
         self._replace = replace
         self._timeout_s = timeout_s
@@ -73,7 +78,8 @@ class RayEngines:
             i: [requests[place] for place in share] for i, share in enumerate(shares) if len(share)
         }
         groups = self._ask(
-            list(of_engine), lambda i, engine: engine.generate.remote(of_engine[i], sampling)
+            list(of_engine),
+            lambda i, engine: engine.start(Engine.generate, of_engine[i], sampling),
         )
         return [group for of_share in groups for group in of_share]
 
@@ -84,7 +90,7 @@ class RayEngines:
         if self.colocation is not None:
             self.colocation.sample()
         if not self._turns:
-            self._turns = OpenTurns(len(self._engines))
+            self._turns = TurnRouter(len(self._engines))
         self._turns.add({number: prepared.request for number, prepared in requests.items()})
         ended = self._sample_on(sampling)
         while self._at_once and self._turns:
@@ -92,14 +98,15 @@ class RayEngines:
         return ended
 
     def abandon(self) -> None:
-        self._turns, self._asked = OpenTurns(len(self._engines)), {}
-        self._ask(range(len(self._engines)), lambda i, engine: engine.abandon.remote())
+        self._turns, self._asked = TurnRouter(len(self._engines)), {}
+        self._ask(range(len(self._engines)), lambda i, engine: engine.start(Engine.abandon))
 
     def _sample_on(self, sampling: SamplingConfig) -> dict[int, Completion]:
         """Ask those engines that have turns and are not at it; what the first of all has ended."""
         for i in self._turns.waiting():
             if i not in self._asked:
-                self._asked[i] = self._engines[i].advance.remote(self._turns.take(i), sampling)
+                engine, turns = self._engines[i], self._turns.take(i)
+                self._asked[i] = engine.start(Engine.advance, turns, sampling)
         answers, lost = outcomes(self._asked, self._timeout_s, only_first=not self._at_once)
         ended = self._taken(answers)
         if lost:
@@ -130,7 +137,7 @@ class RayEngines:
             self._turns.lose(i)
         kept = [i for i in range(len(self._engines)) if i not in lost]
         _, also_lost = outcomes(
-            {i: self._engines[i].abandon.remote() for i in kept}, self._timeout_s
+            {i: self._engines[i].start(Engine.abandon) for i in kept}, self._timeout_s
         )
         for i, why in also_lost.items():
             self._replace_lost(i, why)
@@ -147,14 +154,20 @@ class RayEngines:
             before.release()
 
     def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
-        return self._ask([0], lambda i, engine: engine.probe.remote(prompts))[0]
+        return self._ask([0], lambda i, engine: engine.start(Engine.probe, prompts))[0]
 
     def close(self) -> None:
         """``on_ray`` ends the actors."""
 
-    def call(self, method: str, *args: Any) -> None:
+    def call(
+        self,
+        method: Callable[Concatenate[Engine, Arguments], None],
+        *args: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> None:
         """Call a method of all engines."""
-        self._ask(range(len(self._engines)), lambda i, e: e.call.remote(method, *args))
+        every = range(len(self._engines))
+        self._ask(every, lambda i, engine: engine.start(method, *args, **options))
 
     def send(self) -> None:
         """All engines get the weights; those that are lost on the way are replaced.
@@ -171,7 +184,8 @@ class RayEngines:
             except TransferError as error:
                 # Whoever answers has dropped what it had of the transfer.
                 engines = dict(enumerate(self._engines))
-                calls = {i: e.call.remote("abandon_weight_update") for i, e in engines.items()}
+                abandon = ReceivingEngine.abandon_weight_update
+                calls = {i: e.start(Engine.call, abandon) for i, e in engines.items()}
                 _, lost = outcomes(calls, self._timeout_s)
                 if repeated and not lost:
                     raise WorkerLostError(
@@ -182,7 +196,9 @@ class RayEngines:
                     self._replace_lost(i, why)
                 repeated = True
 
-    def _ask(self, asked: Sequence[int], call: Callable[[int, Any], Any]) -> list[Any]:
+    def _ask(
+        self, asked: Sequence[int], call: Callable[[int, Actor[Engine]], Call[Result]]
+    ) -> list[Result]:
         """The engines' answers, in order; those that are lost are replaced and asked again once.
 
         Raises:

@@ -1,25 +1,30 @@
-"""Policy, reference and critic on all ranks, behind the protocols of a single process.
+"""Policy, reference, critic and offline learner on all ranks, behind the protocols of one process.
 
 Each rank gets whole groups; the shares cost about the same, counted without what does not learn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
-from mmr1.trainer.distributed.all_ranks import AllRanks, PromptCost, cost_of_group
+from mmr1.trainer.distributed.all_ranks import OnRanks, PromptCost, cost_of_group
 from mmr1.trainer.distributed.rank_weights import RankWeights
 from mmr1.trainer.forward.micro_batches import balanced
 from mmr1.trainer.forward.sequences import TokenScores
-from mmr1.trainer.models.critic import critic_stats, first_fit, of_critic
+from mmr1.trainer.models.critic import LocalCritic, critic_stats, first_fit, of_critic
+from mmr1.trainer.models.learner import Learner, PolicyLearner, ScalarLearner
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.types import Experience, RolloutGroup, StepStats
+
+Example = TypeVar("Example")
 
 
 class RayPolicy:
@@ -29,62 +34,64 @@ class RayPolicy:
         hands_adapters: Engines are given the adapters alone.
     """
 
-    def __init__(self, ranks: AllRanks, hands_adapters: bool = False) -> None:
-        self._ranks = ranks
+    def __init__(self, policy: OnRanks[LocalPolicy], hands_adapters: bool = False) -> None:
+        self._policy = policy
         self._hands_adapters = hands_adapters
         self.version = 0
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return self._ranks.by_token("policy.logprobs", groups)
+        return self._policy.by_token(LocalPolicy.logprobs, groups)
 
     def scores(self, groups: Sequence[RolloutGroup]) -> TokenScores:
-        results = self._ranks.call_by_group("policy.scores", groups)
-        logprobs, entropy = (self._ranks.in_order(groups, [r[i] for r in results]) for i in (0, 1))
+        results = self._policy.by_group(LocalPolicy.scores, groups)
+        logprobs = self._policy.in_order(groups, [scores.logprobs for scores in results])
+        entropy = self._policy.in_order(groups, [scores.entropy for scores in results])
         return TokenScores(logprobs, entropy)
 
     def update(self, experience: Experience) -> StepStats:
-        parts = parts_of_update(experience, self._ranks.prompt_cost, len(self._ranks))
-        stats = self._ranks.call_each("policy.update", [(part,) for part in parts])[0]
+        ranks = self._policy.ranks
+        parts = parts_of_update(experience, ranks.prompt_cost, len(ranks))
+        stats = self._policy.each(LocalPolicy.update, parts)[0]
         self.version = self.state_dict()["version"]
         return stats
 
     def weights(self, copy: bool = False) -> RankWeights:
         """On the ranks, from where they do not pass this process."""
         if self._hands_adapters:
-            return self._ranks.adapters("policy.weights")
-        return self._ranks.weights("policy.", copy)
+            return self._policy.adapters(LocalPolicy.weights)
+        return self._policy.weights(LocalPolicy.engine_weights, copy)
 
     def snapshot(self, copy: bool = False, only_model: bool = False) -> WriteCheckpoint:
-        return self._ranks.snapshot("policy.snapshot", copy, only_model)
+        return self._policy.snapshot(LocalPolicy.snapshot, copy, only_model)
 
     def load_snapshot(self, checkpoint: Path) -> None:
-        self._ranks.call("policy.load_snapshot", checkpoint.resolve())
+        self._policy.call(LocalPolicy.load_snapshot, checkpoint.resolve())
 
     def state_dict(self) -> dict[str, Any]:
-        return self._ranks.ask("policy.state_dict")
+        return self._policy.ask(LocalPolicy.state_dict)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._ranks.call("policy.load_state_dict", state)
+        self._policy.call(LocalPolicy.load_state_dict, state)
         self.version = state["version"]
 
 
 class RayReference:
     """The reference policy on all ranks; a ``Reference``."""
 
-    def __init__(self, ranks: AllRanks) -> None:
-        self._ranks = ranks
+    def __init__(self, reference: OnRanks[Reference]) -> None:
+        self._reference = reference
 
     def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return self._ranks.by_token("reference.logprobs", groups)
+        return self._reference.by_token(Reference.logprobs, groups)
 
     def refresh(self, share: float = 1.0) -> None:
-        self._ranks.call("reference.refresh", share)
+        self._reference.call(Reference.refresh, share)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        return self._ranks.gather("reference.weights")
+        return self._reference.gather(Reference.weights)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        self._ranks.load_weights("reference.load_weights", weights)
+        self._reference.load_weights(Reference.load_weights, weights)
 
 
 class RayCritic:
@@ -94,38 +101,84 @@ class RayCritic:
         mini_batch_size: Prompts of an optimizer step; None for all.
     """
 
-    def __init__(self, ranks: AllRanks, mini_batch_size: int | None) -> None:
-        self._ranks = ranks
+    def __init__(self, critic: OnRanks[LocalCritic], mini_batch_size: int | None) -> None:
+        self._critic = critic
         self._mini_batch_size = mini_batch_size
 
     def values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        return self._ranks.by_token("critic.values", groups)
+        return self._critic.by_token(LocalCritic.values, groups)
 
     def final_values(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
-        results = self._ranks.call_by_group("critic.final_values", groups)
-        return self._ranks.in_order(groups, [result[:, None] for result in results])[:, 0]
+        results = self._critic.by_group(LocalCritic.final_values, groups)
+        return self._critic.in_order(groups, [result[:, None] for result in results])[:, 0]
 
     def update(self, experience: Experience) -> StepStats:
         if not experience.completion_mask.any():  # nothing to learn; a new head is fitted later
             return {}
-        is_new = self._ranks.ask("critic.steps_taken") == 0
+        is_new = self._critic.ask(LocalCritic.steps_taken) == 0
         line = first_fit(experience) if is_new else None
         own = of_critic(experience, self._mini_batch_size)
-        parts = parts_of_update(own, self._ranks.prompt_cost, len(self._ranks))
-        learnt = self._ranks.call_each("critic.learn", [(part, line) for part in parts])[0]
+        ranks = self._critic.ranks
+        parts = parts_of_update(own, ranks.prompt_cost, len(ranks))
+        learnt = self._critic.each(LocalCritic.learn, parts, line)[0]
         return {**critic_stats(experience), **learnt}
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
-        return self._ranks.snapshot("critic.snapshot", copy)
+        return self._critic.snapshot(LocalCritic.snapshot, copy)
 
     def load_snapshot(self, checkpoint: Path) -> None:
-        self._ranks.call("critic.load_snapshot", checkpoint.resolve())
+        self._critic.call(LocalCritic.load_snapshot, checkpoint.resolve())
 
     def state_dict(self) -> dict[str, Any]:
-        return self._ranks.ask("critic.state_dict")
+        return self._critic.ask(LocalCritic.state_dict)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._ranks.call("critic.load_state_dict", state)
+        self._critic.call(LocalCritic.load_state_dict, state)
+
+
+class RayLearner(Generic[Example]):
+    """A policy or a reward model that learns from examples, on all ranks; a ``Learner``.
+
+    Each rank gets examples that cost about the same.
+
+    Args:
+        learner: What the ranks have built: a ``PolicyLearner`` or a ``ScalarLearner``.
+        group_of: The prompt and completions of an example, for its cost.
+    """
+
+    def __init__(self, learner: OnRanks[Any], group_of: Callable[[Example], RolloutGroup]) -> None:
+        self._learner = learner
+        self._group_of = group_of
+
+    def step(self, batch: Sequence[Example]) -> StepStats:
+        shares = self._learner.ranks.shares([self._group_of(example) for example in batch])
+        parts = [[batch[i] for i in share] for share in shares]
+        return self._learner.each(Learner.step, parts)[0]
+
+    def by_token(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return self._learner.by_token(Learner.by_token, groups)
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return self._learner.by_token(PolicyLearner.logprobs, groups)
+
+    def shift(self, offset: float) -> None:
+        self._learner.call(ScalarLearner.shift, offset)
+
+    def weights(self) -> RankWeights:
+        """On the ranks, from where they do not pass this process."""
+        return self._learner.weights(PolicyLearner.engine_weights)
+
+    def snapshot(self, copy: bool = False) -> WriteCheckpoint:
+        return self._learner.snapshot(Learner.snapshot, copy)
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        self._learner.call(Learner.load_snapshot, checkpoint.resolve())
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._learner.ask(Learner.state_dict)
+
+    def load_state_dict(self, state: Any) -> None:
+        self._learner.call(Learner.load_state_dict, state)
 
 
 def parts_of_update(

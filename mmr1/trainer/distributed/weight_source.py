@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from mmr1.config import Config
+from mmr1.rollout.engines import engine_type
 from mmr1.rollout.tcp_transfer import ParamMeta
 from mmr1.trainer.models.loading import trainable_on_meta
 from mmr1.trainer.models.parts import untrained_vision
@@ -38,9 +39,9 @@ class Layout:
 
 
 def layout_for(config: Config) -> Layout:
-    """For the engines that ``rollout.engine`` names."""
+    """How the engines of ``rollout.engine`` expect weights."""
     dtype = getattr(torch, config.rollout_dtype)
-    if config.rollout.engine == "hf":
+    if not engine_type(config).reads_file_layout:
         return Layout(dtype, lambda name, weight: weight, {})
     architecture = find_architecture(config.model.path)
     names = {} if architecture.shares_prompts else names_of_hub(config.model.path)

@@ -25,10 +25,10 @@ def mini_batch_of(groups: int, size: int | None) -> tuple[int, ...]:
     return tuple(group // (size or groups) for group in range(groups))
 
 
-def dealt(items: Sequence[Item], mini_batches: int) -> tuple[tuple[Item, ...], ...]:
-    """Each mini-batch's share of items that belong to none: in turn, as cards are dealt.
+def round_robin(items: Sequence[Item], mini_batches: int) -> tuple[tuple[Item, ...], ...]:
+    """Give items that belong to no mini-batch to the mini-batches, in turn.
 
-    >>> dealt("abc", 2)
+    >>> round_robin("abc", 2)
     (('a', 'c'), ('b',))
     """
     return tuple(tuple(items[index::mini_batches]) for index in range(mini_batches))

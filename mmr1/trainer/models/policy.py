@@ -36,6 +36,23 @@ WIDEST_GAP = "rollout/logprob_gap_max"
 GAP_AFTER_PICTURE, TOKENS_AFTER_PICTURE = "rollout/logprob_gap_after_picture", "after_picture"
 
 
+class SentWeights(Protocol):
+    """Weights that stay where they are, on ranks, until engines ask for them."""
+
+    def send(self, engines: Sequence[Any], version: int) -> None:
+        """These engines get them, and then sample with them."""
+        ...
+
+    def release(self) -> None:
+        """They are not needed any more."""
+        ...
+
+
+Weights = Mapping[str, torch.Tensor] | SentWeights
+"""By names of the transformers model, or of its adapters with ``model.lora.merge: false``; of ranks
+what has them sent."""
+
+
 class Policy(Protocol):
     """What the loop asks of the policy, in one process or on many."""
 
@@ -53,12 +70,10 @@ class Policy(Protocol):
         """Learn from one batch; returns what to log."""
         ...
 
-    def weights(self, copy: bool = False) -> Any:
+    def weights(self, copy: bool = False) -> Weights:
         """The current weights, for ``load_weights`` of the engines that belong to the policy.
 
-        In one process a mapping from names of the transformers model, or of its adapters with
-        ``model.lora.merge: false``; on ranks what has them sent. With ``copy`` they stay as they
-        are while training goes on.
+        With ``copy`` they stay as they are while training goes on.
         """
         ...
 

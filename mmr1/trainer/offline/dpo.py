@@ -21,15 +21,16 @@ from mmr1.data.preferences import labelled_answers, ranking_of
 from mmr1.data.responses import group_of_responses
 from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.models.learner import Learner, PolicyLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.loading import feature_cache
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import Learner, PolicyLearner, learning, policy_learner
+from mmr1.trainer.offline.learner import learning, policy_learner
 from mmr1.trainer.offline.preference_losses import LossOnPairs, PairScores, kto, reference_point
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
-from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.run import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache

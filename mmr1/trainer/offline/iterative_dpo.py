@@ -8,8 +8,9 @@ the new weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
@@ -19,29 +20,18 @@ from mmr1.rewards import build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import learner_on_ray
-from mmr1.trainer.distributed.ray_learner import RayLearner
+from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.inputs import Inputs, check_inputs
-from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.models.state import (
-    WriteCheckpoint,
-    load_progress,
-    progress,
-    save_progress,
-)
+from mmr1.trainer.models.learner import PolicyLearner
+from mmr1.trainer.models.state import WriteCheckpoint, load_progress, progress
 from mmr1.trainer.offline.dpo import Preference, build_dpo
-from mmr1.trainer.offline.learner import PolicyLearner
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import refuse_keys_of_train
-from mmr1.trainer.runs.display import Display
-from mmr1.trainer.runs.existing import check_directory
-from mmr1.trainer.runs.output import RunDirectory, finished
-from mmr1.trainer.runs.step import Step
-from mmr1.trainer.runs.take_steps import run_steps
-from mmr1.trainer.runs.tracking import Trackers, check_trackers
+from mmr1.trainer.run import already_finished, with_state
+from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.sampling.reward_models import reward_models
-from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.trainer.train import check_agreement
-from mmr1.trainer.validation.evaluate import evaluate, summary_line, write_evaluation
+from mmr1.trainer.train import SamplingRun, started, starts_apart
+from mmr1.trainer.validation.evaluate import evaluate
 
 
 def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
@@ -56,19 +46,18 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
     refuse_keys_of_train(config.trainer)
-    check_directory(config, resume=resume)
-    if resume and (last := finished(config)):
-        print(f"all {config.trainer.max_steps} steps are done; checkpoint: {last}")
+    if last := already_finished(config, resume=resume):
         return last
-    check_trackers(config.trainer.trackers)
     load_preference_loss(config.dpo.loss_type)  # a file of one's own that is wrong is told now
+    timer = PhaseTimer("start")
     with ExitStack() as stack:
         rewards = stack.enter_context(build_composite_reward(config.rewards, reward_models(config)))
         inputs = check_inputs(config, rewards, train=True)
         workers = stack.enter_context(_workers(config, inputs))
-        reward_manager = RewardManager(rewards, inputs.media, config.rewards.max_invalid_fraction)
-        directory = stack.enter_context(RunDirectory(config))
-        return _train(config, inputs, reward_manager, workers, directory)
+        # A round's completions are logged with its first step, whichever that is.
+        start = started(config, inputs, rewards, workers.engine, timer, log_completions_steps=1)
+        with start as sampling:
+            return _train(config, inputs, sampling, workers.learner, timer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,76 +87,48 @@ def _workers(config: Config, inputs: Inputs) -> Iterator[Workers]:
 def _train(
     config: Config,
     inputs: Inputs,
-    reward_manager: RewardManager,
-    workers: Workers,
-    directory: RunDirectory,
+    sampling: SamplingRun,
+    learner: PolicyLearner[Preference] | RayLearner[Preference],
+    timer: PhaseTimer,
 ) -> Path:
-    display = Display(config.trainer, directory)
-    display.say("starting the rollout engine")
-    with (
-        closing(workers.engine(directory.path / "engine.log")) as engine,
-        Trackers(config, directory.path) as trackers,
-    ):
-        rounds = Rounds(config, inputs, engine, reward_manager, workers.learner)
-        done = _restore(rounds, directory, display.say)
-        if not done and config.model.lora is not None and config.model.lora.starts_apart:
-            # The engine has read the files.
-            engine.load_weights(workers.learner.weights(), 0)
-        check_agreement(config, inputs, engine, workers.learner, display.say)
-        directory.begin()
-        directory.log_dropped(inputs.dropped)
-
-        def record(step: Step) -> None:
-            directory.log(step.stats)
-            trackers.log(step.stats)
-            directory.log_dropped(inputs.dropped)
-            display.show(step.stats)
-            if step.scored:
-                directory.log_rollouts(step.number, step.scored, inputs.media)
-                trackers.log_rollouts(step.number, step.scored)
-
-        def snapshot(step: Step) -> WriteCheckpoint:
-            return _snapshot(rounds, step.number)
-
-        with display:
-            checkpoint = run_steps(
-                config.trainer, rounds.steps(done), record, snapshot, directory.checkpoints
-            )
-        if inputs.held_out:
-            engine.load_weights(workers.learner.weights(), config.dpo.rounds)
-            result = evaluate(
-                config,
-                engine,
-                inputs.render,
-                reward_manager,
-                inputs.held_out,
-                inputs.check_held_out,
-            )
-            write_evaluation(directory.path / "eval", result)
-            directory.log_dropped(inputs.dropped)
-            display.say(summary_line(result))
-    display.say(f"checkpoint: {checkpoint}")
+    run, engine = sampling.run, sampling.engine
+    rounds = Rounds(config, inputs, engine, sampling.rewards, learner)
+    before = run.directory.last_checkpoint(warn=run.display.say)
+    done = 0
+    if before:
+        done = _restore(rounds, before)
+        run.display.say(f"continuing after step {done}")
+    elif starts_apart(config):
+        engine.load_weights(learner.weights(), 0)
+    sampling.make_ready(config, inputs, learner, timer)
+    with run.display:
+        checkpoint = run.take(rounds.steps(done), partial(_snapshot, rounds))
+    if inputs.held_out:
+        engine.load_weights(learner.weights(), config.dpo.rounds)
+        result = evaluate(
+            config,
+            engine,
+            inputs.render,
+            sampling.rewards,
+            inputs.held_out,
+            inputs.check_held_out,
+        )
+        run.record_evaluation(result)
+    run.display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 
 
-def _snapshot(rounds: Rounds, number: int) -> WriteCheckpoint:
+def _snapshot(rounds: Rounds, step: Step) -> WriteCheckpoint:
     """A function that writes the run as it is now."""
     write = rounds.learner.snapshot(rounds.config.trainer.async_save)
-    state = progress(number, {"optimizer": rounds.learner, "rounds": rounds})
-
-    def write_files(folder: Path) -> Digests:
-        save_progress(folder, state)
-        return write(folder)
-
-    return write_files
+    return with_state(
+        [write], progress(step.number, {"optimizer": rounds.learner, "rounds": rounds})
+    )
 
 
-def _restore(rounds: Rounds, directory: RunDirectory, say: Callable[[str], None]) -> int:
-    """Put the run back to its latest checkpoint; the step after which that was, or 0."""
-    if not (before := directory.last_checkpoint(warn=say)):
-        return 0
-    rounds.learner.load_snapshot(before)
-    done = load_progress(before, {"optimizer": rounds.learner, "rounds": rounds})
+def _restore(rounds: Rounds, checkpoint: Path) -> int:
+    """Put the run back to a checkpoint; the step after which that was."""
+    rounds.learner.load_snapshot(checkpoint)
+    done = load_progress(checkpoint, {"optimizer": rounds.learner, "rounds": rounds})
     rounds.engine.load_weights(rounds.learner.weights(), 0)
-    say(f"continuing after step {done}")
     return done

@@ -25,6 +25,7 @@ from mmr1.data.sources import load_held_out
 from mmr1.data.steps import labelled_steps
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.models.learner import Learner, ScalarLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
 from mmr1.trainer.models.scalar_model import (
@@ -35,9 +36,9 @@ from mmr1.trainer.models.scalar_model import (
     at_the_end,
 )
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import Learner, ScalarLearner, itself, learning, scalar_learner
+from mmr1.trainer.offline.learner import itself, learning, scalar_learner
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
-from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.run import with_epochs
 from mmr1.trainer.sampling.step_ends import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily

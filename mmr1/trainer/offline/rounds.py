@@ -14,14 +14,13 @@ from mmr1.config import Config
 from mmr1.data.loader import SampleLoader
 from mmr1.rewards.accounting import reward_stats
 from mmr1.rollout.engine import RolloutEngine, request_seed, requests_for
-from mmr1.trainer.distributed.ray_learner import RayLearner
+from mmr1.trainer.distributed.ray_policy import RayLearner
 from mmr1.trainer.inputs import Inputs
+from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.offline.dpo import Preference, preferences_of, with_unrelated
 from mmr1.trainer.offline.judged import NoPreferencesError, judged
-from mmr1.trainer.offline.learner import PolicyLearner
 from mmr1.trainer.offline.preference_losses import balanced
-from mmr1.trainer.runs.phase_timer import PhaseTimer
-from mmr1.trainer.runs.step import Step
+from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.validation.evaluate import accuracy_function
 from mmr1.types import Completion, Prompt, RolloutGroup, ScoredGroup, StepStats

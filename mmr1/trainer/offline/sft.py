@@ -9,14 +9,15 @@ from mmr1.config import Config
 from mmr1.data.responses import assistant_text, demonstration
 from mmr1.trainer.forward.process_group import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
+from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.nll import add_nll_gradient
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.trainer.offline.learner import PolicyLearner, itself, learning, policy_learner
+from mmr1.trainer.offline.learner import itself, learning, policy_learner
 from mmr1.trainer.offline.training import OfflineTask, load_training_records, run_offline
-from mmr1.trainer.runs.epochs import with_epochs
+from mmr1.trainer.run import with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache

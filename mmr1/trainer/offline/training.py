@@ -16,21 +16,13 @@ from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
 from mmr1.environments.schemas import tool_schemas
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
-from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.models.state import (
-    HasState,
-    WriteCheckpoint,
-    load_progress,
-    progress,
-    save_progress,
-)
-from mmr1.trainer.offline.learner import Learner
+from mmr1.trainer.models.learner import Learner
+from mmr1.trainer.models.state import HasState, WriteCheckpoint, load_progress, progress
+from mmr1.trainer.run import Run, with_state
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory
-from mmr1.trainer.runs.phase_timer import PhaseTimer
-from mmr1.trainer.runs.step import Step
-from mmr1.trainer.runs.take_steps import run_steps
+from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.types import Prompt, Sample, StepStats
 from mmr1.vision.build import checked_media, family_of, media_cache
@@ -148,27 +140,22 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
             task.learner.load_snapshot(checkpoint_before)
             steps_done = load_progress(checkpoint_before, stateful)
             display.say(f"continuing after step {steps_done}")
-        directory.begin()
-        directory.log_dropped(records.quarantine.dropped)
-
-        def record(step: Step) -> None:
-            directory.log(step.stats)
-            directory.log_dropped(records.quarantine.dropped)
-            trackers.log(step.stats)
-            display.show(step.stats)
+        run = Run(
+            config,
+            directory,
+            trackers,
+            display,
+            records.media,
+            lambda: records.quarantine.dropped,
+            config.trainer.log_completions_steps,
+        )
+        run.begin()
 
         def snapshot(step: Step) -> WriteCheckpoint:
-            write, state = task.snapshot(step.number), progress(step.number, stateful)
-
-            def write_files(folder: Path) -> Digests:
-                save_progress(folder, state)
-                return write(folder)
-
-            return write_files
+            return with_state([task.snapshot(step.number)], progress(step.number, stateful))
 
         with display:
-            steps = _steps(config, task, loader, steps_done)
-            checkpoint = run_steps(config.trainer, steps, record, snapshot, directory.checkpoints)
+            checkpoint = run.take(_steps(config, task, loader, steps_done), snapshot)
         display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 

@@ -45,6 +45,10 @@ from mmr1.vision.prepare import MediaCache, Medium
 logger = logging.getLogger(__name__)
 
 
+class RecordError(RuntimeError):
+    """Metrics or rollouts could not be written; the checkpoints are unchanged."""
+
+
 def finished(config: Config) -> Path | None:
     """The last checkpoint of a run that is finished and evaluated, or None.
 

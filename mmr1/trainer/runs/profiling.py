@@ -15,7 +15,7 @@ from mmr1.config import TrainerConfig
 FOLDER = "profile"
 
 
-class Recorded(Protocol):
+class Traceable(Protocol):
     """Other processes, which write traces of their own part of a step."""
 
     def begin_trace(self) -> None: ...
@@ -26,7 +26,7 @@ class Recorded(Protocol):
 
 
 @contextmanager
-def profiled(config: TrainerConfig, step: int, ranks: Recorded | None = None) -> Iterator[None]:
+def profiled(config: TrainerConfig, step: int, ranks: Traceable | None = None) -> Iterator[None]:
     """Records the block if ``trainer.profile_steps`` has the step.
 
     Writes ``OUTPUT/profile/step_000003.json.gz``, with the phases of the step as spans

@@ -7,7 +7,6 @@ always hold everything.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import logging
 import queue
@@ -22,6 +21,7 @@ from typing import Any, Protocol, Self
 from mmr1.config import Config
 from mmr1.config.file import published
 from mmr1.faults import tell_fault
+from mmr1.registry import TRACKERS
 from mmr1.types import Completion, MediaRef, ScoredGroup, StepStats
 
 logger = logging.getLogger(__name__)
@@ -89,25 +89,17 @@ class Start:
     config: dict[str, Any]
 
 
-# The package that a tracker needs, and the function that starts it. The extra of mmr1 that
-# installs the package has the tracker's name.
-TRACKERS = {
-    "tensorboard": ("tensorboard", "mmr1.trainer.runs.trackers.tensorboard:start"),
-    "wandb": ("wandb", "mmr1.trainer.runs.trackers.wandb:start"),
-    "mlflow": ("mlflow", "mmr1.trainer.runs.trackers.mlflow:start"),
-    "swanlab": ("swanlab", "mmr1.trainer.runs.trackers.swanlab:start"),
-    "trackio": ("trackio", "mmr1.trainer.runs.trackers.trackio:start"),
-}
-
-
 def check_trackers(names: Iterable[str]) -> None:
-    """Check that all trackers are installed, before anything is written.
+    """Check that all trackers are there, before anything is written.
 
     Raises:
-        ValueError: One is not. Says how to install it.
+        ValueError: A built-in one is not installed (says how to install it), or another one cannot
+            be loaded.
     """
     for name in names:
-        if importlib.util.find_spec(TRACKERS[name][0]) is None:
+        if name not in TRACKERS.builtin:
+            TRACKERS.load(name)
+        elif importlib.util.find_spec(name) is None:
             raise ValueError(
                 f"trainer.trackers names '{name}', which is not installed; "
                 f"pip install 'mmr1[{name}]', or leave it out"
@@ -122,7 +114,7 @@ class Trackers:
         name = trainer.run_name or folder.resolve().name
         start = Start(folder, trainer.project_name, name, tuple(trainer.tags), published(config))
         self._threads = [
-            _Thread(name, partial(_start, name, start))
+            _Thread(name.rpartition("/")[2], partial(_start, name, start))
             for name in dict.fromkeys(config.trainer.trackers)
         ]
 
@@ -158,8 +150,7 @@ class Trackers:
 
 
 def _start(name: str, start: Start) -> Tracker:
-    module, _, attribute = TRACKERS[name][1].partition(":")
-    tracker: Tracker = getattr(importlib.import_module(module), attribute)(start)
+    tracker: Tracker = TRACKERS.load(name)(start)
     return tracker
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from mmr1.config import AlgorithmConfig
 from mmr1.types import ScoredGroup, StepStats
-
-SampleBatch = Callable[[int, int], list[ScoredGroup]]
-"""``(prompts, number of the batch in this step) -> scored groups`` of the next prompts."""
 
 
 class NoSignalError(RuntimeError):
@@ -34,46 +31,62 @@ class SampledGroups:
     stats: StepStats
 
 
-def sample_groups(
-    sample_batch: SampleBatch,
-    count: int,
-    config: AlgorithmConfig,
-    step_supervision: bool = False,
-    functions: Sequence[str] = (),
-) -> SampledGroups:
-    """``count`` groups; with ``algorithm.dynamic_sampling`` each of them has a signal.
+@dataclass
+class Selection:
+    """The groups of a step while it is being sampled.
 
-    Which groups have one is for :func:`group_filter` to say. Dynamic sampling (arXiv 2503.14476,
-    section 3.2) samples again until there are ``count`` such groups; each time it takes
-    ``oversample`` times as many prompts as groups are missing. After ``max_num_gen_batches`` the
-    step uses the groups it has.
+    Without ``algorithm.dynamic_sampling`` they are those of ``count`` prompts. With it (arXiv
+    2503.14476, section 3.2) each of them has a signal: prompts are needed until there are ``count``
+    such groups, each time ``oversample`` times as many as groups are missing. After
+    ``max_num_gen_batches`` the step uses the groups it has.
 
-    Raises:
-        NoSignalError: Not one group has a signal after ``max_num_gen_batches``.
+    Attributes:
+        has_signal: See :func:`group_filter`.
+        batches: Generation batches so far.
     """
-    if not config.dynamic_sampling:
-        all_groups = sample_batch(count, 0)
-        return SampledGroups(all_groups, all_groups, {})
-    has_signal = group_filter(config, step_supervision, functions)
-    groups: list[ScoredGroup] = []
-    all_groups = []
-    batches = 0
-    while len(groups) < count and batches < config.max_num_gen_batches:
-        new = sample_batch(math.ceil((count - len(groups)) * config.oversample), batches)
-        all_groups += new
-        groups += [group for group in new if has_signal(group)]
-        batches += 1
-    if not groups:
-        raise NoSignalError(_no_signal(all_groups, batches, config))
-    stats = {
-        "sampling/gen_batches": float(batches),
-        "sampling/no_signal": float(sum(not has_signal(group) for group in all_groups)),
-        "sampling/surplus": float(max(0, len(groups) - count)),
-        "sampling/extra_rollouts": float(
-            sum(len(s.rewards) for s in all_groups) - sum(len(s.rewards) for s in groups[:count])
-        ),
-    }
-    return SampledGroups(groups[:count], all_groups, stats)
+
+    count: int
+    config: AlgorithmConfig
+    has_signal: Callable[[ScoredGroup], bool]
+    groups: list[ScoredGroup] = field(default_factory=list)
+    all_groups: list[ScoredGroup] = field(default_factory=list)
+    batches: int = 0
+
+    def prompts_needed(self) -> int:
+        """The number of prompts to sample next; 0 when the step has its groups."""
+        if not self.config.dynamic_sampling:
+            return 0 if self.batches else self.count
+        missing = self.count - len(self.groups)
+        if missing <= 0 or self.batches == self.config.max_num_gen_batches:
+            return 0
+        return math.ceil(missing * self.config.oversample)
+
+    def add(self, scored: Sequence[ScoredGroup]) -> None:
+        """Take one generation batch."""
+        filtering = self.config.dynamic_sampling
+        self.all_groups += scored
+        self.groups += [group for group in scored if not filtering or self.has_signal(group)]
+        self.batches += 1
+
+    def sampled(self) -> SampledGroups:
+        """What the step has sampled.
+
+        Raises:
+            NoSignalError: Not one group has a signal after ``max_num_gen_batches``.
+        """
+        if not self.config.dynamic_sampling:
+            return SampledGroups(self.groups, self.all_groups, {})
+        if not self.groups:
+            raise NoSignalError(_no_signal(self.all_groups, self.batches, self.config))
+        groups = self.groups[: self.count]
+        sampled, learned = (sum(len(s.rewards) for s in gs) for gs in (self.all_groups, groups))
+        stats = {
+            "sampling/gen_batches": float(self.batches),
+            "sampling/no_signal": float(len(self.all_groups) - len(self.groups)),
+            "sampling/surplus": float(len(self.groups) - len(groups)),
+            "sampling/extra_rollouts": float(sampled - learned),
+        }
+        return SampledGroups(groups, self.all_groups, stats)
 
 
 def group_filter(

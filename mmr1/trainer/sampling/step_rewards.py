@@ -24,7 +24,7 @@ StepRewardFunction = Callable[[str, Sample], Sequence[tuple[int, float]]]
 a rule or call a process reward model.
 """
 
-_FUNCTIONS = Registry("step reward function", {})
+_FUNCTIONS = Registry("step reward function", {}, group="mmr1.step_rewards")
 
 
 class StepRewards(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.validation.evaluate import Evaluation
 from mmr1.types import ScoredGroup, StepStats
 
@@ -29,17 +30,19 @@ class Validation:
     def __call__(self, step: int) -> StepStats:
         """Validate after ``step``, 0 before the first; returns what to log, as ``eval/...``.
 
-        The accuracy of each way of decoding, and the means of its rewards' components.
+        The accuracy of each way of decoding, the means of its rewards' components, and the time.
         """
+        timer = PhaseTimer(f"step {step}")
         scored: Scored = {}
 
         def keep(mode: str, groups: list[ScoredGroup]) -> None:
             scored.setdefault(mode, []).extend(groups)
 
-        result = self.evaluate(keep)
-        self.record(step, scored)
+        with timer("validation"):
+            result = self.evaluate(keep)
+            self.record(step, scored)
         self.last = (step, result)
-        return validation_stats(result)
+        return {**validation_stats(result), "time/validation": timer.phases["validation"]}
 
 
 def validation_stats(result: Evaluation) -> StepStats:

@@ -7,6 +7,7 @@ import re
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,12 @@ from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs
-from mmr1.trainer.sampling.dynamic_sampling import NoSignalError, sample_groups
+from mmr1.trainer.sampling.dynamic_sampling import (
+    NoSignalError,
+    SampledGroups,
+    Selection,
+    group_filter,
+)
 from mmr1.trainer.sampling.experience import build_experience
 from mmr1.trainer.sampling.step_rewards import StepRewardManager
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
@@ -193,6 +199,20 @@ def test_process_supervision_compares_all_steps(left_out):
     expected = [-2 / 7**0.5, -1 / 7**0.5, 0.0 if left_out == "truncated" else 3 / 7**0.5]
     assert batch.advantages[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
     assert batch.completion_mask[:, 0].tolist() == [True, True, left_out != "truncated"]
+
+
+def sample_groups(
+    draw: Callable[[int, int], list[ScoredGroup]],
+    count: int,
+    config: AlgorithmConfig,
+    step_supervision: bool = False,
+    functions: Sequence[str] = (),
+) -> SampledGroups:
+    """A step's groups, as the sampler selects them from what ``draw`` gives."""
+    selection = Selection(count, config, group_filter(config, step_supervision, functions))
+    while prompts := selection.prompts_needed():
+        selection.add(draw(prompts, selection.batches))
+    return selection.sampled()
 
 
 def test_dynamic_sampling_looks_at_the_steps_that_the_algorithm_learns_from():

@@ -73,7 +73,7 @@ class Worker:
 def test_each_worker_has_its_gpus(reserved):
     place = _placement(own_places(4, 2, 2), 60, reserved)
     workers = [place(Worker, i) for i in range(6)]
-    of_worker = [gpus.split(",") for gpus in get([w.gpus.remote() for w in workers])]
+    of_worker = [gpus.split(",") for gpus in get([w.start(Worker.gpus) for w in workers])]
     assert [len(gpus) for gpus in of_worker] == [1, 1, 1, 1, 2, 2]
     assert len({gpu for gpus in of_worker for gpu in gpus}) == 8
 
@@ -81,7 +81,7 @@ def test_each_worker_has_its_gpus(reserved):
 def test_colocated_workers_share_a_gpu(reserved):
     place = _placement(shared_places(4), 60, reserved)
     workers = [place(Worker, i) for i in range(8)]
-    of_worker = get([w.gpus.remote() for w in workers])
+    of_worker = get([w.start(Worker.gpus) for w in workers])
     assert of_worker[:4] == of_worker[4:]  # rank i and engine i
     assert len(set(of_worker)) == 4
 
@@ -101,4 +101,4 @@ def test_an_engine_of_two_gpus_starts_its_own_processes(reserved):
     """In an actor with a placement group vLLM would take Ray, and refuse a bundle of two GPUs."""
     pytest.importorskip("vllm", reason="vLLM is not installed")
     place = _placement(own_places(1, 1, 2), 60, reserved)
-    assert get([place(Worker, 1).backends.remote()])[0] == ["ray", "mp"]
+    assert get([place(Worker, 1).start(Worker.backends)])[0] == ["ray", "mp"]

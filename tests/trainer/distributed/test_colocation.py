@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
 from mmr1.config import Config
+from mmr1.rollout import build_vllm
+from mmr1.rollout.engines import check_engine
 from mmr1.rollout.vllm import Transfer
-from mmr1.trainer.distributed import engine_actor
 from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import of_workers
 from mmr1.trainer.distributed.colocation import Colocation
+from mmr1.trainer.distributed.engine_actor import build_engine_with_own_weights
 from mmr1.trainer.distributed.rank_weights import LiveWeights
+from mmr1.trainer.distributed.ray_policy import RayPolicy
 from mmr1.trainer.distributed.weight_source import _beginning
+from mmr1.trainer.models.policy import LocalPolicy
+from mmr1.trainer.models.training_models import TrainingModels
+from mmr1.vision.build import family_of, media_cache
 
 WAKING = ["make room", "wake_up weights", "send", "make more room", "wake_up kv_cache"]
 
@@ -31,8 +38,8 @@ class Recorder:
             lambda: self.calls.append("take back"),
         )
 
-    def _asked(self, *asked: str) -> None:
-        self.calls.append(" ".join(asked))
+    def _asked(self, method: Callable[..., None], *args: str) -> None:
+        self.calls.append(" ".join([method.__name__, *args]))
         if self.calls[-1] == self.fails:
             self.fails = ""
             raise RuntimeError("lost")
@@ -87,7 +94,6 @@ def colocated(rollout: dict[str, object] | None = None, **resources: object) -> 
 @pytest.mark.parametrize(
     ("rollout", "resources", "remedy"),
     [
-        ({"engine": "hf"}, {}, "rollout.engine=hf: only vLLM can sleep"),
         ({}, {"engines": 1}, "resources.ranks=2 engines=1: each rank shares its GPU"),
         ({"tensor_parallel_size": 2}, {}, "rollout.tensor_parallel_size=2: an engine shares"),
         ({"max_off_policy_steps": 1}, {}, "rollout.max_off_policy_steps=1: engines sleep"),
@@ -98,6 +104,11 @@ def test_what_cannot_be_colocated_is_refused(rollout, resources, remedy):
         colocated(rollout, **resources)
 
 
+def test_an_engine_that_cannot_sleep_is_not_colocated():
+    with pytest.raises(ValueError, match=r"rollout[.]engine=hf: that engine cannot sleep"):
+        check_engine(colocated({"engine": "hf"}))
+
+
 def test_ranks_with_gpus_of_their_own_offload_nothing():
     with pytest.raises(ValueError, match="only engines that share the ranks' GPUs"):
         Config(model={"path": "m"}, resources={"offload_while_sampling": True})
@@ -105,11 +116,12 @@ def test_ranks_with_gpus_of_their_own_offload_nothing():
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_colocated_ranks_send_what_an_engine_that_keeps_its_frozen_tower_needs(copy):
-    ranks = AllRanks([], lambda prompt: 0.0, 1, 60, 60)
+    ranks: AllRanks[TrainingModels] = AllRanks([], lambda prompt: 0.0, 1, 60, 60)
     ranks.colocation = Recorder().colocation
-    weights = ranks.weights("policy.", copy)  # nothing is sampled ahead: no copy
+    policy = RayPolicy(ranks.part(lambda models: models.policy))
+    weights = policy.weights(copy)  # nothing is sampled ahead: no copy
     assert isinstance(weights, LiveWeights)
-    assert weights.method == "policy.engine_weights"
+    assert weights.method.method is LocalPolicy.engine_weights
 
 
 @pytest.mark.parametrize(
@@ -132,10 +144,12 @@ def test_a_colocated_engine_keeps_what_no_transfer_brings(
         made.append(transfer)
         return SimpleNamespace(load_weights=None, close=None)
 
-    monkeypatch.setattr(engine_actor, "build_vllm_engine", build)
+    monkeypatch.setattr(build_vllm, "build_vllm_engine", build)
     config = Config(model={"path": str(tiny_model), **model})
+    family = family_of(config)
+    media = media_cache(family, config)
     for colocated in (True, False):
-        engine_actor.build_engine_with_own_weights(config, colocated, 1)
+        build_engine_with_own_weights(config, family, media, colocated)
     # Alone it does not sleep.
     assert made == [Transfer(True, beginnings), Transfer(False, ())]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from mmr1.rollout.tcp_transfer import ParamMeta, TcpReceiver
 from mmr1.trainer.distributed.engine_link import EngineClient, EngineLink, connected
 from mmr1.trainer.distributed.errors import TransferError, WorkerLostError
 from mmr1.trainer.distributed.rank_actor import Rank
+from mmr1.trainer.distributed.ray_calls import Actor, get
 from mmr1.trainer.distributed.ray_connection import start_local_cluster
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.weight_source import KeptSource
@@ -32,8 +33,8 @@ class Receiving:
         self._receiver = TcpReceiver()
         self._connected = 0
 
-    def call(self, method: str, *args: Any) -> Any:
-        return getattr(self, method)(*args)
+    def call(self, method: Callable[..., Any], *args: Any) -> Any:
+        return getattr(self, method.__name__)(*args)
 
     def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
         self._connected += 1
@@ -75,11 +76,19 @@ class NeverThere(Receiving):
         threading.Event().wait()
 
 
+def actor(cls: type) -> Actor[Any]:
+    return Actor(ray.remote(num_cpus=0)(cls).remote())
+
+
+def ask(engine: Actor[Any], method: Callable[..., Any]) -> Any:
+    return get([engine.start(method)])[0]
+
+
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
     start_local_cluster(1)
     try:
-        yield ray.remote(num_cpus=0)(Receiving).remote()
+        yield actor(Receiving)
     finally:
         ray.shutdown()
 
@@ -113,7 +122,7 @@ class Linked:
 
 def test_weights_that_no_engine_takes_end_the_run_as_a_lost_worker_does(engine, link):
     """So ``resources.max_restarts`` counts them."""
-    engines = RayEngines([engine], lambda i, actor: actor, timeout_s=60, restarts=0)
+    engines = RayEngines([engine], lambda i, lost: lost, timeout_s=60, restarts=0)
     with pytest.raises(WorkerLostError, match="no parameter is called strange"):
         engines.load_weights(Linked(link, weights("strange")), 1)
 
@@ -123,17 +132,17 @@ def test_a_late_failure_of_a_former_connection_leaves_the_present_one(engine, li
     former = link._client
     link.close()
     link.send(weights("known"), [engine], 2)
-    connected = ray.get(engine.call.remote("connected"))
+    connected = ask(engine, Receiving.connected)
     with pytest.raises(ray.exceptions.RayTaskError):
-        former._call("no_such_method", [()])
+        former._call(test_a_late_failure_of_a_former_connection_leaves_the_present_one, [()])
     link.send(weights("known"), [engine], 3)
-    assert ray.get(engine.call.remote("connected")) == connected
+    assert ask(engine, Receiving.connected) == connected
 
 
 def test_a_transfer_to_an_engine_that_is_stuck_ends(link):
-    stuck = ray.remote(num_cpus=0)(Receiving).remote()
+    stuck = actor(Receiving)
     link.send(weights("known"), [stuck], 1)
-    process = psutil.Process(ray.get(stuck.call.remote("process")))
+    process = psutil.Process(ask(stuck, Receiving.process))
     process.suspend()
     assert link._client is not None
     link._timeout_s = link._client.timeout_s = 5
@@ -161,8 +170,8 @@ def test_kept_weights_for_an_engine_that_never_answers_end_by_the_key_that_is_na
         rollout={"engine": "hf", "timeout_s": seconds["rollout"]},
         resources={"collective_timeout_s": seconds["resources"]},
     )
-    silent = ray.remote(num_cpus=0)(Silent if begun else NeverThere).remote()
-    ray.get(silent.process.remote())  # starting is no part of the limit
+    silent = actor(Silent if begun else NeverThere)
+    ask(silent, Receiving.process)  # starting is no part of the limit
     rank = Rank(settings, 1, 0, lambda *args, **options: None)
     rank._link = EngineLink(settings, "127.0.0.1", 0)
     rank._kept[3] = weights("known")
@@ -170,12 +179,12 @@ def test_kept_weights_for_an_engine_that_never_answers_end_by_the_key_that_is_na
     words = rf"did not reach.*lost in {method} \(no answer for 1 s, which is {key}\)"
     with pytest.raises(TransferError, match=words):
         rank.send_kept(3, [silent], 1)
-    ray.kill(silent)
+    ray.kill(silent.handle)
 
 
 def test_an_engine_that_dies_ends_a_connection_that_nothing_interrupts(engine):
     """As NCCL's: whoever connects waits for all others, in a call that has no end."""
-    lost = ray.remote(num_cpus=0)(Receiving).remote()
+    lost = actor(Receiving)
     client = EngineClient([engine, lost], 1, 60, "a limit")
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -183,7 +192,7 @@ def test_an_engine_that_dies_ends_a_connection_that_nothing_interrupts(engine):
             threading.Thread(target=_failing, args=(client,)).start()
             listener.accept()
 
-        ray.kill(lost)
+        ray.kill(lost.handle)
         with pytest.raises(TransferError, match="rollout engine 1 was lost"):
             connected(connect, client)
         listener.shutdown(socket.SHUT_RDWR)

@@ -23,7 +23,7 @@ from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.all_ranks import cost_of_group
 from mmr1.trainer.distributed.cluster import prompt_cost
-from mmr1.trainer.distributed.main_memory import Turns, storages
+from mmr1.trainer.distributed.cpu_offload import CpuOffload, storages
 from mmr1.trainer.distributed.ray_policy import parts_of_update
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.critic import first_fit, of_critic
@@ -196,15 +196,15 @@ def _offload(models: TrainingModels, loaded: list[Any]) -> None:
     every = storages([*chain(*of_models), *of_optimizers])
     every = {key: s for key, s in every.items() if s.resizable()}  # no mapping of a file
     sizes = [storage.nbytes() for storage in every.values()]
-    turns = Turns(loaded, models.optimizers)
-    turns.before_sending()
+    offload = CpuOffload(loaded, models.optimizers)
+    offload.before_sending()
     sent = storages(of_models[0])
     assert all((s.nbytes() > 0) == (key in sent) for key, s in every.items())
     deque(models.policy.engine_weights().values(), maxlen=0)
-    turns.after_sending()
+    offload.after_sending()
     assert sum(sizes) > 0
     assert not any(storage.nbytes() for storage in every.values())
-    turns.back()
+    offload.back()
     assert [storage.nbytes() for storage in every.values()] == sizes
 
 

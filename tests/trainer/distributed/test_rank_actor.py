@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
 from mmr1.config import Config
-from mmr1.trainer.distributed.rank_actor import Rank
+from mmr1.trainer.distributed.rank_actor import PartMethod, Rank
 
 RANKS = 2
 
@@ -42,6 +43,10 @@ def build(config: Config, family: Any, media: Any, process_group: Any, load: Any
     return drawn
 
 
+def of_built(method: Callable[..., Any]) -> PartMethod:
+    return PartMethod(lambda built: built, method)
+
+
 def _rank(number: int, config: Config, address: str, out: Path) -> None:
     torch.set_num_threads(1)
     rank = Rank(config, RANKS, number, build)
@@ -49,9 +54,10 @@ def _rank(number: int, config: Config, address: str, out: Path) -> None:
         host, _, port = address.rpartition(":")
         rank._listener = socket.create_server((host, int(port)))
     rank.build(address, {})
-    (out / f"{number}.json").write_text(json.dumps(rank.call("draw")))
-    for method in ("meet_in_context", "meet_in_mesh"):
-        late, mine = out / method, out / f"{method} {number}"
+    (out / f"{number}.json").write_text(json.dumps(rank.call(of_built(Drawn.draw))))
+    for method in (Drawn.meet_in_context, Drawn.meet_in_mesh):
+        name = method.__name__
+        late, mine = out / name, out / f"{name} {number}"
         dist.barrier()
         if number:
             deadline = time.monotonic() + 60
@@ -59,7 +65,7 @@ def _rank(number: int, config: Config, address: str, out: Path) -> None:
                 time.sleep(0.1)
         else:
             try:
-                rank.call(method)
+                rank.call(of_built(method))
             except RuntimeError as error:
                 mine.write_text(type(error).__name__)
             late.touch()

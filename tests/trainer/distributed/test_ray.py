@@ -32,6 +32,7 @@ from mmr1.trainer.distributed.errors import WorkerLostError
 from mmr1.trainer.distributed.ray_engines import RayEngines
 from mmr1.trainer.distributed.ray_policy import select_groups, shares_of_update
 from mmr1.trainer.models.optimizer import NonFiniteError
+from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.runs import checkpoint
 from mmr1.trainer.runs.checkpoint import verify_checkpoint
 from mmr1.trainer.sampling.experience import build_experience
@@ -371,7 +372,8 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
 
     def spied(method):
         def call(self, *args):
-            calls.append(" ".join([method.__name__, *map(str, args)]))
+            words = [getattr(arg, "__name__", str(arg)) for arg in args]
+            calls.append(" ".join([method.__name__, *words]))
             return method(self, *args)
 
         return call
@@ -646,7 +648,7 @@ def test_a_number_that_is_not_finite_on_one_rank_stops_all_of_them(
         batch = build_experience(scored, algorithm, two.algorithm, cluster.policy, reference)
 
         def on_ranks():
-            return cluster.policy._ranks.gather("policy.weights")
+            return cluster.policy._policy.gather(LocalPolicy.weights)
 
         before = {name: w.clone() for name, w in on_ranks().items()}
         batch.advantages[0, 0] = float("nan")  # of one group, so of one rank

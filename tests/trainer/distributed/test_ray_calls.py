@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from mmr1.trainer.distributed.ray_calls import outcomes
+from mmr1.trainer.distributed.ray_calls import Actor, outcomes
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 
-class Actor:
+class Resting:
     def rest(self) -> None:
         time.sleep(60)
 
@@ -26,8 +26,8 @@ def test_a_worker_that_ray_ends_for_want_of_memory_is_lost():
         _system_config={"memory_usage_threshold": 1e-4, "memory_monitor_refresh_ms": 100},
     )
     try:
-        actor = ray.remote(num_cpus=0)(Actor).remote()
-        answers, lost = outcomes({3: actor.rest.remote()}, 60)
+        actor: Actor[Resting] = Actor(ray.remote(num_cpus=0)(Resting).remote())
+        answers, lost = outcomes({3: actor.start(Resting.rest)}, 60)
     finally:
         ray.shutdown()
     assert answers == {}

@@ -124,7 +124,7 @@ def test_ranks_of_a_cluster_have_the_key_of_a_served_reference_and_nothing_write
         monkeypatch.setenv("VLLM_API_KEY", key)
         with workers(config, 1, 0, build_training_models) as (ranks, _):
             with pytest.raises(Exception, match="403"):
-                RayReference(ranks).logprobs([parts[3][0].group])
+                RayReference(ranks.part(lambda m: m.reference)).logprobs([parts[3][0].group])
             logs = Path(ray._private.worker.global_worker.node.get_session_dir_path())
     finally:
         ray.shutdown()

@@ -19,13 +19,15 @@ from mmr1.config import Config
 from mmr1.data.record import read_records
 from mmr1.rollout.build import with_conversations
 from mmr1.rollout.engine import Request
+from mmr1.rollout.fallbacks import BatchedTurns
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.cluster import Cluster, engines_on_ray, on_ray
 from mmr1.trainer.distributed.errors import WorkerLostError
-from mmr1.trainer.distributed.open_turns import OpenTurns
+from mmr1.trainer.distributed.turn_router import TurnRouter
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import group_input
 from mmr1.trainer.models.loading import load_model
+from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
@@ -68,7 +70,8 @@ def other_weights(settings: Config, seed: int) -> dict[str, torch.Tensor]:
 
 def set_weights(cluster: Cluster, weights: dict[str, torch.Tensor]) -> None:
     """Of the policy on the ranks."""
-    cluster.policy._ranks.load_weights("policy._packed_model.load_weights", weights)
+    model = cluster.ranks.part(lambda models: models.policy._packed_model)
+    model.load_weights(PackedModel.load_weights, weights)
 
 
 @pytest.fixture
@@ -212,7 +215,8 @@ def test_conversations_over_engines_are_those_of_one_process(brief, mixed, tmp_p
     model = load_model(settings.model)
     model.load_state_dict(other_weights(settings, 1))
     own = HfEngine(model, family, media)
-    with closing(with_conversations(settings, own, own, family, media)) as engine:
+    turns = BatchedTurns(own, family)
+    with closing(with_conversations(settings, own, turns, family, media)) as engine:
         expected = engine.generate(asked, settings.rollout.sampling)
     assert max(c.turns for g in expected for c in g.completions) == 3
     assert any(c.media for g in expected for c in g.completions)
@@ -241,7 +245,7 @@ def test_conversations_over_engines_are_those_of_one_process(brief, mixed, tmp_p
 
 
 def test_turns_of_a_prompt_stay_with_an_engine(requests):
-    turns = OpenTurns(2)
+    turns = TurnRouter(2)
     of = {number: requests[number // 2] for number in range(8)}
     turns.add(of)
     first, second = turns.take(0), turns.take(1)

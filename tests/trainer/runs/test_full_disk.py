@@ -12,11 +12,10 @@ import pytest
 
 from mmr1.config.trainer import TrainerConfig
 from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.runs import take_steps
+from mmr1.trainer.run import take_steps
 from mmr1.trainer.runs.checkpoint import Checkpoints, verify_checkpoint
 from mmr1.trainer.runs.full_disk import DiskFullError, append
 from mmr1.trainer.runs.step import Step
-from mmr1.trainer.runs.take_steps import run_steps
 from tests.faults import faults_told
 
 
@@ -57,7 +56,7 @@ def run(disk: Path, record, background: bool) -> Path:
         record(step)
 
     try:
-        return run_steps(
+        return take_steps(
             config,
             STEPS,
             record_alone,
@@ -91,7 +90,7 @@ def test_a_save_that_a_full_disk_refuses_is_done_by_the_next_one(background, sma
 
 @pytest.mark.parametrize("background", [False, True])
 def test_the_last_save_is_tried_until_there_is_space(background, small_disk, monkeypatch):
-    monkeypatch.setattr(take_steps, "RETRY_S", 0.01)
+    monkeypatch.setattr("mmr1.trainer.run.RETRY_S", 0.01)
     disk = small_disk(1024)
 
     def record(step: Step) -> None:
@@ -108,8 +107,8 @@ def test_the_last_save_is_tried_until_there_is_space(background, small_disk, mon
 def test_a_disk_that_stays_full_ends_the_run_and_the_checkpoint_before_is_whole(
     small_disk, monkeypatch
 ):
-    monkeypatch.setattr(take_steps, "RETRY_S", 0.01)
-    monkeypatch.setattr(take_steps, "LAST_SAVE_S", 0.05)
+    monkeypatch.setattr("mmr1.trainer.run.RETRY_S", 0.01)
+    monkeypatch.setattr("mmr1.trainer.run.LAST_SAVE_S", 0.05)
     disk = small_disk(1024)
     last = r"last checkpoint is \S+step_000002: .*--resume"
     with pytest.raises(DiskFullError, match=rf"step_000004 could not .*No space left.*{last}"):

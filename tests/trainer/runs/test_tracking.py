@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from mmr1.config import Config
+from mmr1.registry import TRACKERS
 from mmr1.trainer.runs import tracking
 from mmr1.trainer.runs.tracking import Trackers
 from mmr1.trainer.train import run_training
@@ -43,7 +44,7 @@ def plug(monkeypatch: pytest.MonkeyPatch, start) -> None:
     module = ModuleType("plugged")
     module.start = start
     monkeypatch.setitem(__import__("sys").modules, "plugged", module)
-    monkeypatch.setitem(tracking.TRACKERS, "tensorboard", ("json", "plugged:start"))
+    monkeypatch.setitem(TRACKERS.builtin, "tensorboard", "plugged:start")
 
 
 class Recorder:
@@ -111,7 +112,9 @@ def test_a_tracker_that_hangs_holds_nothing_up(monkeypatch, tmp_path):
 
 
 def test_a_tracker_that_is_not_installed_is_refused_before_anything(monkeypatch, tmp_path):
-    monkeypatch.setitem(tracking.TRACKERS, "wandb", ("no_such_package", "x:y"))
+    find = importlib.util.find_spec
+    absent = lambda name, *rest: None if name == "wandb" else find(name, *rest)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", absent)
     run = config("wandb")
     run = run.model_copy(
         update={"trainer": run.trainer.model_copy(update={"output_dir": str(tmp_path / "o")})}
@@ -200,7 +203,7 @@ STORED = {
 def tracked(tiny_model, digits, tmp_path_factory) -> Path:
     """A CPU run with every tracker that is installed, all at once and without a network."""
     out = tmp_path_factory.mktemp("tracked") / "run"
-    names = [name for name in tracking.TRACKERS if importlib.util.find_spec(name)]
+    names = [name for name in TRACKERS.builtin if importlib.util.find_spec(name)]
     if not names:
         pytest.skip("no tracker is installed")
     patch = pytest.MonkeyPatch()

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from mmr1.rollout.engine import Request
 
 
-class OpenTurns:
-    """The turns under way, by engine. All turns of a prompt's conversations go to one engine.
+class TurnRouter:
+    """Sends all turns of a prompt's conversations to one engine.
 
     So its caches serve the next turn, and the completions of a prompt share it.
 

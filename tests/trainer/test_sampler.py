@@ -5,16 +5,25 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from mmr1.config import Config
+from mmr1.config import Config, SamplingConfig
+from mmr1.data.loader import MediaCheck, SampleLoader
+from mmr1.data.quarantine import Quarantine
+from mmr1.data.sampler import Sampler as DataSampler
+from mmr1.rollout.engine import Request
+from mmr1.rollout.engines import check_engine
+from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.algorithms.importance_sampling import rollout_importance_weights
-from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
-from mmr1.trainer.sampling.rollouts import Rollout, build_rollouts
+from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.sampler import Sampler
 from mmr1.trainer.train import run_training
+from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 from tests.jsonl import read_jsonl
 from tests.trainer.test_resume import LENGTH_REWARD, assert_same
 
@@ -22,26 +31,35 @@ from tests.trainer.test_resume import LENGTH_REWARD, assert_same
 def config(ahead: int, steps: int, save_steps: int = 0) -> Config:
     return Config(
         model={"path": "any"},
-        rollout={"max_off_policy_steps": ahead},
+        rollout={"max_off_policy_steps": ahead, "batch_size": 2, "n": 2},
         trainer={"max_steps": steps, "save_steps": save_steps},
     )
 
 
 class Recorder:
-    """Stands for the engine: notes with which weights each step was sampled."""
+    """An engine that notes with which weights each step was sampled."""
 
     def __init__(self) -> None:
         self.version = 0
-        self.sampled: dict[int, int] = {}
+        self.sampled: list[int] = []
 
     def load_weights(self, weights: dict[str, torch.Tensor], version: int) -> None:
         assert float(weights["w"]) == version  # a copy of its time, not what came after
         self.version = version
 
-    def sample(self, step: int) -> Rollout:
+    def generate(self, requests: list[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
         time.sleep(0.01)
-        self.sampled[step] = self.version
-        return Rollout(SampledGroups([], [], {"step": step}), {}, dict)
+        self.sampled.append(self.version)
+        token, logprob = np.array([1]), np.zeros(1, np.float32)
+        completion = Completion(token, logprob, "", False, self.version)
+        return [RolloutGroup(r.prompt, (completion,) * r.n) for r in requests]
+
+
+class Ones:
+    """Rewards of 1."""
+
+    def score(self, groups: list[RolloutGroup], shuffled: object) -> list[ScoredGroup]:
+        return [ScoredGroup(g, (Reward(1.0),) * len(g.completions)) for g in groups]
 
 
 class Policy:
@@ -57,70 +75,98 @@ class Policy:
         return {"w": self._weight.clone() if copy else self._weight}
 
 
+@pytest.fixture
+def sampler_of(parts, digit_samples):
+    """Makes a sampler of a configuration and an engine."""
+    family, _, media, _ = parts
+
+    def make(config: Config, engine: Any) -> Sampler:
+        components = TrainerComponents(
+            loader=SampleLoader(DataSampler(digit_samples, 0), MediaCheck(media, Quarantine(0))),
+            render=family.render_prompt,
+            rollout=engine,
+            rewards=Ones(),
+            algorithm=build_algorithm(config.algorithm),
+            policy=Policy(),
+            reference=None,
+            coefficients=Coefficients(config.algorithm),
+            media=media,
+        )
+        return Sampler(config, components)
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("ahead", "save_steps", "expected"),
     [
+        (0, 0, [0, 1, 2, 3, 4, 5]),
         (1, 0, [0, 0, 1, 2, 3, 4]),
         (2, 0, [0, 0, 0, 1, 2, 3]),
         (9, 0, [0, 0, 0, 0, 0, 0]),
-        (2, 3, [0, 0, 0, 3, 3, 3]),  # after a checkpoint nothing is under way
+        (2, 3, [0, 0, 0, 3, 3, 3]),  # after a checkpoint no step is being sampled
         (1, 2, [0, 0, 2, 2, 4, 4]),
     ],
 )
-def test_a_step_is_sampled_with_the_weights_of_so_many_updates_before(ahead, save_steps, expected):
+def test_a_step_is_sampled_with_the_weights_of_so_many_updates_before(
+    sampler_of, ahead, save_steps, expected
+):
     engine, policy = Recorder(), Policy()
-    with build_rollouts(config(ahead, 6, save_steps), engine, engine.sample) as rollouts:
+    prompts = []
+    with sampler_of(config(ahead, 6, save_steps), engine) as sampler:
         for number in range(1, 7):
-            assert rollouts.take(number).sampled.stats == {"step": number}
+            batch = sampler.sample(number)
+            assert batch.oldest_version == expected[number - 1]
+            prompts += [s.group.prompt.sample.id for s in batch.groups]
             policy.update()
-            rollouts.load_weights(policy)
-    assert list(engine.sampled.values()) == expected
+            sampler.sync(policy)
+    assert engine.sampled == expected
     assert engine.version == 6  # the evaluation after the run has the last weights
-    assert all(k - 1 - v <= ahead for k, v in engine.sampled.items())
+    assert all(k - 1 - v <= ahead for k, v in enumerate(engine.sampled, 1))
+    assert len(set(prompts)) == len(prompts) == 12  # in the data's order, none twice
 
 
-def test_nothing_is_under_way_when_a_validation_asks_the_engine():
+def test_no_step_is_being_sampled_when_a_validation_asks_the_engine(sampler_of):
     run = config(2, 6)
     run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"val_freq": 3})})
     engine, policy = Recorder(), Policy()
-    with build_rollouts(run, engine, engine.sample) as rollouts:
+    with sampler_of(run, engine) as sampler:
         for number in range(1, 7):
-            rollouts.take(number)
+            sampler.sample(number)
             policy.update()
-            rollouts.load_weights(policy)
+            sampler.sync(policy)
             if run.trainer.validates(number):
-                rollouts.finish()
-                assert (engine.version, max(engine.sampled)) == (number, number)
-    assert list(engine.sampled.values()) == [0, 0, 0, 3, 3, 3]
+                sampler.finish()
+                assert (engine.version, len(engine.sampled)) == (number, number)
+    assert engine.sampled == [0, 0, 0, 3, 3, 3]
 
 
-def test_a_failure_of_the_engine_reaches_the_loop():
-    engine = Recorder()
-
-    def broken(step: int) -> Rollout:
-        raise RuntimeError("no engine")
+def test_a_failure_of_the_engine_reaches_the_loop(sampler_of):
+    class Broken(Recorder):
+        def generate(self, requests: object, sampling: object) -> list[RolloutGroup]:
+            raise RuntimeError("no engine")
 
     with (
         pytest.raises(RuntimeError, match="no engine"),
-        build_rollouts(config(1, 6), engine, broken) as rollouts,
+        sampler_of(config(1, 6), Broken()) as sampler,
     ):
-        rollouts.take(1)
+        sampler.sample(1)
 
 
-def test_weights_that_could_not_be_loaded_stop_the_sampling():
+def test_weights_that_could_not_be_loaded_stop_the_sampling(sampler_of):
     engine, policy = Recorder(), Policy()
     policy._weight.fill_(7)  # not what the version says: the engine refuses
 
     def run() -> None:
-        with build_rollouts(config(1, 6), engine, engine.sample) as rollouts:
-            rollouts.take(1)
-            rollouts.load_weights(policy)
-            rollouts.take(2)
-            rollouts.take(3)
+        with sampler_of(config(1, 6), engine) as sampler:
+            sampler.sample(1)
+            sampler.sync(policy)
+            sampler.sample(2)
+            sampler.sample(3)
 
     with pytest.raises(AssertionError):
         run()
-    assert 3 not in engine.sampled
+    assert len(engine.sampled) == 2
 
 
 def slow_weights(p, q, mask, form, cap, outlier, outlier_form="token"):
@@ -171,7 +217,7 @@ def test_sampling_from_another_policy_switches_the_correction_on():
 )
 def test_the_transformers_engine_samples_from_the_policy_as_it_is(key, value):
     with pytest.raises(ValueError, match=rf"rollout.{key}={value} .*rollout.engine=hf"):
-        Config(model={"path": "any"}, rollout={key: value, "engine": "hf"})
+        check_engine(Config(model={"path": "any"}, rollout={key: value, "engine": "hf"}))
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def storages(tensors: Iterable[torch.Tensor]) -> dict[int, torch.UntypedStorage]
     return {storage._cdata: storage for storage in found}
 
 
-class Turns:
+class CpuOffload:
     """Empties the device for engines, and fills it again for the ranks.
 
     Args:

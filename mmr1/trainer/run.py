@@ -1,0 +1,320 @@
+"""Drive a run: start, record its steps, save when it is due, stop at a signal, resume.
+
+The steps come from a loop (``loop.py``, or one of ``offline``) that knows nothing of all this.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from mmr1.config import Config, TrainerConfig
+from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.models.digests import Digests
+from mmr1.trainer.models.state import (
+    TRAINING,
+    HasState,
+    WriteCheckpoint,
+    copy_to_cpu,
+    load_progress,
+    load_tensors,
+    progress,
+    save_progress,
+    save_tensors,
+)
+from mmr1.trainer.runs.checkpoint import Checkpoints, next_due, step_of, told_last
+from mmr1.trainer.runs.display import Display
+from mmr1.trainer.runs.existing import check_directory
+from mmr1.trainer.runs.full_disk import DiskFullError, is_full
+from mmr1.trainer.runs.output import RecordError, RunDirectory, finished
+from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step
+from mmr1.trainer.runs.stopping import StoppedError, StopSignal
+from mmr1.trainer.runs.tracking import Trackers, check_trackers
+from mmr1.trainer.validation.evaluate import Evaluation, summary_line, write_evaluation
+from mmr1.vision.prepare import MediaCache
+
+logger = logging.getLogger(__name__)
+
+LAST_SAVE_S = 600.0
+"""Seconds for which the last save is tried again while the disk is full."""
+RETRY_S = 1.0
+"""Seconds between two attempts."""
+
+
+def already_finished(config: Config, *, resume: bool) -> Path | None:
+    """The last checkpoint of a run that has nothing left to do.
+
+    Raises:
+        ValueError: ``trainer.output_dir`` or a tracker cannot be used.
+    """
+    check_directory(config, resume=resume)
+    if resume and (last := finished(config)):
+        print(f"all {step_of(last)} steps are done; checkpoint: {last}")
+        return last
+    check_trackers(config.trainer.trackers)
+    return None
+
+
+def with_epochs(config: Config, samples: int, batch_size: int) -> Config:
+    """The configuration with ``trainer.max_steps`` set by ``trainer.max_epochs``.
+
+    A run that is given both ends with whichever comes first. An epoch is as many steps as the
+    batches that the samples fill, the last one perhaps not whole.
+
+    Args:
+        samples: Those of all datasets of ``data.train`` together.
+        batch_size: Samples that a step takes.
+
+    Raises:
+        ValueError: The number of steps does not fit other keys.
+    """
+    trainer = config.trainer
+    if trainer.max_epochs is None:
+        return config
+    steps = math.ceil(trainer.max_epochs * samples / batch_size)
+    if "max_steps" in trainer.model_fields_set:
+        steps = min(steps, trainer.max_steps)
+    resolved = config.model_copy(
+        update={"trainer": trainer.model_copy(update={"max_steps": max(1, steps)})}
+    )
+    resolved.check_steps()
+    return resolved
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that has started: its folder, its trackers, its display.
+
+    Attributes:
+        dropped: Gives the rows of the data that have been left out so far.
+        log_completions_steps: Completions are logged after so many steps, and after the first and
+            the last one.
+    """
+
+    config: Config
+    directory: RunDirectory
+    trackers: Trackers
+    display: Display
+    media: MediaCache
+    dropped: Callable[[], Sequence[dict[str, str]]]
+    log_completions_steps: int
+
+    def begin(self) -> None:
+        """Nothing can refuse the run any more: write its configuration."""
+        self.directory.begin()
+        self._log_dropped()
+
+    def take(self, steps: Iterable[Step], snapshot: Callable[[Step], WriteCheckpoint]) -> Path:
+        """Run, record and save the steps; returns the last checkpoint. See :func:`take_steps`."""
+        checkpoints = self.directory.checkpoints
+        try:
+            return take_steps(self.config.trainer, steps, self.record, snapshot, checkpoints)
+        except FailedStepError as error:
+            step = error.step
+            file = self.directory.log_rollouts(
+                step.number, step.scored, self.media, step.advantages
+            )
+            error.args = (f"step {step.number}: {error}. Its batch is in {file}",)
+            raise
+
+    def record(self, step: Step) -> None:
+        """Log a finished step, and its completions when that is due."""
+        self.directory.log(step.stats)
+        self.trackers.log(step.stats)
+        ends = (1, self.config.trainer.max_steps)
+        due = step.number % self.log_completions_steps == 0 or step.number in ends
+        if step.scored and due:
+            advantages: Iterable[float | None] = step.advantages or [None] * sum(
+                len(s.rewards) for s in step.scored
+            )
+            self.directory.log_rollouts(step.number, step.scored, self.media, advantages)
+            self.trackers.log_rollouts(step.number, step.scored, advantages)
+        self._log_dropped()
+        self.display.show(step.stats)
+
+    def record_evaluation(self, result: Evaluation) -> None:
+        """Write the evaluation of the last weights."""
+        write_evaluation(self.directory.path / "eval", result)
+        self._log_dropped()
+        self.display.say(summary_line(result))
+
+    def _log_dropped(self) -> None:
+        self.directory.log_dropped(self.dropped())
+
+
+def take_steps(
+    config: TrainerConfig,
+    steps: Iterable[Step],
+    record: Callable[[Step], None],
+    snapshot: Callable[[Step], WriteCheckpoint],
+    checkpoints: Checkpoints,
+) -> Path:
+    """Run all steps; returns the last checkpoint's directory.
+
+    A checkpoint that a full disk refuses is written when the next one is due. That of the last step
+    is tried again for ``LAST_SAVE_S``, for what it holds is nowhere else.
+
+    Args:
+        config: ``save_steps``, ``max_steps`` and ``grace_period_s`` count.
+        steps: Each runs when it is taken from the iterator.
+        record: Logs a finished step.
+        snapshot: Gives a function that writes the run as it is now, after the step.
+        checkpoints: Writes them.
+
+    Raises:
+        StoppedError: SIGTERM or Ctrl-C; the current step was finished and saved. Also where it was
+            the last: the caller would go on to the evaluation.
+        CheckpointError: A checkpoint could not be written.
+        DiskFullError: The disk is full for metrics or rollouts, or for the last checkpoint.
+        RecordError: What a step gave could not be written for another reason.
+    """
+
+    def save(step: Step) -> None:
+        with PhaseTimer(f"step {step.number}")("checkpoint"):
+            checkpoints.save(step.number, snapshot(step), step.stats)
+
+    with StopSignal(config.grace_period_s) as stop:
+        for step in steps:
+            _record(record, step, checkpoints)
+            if stop.received or next_due(config, step.number) == step.number:
+                save(step)
+            if stop.received:
+                break
+        checkpoints.wait()
+        if checkpoints.unsaved:
+            retry_save(lambda: save(step), checkpoints, stop)
+        last = checkpoints.last
+    assert last is not None, "the last step is always saved"
+    if stop.received:
+        name = signal.Signals(stop.received).name
+        raise StoppedError(
+            f"{name}: saved as {last}; --resume goes on from there",
+            stop.received,
+        )
+    return last
+
+
+def retry_save(save: Callable[[], None], checkpoints: Checkpoints, stop: StopSignal) -> None:
+    """Save the last step while the disk is full: no step follows that could.
+
+    Raises:
+        DiskFullError: The disk is still full, or a signal asks for the end.
+    """
+    until = time.monotonic() + LAST_SAVE_S
+    logger.warning("the last step is tried again until it is saved, for %g s", LAST_SAVE_S)
+    while checkpoints.unsaved:
+        if stop.received or time.monotonic() >= until:
+            raise checkpoints.unsaved
+        time.sleep(RETRY_S)
+        save()
+        checkpoints.wait()
+
+
+def _record(record: Callable[[Step], None], step: Step, checkpoints: Checkpoints) -> None:
+    try:
+        record(step)
+    except OSError as error:
+        kind = DiskFullError if is_full(error) else RecordError
+        raise kind(
+            f"the metrics and rollouts of step {step.number} could not be written ({error}). "
+            f"{told_last(checkpoints.last)}: free some space or repair the disk, then continue "
+            "with --resume"
+        ) from error
+
+
+def snapshot(config: Config, components: TrainerComponents, step: Step) -> WriteCheckpoint:
+    """A function that writes the state after ``step`` into a checkpoint's folder."""
+    in_background = config.trainer.async_save
+    if config.trainer.save_only_model:
+        return components.policy.snapshot(copy=in_background, only_model=True)
+    policy = components.policy.snapshot(copy=in_background)
+    critic = [components.critic.snapshot(copy=in_background)] if components.critic else []
+    state = {**progress(step.number, _of_updates(components)), **step.rollout_state()}
+    # A reference that is not refreshed is the model that the run was started with.
+    reference: Mapping[str, torch.Tensor] = {}
+    if components.reference is not None and config.algorithm.ref_model_sync_steps > 0:
+        reference = components.reference.weights()
+        if in_background:
+            reference = copy_to_cpu(reference)
+
+    return with_state([policy, *critic], state, reference)
+
+
+def with_state(
+    parts: Sequence[WriteCheckpoint],
+    state: Mapping[str, Any],
+    reference: Mapping[str, torch.Tensor] = MappingProxyType({}),
+) -> WriteCheckpoint:
+    """A function that writes these parts of a checkpoint, the run's state and its reference."""
+    return partial(_write_files, parts, state, reference)
+
+
+def _write_files(
+    parts: Sequence[WriteCheckpoint],
+    state: Mapping[str, Any],
+    reference: Mapping[str, torch.Tensor],
+    folder: Path,
+) -> Digests:
+    digests = {name: digest for write in parts for name, digest in write(folder).items()}
+    save_progress(folder, state)
+    if reference:
+        save_tensors(folder / TRAINING / "reference", reference)
+    return digests
+
+
+def restore(checkpoint: Path, components: TrainerComponents) -> int:
+    """Restore every component; returns the step after which the checkpoint was written.
+
+    Raises:
+        ValueError: The model or the data are others than those of the checkpoint, or it is a model
+            alone.
+    """
+    if not (checkpoint / TRAINING).is_dir():
+        raise ValueError(
+            f"{checkpoint} is a model alone (trainer.save_only_model), from which no run can "
+            "resume; start a new run with it as model.path"
+        )
+    components.policy.load_snapshot(checkpoint)
+    if components.critic:
+        components.critic.load_snapshot(checkpoint)
+    step = load_progress(checkpoint, _of_updates(components) | _of_rollouts(components))
+    reference = checkpoint / TRAINING / "reference"
+    if components.reference is not None and reference.exists():
+        weights = dict(components.reference.weights())
+        load_tensors(reference, weights)
+        components.reference.load_weights(weights)
+    # A copy: an engine that is replaced while the ranks learn gets the weights that it had.
+    components.rollout.load_weights(components.policy.weights(copy=True), components.policy.version)
+    return step
+
+
+def _of_updates(components: TrainerComponents) -> dict[str, HasState]:
+    """What a step's update moves on."""
+    carried: dict[str, HasState] = {
+        "policy": components.policy,
+        "coefficients": components.coefficients,
+        "algorithm": components.algorithm,
+    }
+    if components.critic:
+        carried["critic"] = components.critic
+    if components.demonstrations:
+        carried["demonstrations"] = components.demonstrations
+    return carried
+
+
+def _of_rollouts(components: TrainerComponents) -> dict[str, HasState]:
+    """What rollouts move on, which may be ahead of the update; see ``sampler.Batch.state``."""
+    carried: dict[str, HasState] = {"sampler": components.loader}
+    if components.replay:
+        carried["replay"] = components.replay
+    return carried

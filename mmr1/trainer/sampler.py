@@ -1,0 +1,173 @@
+"""The sampler: draws prompts, generates, scores, filters and replays; what each step learns from.
+
+With ``rollout.max_off_policy_steps`` steps are sampled ahead, by one thread that works through one
+queue of steps and weight updates, while the trainer learns. So the weights that sample a step do
+not depend on timing: step k is sampled with the weights after update
+``k - 1 - rollout.max_off_policy_steps``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+from mmr1.config import Config
+from mmr1.rollout.engine import requests_for
+from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.models.policy import Policy
+from mmr1.trainer.runs.checkpoint import next_due
+from mmr1.trainer.runs.step import PhaseTimer
+from mmr1.trainer.sampling.dynamic_sampling import Selection, group_filter
+from mmr1.trainer.sampling.shuffled_frames import sample_shuffled
+from mmr1.types import ScoredGroup, StepStats
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a step sampled.
+
+    Attributes:
+        groups: The groups that the update learns from.
+        all_groups: Also those without a signal. Logged means are over these; over ``groups`` they
+            would be biased.
+        stats: The metrics of dynamic sampling, replay and curriculum.
+        seconds: Of each phase.
+        state: Gives the state after this batch of what sampling moves on, as JSON values. When
+            steps are sampled ahead, later ones move it on before this step has learned.
+    """
+
+    groups: list[ScoredGroup]
+    all_groups: list[ScoredGroup]
+    stats: StepStats
+    seconds: Mapping[str, float]
+    state: Callable[[], Mapping[str, Any]]
+
+    @property
+    def oldest_version(self) -> int:
+        """The update that gave the oldest weights which sampled a completion to learn from."""
+        return min(c.policy_version for s in self.groups for c in s.group.completions)
+
+
+class Sampler:
+    """Samples and scores the batches of a run's steps, ahead of the update where that is asked for.
+
+    A context: when it ends without an error, the engine has the last weights.
+
+    No step is being sampled when a checkpoint is due, so that a resumed run has the same schedule,
+    nor when a validation is, which needs the engine. A signal may stop a run between checkpoints:
+    the steps sampled ahead are lost then, and the resumed run samples them again.
+    """
+
+    def __init__(self, config: Config, components: TrainerComponents) -> None:
+        self._config, self._components = config, components
+        ahead = config.rollout.max_off_policy_steps > 0
+        self._thread = ThreadPoolExecutor(1, "rollout") if ahead else None
+        self._batches: dict[int, Future[Batch]] = {}
+        self._loading: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.finish()
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def sample(self, number: int) -> Batch:
+        """The batch of step ``number``; steps are taken in order.
+
+        Raises:
+            NoSignalError: Dynamic sampling found no group to learn from.
+        """
+        if self._thread is None:
+            return self._sample(number)
+        first = max(self._batches, default=number - 1) + 1
+        for step in range(first, self._last_ahead(number) + 1):
+            self._batches[step] = self._thread.submit(self._sample, step, self._loading)
+        return self._batches.pop(number).result()
+
+    def sync(self, policy: Policy) -> None:
+        """Load the policy's weights into the engine, for what is sampled after this."""
+        engine = self._components.rollout
+        if self._thread is None:
+            engine.load_weights(policy.weights(), policy.version)
+            return
+        # A copy: the next update changes the weights while the engine still samples.
+        weights = policy.weights(copy=True)
+        self._loading = self._thread.submit(engine.load_weights, weights, policy.version)
+
+    def finish(self) -> None:
+        """Wait until the engine has the last weights."""
+        if self._loading is not None:
+            self._loading.result()
+
+    def _last_ahead(self, number: int) -> int:
+        """The last step that may be sampled while step ``number`` learns."""
+        last = number + self._config.rollout.max_off_policy_steps
+        trainer = self._config.trainer
+        return min(last, next_due(trainer, number), trainer.next_validation(number))
+
+    def _sample(self, number: int, loading: Future[None] | None = None) -> Batch:
+        if loading is not None:
+            loading.result()  # finished before this began; raises its error
+        config, components = self._config, self._components
+        timer = PhaseTimer(f"step {number}")
+        has_signal = group_filter(
+            config.algorithm, components.algorithm.step_supervision, list(config.rewards.weights)
+        )
+        selection = Selection(config.rollout.batch_size, config.algorithm, has_signal)
+        while prompts := selection.prompts_needed():
+            selection.add(self._sample_and_score(number, prompts, selection.batches, timer))
+        sampled = selection.sampled()
+        if components.replay is not None:
+            sampled = components.replay.fill(number, sampled)
+        stats = sampled.stats
+        if components.loader.curriculum is not None:
+            stats = {**stats, **components.loader.curriculum.stats()}
+        return Batch(sampled.groups, sampled.all_groups, stats, timer.phases, self._state())
+
+    def _sample_and_score(
+        self, number: int, count: int, batch: int, timer: PhaseTimer
+    ) -> list[ScoredGroup]:
+        """Groups of the next ``count`` prompts; ``batch`` counts those of step ``number``."""
+        config, components = self._config, self._components
+        sampling, engine = config.rollout.sampling, components.rollout
+        greedy_groups = []
+        shuffled: dict[int, tuple[str, ...]] = {}
+        with timer("rollout"):
+            prompts = [components.render(sample) for sample in components.loader.next(count)]
+            requests = requests_for(prompts, config.rollout.n, config.seed, number, batch)
+            # The next step's media are prepared while this one samples and learns.
+            components.loader.prefetch(config.rollout.batch_size)
+            groups = engine.generate(requests, sampling)
+            if components.algorithm.greedy_baseline:
+                single = [replace(request, n=1) for request in requests]
+                greedy_groups = engine.generate(single, sampling.greedy())
+            if components.algorithm.shuffled_frames:
+                shuffled = sample_shuffled(engine, requests, sampling)
+        with timer("reward"):
+            scored = components.rewards.score(groups, shuffled)
+            if greedy_groups:
+                baselines = components.rewards.score(greedy_groups)
+                scored = [
+                    replace(s, greedy=b.rewards[0]) for s, b in zip(scored, baselines, strict=True)
+                ]
+            if components.loader.curriculum is not None:
+                components.loader.curriculum.learn(scored)
+            return components.steps.score(scored) if components.steps else scored
+
+    def _state(self) -> Callable[[], Mapping[str, Any]]:
+        """A function that gives the state of what sampling moves on, as it is now."""
+        sampler = self._components.loader.state_dict()
+        if self._components.replay is None:
+            return lambda: {"sampler": sampler}
+        replay = self._components.replay.state_now()
+        return lambda: {"sampler": sampler, "replay": replay()}

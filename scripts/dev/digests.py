@@ -1,0 +1,226 @@
+"""SHA-256 digests of what small runs give, to show that a change of the code changes no number.
+
+    python scripts/dev/digests.py --write /tmp/before.json
+    python scripts/dev/digests.py --compare /tmp/before.json          # exit 1 names what differs
+    python scripts/dev/digests.py --compare /tmp/before.json --only ppo --only sft
+
+Every run is real and small: a model of 0.7M parameters on handwritten digits, a few steps. There is
+one digest for every metric over the steps (times apart), for the completions' texts, token ids and
+log-probs, rewards and advantages, and for each file of weights. Floats differ between processors,
+so digests are compared on the machine that wrote them, and none is committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+Tree = dict[str, Any]
+Digests = dict[str, str]
+
+# An untrained model writes noise: a reward that tells its completions apart all the same.
+REWARD = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"
+GRPO = {"algorithm": {"kl_coef": 0.05, "ppo_epochs": 2, "ppo_mini_batch_size": 2}}
+ROUNDS = {"rounds": 2, "prompts_per_round": 8, "preferred_by": "reward", "batch_size": 4}
+RUNS: dict[str, tuple[str, Tree]] = {
+    "grpo_hf": ("train", GRPO),
+    "grpo_vllm": ("train", {**GRPO, "rollout": {"engine": "vllm", "deterministic": True}}),
+    "grpo_two_ranks": ("train", {**GRPO, "resources": {"ranks": 2}}),
+    "grpo_ahead": (
+        "train",
+        {"rollout": {"engine": "vllm", "deterministic": True, "max_off_policy_steps": 1}},
+    ),
+    "dapo": (
+        "train",
+        {
+            "algorithm": {"name": "dapo"},
+            "rollout": {"n": 2},  # some groups have no signal
+            "data": {"curriculum": {"key": "noise", "floor": 0.5}},
+            "trainer": {"val_freq": 2},
+        },
+    ),
+    "ppo": ("train", {"algorithm": {"name": "ppo", "kl_coef": 0.05, "ppo_epochs": 2}}),
+    "remax": ("train", {"algorithm": {"name": "remax", "ptx_coef": 0.1, "ptx_batch_size": 2}}),
+    "replay": ("train", {"algorithm": {"replay": {"capacity": 8}}, "rollout": {"n": 2}}),
+    "sft": ("sft", {"sft": {"batch_size": 4}}),
+    "dpo": ("dpo", {"dpo": {"batch_size": 4}}),
+    "dpo_rounds": ("dpo", {"dpo": ROUNDS}),
+}
+"""The command and the sections that a run does not share with the others."""
+
+
+def config_of(command: str, sections: Tree, folder: Path, out: Path) -> Tree:
+    """The run's whole configuration."""
+    pairs = command == "dpo" and "rounds" not in sections["dpo"]
+    train = "sft" if command == "sft" else "pairs" if pairs else "rl"
+    tree: Tree = {
+        "model": {"path": str(folder / "model"), "dtype": "float32"},
+        "data": {
+            "train": str(folder / f"digits/{train}.jsonl"),
+            "eval": str(folder / "digits/eval.jsonl"),
+        },
+        "rollout": {
+            "engine": "hf",
+            "batch_size": 4,
+            "n": 4,
+            "max_model_len": 64,
+            "sampling": {"max_tokens": 12},
+        },
+        "rewards": {
+            "workers": 1,
+            "functions": {"noise": {"use": f"{folder}/noise.py:reward", "isolated": False}},
+        },
+        "optimizer": {"lr": 1e-3, "warmup_steps": 1},
+        "trainer": {
+            "max_steps": 4,
+            "output_dir": str(out),
+            "log_completions_steps": 1,
+            "logging_steps": 100,
+            "threads": 1,
+            "micro_batch_tokens": 100,  # several micro-batches a step
+            "vision_token_cost": 1.0,
+        },
+        "eval": {"limit": 8, "accuracy_function": "noise"},
+    }
+    if sections.get("algorithm", {}).get("ptx_coef"):
+        tree["data"]["ptx"] = str(folder / "digits/sft.jsonl")
+    for name, keys in sections.items():
+        tree[name] = {**tree.get(name, {}), **keys}
+    return tree
+
+
+def prepare(folder: Path) -> None:
+    """The model, the data and the reward that the runs share."""
+    from datasets_prep.make import make
+    from mmr1.vision.families.tiny import new_model
+
+    new_model(folder / "model")
+    make("digits", folder / "digits", 0)
+    (folder / "noise.py").write_text(REWARD)
+    rows = [json.loads(line) for line in (folder / "digits/rl.jsonl").read_text().splitlines()[:16]]
+    for row in rows:
+        row["meta"] = {"chosen": f"<answer>{row['answer']}</answer>", "rejected": "I do not know"}
+    (folder / "digits/pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def run(name: str, folder: Path) -> Digests:
+    """Run ``name`` in this process; the digests of what it gave."""
+    command, sections = RUNS[name]
+    out = folder / "runs" / name
+    config = folder / f"{name}.yaml"
+    config.write_text(json.dumps(config_of(command, sections, folder, out)))
+    tokens = record_completions()
+    from mmr1 import cli
+
+    sys.argv = ["mmr1", command, str(config)]
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code:
+            raise RuntimeError(f"{name} ended with {end.code}") from end
+    return digests_of(out, tokens)
+
+
+def record_completions() -> list[tuple[list[int], list[float]]]:
+    """A list that grows by the token ids and log-probs of each completion that the run logs."""
+    from mmr1.trainer.runs.output import RunDirectory
+
+    seen: list[tuple[list[int], list[float]]] = []
+    log_rollouts = RunDirectory.log_rollouts
+
+    def recording(self: Any, step: int, scored: Iterable[Any], *args: Any, **kwargs: Any) -> Path:
+        groups = list(scored)
+        for completion in (c for group in groups for c in group.group.completions):
+            seen.append((completion.token_ids.tolist(), completion.logprobs.tolist()))
+        return log_rollouts(self, step, groups, *args, **kwargs)
+
+    RunDirectory.log_rollouts = recording  # type: ignore[method-assign]
+    return seen
+
+
+def digests_of(out: Path, tokens: list[tuple[list[int], list[float]]]) -> Digests:
+    """Of the metrics, the completions and the weights in a run's folder."""
+    from safetensors.numpy import load_file
+
+    steps = rows_of([out / "metrics.jsonl"])
+    keys = sorted({key for step in steps for key in step if not key.startswith("time/")})
+    found = {f"metric {key}": sha256(step.get(key) for step in steps) for key in keys}
+    prompts = rows_of([*out.glob("rollouts/*.jsonl"), *out.glob("validation/*.jsonl")])
+    completions = [completion for row in prompts for completion in row["completions"]]
+    for key in ("text", "reward", "components", "advantage", "truncated") if completions else ():
+        found[f"completions {key}"] = sha256(c.get(key) for c in completions)
+    if tokens:
+        found["completions token ids"] = sha256(ids for ids, _ in tokens)
+        found["completions log-probs"] = sha256(logprobs for _, logprobs in tokens)
+    last = max((out / "checkpoints").glob("step_*"))
+    for file in sorted(last.rglob("*.safetensors")):
+        # Of names, types and values: how the file lays them out does not matter.
+        facts = [(k, str(v.dtype), v.shape, v.tobytes().hex()) for k, v in load_file(file).items()]
+        found[f"weights {file.relative_to(last)}"] = sha256(sorted(facts))
+    return found
+
+
+def rows_of(files: Iterable[Path]) -> list[Any]:
+    """The rows of JSON Lines files, in the order of their names."""
+    return [json.loads(line) for file in sorted(files) for line in file.read_text().splitlines()]
+
+
+def sha256(values: Iterable[Any]) -> str:
+    """Of values that JSON can write; floats are written in full."""
+    return hashlib.sha256(json.dumps(list(values), sort_keys=True).encode()).hexdigest()
+
+
+def differences(before: Mapping[str, Digests], after: Mapping[str, Digests]) -> list[str]:
+    """One line for each run with the names of what differs."""
+    lines = []
+    for name, found in after.items():
+        known = before.get(name, {})
+        keys = sorted(key for key in known | found if known.get(key) != found.get(key))
+        if keys:
+            lines.append(f"{name}: {', '.join(keys)}")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", action="append", choices=RUNS, help="this run; may be repeated")
+    aim = parser.add_mutually_exclusive_group(required=True)
+    aim.add_argument("--write", type=Path, help="the JSON file to write the digests to")
+    aim.add_argument("--compare", type=Path, help="a file that --write wrote")
+    args = parser.parse_args()
+    needs = {"grpo_vllm": "vllm", "grpo_ahead": "vllm", "grpo_two_ranks": "ray"}
+    found: dict[str, Digests] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder))
+        # A process for each run: nothing is left of the one before.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
+            for name in args.only or RUNS:
+                if name in needs and importlib.util.find_spec(needs[name]) is None:
+                    print(f"{name}: left out, {needs[name]} is not installed")
+                    continue
+                found[name] = pool.submit(run, name, Path(folder)).result()
+    if args.write:
+        args.write.write_text(json.dumps(found, indent=1))
+        return 0
+    lines = differences(json.loads(args.compare.read_text()), found)
+    print("\n".join(lines) or f"equal: {', '.join(found)}")
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.exit(main())

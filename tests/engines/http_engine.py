@@ -1,0 +1,83 @@
+"""A rollout engine of one's own: a client of ``http_server.py``."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from mmr1.config import SamplingConfig
+from mmr1.rollout.engine import Probe, Request
+from mmr1.rollout.engines import EngineSetting, EngineType
+from mmr1.types import Completion, Prompt, RolloutGroup
+
+
+class HttpEngine:
+    def __init__(self, setting: EngineSetting) -> None:
+        self._family = setting.family
+        self._version = 0
+        self._folder = tempfile.TemporaryDirectory()
+        server = Path(__file__).parent / "http_server.py"
+        command = [sys.executable, str(server), setting.config.model.path]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._server = subprocess.Popen(command, text=True, **pipes)
+        port = self._server.stdout.readline().strip()
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+
+    def generate(self, requests: Sequence[Request], sampling: SamplingConfig) -> list[RolloutGroup]:
+        return [RolloutGroup(r.prompt, self._completions(r, sampling)) for r in requests]
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
+        file = Path(self._folder.name) / "weights.safetensors"
+        save_file({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, file)
+        self._post("load", {"file": str(file)})
+        self._version = version
+
+    def probe(self, prompts: Sequence[Prompt]) -> list[Probe]:
+        answers = [self._post("probe", _read(prompt)) for prompt in prompts]
+        return [Probe(tuple(a["ids"]), tuple(map(tuple, a["grids"]))) for a in answers]
+
+    def close(self) -> None:
+        self._server.kill()
+        self._server.wait()
+        self._folder.cleanup()
+
+    def _completions(self, request: Request, sampling: SamplingConfig) -> tuple[Completion, ...]:
+        body = _read(request.prompt) | {
+            "n": request.n,
+            "seed": request.seed,
+            "temperature": sampling.temperature,
+            "max_tokens": min(request.max_tokens or sampling.max_tokens, sampling.max_tokens),
+            "stop_ids": list(self._family.stop_ids),
+            "forbidden_ids": list(self._family.forbidden_ids),
+        }
+        return tuple(
+            Completion(
+                token_ids=np.array(answer["ids"], dtype=np.int64),
+                logprobs=np.array(answer["logprobs"], dtype=np.float32),
+                text=self._family.tokenizer.decode(answer["ids"], skip_special_tokens=True),
+                truncated=answer["ids"][-1] not in self._family.stop_ids,
+                policy_version=self._version,
+            )
+            for answer in self._post("generate", body)
+        )
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        return self._http.post(path, json=body).raise_for_status().json()
+
+
+def _read(prompt: Prompt) -> dict[str, Any]:
+    images = [base64.b64encode(medium.read()).decode() for medium in prompt.media]
+    return {"ids": list(prompt.token_ids), "images": images}
+
+
+ENGINE = EngineType(HttpEngine)

@@ -1,0 +1,176 @@
+"""An engine of a user, in one file and by one name: alone, ahead, with an environment, on Ray."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from mmr1.config import Config
+from mmr1.rollout.engines import check_engine, engine_type
+from mmr1.trainer.train import run_training
+from tests.engines import http_engine
+from tests.jsonl import read_jsonl
+from tests.trainer.conversations import brief_model, write_scans
+from tests.trainer.test_resume import LENGTH_REWARD
+
+ENGINE = f"{Path(__file__).parent / 'http_engine.py'}:ENGINE"
+PLUGINS = Path(__file__).parents[1] / "environments" / "plugins.py"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "length.py").write_text(LENGTH_REWARD)
+    (folder / "accident").write_text("")
+    write_scans(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def brief(tiny_model, tmp_path_factory) -> Path:
+    return brief_model(tiny_model, tmp_path_factory.mktemp("models") / "brief")
+
+
+def config(path: Path, files: Path, out: Path, **sections: dict) -> Config:
+    tree: dict[str, dict] = {
+        "model": {"path": str(path), "dtype": "float32"},
+        "data": {"train": str(files / "rl.jsonl"), "media_workers": 0},
+        "rollout": {
+            "engine": ENGINE,
+            "batch_size": 2,
+            "n": 2,
+            "max_model_len": 128,
+            "sampling": {"max_tokens": 8},
+        },
+        "rewards": {"functions": {"length": {"use": f"{files}/length.py:reward"}}},
+        "optimizer": {"lr": 1e-3, "warmup_steps": 0},
+        "trainer": {
+            "max_steps": 3,
+            "output_dir": str(out),
+            "log_completions_steps": 1,
+            "threads": 1,
+        },
+    }
+    for name, keys in sections.items():
+        tree[name] = {**tree.get(name, {}), **keys}
+    return Config.model_validate(tree)
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    rows = read_jsonl(run / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def servers() -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if _is_server(p)]
+
+
+def _is_server(process: psutil.Process) -> bool:
+    return any(part.endswith("http_server.py") for part in process.info["cmdline"] or [])
+
+
+def assert_samples_with_the_policys_weights(rows: list[dict[str, float]]) -> None:
+    """Also after updates, which move log-probs by far more."""
+    assert len(rows) == 3
+    assert all(row["grad_norm"] > 0.1 for row in rows)
+    assert all(row["rollout/logprob_gap_max"] < 1e-5 for row in rows)
+
+
+@pytest.fixture(autouse=True)
+def _no_server_is_left():
+    before = {p.pid for p in servers()}
+    yield
+    _, alive = psutil.wait_procs([p for p in servers() if p.pid not in before], timeout=30)
+    assert not alive
+
+
+def test_it_trains_alone(tiny_model, files, tmp_path):
+    run_training(config(tiny_model, files, tmp_path / "run"))
+    assert_samples_with_the_policys_weights(metrics(tmp_path / "run"))
+
+
+def test_it_trains_with_an_environment(brief, files, tmp_path):
+    """Turns are sampled in batches, because it only generates."""
+    zooming = {
+        "tools": ["zoom"],
+        "parser": f"{PLUGINS}:always_zoom",
+        "max_turns": 3,
+        "max_tokens_per_turn": 30,
+        "workers": 1,
+    }
+    rollout = {"max_model_len": 1024, "sampling": {"max_tokens": 160}}
+    out = tmp_path / "run"
+    run_training(config(brief, files, out, environment=zooming, rollout=rollout))
+    rows = metrics(out)
+    assert_samples_with_the_policys_weights(rows)
+    turns = [
+        [turn["role"] for turn in completion["turns"]]
+        for path in sorted((out / "rollouts").iterdir())
+        for row in read_jsonl(path)
+        for completion in row["completions"]
+    ]
+    assert max(roles.count("assistant") for roles in turns) == 3
+
+
+def test_it_trains_ahead(tiny_model, files, tmp_path):
+    sections = {"rollout": {"max_off_policy_steps": 1}, "optimizer": {"lr": 1e-4}}
+    run_training(config(tiny_model, files, tmp_path / "run", **sections))
+    rows = metrics(tmp_path / "run")
+    assert [row["rollout/staleness"] for row in rows] == [0, 1, 1]
+    assert rows[0]["rollout/logprob_gap_max"] < 1e-5
+    gaps = [row["rollout/logprob_gap_max"] for row in rows[1:]]
+    assert np.all(np.array(gaps) > 1e-5)  # sampled before the last update
+    assert np.all(np.array(gaps) < 0.5)
+
+
+@pytest.mark.slow
+def test_it_trains_on_ray(tiny_model, files, tmp_path):
+    """Each engine collects the weights that the rank sends."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    out = tmp_path / "run"
+    run_training(config(tiny_model, files, out, resources={"ranks": 1, "engines": 2}))
+    assert_samples_with_the_policys_weights(metrics(out))
+
+
+def test_an_entry_point_registers_it(tiny_model, files, tmp_path, monkeypatch):
+    package = tmp_path / "site" / "mine-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(
+        "[mmr1.engines]\nmine = tests.engines.http_engine:ENGINE\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    own = config(tiny_model, files, tmp_path / "run", rollout={"engine": "mine"})
+    assert engine_type(own) is http_engine.ENGINE
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ("vlm", r"unknown rollout engine 'vlm' \(did you mean 'vllm'\?\); known: .*file\.py:NAME"),
+        ("no_such_file.py:ENGINE", "no_such_file.py: no such Python file"),
+        (f"{Path(__file__)}:ENGINE", "is a str; it must name an mmr1.rollout.engines.EngineType"),
+    ],
+)
+def test_a_name_that_is_not_an_engines_is_refused(engine, message, tiny_model, files, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        check_engine(config(tiny_model, files, tmp_path, rollout={"engine": engine}))
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"resources": {"ranks": 2, "engines": 2, "colocate": True}}, "cannot sleep"),
+        (
+            {"model": {"freeze_vision_tower": True, "lora": {"merge": False}}},
+            "takes whole weights",
+        ),
+        ({"rollout": {"tensor_parallel_size": 2}}, "tensor_parallel_size=2 .* one device"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(sections, message, tiny_model, files, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        check_engine(config(tiny_model, files, tmp_path, **sections))
