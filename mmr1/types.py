@@ -359,6 +359,29 @@ class ScoredGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class CriticTargets:
+    """What the critic said, and what it learns; ``[B, R]`` each.
+
+    Attributes:
+        values: Of the states before the tokens.
+        returns: The targets of these values.
+    """
+
+    values: torch.Tensor
+    returns: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LossCoefficients:
+    """Coefficients of the terms beside the policy loss, in one step."""
+
+    kl: float = 0.0
+    ppo_kl: float = 0.0
+    entropy: float = 0.0
+    ptx: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Experience:
     """The batch of one update: sequences in rollout order, so that groups are contiguous.
 
@@ -371,39 +394,35 @@ class Experience:
         advantages: ``[B, R]`` float32, 0 where the mask is False.
         loss_weights: ``[B, R]`` float32, the weight of each token in the loss. They are normalised
             over the mini-batch, or the whole rollout, so the gradients of micro-batches add up.
+        learning: ``[B]`` bool, the sequences whose gradient can be other than 0.
         mini_batches: Optimizer steps per pass over the batch.
         mini_batch_of: For each group, the one that learns from it, from 0.
         old_logprobs: ``[B, R]`` of the policy before the update. None with a single update per
-            rollout; they then equal the current ones, detached.
-        ref_logprobs: ``[B, R]`` of the reference policy; None without a KL term.
-        values: ``[B, R]``, the critic's values of the states before the tokens; or None.
-        returns: ``[B, R]``, the critic's targets; None without a critic.
-        chosen: ``[B, R]`` bool, the tokens that the loss treats in another way; mostly None.
-        learning: ``[B]`` bool, the sequences whose gradient can be other than 0; None for all.
+            rollout: they are then the update's own, detached, and no forward pass computes them.
+        ref_logprobs: ``[B, R]`` of the reference policy; None without a KL term, or with the exact
+            KL, which the update measures.
+        critic: None without a critic.
+        chosen: ``[B, R]`` bool, the tokens that the loss treats in another way; None for an
+            algorithm that chooses none.
         after_picture: ``[B, R]`` bool, tokens after the first picture that an environment showed;
             None where it showed none.
         demonstrations: For the PTX term, those of each mini-batch; empty without one.
-        kl_coef, ppo_kl_coef, entropy_coef, ptx_coef: Coefficients of these terms in this step.
     """
 
     groups: tuple[ScoredGroup, ...]
     completion_mask: torch.Tensor
     advantages: torch.Tensor
     loss_weights: torch.Tensor
+    learning: torch.Tensor
     mini_batches: int
     mini_batch_of: tuple[int, ...]
+    coefficients: LossCoefficients
     old_logprobs: torch.Tensor | None = None
     ref_logprobs: torch.Tensor | None = None
-    values: torch.Tensor | None = None
-    returns: torch.Tensor | None = None
+    critic: CriticTargets | None = None
     chosen: torch.Tensor | None = None
-    learning: torch.Tensor | None = None
     after_picture: torch.Tensor | None = None
     demonstrations: tuple[tuple[RolloutGroup, ...], ...] = ()
-    kl_coef: float = 0.0
-    ppo_kl_coef: float = 0.0
-    entropy_coef: float = 0.0
-    ptx_coef: float = 0.0
 
 
 StepStats = dict[str, float]

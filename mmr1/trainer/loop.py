@@ -6,7 +6,7 @@ not know which implementation it holds. ``run.py`` drives it: records the steps,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from mmr1.config import Config
@@ -17,8 +17,8 @@ from mmr1.trainer.runs.metrics import step_stats
 from mmr1.trainer.runs.profiling import profiled
 from mmr1.trainer.runs.step import FailedStepError, PhaseTimer, Step
 from mmr1.trainer.sampler import Sampler
-from mmr1.trainer.sampling.experience import build_experience
-from mmr1.types import Experience, ScoredGroup, StepStats
+from mmr1.trainer.sampling.experience import Models, build_experience
+from mmr1.types import Experience, StepStats
 
 
 def train(config: Config, components: TrainerComponents, done: int = 0) -> Iterator[Step]:
@@ -30,6 +30,7 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
     """
     policy, critic, reference = components.policy, components.critic, components.reference
     algorithm, validation = config.algorithm, components.validation
+    models = Models(policy, reference, critic)
     critic_alone = 0 if algorithm.critic is None else algorithm.critic.warmup_steps
     with Sampler(config, components) as sampler:
         for number in range(done + 1, config.trainer.max_steps + 1):
@@ -39,7 +40,18 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                 stats: StepStats = {"rollout/staleness": policy.version - batch.oldest_version}
 
                 with timer("experience"):
-                    experience = make_experience(config, components, batch.groups)
+                    experience = build_experience(
+                        batch.groups,
+                        components.algorithm,
+                        algorithm,
+                        models,
+                        components.coefficients,
+                        config.rollout.sampling.max_tokens,
+                        config.rewards.weights,
+                    )
+                    if components.demonstrations is not None:
+                        own = round_robin(components.demonstrations.next(), experience.mini_batches)
+                        experience = replace(experience, demonstrations=own)
                 advantages = first_advantages(experience)
 
                 with timer("update"):
@@ -66,27 +78,6 @@ def train(config: Config, components: TrainerComponents, done: int = 0) -> Itera
                 sampler.finish()
                 line |= validation(number)
             yield Step(number, line, batch.groups, advantages, batch.state)
-
-
-def make_experience(
-    config: Config, components: TrainerComponents, scored: Sequence[ScoredGroup]
-) -> Experience:
-    """Advantages and log-probs of the groups, and the step's demonstrations for the PTX term."""
-    experience = build_experience(
-        scored,
-        components.algorithm,
-        config.algorithm,
-        components.policy,
-        components.reference,
-        components.coefficients,
-        config.rollout.sampling.max_tokens,
-        components.critic,
-        config.rewards.weights,
-    )
-    if components.demonstrations is None:
-        return experience
-    demonstrations = round_robin(components.demonstrations.next(), experience.mini_batches)
-    return replace(experience, demonstrations=demonstrations, ptx_coef=config.algorithm.ptx_coef)
 
 
 def first_advantages(experience: Experience) -> list[float]:

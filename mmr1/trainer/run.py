@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,7 +20,9 @@ from typing import Any
 import torch
 
 from mmr1.config import Config, TrainerConfig
+from mmr1.data.quarantine import Quarantine
 from mmr1.trainer.components import TrainerComponents
+from mmr1.trainer.inputs import Inputs
 from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.state import (
     TRAINING,
@@ -96,7 +99,7 @@ class Run:
     """A run that has started: its folder, its trackers, its display.
 
     Attributes:
-        dropped: Gives the rows of the data that have been left out so far.
+        rows: They know which rows of the data have been left out.
         log_completions_steps: Completions are logged after so many steps, and after the first and
             the last one.
     """
@@ -106,7 +109,7 @@ class Run:
     trackers: Trackers
     display: Display
     media: MediaCache
-    dropped: Callable[[], Sequence[dict[str, str]]]
+    rows: Inputs | Quarantine
     log_completions_steps: int
 
     def begin(self) -> None:
@@ -134,9 +137,7 @@ class Run:
         ends = (1, self.config.trainer.max_steps)
         due = step.number % self.log_completions_steps == 0 or step.number in ends
         if step.scored and due:
-            advantages: Iterable[float | None] = step.advantages or [None] * sum(
-                len(s.rewards) for s in step.scored
-            )
+            advantages = step.advantages or repeat(None)
             self.directory.log_rollouts(step.number, step.scored, self.media, advantages)
             self.trackers.log_rollouts(step.number, step.scored, advantages)
         self._log_dropped()
@@ -149,7 +150,7 @@ class Run:
         self.display.say(summary_line(result))
 
     def _log_dropped(self) -> None:
-        self.directory.log_dropped(self.dropped())
+        self.directory.log_dropped(self.rows.dropped)
 
 
 def take_steps(

@@ -153,9 +153,7 @@ def started(
         with timer("engine"):
             own = engine(directory.path / "engine.log")
         with closing(own), Trackers(config, directory.path) as trackers:
-            run = Run(
-                config, directory, trackers, display, inputs.media, lambda: inputs.dropped, every
-            )
+            run = Run(config, directory, trackers, display, inputs.media, inputs, every)
             max_invalid = config.rewards.max_invalid_fraction
             yield SamplingRun(run, own, RewardManager(composite_reward, inputs.media, max_invalid))
 

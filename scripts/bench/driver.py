@@ -23,7 +23,7 @@ from mmr1.rewards import build_composite_reward
 from mmr1.runtime import heap_frozen, set_up_torch
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.distributed.ray_policy import parts_of_update
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.types import Completion, MediaRef, Message, Prompt, RolloutGroup, Sample, TextPart
 from mmr1.vision.prepare import MediaCache, PreparedMedia
@@ -63,7 +63,7 @@ def step(groups: list[RolloutGroup], config: Config, ranks: int) -> dict[str, st
         scored = RewardManager(rewards, MediaCache(not_there), 1.0).score(groups)
     with counted(seconds, "experience"):
         # Without a reference: its log-probs come from the ranks.
-        batch = build_experience(scored, algorithm, config.algorithm, policy=None)  # type: ignore[arg-type]
+        batch = build_experience(scored, algorithm, config.algorithm, Models(None))  # type: ignore[arg-type]
     with counted(seconds, "shares"):
         parts = parts_of_update(batch, lambda prompt: len(prompt.token_ids), ranks)
     with counted(seconds, "pickled"):

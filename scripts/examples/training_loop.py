@@ -23,7 +23,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.vision.build import family_of, media_cache
 from mmr1.vision.families.tiny import new_model
@@ -47,7 +47,7 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
             prompts = [render(sample) for sample in sampler.next(4)]
             requests = [Request(p, 8, request_seed(0, step, p.sample.id)) for p in prompts]
             scored = rewards.score(rollout.generate(requests, config.rollout.sampling))
-            batch = build_experience(scored, algorithm, config.algorithm, policy)
+            batch = build_experience(scored, algorithm, config.algorithm, Models(policy))
             stats = policy.update(batch)
             rollout.load_weights(policy.weights(), policy.version)
             print(step, {name: round(value, 4) for name, value in stats.items()})

@@ -118,7 +118,7 @@ def test_the_patterns_match():
     assert sum(SOURCE_FILE.fullmatch(text) is not None for text in texts) > 50
     assert sum(KEY.fullmatch(text) is not None for text in texts) > 150
     assert sum(METRIC.fullmatch(text) is not None for text in texts) > 10
-    assert not file_exists("trainer/run.py", REPOSITORY / "README.md")
+    assert not file_exists("trainer/missing.py", REPOSITORY / "README.md")
     assert not key_exists("rollout.ahead")
     assert not key_exists("rewards.functions.format.wieght")
     assert key_exists("rewards.functions.NAME.weight")

@@ -17,7 +17,7 @@ from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Completion, Reward, RolloutGroup, ScoredGroup
 from mmr1.vision.families.loading import load_family
 from mmr1.vision.prepare import MediaCache
@@ -55,7 +55,7 @@ def policy_of(small, config: AlgorithmConfig) -> LocalPolicy:
 def test_an_update_reads_no_number_before_its_last_micro_batch(small, stand_in, config):
     settings = AlgorithmConfig(**config)
     policy, scored = policy_of(small, settings), small[2]
-    experience = build_experience(scored, build_algorithm(settings), settings, policy)
+    experience = build_experience(scored, build_algorithm(settings), settings, Models(policy))
     with pytest.raises(DataDependentOutputException) as stopped:
         policy.update(experience)
     assert "device_sums.py" in str([f.filename for f in traceback.extract_tb(stopped.tb)])

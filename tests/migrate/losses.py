@@ -12,7 +12,7 @@ import torch
 from mmr1.config import AlgorithmConfig
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.algorithms.algorithm import LossInputs, UpdateTokens
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup
 
 LENGTHS = [[3, 5, 2], [4, 1, 6]]
@@ -74,17 +74,15 @@ def our_loss(
     config = AlgorithmConfig(**{**section, "ppo_mini_batch_size": 2})
     groups = [_group(*both) for both in zip(LENGTHS, rewards, strict=True)]
     algorithm = build_algorithm(config)
-    batch = build_experience(
-        groups, algorithm, config, Given(x.old), Given(x.ref) if config.kl_coef else None,
-        max_tokens=LONGEST,
-    )  # fmt: skip
+    models = Models(Given(x.old), Given(x.ref) if config.kl_coef else None)
+    batch = build_experience(groups, algorithm, config, models, max_tokens=LONGEST)
     chosen = None
     if algorithm.choose is not None:
         before = UpdateTokens(x.old, batch.advantages.double(), batch.completion_mask)
         chosen = algorithm.choose(before)
     inputs = LossInputs(
         x.new, x.old, batch.advantages.double(), x.entropy, batch.completion_mask,
-        batch.ref_logprobs, batch.kl_coef, batch.entropy_coef, chosen=chosen,
+        batch.ref_logprobs, batch.coefficients.kl, batch.coefficients.entropy, chosen=chosen,
     )  # fmt: skip
     return (batch.loss_weights * algorithm.loss(inputs)).sum()
 

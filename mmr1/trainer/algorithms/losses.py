@@ -27,16 +27,12 @@ LOG_RATIO_BOUND = 20.0
 
 def ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
     """``rho``, its logarithm bounded: ``[B, R]``."""
-    return _bounded(logprobs - old_logprobs).exp()
+    return (logprobs - old_logprobs).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
 def ratio_bounded(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
     """True where the bound of :func:`ratio` holds: ``[B, R]`` bool."""
     return (logprobs - old_logprobs).abs() > LOG_RATIO_BOUND
-
-
-def _bounded(log_ratio: torch.Tensor) -> torch.Tensor:
-    return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
 def ppo_clip(
@@ -94,11 +90,11 @@ def importance_weights(
     - ``sequence``: the product over the whole completion; unbiased, of the highest variance.
     """
     log_ratio = torch.where(mask, logprobs - old_logprobs, 0.0).detach()
-    if form == "token":
-        return _bounded(log_ratio).exp()
     if form == "per_decision":
-        return _bounded(log_ratio.cumsum(-1)).exp()
-    return _bounded(log_ratio.sum(-1, keepdim=True)).exp().expand(log_ratio.shape)
+        log_ratio = log_ratio.cumsum(-1)
+    elif form == "sequence":
+        log_ratio = log_ratio.sum(-1, keepdim=True).expand(log_ratio.shape)
+    return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
 def per_decision_returns(returns: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,9 @@ from mmr1.trainer.algorithms import advantages, losses
 from mmr1.trainer.algorithms.algorithm import AdvantageInputs, Algorithm, LossInputs
 from mmr1.trainer.algorithms.kl import ESTIMATORS, bounded, k3
 
+Metrics = Callable[[LossInputs], dict[str, torch.Tensor]]
+"""Tensors ``[B, R]`` to log as token means, by metric name."""
+
 
 def per_completion(
     advantage: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
@@ -78,42 +81,42 @@ def composed_algorithm(
     of_tokens: Callable[[AdvantageInputs], torch.Tensor],
     token_loss: Callable[[LossInputs], torch.Tensor],
     config: AlgorithmConfig,
-    metrics: Callable[[LossInputs], dict[str, torch.Tensor]] = lambda x: {},
+    metrics: Metrics | None = None,
 ) -> Algorithm:
     """These advantages and this policy loss ``[B, R]``, with the configured KL and entropy terms.
 
     Every algorithm of the catalog is put together here. Beside ``metrics`` it logs those of the
     ratio and of the KL term.
     """
+    logged: list[Metrics] = [partial(ratio_metrics, config=config)]
+    if config.kl_coef > 0:
+        logged.append(partial(kl_metrics, config=config))
+    threshold = config.off_policy_mask_threshold
+    if threshold is not None:
+        token_loss = partial(_without_off_policy, token_loss=token_loss, threshold=threshold)
+        logged.append(partial(off_policy_metrics, threshold=threshold))
+    if metrics is not None:
+        logged.append(metrics)
     return Algorithm(
         advantages=of_tokens,
-        token_loss=partial(_without_off_policy, token_loss=token_loss, config=config),
+        token_loss=token_loss,
         loss_agg_mode=config.loss_agg_mode,
         needs_signal=needs_signal(config),
         penalties=partial(penalties, config=config),
-        metrics=lambda x: {
-            **ratio_metrics(x, config),
-            **kl_metrics(x, config),
-            **off_policy_metrics(x, config),
-            **metrics(x),
-        },
+        metrics=lambda x: {name: v for of in logged for name, v in of(x).items()},
     )
 
 
 def _without_off_policy(
-    x: LossInputs, token_loss: Callable[[LossInputs], torch.Tensor], config: AlgorithmConfig
+    x: LossInputs, token_loss: Callable[[LossInputs], torch.Tensor], threshold: float
 ) -> torch.Tensor:
     """The policy loss, 0 where ``off_policy_mask_threshold`` masks it."""
-    if config.off_policy_mask_threshold is None:
-        return token_loss(x)
-    return token_loss(x).masked_fill(_off_policy(x, config.off_policy_mask_threshold), 0.0)
+    return token_loss(x).masked_fill(_off_policy(x, threshold), 0.0)
 
 
-def off_policy_metrics(x: LossInputs, config: AlgorithmConfig) -> dict[str, torch.Tensor]:
+def off_policy_metrics(x: LossInputs, threshold: float) -> dict[str, torch.Tensor]:
     """``off_policy_masked``: 1 at the tokens that ``off_policy_mask_threshold`` masks, else 0."""
-    if config.off_policy_mask_threshold is None:
-        return {}
-    return {"off_policy_masked": _off_policy(x, config.off_policy_mask_threshold).float()}
+    return {"off_policy_masked": _off_policy(x, threshold).float()}
 
 
 def _off_policy(x: LossInputs, threshold: float) -> torch.Tensor:

@@ -22,7 +22,7 @@ from mmr1.trainer.models.learner import Learner, PolicyLearner, ScalarLearner
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.state import WriteCheckpoint
-from mmr1.types import Experience, RolloutGroup, StepStats
+from mmr1.types import CriticTargets, Experience, RolloutGroup, StepStats
 
 Example = TypeVar("Example")
 
@@ -224,6 +224,8 @@ def select_groups(
     index = torch.tensor([row for g in groups for row in rows[g]], dtype=torch.int64)
 
     def select(value: Any) -> Any:
+        if isinstance(value, CriticTargets):
+            return CriticTargets(value.values[index], value.returns[index])
         return value[index] if isinstance(value, torch.Tensor) else value
 
     tensors = {f.name: select(getattr(experience, f.name)) for f in fields(experience)}
@@ -257,11 +259,10 @@ def _costs_of_learning(experience: Experience, prompt_cost: PromptCost) -> list[
     costs, start = [], 0
     for group in (scored.group for scored in experience.groups):
         rows = range(start, start := start + len(group.completions))
-        learning = experience.learning
         kept = [
             completion
             for row, completion in zip(rows, group.completions, strict=True)
-            if learning is None or learning[row]
+            if experience.learning[row]
         ]
         costs.append(cost_of_group(prompt_cost, group.prompt, kept) if kept else 0.0)
     return costs

@@ -30,7 +30,7 @@ from mmr1.trainer.models.state import (
     load_tensors,
     save_tensors,
 )
-from mmr1.types import Experience, RolloutGroup, StepStats
+from mmr1.types import CriticTargets, Experience, RolloutGroup, StepStats
 
 FOLDER = f"{TRAINING}/critic"
 
@@ -137,12 +137,13 @@ class LocalCritic:
         """Scale and shift the head; the batch with its new values, around which the update is
         clipped.
         """
-        assert experience.values is not None
         mask, head = experience.completion_mask, self._scalar_model.model.head
         head.weight.mul_(slope)
         head.bias.mul_(slope).add_(offset)
         self.optimizer.parameters_changed()
-        return replace(experience, values=(slope * experience.values + offset) * mask)
+        targets = _targets(experience)
+        values = (slope * targets.values + offset) * mask
+        return replace(experience, critic=replace(targets, values=values))
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
         tensors = self.optimizer.tensors()
@@ -172,8 +173,7 @@ class LocalCritic:
 
         Both are those of all ranks together.
         """
-        assert experience.values is not None
-        assert experience.returns is not None
+        targets = _targets(experience)
         packed_model = self._scalar_model.packed_model
         total = packed_model.process_group.total
         weights = mask / max(total({"tokens": float(mask.sum())})["tokens"], 1)
@@ -182,7 +182,7 @@ class LocalCritic:
             values = self._scalar_model.values(batch)
             own, old, returns = (
                 x[batch.rows, : values.shape[1]].to(values)
-                for x in (weights, experience.values, experience.returns)
+                for x in (weights, targets.values, targets.returns)
             )
             loss = (own * value_loss(values, old, returns, self._clip)).sum()
             packed_model.backward(loss)
@@ -251,20 +251,21 @@ def first_fit(experience: Experience) -> tuple[float, float]:
     Else the whole network would learn their mean and scale first, by making its states alike: a
     head of zeros has neither, and a reward model's numbers are of a scale of their own.
     """
-    assert experience.values is not None
-    assert experience.returns is not None
-    mask = experience.completion_mask
-    return fit_line(experience.values[mask], experience.returns[mask])
+    mask, targets = experience.completion_mask, _targets(experience)
+    return fit_line(targets.values[mask], targets.returns[mask])
+
+
+def _targets(experience: Experience) -> CriticTargets:
+    assert experience.critic is not None, "an algorithm with a critic gives it targets"
+    return experience.critic
 
 
 def critic_stats(experience: Experience) -> StepStats:
     """How good the critic was before the update, over the tokens that count."""
-    assert experience.values is not None
-    assert experience.returns is not None
-    mask = experience.completion_mask
+    mask, targets = experience.completion_mask, _targets(experience)
     if not mask.any():
         return {}
-    values, returns = experience.values[mask], experience.returns[mask]
+    values, returns = targets.values[mask], targets.returns[mask]
     stats = {"critic/value": float(values.mean()), "critic/return": float(returns.mean())}
     explained = explained_variance(values, returns)
     return stats if explained is None else {**stats, "critic/explained_variance": explained}

@@ -172,7 +172,7 @@ class LocalPolicy:
                 stats = self._accumulate(experience, rollout_logprobs, batches)
                 if experience.demonstrations:
                     own = experience.demonstrations[index]
-                    stats["ptx_loss"] = self._add_ptx_gradient(own, experience.ptx_coef)
+                    stats["ptx_loss"] = self._add_ptx_gradient(own, experience.coefficients.ptx)
                 stats["lr"] = self.optimizer.lr
                 with record_function("mmr1/optimizer"):
                     stats["grad_norm"] = self.optimizer.step()
@@ -304,7 +304,7 @@ def rollout_logprobs_of(experience: Experience) -> torch.Tensor:
 def _learning(experience: Experience, index: int) -> torch.Tensor:
     """``[B]`` bool: the sequences of mini-batch ``index`` whose gradient can be other than 0."""
     members = rows_of(experience.groups, experience.mini_batch_of, index)
-    return members if experience.learning is None else members & experience.learning
+    return members & experience.learning
 
 
 def averaged(steps: Sequence[StepStats]) -> StepStats:
@@ -367,7 +367,7 @@ def _loss_inputs(
         rollout_logprobs=rollout_logprobs,
         mask=selected.completion_mask,
         ref_logprobs=selected.ref_logprobs,
-        kl_coef=selected.kl_coef,
-        ppo_kl_coef=selected.ppo_kl_coef,
-        entropy_coef=selected.entropy_coef,
+        kl_coef=selected.coefficients.kl,
+        ppo_kl_coef=selected.coefficients.ppo_kl,
+        entropy_coef=selected.coefficients.entropy,
     )

@@ -146,7 +146,7 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
             trackers,
             display,
             records.media,
-            lambda: records.quarantine.dropped,
+            records.quarantine,
             config.trainer.log_completions_steps,
         )
         run.begin()

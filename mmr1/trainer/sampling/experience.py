@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
@@ -20,7 +20,14 @@ from mmr1.trainer.algorithms.token_choice import high_entropy
 from mmr1.trainer.forward.sequences import TokenScores, completion_mask
 from mmr1.trainer.models.mini_batches import mini_batch_of, rows_of
 from mmr1.trainer.sampling.sampled_tokens import SampledTokens, after_picture
-from mmr1.types import Experience, Reward, RolloutGroup, ScoredGroup
+from mmr1.types import (
+    CriticTargets,
+    Experience,
+    LossCoefficients,
+    Reward,
+    RolloutGroup,
+    ScoredGroup,
+)
 
 
 class SupportsLogprobs(Protocol):
@@ -51,126 +58,148 @@ class SupportsValues(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The models that are asked about the completions of a batch.
+
+    Attributes:
+        reference: None when there is no KL term.
+        critic: Its values are computed once; the critic's updates are clipped around them.
+    """
+
+    policy: SupportsScores
+    reference: SupportsLogprobs | None = None
+    critic: SupportsValues | None = None
+
+
 def build_experience(
     scored: Sequence[ScoredGroup],
     algorithm: Algorithm,
     config: AlgorithmConfig,
-    policy: SupportsScores,
-    reference: SupportsLogprobs | None = None,
+    models: Models,
     coefficients: Coefficients | None = None,
     max_tokens: int | None = None,
-    critic: SupportsValues | None = None,
     reward_weights: Mapping[str, float] = MappingProxyType({}),
 ) -> Experience:
     """Advantages, masks and the log-probs that the loss compares with.
 
-    ``old_logprobs`` need a forward pass only when several updates share the rollout, the KL is in
-    the reward or tokens are compared. Otherwise they are the update's own log-probs, detached.
-
     Args:
-        reference: None when there is no KL term.
         coefficients: Their current values; by default those of the configuration.
         max_tokens: Longest completion in tokens; only ``seq-mean-token-sum-norm`` reads it.
-        critic: Its values are computed once here; the critic's updates are clipped around them.
         reward_weights: Of the reward functions, by name; advantages of each function need them.
 
     Raises:
         ValueError: The groups are not of one size.
     """
     _check_sizes(scored)
-    coefficients = coefficients or Coefficients(config)
     groups = [s.group for s in scored]
-    completions = [c for g in groups for c in g.completions]
+    coefficients = coefficients or Coefficients(config)
+    old = _ask_models(models, groups, algorithm, config)
 
-    ref_logprobs = None
-    if (
-        reference is not None and config.kl_estimator != "full"
-    ):  # the update computes the full KL itself
-        ref_logprobs = reference.logprobs(groups)
-    kl_in_reward = not config.use_kl_loss and reference is not None
-    old_logprobs = entropy = None
-    if config.top_entropy_quantile < 1:
-        scores = policy.scores(groups)
-        old_logprobs, entropy = scores.logprobs, scores.entropy
-    elif config.has_several_updates or kl_in_reward or algorithm.choose is not None:
-        old_logprobs = policy.logprobs(groups)
-
-    sampled_mask = counted = completion_mask(groups)
+    sampled = counted = completion_mask(groups)
     if not algorithm.step_supervision:
-        counted = sampled_mask & torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
+        counted = sampled & torch.tensor([r.valid for s in scored for r in s.rewards])[:, None]
     mask = counted
     if config.mask_truncated_completions:  # out of the loss, but not out of the baselines
-        mask = counted & ~torch.tensor([c.truncated for c in completions])[:, None]
-    kl_penalty = torch.zeros(1).expand(counted.shape)
-    if kl_in_reward:
-        assert old_logprobs is not None
-        assert ref_logprobs is not None
-        estimate = ESTIMATORS[config.kl_estimator]
-        kl_penalty = coefficients.kl * estimate(old_logprobs, ref_logprobs)
-    inputs = _advantage_inputs(scored, counted, kl_penalty)
-    if config.adv_estimator == "gdpo" or config.spec is None:  # which may use anything
-        inputs = replace(
-            inputs,
-            components=component_matrix([s.rewards for s in scored], list(reward_weights)),
-            weights=torch.tensor(list(reward_weights.values())),
-        )
+        mask = counted & ~_truncated(groups)[:, None]
+
+    inputs = _advantage_inputs(scored, counted, old, config, coefficients.kl, reward_weights)
     inputs = scaled_rewards(inputs, config, algorithm.state)
-    steps = mini_batch_of(len(scored), config.ppo_mini_batch_size)
-    scopes = steps if config.loss_agg_scope == "mini-batch" else (0,) * len(scored)
-    if critic is not None:
-        inputs = replace(inputs, values=critic.values(groups) * counted)
-        if config.critic is not None and config.critic.bootstrap_truncated:
-            is_cut = torch.tensor([c.truncated for c in completions])
-            inputs = replace(inputs, final_values=critic.final_values(groups) * is_cut)
-    sampled = SampledTokens(sampled_mask)
-    of_sampled = sampled.of(inputs)
-    advantages = sampled.spread(algorithm.advantages(of_sampled)) * mask
-    returns = None
-    if algorithm.returns is not None:
-        returns = sampled.spread(algorithm.returns(of_sampled))
-    # Tokens are compared within their mini-batch.
-    parts = [rows_of(scored, steps, step)[:, None] & mask for step in range(max(steps) + 1)]
+    policys = SampledTokens(sampled)
+    of_policy = policys.of(inputs)
+    advantages = policys.spread(algorithm.advantages(of_policy)) * mask
+    critic = None
+    if algorithm.returns is not None and inputs.values is not None:
+        critic = CriticTargets(inputs.values, policys.spread(algorithm.returns(of_policy)))
+
+    mini_batch = mini_batch_of(len(scored), config.ppo_mini_batch_size)
+    parts = [rows_of(scored, mini_batch, part)[:, None] for part in range(max(mini_batch) + 1)]
     chosen = None
-    if algorithm.choose is not None:
-        assert old_logprobs is not None
-        tokens = [UpdateTokens(old_logprobs, advantages, part) for part in parts]
-        chosen = torch.stack([algorithm.choose(of_part) for of_part in tokens]).any(0)
-    if entropy is not None:
-        kept = [high_entropy(entropy, part, config.top_entropy_quantile) for part in parts]
+    if algorithm.choose is not None:  # compares the tokens of a mini-batch
+        assert old.logprobs is not None
+        of_parts = [UpdateTokens(old.logprobs, advantages, mask & part) for part in parts]
+        chosen = torch.stack([algorithm.choose(tokens) for tokens in of_parts]).any(0)
+    if old.entropy is not None:
+        quantile = config.top_entropy_quantile
+        kept = [high_entropy(old.entropy, mask & part, quantile) for part in parts]
         advantages = advantages * torch.stack(kept).any(0)
+
+    scopes = parts if config.loss_agg_scope == "mini-batch" else [torch.ones_like(mask[:, :1])]
     return Experience(
         groups=tuple(scored),
         completion_mask=mask,
         advantages=advantages,
-        loss_weights=_loss_weights(scored, mask, scopes, algorithm.loss_agg_mode, max_tokens),
-        mini_batches=max(steps) + 1,
-        mini_batch_of=steps,
-        old_logprobs=old_logprobs,
-        ref_logprobs=ref_logprobs,
-        values=inputs.values,
-        returns=returns,
+        loss_weights=_loss_weights(mask, scopes, algorithm.loss_agg_mode, max_tokens),
+        learning=_learning(advantages, chosen, parts, len(scored[0].rewards), algorithm),
+        mini_batches=len(parts),
+        mini_batch_of=mini_batch,
+        coefficients=LossCoefficients(
+            coefficients.kl, coefficients.ppo_kl, coefficients.entropy, config.ptx_coef
+        ),
+        old_logprobs=old.logprobs,
+        ref_logprobs=old.ref_logprobs,
+        critic=critic,
         chosen=chosen,
-        learning=_learning(advantages, chosen, scored, steps) if algorithm.needs_signal else None,
         after_picture=after_picture(groups),
-        kl_coef=coefficients.kl,
-        ppo_kl_coef=coefficients.ppo_kl,
-        entropy_coef=coefficients.entropy,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """What the models say of the completions before the update; None where nothing asks for it."""
+
+    logprobs: torch.Tensor | None
+    entropy: torch.Tensor | None
+    ref_logprobs: torch.Tensor | None
+    values: torch.Tensor | None
+    final_values: torch.Tensor | None
+
+
+def _ask_models(
+    models: Models,
+    groups: Sequence[RolloutGroup],
+    algorithm: Algorithm,
+    config: AlgorithmConfig,
+) -> _Old:
+    """The policy's own log-probs need a forward pass only when several updates share the rollout,
+    the KL is in the reward or tokens are compared. Otherwise they are the update's, detached.
+    """
+    policy, reference, critic = models.policy, models.reference, models.critic
+    ref_logprobs = None
+    if reference is not None and config.kl_estimator != "full":  # which the update measures itself
+        ref_logprobs = reference.logprobs(groups)
+    kl_in_reward = not config.use_kl_loss and reference is not None
+    logprobs = entropy = None
+    if config.top_entropy_quantile < 1:
+        scores = policy.scores(groups)
+        logprobs, entropy = scores.logprobs, scores.entropy
+    elif config.has_several_updates or kl_in_reward or algorithm.choose is not None:
+        logprobs = policy.logprobs(groups)
+    values = final_values = None
+    if critic is not None:
+        values = critic.values(groups)
+        if config.critic is not None and config.critic.bootstrap_truncated:
+            final_values = critic.final_values(groups) * _truncated(groups)
+    return _Old(logprobs, entropy, ref_logprobs, values, final_values)
+
+
+def _truncated(groups: Sequence[RolloutGroup]) -> torch.Tensor:
+    """``[B]`` bool."""
+    return torch.tensor([c.truncated for g in groups for c in g.completions])
+
+
 def _loss_weights(
-    scored: Sequence[ScoredGroup],
     mask: torch.Tensor,
-    scopes: Sequence[int],
+    scopes: Sequence[torch.Tensor],
     loss_agg_mode: LossAggMode,
     max_tokens: int | None,
 ) -> torch.Tensor:
-    """``[B, R]``: ``token_weights`` of the groups of each scope by themselves."""
-    if not any(scopes):
+    """``[B, R]``: ``token_weights`` of the sequences of each scope by themselves."""
+    if len(scopes) == 1:
         return token_weights(mask, loss_agg_mode, max_tokens)
     weights = torch.zeros(mask.shape)
-    for scope in range(max(scopes) + 1):
-        rows = rows_of(scored, scopes, scope)
+    for scope in scopes:
+        rows = scope[:, 0]
         weights[rows] = token_weights(mask[rows], loss_agg_mode, max_tokens)
     return weights
 
@@ -178,20 +207,24 @@ def _loss_weights(
 def _learning(
     advantages: torch.Tensor,
     chosen: torch.Tensor | None,
-    scored: Sequence[ScoredGroup],
-    steps: Sequence[int],
+    parts: Sequence[torch.Tensor],
+    group_size: int,
+    algorithm: Algorithm,
 ) -> torch.Tensor:
     """``[B]`` bool: the sequences with an advantage, or with a token that the loss treats apart.
 
-    Of a mini-batch without any the first group, so that every step has an entropy and a log-prob
-    gap to log.
+    All of them where another term of the loss has a gradient. Of a mini-batch without any the first
+    group, so that every step has an entropy and a log-prob gap to log.
     """
+    if not algorithm.needs_signal:
+        return torch.ones(len(advantages), dtype=torch.bool)
     has_signal = advantages.ne(0).any(dim=1)
     if chosen is not None:
         has_signal |= chosen.any(dim=1)
-    for step in set(steps):
-        if not has_signal[rows_of(scored, steps, step)].any():
-            has_signal |= rows_of(scored, range(len(scored)), steps.index(step))
+    for part in parts:
+        rows = part[:, 0].nonzero()[:, 0]
+        if not has_signal[rows].any():
+            has_signal[rows[:group_size]] = True
     return has_signal
 
 
@@ -215,21 +248,37 @@ def _check_sizes(scored: Sequence[ScoredGroup]) -> None:
 def _advantage_inputs(
     scored: Sequence[ScoredGroup],
     mask: torch.Tensor,
-    kl_penalty: torch.Tensor,
+    old: _Old,
+    config: AlgorithmConfig,
+    kl_coef: float,
+    reward_weights: Mapping[str, float],
 ) -> AdvantageInputs:
-    rewards, valid = reward_matrix([s.rewards for s in scored])
+    rows = [s.rewards for s in scored]
+    rewards, valid = reward_matrix(rows)
     baselines = [[s.greedy] for s in scored if s.greedy is not None]
     greedy, greedy_valid = reward_matrix(baselines) if baselines else (None, None)
     step_rewards, step_ends = _step_rewards(scored, mask.shape)
+    kl_penalty = torch.zeros(1).expand(mask.shape)
+    if not config.use_kl_loss and old.ref_logprobs is not None:
+        assert old.logprobs is not None
+        kl_penalty = kl_coef * ESTIMATORS[config.kl_estimator](old.logprobs, old.ref_logprobs)
+    components = weights = None
+    if config.adv_estimator == "gdpo" or config.spec is None:  # an algorithm of one's own
+        components = component_matrix(rows, list(reward_weights))
+        weights = torch.tensor(list(reward_weights.values()))
     return AdvantageInputs(
-        rewards,
-        valid,
-        mask,
-        kl_penalty,
-        greedy,
-        greedy_valid,
-        step_rewards,
-        step_ends,
+        rewards=rewards,
+        valid=valid,
+        mask=mask,
+        kl_penalty=kl_penalty,
+        greedy=greedy,
+        greedy_valid=greedy_valid,
+        step_rewards=step_rewards,
+        step_ends=step_ends,
+        values=None if old.values is None else old.values * mask,
+        final_values=old.final_values,
+        components=components,
+        weights=weights,
     )
 
 

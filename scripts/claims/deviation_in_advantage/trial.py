@@ -25,7 +25,7 @@ from mmr1.trainer.models.loading import build_packed_model, load_model
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.types import Prompt, ScoredGroup
 from mmr1.vision.build import family_of, media_cache
@@ -133,7 +133,7 @@ def weighed(
     policy = LocalPolicy(packed, algorithm, optimizer, passes=1)
     questions = []
     for rate, group in zip(rates, groups, strict=True):
-        experience = build_experience([group], algorithm, config.algorithm, policy)
+        experience = build_experience([group], algorithm, config.algorithm, Models(policy))
         weight = float(experience.advantages[:, 0].abs().sum())  # equal over a completion
         questions.append(Question(rate, weight, policy.update(experience)["grad_norm"]))
     return questions

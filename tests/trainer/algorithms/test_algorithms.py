@@ -25,7 +25,7 @@ from mmr1.trainer.sampling.dynamic_sampling import (
     Selection,
     group_filter,
 )
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.step_rewards import StepRewardManager
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
 from tests.paths import REPOSITORY
@@ -72,10 +72,8 @@ def experience_of(groups, config: AlgorithmConfig, reference: Fixed | None = Non
         groups,
         build_algorithm(config),
         config,
-        Fixed(-1.0),
-        reference,
+        Models(Fixed(-1.0), reference, critic=critic),
         max_tokens=8,
-        critic=critic,
     )
 
 
@@ -88,8 +86,8 @@ def inputs_of(batch, logprobs: torch.Tensor) -> LossInputs:
         torch.zeros_like(logprobs),
         batch.completion_mask,
         batch.ref_logprobs,
-        batch.kl_coef,
-        batch.entropy_coef,
+        batch.coefficients.kl,
+        batch.coefficients.entropy,
         chosen=batch.chosen,
     )
 
@@ -132,7 +130,10 @@ def test_kl_in_the_reward_is_taken_off_once():
     config = AlgorithmConfig(name="rloo", kl_coef=0.1, use_kl_loss=False, kl_estimator="k1")
     # log p - ref = 0.5 per token; 1 and 3 tokens: rewards 1 - 0.05 and 0 - 0.15.
     batch = build_experience(
-        [scored([1, 3], [1.0, 0.0])], build_algorithm(config), config, Fixed(-1.0), Fixed(-1.5)
+        [scored([1, 3], [1.0, 0.0])],
+        build_algorithm(config),
+        config,
+        Models(Fixed(-1.0), Fixed(-1.5)),
     )
     assert batch.advantages[0, 0].item() == pytest.approx(1.1)
     assert batch.advantages[1].tolist() == pytest.approx([-1.1] * 3)
@@ -154,7 +155,7 @@ def test_a_truncated_completion_keeps_its_penalty_in_the_baseline(name):
     for masked, of in ((False, group), (True, cut)):
         config = AlgorithmConfig(name=name, mask_truncated_completions=masked, **keys)
         batch = build_experience(
-            [of], build_algorithm(config), config, Fixed(-1.0), Fixed(-1.5), max_tokens=8
+            [of], build_algorithm(config), config, Models(Fixed(-1.0), Fixed(-1.5)), max_tokens=8
         )
         advantages.append(batch.advantages)
     assert advantages[0][0, 0] == advantages[1][0, 0] != 0
@@ -263,7 +264,7 @@ def test_each_reward_function_can_be_normalised_by_itself():
     )
     weights = {"right": 1.0, "overlong": 0.5}
     batch = build_experience(
-        groups, build_algorithm(config), config, Fixed(-1.0), reward_weights=weights
+        groups, build_algorithm(config), config, Models(Fixed(-1.0)), reward_weights=weights
     )
     # In the group +-0.5 / sqrt(0.5); the batch is +-a, 0, 0 of deviation a sqrt(2 / 3).
     expected = (3 / 2) ** 0.5
@@ -307,7 +308,7 @@ def test_rewards_are_normalised_by_all_so_far():
             algorithm = build_algorithm(config)
             algorithm.load_state_dict(state)
         groups = [scored([1, 1], row) for row in step]
-        batch = build_experience(groups, algorithm, config, Fixed(0))
+        batch = build_experience(groups, algorithm, config, Models(Fixed(0)))
         valid = [reward for row in step for reward in row if reward is not None]
         seen += valid
         mean, deviation = statistics.fmean(seen), statistics.stdev(seen)
@@ -332,7 +333,7 @@ def test_reinforce_discounts_by_the_tokens_to_come():
     """``gamma ** (tokens after) (r - b)``, the baseline the mean 0.5."""
     config = AlgorithmConfig(name="reinforce", gamma=0.5)
     batch = build_experience(
-        [scored([3, 1], [1.0, 0.0])], build_algorithm(config), config, Fixed(0)
+        [scored([3, 1], [1.0, 0.0])], build_algorithm(config), config, Models(Fixed(0))
     )
     assert batch.advantages.tolist() == [[0.125, 0.25, 0.5], [-0.5, 0.0, 0.0]]
 
@@ -354,7 +355,7 @@ def test_reinforce_with_the_plain_mean_as_baseline():
         config = AlgorithmConfig(name="reinforce", baseline=baseline)
         algorithm = build_algorithm(config)
         for group, row in zip(batches, advantages, strict=True):
-            batch = build_experience([group], algorithm, config, Fixed(0))
+            batch = build_experience([group], algorithm, config, Models(Fixed(0)))
             assert batch.advantages.flatten().tolist() == row
     assert algorithm.state == {}  # the batch's own mean needs none
 
@@ -362,9 +363,9 @@ def test_reinforce_with_the_plain_mean_as_baseline():
 def test_reinforce_remembers_its_baseline():
     config = AlgorithmConfig(name="reinforce", baseline_momentum=0.5)
     algorithm = build_algorithm(config)
-    first = build_experience([scored([1, 1], [1.0, 0.0])], algorithm, config, Fixed(0))
+    first = build_experience([scored([1, 1], [1.0, 0.0])], algorithm, config, Models(Fixed(0)))
     assert first.advantages.flatten().tolist() == [0.5, -0.5]
-    second = build_experience([scored([1, 1], [2.0, 0.0])], algorithm, config, Fixed(0))
+    second = build_experience([scored([1, 1], [2.0, 0.0])], algorithm, config, Models(Fixed(0)))
     assert second.advantages.flatten().tolist() == [1.5, -0.5]
     assert algorithm.state == {"baseline": 0.75, "rewards": 4}
 
@@ -506,7 +507,9 @@ def test_an_algorithm_of_ones_own_from_the_documentation(tmp_path):
     path.write_text(own)
     config = Config(model={"path": "a"}, algorithm={"name": f"{path}:build"}).algorithm
     algorithm = build_algorithm(config)
-    batch = build_experience([scored([1, 2, 1], [1.0, 0.0, 0.25])], algorithm, config, Fixed(-1.0))
+    batch = build_experience(
+        [scored([1, 2, 1], [1.0, 0.0, 0.25])], algorithm, config, Models(Fixed(-1.0))
+    )
     assert batch.advantages[:, 0].tolist() == pytest.approx([0.75, -0.25, 0.0])
     loss = algorithm.token_loss(inputs_of(batch, torch.full((3, 2), -1.0)))
     torch.testing.assert_close(loss, batch.advantages)

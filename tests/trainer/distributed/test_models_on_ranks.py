@@ -30,7 +30,7 @@ from mmr1.trainer.models.critic import first_fit, of_critic
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import whole
 from mmr1.trainer.models.training_models import TrainingModels, build_training_models
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Experience, Prompt, Reward, ScoredGroup, StepStats
 from mmr1.vision.build import family_of, media_cache
 from tests.trainer.conversations import conversations, picture
@@ -117,15 +117,15 @@ def batch_of(case: str, config: Config, models: TrainingModels, mixed: Path) -> 
         scored,
         build_algorithm(config.algorithm),
         config.algorithm,
-        models.policy,
-        models.reference,
-        critic=models.critic,
+        Models(models.policy, models.reference, critic=models.critic),
     )
     if case != "demonstrations":
         return batch
     # One for the first mini-batch, so that a rank has none, and two for the second.
     told = [replace(g, completions=g.completions[:1]) for g in groups[:3]]
-    return replace(batch, demonstrations=((told[0],), tuple(told[1:])), ptx_coef=0.5)
+    coefficients = replace(batch.coefficients, ptx=0.5)
+    demonstrations = ((told[0],), tuple(told[1:]))
+    return replace(batch, demonstrations=demonstrations, coefficients=coefficients)
 
 
 def cost(prompt: Prompt) -> float:

@@ -25,7 +25,7 @@ from mmr1.trainer.models.scalar_model import (
     load_scalar_model,
     scalar_snapshot,
 )
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.types import Reward, ScoredGroup
 from tests.trainer.algorithms.test_algorithms import Fixed, scored
@@ -87,14 +87,15 @@ def ppo(**settings):
 
 def experience(parts, own: LocalCritic, **settings):
     config, algorithm = ppo(**settings)
-    return build_experience(parts[3], algorithm, config, Fixed(-6.0), critic=own)
+    return build_experience(parts[3], algorithm, config, Models(Fixed(-6.0), critic=own))
 
 
 def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
     own = critic(parts, budget=100)
     batch = experience(parts, own)
     # As if the critic had moved since the rollout, so that the clip has something to do.
-    batch = replace(batch, values=batch.values + 0.5 * torch.randn(batch.values.shape))
+    moved = batch.critic.values + 0.5 * torch.randn(batch.critic.values.shape)
+    batch = replace(batch, critic=replace(batch.critic, values=moved))
     caught: dict[str, torch.Tensor] = {}
     model = own._scalar_model.model
 
@@ -110,7 +111,7 @@ def test_the_gradient_is_that_of_the_clipped_squared_error(parts):
     total, tokens = 0.0, 0
     for row, values in enumerate(padded_values(other, parts, "before")):
         for t, value in enumerate(values):
-            old, wanted = float(batch.values[row, t]), float(batch.returns[row, t])
+            old, wanted = float(batch.critic.values[row, t]), float(batch.critic.returns[row, t])
             near = old + (value - old).clamp(-0.2, 0.2)
             total = total + torch.maximum((value - wanted) ** 2, (near - wanted) ** 2) / 2
             tokens += 1
@@ -137,8 +138,8 @@ def test_a_truncated_completion_goes_on_with_the_critics_value(parts):
     returns = []
     for bootstrap in (False, True):
         config, algorithm = ppo(gamma=0.9, lam=1.0, bootstrap_truncated=bootstrap)
-        batch = build_experience(groups, algorithm, config, Fixed(-6.0), critic=own)
-        returns.append(batch.returns)
+        batch = build_experience(groups, algorithm, config, Models(Fixed(-6.0), critic=own))
+        returns.append(batch.critic.returns)
     length = len(cut[1].token_ids)
     more = [0.9 ** (length - t) * ends[1] for t in range(length)]
     apart = returns[1] - returns[0]
@@ -155,12 +156,12 @@ def test_ppos_advantages_by_hand():
             return torch.tensor([[0.5, 0.5], [0.25, 0.25]])
 
     batch = build_experience(
-        [scored([2, 1], [1.0, 0.0])], algorithm, config, Fixed(-1.0), critic=Half()
+        [scored([2, 1], [1.0, 0.0])], algorithm, config, Models(Fixed(-1.0), critic=Half())
     )
     # deltas: 0, 0.5 | -0.25; A = 0 + 0.5 * 0.5, 0.5 | -0.25; returns A + V.
     raw = torch.tensor([[0.25, 0.5], [-0.25, 0.0]])
-    assert batch.returns.tolist() == [[0.75, 1.0], [0.0, 0.0]]
-    assert batch.values.tolist() == [[0.5, 0.5], [0.25, 0.0]]
+    assert batch.critic.returns.tolist() == [[0.75, 1.0], [0.0, 0.0]]
+    assert batch.critic.values.tolist() == [[0.5, 0.5], [0.25, 0.0]]
     mean = 0.5 / 3
     deviation = math.sqrt(sum((a - mean) ** 2 for a in (0.25, 0.5, -0.25)) / 3)
     expected = (raw - mean) / deviation * batch.completion_mask
@@ -176,10 +177,10 @@ def test_the_kl_penalty_is_a_reward_of_its_token():
 
     groups = [scored([3], [1.0])]
     batch = build_experience(
-        groups, build_algorithm(config), config, Fixed(-1.0), Fixed(-1.5), critic=Zero()
+        groups, build_algorithm(config), config, Models(Fixed(-1.0), Fixed(-1.5), critic=Zero())
     )
     # k1 = 0.5 per token, 0.05 with its coefficient; what is still to come at each token.
-    torch.testing.assert_close(batch.returns, torch.tensor([[0.85, 0.90, 0.95]]))
+    torch.testing.assert_close(batch.critic.returns, torch.tensor([[0.85, 0.90, 0.95]]))
 
 
 def test_explained_variance():
@@ -201,10 +202,10 @@ def test_the_critic_learns_returns_it_can_tell_apart(parts, lora, lr):
     config, algorithm = ppo(lam=1.0)
     history = []
     for _ in range(40):
-        batch = build_experience(groups, algorithm, config, Fixed(-6.0), critic=own)
+        batch = build_experience(groups, algorithm, config, Models(Fixed(-6.0), critic=own))
         history.append(own.update(batch))
     first, last = history[0], history[-1]
-    returns = batch.returns[batch.completion_mask]
+    returns = batch.critic.returns[batch.completion_mask]
     unexplained = len(rewards) * torch.tensor(rewards).var(correction=0) / len(returns)
     best = float(1 - unexplained / returns.var(correction=0))
     assert first["critic/explained_variance"] == pytest.approx(0, abs=1e-3)
@@ -219,16 +220,17 @@ def test_a_critic_begins_at_the_mean_and_scale_of_the_first_returns(parts, std):
     batch = experience(parts, own)
     mask = batch.completion_mask
     own.update(batch)
-    values, returns = own.values(groups)[mask], batch.returns[mask]
+    values, returns = own.values(groups)[mask], batch.critic.returns[mask]
     assert float(values.mean()) == pytest.approx(float(returns.mean()), abs=1e-4)
     # What is left cannot be made smaller by another scale.
     spread = values - values.mean()
     assert float((spread * (returns - values)).mean()) == pytest.approx(0, abs=1e-4)
     if std:
-        assert 0 < float(spread.abs().max()) < float((batch.values[mask] * 2).abs().max())
-        assert explained_variance(batch.values[mask], returns) < 0
+        assert 0 < float(spread.abs().max()) < float((batch.critic.values[mask] * 2).abs().max())
+        assert explained_variance(batch.critic.values[mask], returns) < 0
         assert explained_variance(values, returns) >= 0
-    again = replace(batch, returns=batch.returns + 5)
+    higher = replace(batch.critic, returns=batch.critic.returns + 5)
+    again = replace(batch, critic=higher)
     own.update(again)
     torch.testing.assert_close(own.values(groups)[mask], values)  # the first step's alone
 

@@ -19,7 +19,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.reference import AdapterReference
 from mmr1.trainer.offline.sft import run_sft
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.train import run_training
 from mmr1.vision.features import FeatureCache
 from tests.trainer.test_resume import assert_same
@@ -47,7 +47,7 @@ class Adapted:
 
     def update(self) -> dict[str, float]:
         batch = build_experience(
-            self.scored, self.algorithm, self.config, self.policy, self.reference
+            self.scored, self.algorithm, self.config, Models(self.policy, self.reference)
         )
         return self.policy.update(batch)
 

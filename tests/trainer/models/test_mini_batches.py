@@ -134,7 +134,7 @@ def test_the_critic_has_mini_batches_of_its_own(parts):
             if row not in rows:
                 continue
             for t, value in enumerate(values):
-                total = total + (value - float(batch.returns[row, t])) ** 2 / 2
+                total = total + (value - float(batch.critic.returns[row, t])) ** 2 / 2
                 tokens += 1
         (total / tokens).backward()
         trained = {n: p.grad for n, p in other.model.named_parameters() if p.requires_grad}
@@ -146,7 +146,8 @@ def test_the_critic_has_mini_batches_of_its_own(parts):
 def test_every_rank_gets_a_share_of_every_mini_batch(parts, ranks):
     config = AlgorithmConfig(**TWO_AND_ONE)
     own, _ = policy(parts, config)
-    batch = replace(experience(parts, config, own), learning=None)
+    batch = experience(parts, config, own)
+    batch = replace(batch, learning=torch.ones(len(batch.advantages), dtype=torch.bool))
     shares = shares_of_update(batch, lambda prompt: 1.0, ranks)
     assert sorted(g for share in shares for g in share) == [0, 1, 2]
     assert sum(bool({0, 1} & set(share)) for share in shares) == 2

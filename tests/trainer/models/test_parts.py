@@ -16,7 +16,7 @@ from mmr1.trainer.models.optimizer import Optimizer, schedule_factor
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import parameters_of
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.types import Message, Reward, Sample, ScoredGroup, TextPart
 
 PARTS = ("language_model", "vision_tower", "multi_modal_projector")
@@ -61,7 +61,7 @@ def test_a_text_teaches_the_projector_nothing(tiny_model, parts):
     algorithm = build_algorithm(config)
     policy = LocalPolicy(packed, algorithm, Optimizer(model, OptimizerConfig(), 1), 1)
     scored = ScoredGroup(answered, (Reward(1.0), Reward(0.0)))
-    stats = policy.update(build_experience([scored], algorithm, config, policy))
+    stats = policy.update(build_experience([scored], algorithm, config, Models(policy)))
     assert stats["grad_norm"] == 0
     assert stats["entropy"] > 0
 

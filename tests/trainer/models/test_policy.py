@@ -17,7 +17,7 @@ from mmr1.trainer.models.mini_batches import rows_of
 from mmr1.trainer.models.optimizer import NonFiniteError, Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from tests.trainer.conftest import REWARDS
 
 
@@ -31,7 +31,7 @@ def policy(parts, config: AlgorithmConfig, budget: int = 10_000, lr: float = 1e-
 
 
 def experience(parts, config: AlgorithmConfig, own: LocalPolicy, reference=None):
-    return build_experience(parts[3], build_algorithm(config), config, own, reference)
+    return build_experience(parts[3], build_algorithm(config), config, Models(own, reference))
 
 
 def gradients_of_update(parts, config, budget=10_000, reference=None):

@@ -16,7 +16,7 @@ from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.trainer.models.reference import AdapterReference
 from mmr1.trainer.models.training_models import build_training_models
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from tests.trainer.models.test_lora import logprobs
 
 INSTALLED = importlib.util.find_spec("bitsandbytes") is not None
@@ -64,7 +64,9 @@ def test_adapters_learn_on_a_base_in_4_bits(parts, base, tmp_path, freeze_vision
     before = {n: p.detach().clone() for n, p in models.model.named_parameters()}
     for _ in range(2):
         algorithm = build_algorithm(own.algorithm)
-        batch = build_experience(scored, algorithm, own.algorithm, models.policy, models.reference)
+        batch = build_experience(
+            scored, algorithm, own.algorithm, Models(models.policy, models.reference)
+        )
         assert models.policy.update(batch)["grad_norm"] > 0
     changed = {n for n, p in models.model.named_parameters() if not torch.equal(p, before[n])}
     assert changed == {n for n in before if ".lora_" in n}

@@ -43,7 +43,9 @@ def test_the_gradient_of_both_losses_is_added(parts, demonstrations, budget):
     family, _, media, _ = parts
     config = AlgorithmConfig(name="rloo")
     own, model = policy(parts, config, budget)
-    batch = replace(experience(parts, config, own), demonstrations=(demonstrations,), ptx_coef=0.5)
+    batch = experience(parts, config, own)
+    coefficients = replace(batch.coefficients, ptx=0.5)
+    batch = replace(batch, demonstrations=(demonstrations,), coefficients=coefficients)
     caught: dict[str, torch.Tensor] = {}
 
     def step() -> float:

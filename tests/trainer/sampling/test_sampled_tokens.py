@@ -16,7 +16,7 @@ from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.policy import LocalPolicy
 from mmr1.trainer.models.scalar_model import at_the_end
-from mmr1.trainer.sampling.experience import build_experience
+from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.sampled_tokens import SampledTokens
 from mmr1.types import Reward, ScoredGroup
 from mmr1.vision.prepare import MediaCache
@@ -65,7 +65,7 @@ def test_the_gradient_is_that_of_the_sampled_tokens(learning, mode, budget):
         return 0.0
 
     policy.optimizer.step = step
-    stats = policy.update(build_experience(scored, build_algorithm(config), config, policy))
+    stats = policy.update(build_experience(scored, build_algorithm(config), config, Models(policy)))
 
     plain = copy.deepcopy(model)
     counts = [sum(t for t in turns if isinstance(t, int)) for g in TURNS for turns in g]
@@ -98,8 +98,9 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
     own = copy.deepcopy(model)
     config = AlgorithmConfig(name="rloo")
     policy = policy_of(own, media, config)
-    batch = build_experience(scored, build_algorithm(config), config, policy)
-    stats = policy.update(replace(batch, learning=None))
+    batch = build_experience(scored, build_algorithm(config), config, Models(policy))
+    batch = replace(batch, learning=torch.ones(len(batch.advantages), dtype=torch.bool))
+    stats = policy.update(batch)
     gaps, after = [], []
     for s in scored:
         for c in s.group.completions:
@@ -116,7 +117,7 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
     assert 0 < len(torch.cat(after)) < len(torch.cat(gaps))
     cut = torch.zeros_like(batch.completion_mask)
     cut[:, :3] = batch.completion_mask[:, :3]  # before the first picture of a tool
-    assert name not in policy.update(replace(batch, completion_mask=cut, learning=None))
+    assert name not in policy.update(replace(batch, completion_mask=cut))
 
 
 @pytest.mark.parametrize(
