@@ -31,6 +31,7 @@ from scripts.claims.claim import CLAIMS, Trial, claim_file, load, names, trial_o
 from scripts.claims.page import table, write_all
 from scripts.claims.results import Result, result_file
 from scripts.claims.start.start import prepared
+from scripts.claims.sums import sums
 from scripts.claims.training import QUICK
 
 REPOSITORY = CLAIMS.parents[1]
@@ -59,17 +60,12 @@ def main() -> None:
 def compared(name: str, seeds: int, output: Path, quick: bool) -> list[Result]:
     """The results of ``mmr1 compare``, from the cold starts of the seeds."""
     commit = current_commit()
+    own = [o.replace("runs/claims", str(output)) for o in load(name).overrides]
     for seed in range(seeds):
-        prepared(output / f"seed{seed}/start", seed)
-    start = output / "seed{seed}/start"
-    own = [
-        f"model.path={start}/sft/checkpoints/step_000150",
-        f"data.train={start}/rl.jsonl",
-        f"data.eval={start}/eval.jsonl",
-        f"data.media_root={start}/data",
-        *(QUICK if quick else ()),
-    ]
-    plan = read_plan([str(claim_file(name)), *own], [])
+        start = prepared(output / f"seed{seed}/start", seed)
+        if any("/sums/" in override for override in own):
+            sums.prepared(Trial("", seed, output, start))
+    plan = read_plan([str(claim_file(name)), *own, *(QUICK if quick else ())], [])
     (curve,) = plan.drawn
     return [
         Result(
