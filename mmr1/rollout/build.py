@@ -32,7 +32,7 @@ def check_gpus(config: Config) -> None:
         return  # on Ray, other machines may have the GPUs
     if (gpus := torch.cuda.device_count()) < engine_gpus:
         raise ValueError(
-            f"rollout.tensor_parallel_size={engine_gpus}: an engine takes so many GPUs, and this "
+            f"rollout.tensor_parallel_size={engine_gpus}: an engine needs that many GPUs, and this "
             f"machine has {gpus}; set rollout.tensor_parallel_size={max(gpus, 1)}"
         )
 

@@ -22,11 +22,11 @@ _SIDE = 84  # pixels
 
 
 class RehearsalEngine:
-    """What the parity check asks of an engine, by conversations of two turns.
+    """An engine for the parity check that holds conversations of two turns.
 
     Args:
         engine: Samples their turns.
-        max_tokens: Of a conversation; one that has no room for a second turn ends after the first.
+        max_tokens: Longest conversation. One without room for a second turn ends after the first.
     """
 
     def __init__(self, engine: ConversationEngine, max_tokens: int) -> None:
@@ -58,7 +58,7 @@ class Rehearsal:
         return _Episode(self._message)
 
     def close(self) -> None:
-        """It has no processes."""
+        """Nothing to close: it does not start processes."""
 
 
 class _Episode:

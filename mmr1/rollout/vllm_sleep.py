@@ -1,4 +1,4 @@
-"""What a sleeping vLLM engine keeps of its weights.
+"""The weights that a sleeping vLLM engine keeps.
 
 At level 2 vLLM forgets its parameters but those that it is told to preserve, which lie in main
 memory until it wakes up. It preserves buffers by itself. Tensors that are neither are forgotten.
@@ -20,7 +20,7 @@ def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
         beginnings: Of their names in the model's files; one without a dot behind is a whole name.
 
     Raises:
-        ValueError: vLLM has no class for the model.
+        ValueError: vLLM does not support the model.
     """
     if not beginnings:
         return []
