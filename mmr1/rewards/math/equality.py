@@ -13,11 +13,13 @@ from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, Job, no_answer
+from mmr1.rewards.math.assignments import by_name
 from mmr1.rewards.math.dates import read_date
 from mmr1.rewards.math.latex import normalise, without_labels
 from mmr1.rewards.math.numbers import Number, parse_number, same_number
-from mmr1.rewards.math.sentences import stated_quantity
+from mmr1.rewards.math.sentences import stated_quantity, without_explanation
 from mmr1.rewards.math.units import DEGREE, PERCENT, Unit, split_unit
+from mmr1.rewards.math.words import with_digits
 from mmr1.types import Reward
 
 MAX_ANSWER = 4_000  # characters; nobody's gold answer is longer, and parsing is superlinear
@@ -35,6 +37,17 @@ _LABELLED_CHOICE = re.compile(
 _OTHER_CHOICE = re.compile(r"(?<![\w'\\])[A-J](?![\w'])")
 _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
 _ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
+_ROUNDED = re.compile(
+    r"(?:(?:[A-Za-z]|[A-Za-z]{2,20} )?\s*\\(?:approx|simeq)(?![a-z])"
+    r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|约为?|大约为?)\s*",
+    re.IGNORECASE,
+)
+_TITLE = re.compile(r"[A-Z][a-z]+ [A-Z]")  # a name, such as Seven Samurai
+_LETTERS = re.compile(r"\(?[A-J]\)?(?:(?:[\s,;]|and\b|&)*\(?[A-J]\)?)*")
+_LETTER_LIST = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,;&]|and\b)\s*\(?[A-J]\)?)+")
+_CORRECT = re.compile(
+    r"(.+?)\s+is\s+(?:the\s+)?(?:correct|right|true)(?:\s+(?:answer|option|choice|one))?"
+)
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 
 
@@ -97,15 +110,19 @@ def decide(gold: str, prediction: str) -> float | Job:
     number = parse_number(prediction)
     if number and (gold_number := _gold_number(gold)):
         return float(same_number(gold_number, number))
-    gold, prediction = _normalised_gold(gold), normalise(prediction)
+    gold, prediction = _normalised_gold(gold), normalise(without_explanation(prediction))
     if gold == prediction:
         return 1.0
+    gold, prediction = _quantity(gold), _quantity(prediction)
     if read_date(prediction) or read_date(gold):
         return float(read_date(prediction) == read_date(gold))
     if (quantity := stated_quantity(prediction)) and not stated_quantity(gold):
         prediction = quantity
     if "=" in gold or "=" in prediction:
-        gold, prediction = without_labels(gold, prediction)
+        values = by_name(*without_labels(gold, prediction))
+        if values is None:
+            return 0.0
+        gold, prediction = values
     worded = _compare_words(gold, prediction)
     return _decide_quantities(gold, prediction) if worded is None else worded
 
@@ -113,6 +130,20 @@ def decide(gold: str, prediction: str) -> float | Job:
 # The golds of a group are one gold.
 _normalised_gold = lru_cache(8192)(normalise)
 _gold_number = lru_cache(8192)(parse_number)
+
+
+def _quantity(text: str) -> str:
+    """A number in words or rounded (``about 12``) as the plain quantity that it is."""
+    if text[-1:].isdigit() and text.isascii() and text[:1] in "-+.0123456789":
+        return text
+    rounded = _ROUNDED.match(text)
+    plain = with_digits(text[rounded.end() :] if rounded else text)
+    if not rounded and plain == text:
+        return text
+    core, unit = split_unit(plain, bare_letters=False)
+    if parse_number(core) is None or (text[:1].isalpha() and _TITLE.match(text) and not unit):
+        return text
+    return plain
 
 
 def is_prose(text: str) -> bool:
@@ -128,6 +159,10 @@ def _compare_words(gold: str, prediction: str) -> float | None:
     if len(gold) == 1 and gold in "ABCDEFGHIJ":
         choice = _chosen(prediction)
         return float(choice == gold) if choice else None
+    if _LETTER_LIST.fullmatch(gold):
+        chosen = _LETTER.findall(prediction.replace("and", " "))
+        listed = _LETTERS.fullmatch(prediction) is not None and len(set(chosen)) == len(chosen)
+        return float(listed and set(chosen) == set(_LETTER.findall(gold.replace("and", " "))))
     angles = _ANGLE.fullmatch(gold), _ANGLE.fullmatch(prediction)
     if angles[0] and angles[1]:  # read from either side, an angle keeps its vertex in the middle
         return float(angles[1][1] in (angles[0][1], angles[0][1][::-1]))
@@ -140,6 +175,8 @@ def _compare_words(gold: str, prediction: str) -> float | None:
 
 def _chosen(text: str) -> str | None:
     """The letter of an option, alone or before the option's text; "?" where there are several."""
+    if correct := _CORRECT.fullmatch(text):
+        text = correct[1]
     if choice := _CHOICE.fullmatch(text):
         return choice[1].upper()
     if (labelled := _LABELLED_CHOICE.fullmatch(text)) is None:

@@ -25,6 +25,7 @@ _UNICODE = {
     "β": r"\beta ",
     "λ": r"\lambda ",
     "∞": r"\infty ",
+    "≈": r"\approx ",
     "≤": r"\le ",
     "≥": r"\ge ",
     "≠": r"\ne ",
@@ -39,6 +40,10 @@ _UNICODE = {
     "′": "'",
     "“": '"',
     "”": '"',
+    "。": ".",
+    "、": ",",
+    "⟨": r"\langle ",
+    "⟩": r"\rangle ",
 }
 _UNICODE_TABLE = str.maketrans(_UNICODE)
 _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|(\d+(?:\.\d+)?|[A-Za-z]))")
@@ -58,8 +63,9 @@ _TEXT = re.compile(
 )
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|in)(?![a-z])")
 _LABEL = re.compile(
-    r"(?:(?:\\(?:triangle|odot|overline|vec)\s*)?\{?(?:[A-Za-z]|[A-Z]{2,4})'?(?:_\{?\w+\}?)?\}?"
-    r"(?:\s*\([A-Za-z]\))?"
+    r"(?:(?:\\(?:triangle|odot|over(?:line|rightarrow)|vec|bar|hat)\s*)?\{?"
+    r"(?:[A-Za-z]|[A-Z]{2,4})'*(?:_\{?\w+\}?)?\}?"
+    r"(?:(?:\s*\^\s*\{\s*-\s*1\s*\})?\s*\([A-Za-z]\))?"
     r"|(?:m\s*)?\\(?:measured)?angle\s*\{?(?:\d{1,2}|[A-Za-z]|[A-Z]{2,4})'?(?:_\{?\w+\}?)?\}?"
     r"|[A-Za-z]{4,20}(?: [A-Za-z]{1,20}){0,3})\s*=\s*(?=[^=]+$)"
 )
@@ -68,8 +74,25 @@ _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", 
 _FIRST = {opening[0] for opening, _ in _DELIMITERS}
 _MAX_WRAPPERS = 8  # nobody nests more, and a megabyte of them must not cost a megabyte squared
 _PREFIX = re.compile(
-    r"(?:the\s+)?(?:final\s+)?(?:answer|result)(?:\s+is)?\s*[:=]?\s*(?=\S)", re.IGNORECASE
+    r"(?:\*\*|__|#+\s+)?(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct|right)\s+)*"
+    r"(?:answers?|results?|(?<=correct )(?:option|choice))\b(?:\s+(?:is|are)\b)?\s*(?:\*\*|__)?"
+    r"\s*[:=]?\s*(?:\*\*|__)?\s*(?=\S)"
+    r"|(?:所以|因此|故)?[,，]?\s*(?:正确|最终)?(?:的)?(?:答案|选项|结果)(?:是|为|选|应为|[:：])+\s*(?=\S)"
+    r"|(?:所以|因此|故|应)?选(?:择|项)?(?:[:：]\s*)?(?=[A-J(（])",
+    re.IGNORECASE,
 )
+_FENCE = re.compile(r"```[A-Za-z]*\s*\n?(.*?)\n?\s*```", re.DOTALL)
+_RECURRING = re.compile(
+    r"(?<![\d.,])(\d{0,9})\.(?:(\d{0,15})\\(?:overline|bar|dot)\s*(?:\{(\d{1,15})\}|(\d))"
+    r"(?:(\d{0,15})\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d{1,15})\))(?!\d)"
+)
+_ANGLE_BRACKETS = re.compile(r"\\langle(?![a-z])\s*([^<>|]*?,[^<>|]*?)\s*\\rangle(?![a-z])")
+_PLAIN_BRACKETS = re.compile(r"<([^<>=|]*,[^<>=|]*)>")
+_SYSTEM = re.compile(
+    r"(?:\\\{\s*)?\\begin\s*\{(cases|array|aligned)\}(?:\s*\{[lcr| ]+\})?(.*?)\\end\s*\{\1\}\.?",
+    re.DOTALL,
+)
+_ROW = re.compile(r"\s*[^=<>]{1,40}=[^=<>]+")
 _SYNONYMS = re.compile(r"\\(?:leqslant|geqslant|leq|geq|neq|varnothing|lbrace|rbrace)(?![A-Za-z])")
 _SYNONYM_TABLE = {
     r"\leq": r"\le",
@@ -91,6 +114,8 @@ def normalise(text: str) -> str:
     """
     if text.isascii() and text.isalnum():
         return text
+    if "```" in text and (fence := _FENCE.fullmatch(text.strip())):
+        text = fence[1]
     text = _strip_delimiters(text)
     if len(_DOLLAR.findall(text)) % 2 == 0:
         text = _DOLLAR.sub("", text)
@@ -102,6 +127,10 @@ def normalise(text: str) -> str:
         text = _plain_latex(text)
     if "sqrt" in text:
         text = _PLAIN_ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2]}}}", text)
+    if text.startswith("<") and (vector := _PLAIN_BRACKETS.fullmatch(text)):
+        text = f"({vector[1]})"
+    if ".(" in text:
+        text = _RECURRING.sub(_recurring, text)
     text = _CARETS.sub(r"^\1", " ".join(text.split()))
     return _strip_delimiters(text)
 
@@ -170,9 +199,31 @@ def _vulgar_fraction(match: re.Match[str]) -> str:
     return rf"\frac{{{numerator}}}{{{denominator}}}"
 
 
+def _recurring(match: re.Match[str]) -> str:
+    """A decimal whose last places recur, as the fraction that it is."""
+    whole, fixed, group, single, between, last_group, last, bracketed = match.groups(default="")
+    places = group + single + between + last_group + last + bracketed
+    nines, shift = 10 ** len(places) - 1, 10 ** len(fixed)
+    top = int((whole + fixed) or "0") * nines + int(places)
+    return rf"\frac{{{top}}}{{{shift * nines}}}"
+
+
+def _system(match: re.Match[str]) -> str:
+    """The rows of a system that give a value each, as a list; a function by cases stays."""
+    rows = [row for row in match[2].replace("&", "").split(r"\\") if row.strip(" ,;")]
+    if len(rows) < 2 or not all(_ROW.fullmatch(row) for row in rows):
+        return match[0]
+    return ", ".join(row.strip(" ,;") for row in rows)
+
+
 def _plain_latex(text: str) -> str:
     text = text.replace(r"\%", "%").replace(r"\$", "$").replace("{}^", "^")
     text = _DEGREES.sub("°", _SPACES.sub(" ", _SIZES.sub("", text)))
     text = _FRACTIONS.sub(r"\\frac", text)
+    if r"\begin" in text:
+        text = _SYSTEM.sub(_system, text)
+    text = _ANGLE_BRACKETS.sub(r"(\1)", text)
+    if "." in text:
+        text = _RECURRING.sub(_recurring, text)
     text = _SYNONYMS.sub(lambda m: _SYNONYM_TABLE[m[0]], text)
     return _TEXT.sub(r" \1 ", text)
