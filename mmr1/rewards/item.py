@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any
 
 from mmr1.types import MediaRef, Message, Reward, Sample, Status, quickly_pickled
@@ -68,6 +71,39 @@ def _without_data(content: Any) -> Any:
 
 class BadGoldError(ValueError):
     """A reward function cannot read the gold answer; the completion is not to blame."""
+
+
+def plain_value(answer: Any) -> Any:
+    """A gold answer as Python's own value; a number of another library becomes one.
+
+    A float that is a single-precision number exactly is what that number prints as: the 0.1 of a
+    float32 column is 0.1, and not 0.10000000149011612.
+    """
+    if type(answer) in (str, int, bool):
+        return answer
+    if isinstance(answer, Decimal):
+        return str(answer)
+    if not isinstance(answer, str | int | float) and isinstance(answer, Real | Integral):
+        answer = answer.item() if hasattr(answer, "item") else answer
+    if isinstance(answer, float) and math.isfinite(answer):
+        return _shortest(answer)
+    return answer
+
+
+def _shortest(number: float) -> float:
+    if len(repr(number)) < 13:  # nobody would have written more digits of a short number
+        return number
+    try:
+        (single,) = struct.unpack("f", struct.pack("f", number))
+    except OverflowError:
+        return number
+    if single != number:
+        return number
+    for digits in range(6, 9):
+        shorter = float(f"{number:.{digits}g}")
+        if struct.pack("f", shorter) == struct.pack("f", number):
+            return shorter
+    return number
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the words around an answer say about it: that it is wrong, a bound, part of another quantity.
+"""What the words around an answer say about it: that it is wrong, a bound, or another quantity.
 
 Words around an answer are accepted where they say nothing about it, as in "The total is 5 apples".
 "Not 5", "at least 5", "5 is wrong" and "5 squared" are other answers than 5.
@@ -10,40 +10,48 @@ import re
 
 _NEGATIONS = (
     r"not|no|never|none|neither|nor|cannot|nothing|without|except|excepting|excluding|excludes?|"
-    r"excluded|besides|but|other than|rather than|instead|aside|apart|unlike|contrary|opposite|"
-    r"far from|anything|everything|all of|any of|all other|every other|others|wrong(?:ly)?|"
-    r"incorrect(?:ly)?|false|untrue|invalid|impossible|unlikely|improbable|mistake\w*|errors?|"
-    r"erroneous|rul(?:e|ed|ing) out|rule [\w ]{1,20} out|eliminat\w+|reject\w*|discard\w*|"
-    r"dismiss\w*|avoid\w*|refus\w+|den(?:y|ies|ied)|doubt\w*|disagree\w*|myth|distractors?|hardly|"
-    r"barely|scarcely|fails?|inaccurate|implausible|unsure|uncertain|refut\w+|disprov\w+|"
-    r"contradict\w*|inconsistent|lacks?|miss(?:es|ing)?|or|either|maybe|perhaps|possibly|if|unless|"
-    r"though|although|however|versus|vs|before|after|than|between|next to"
+    r"excluded|besides|but|other than|rather than|instead|aside from|apart from|unlike|contrary|"
+    r"opposite (?:of|to)|far from|wrong(?:ly)?|incorrect(?:ly)?|false|untrue|invalid|impossible|"
+    r"unlikely|improbable|an? (?:mistake|error|distractor|myth)|mistaken(?:ly)?|erroneous|"
+    r"(?:rul(?:e|ed|es|ing)|cross(?:ed|es|ing)?) (?:[\w ]{1,20} )?out|eliminat\w+|reject\w*|"
+    r"discard\w*|dismiss\w*|avoid|refus\w+|den(?:y|ies|ied)|doubt\w*|disagree\w*|hardly|barely|"
+    r"scarcely|fails?|inaccurate|implausible|unsure|uncertain|refut\w+|disprov\w+|contradict\w*|"
+    r"inconsistent|or|either|maybe|perhaps|possibly|if|unless|though|although|however|versus|vs|"
+    r"than|between"
 )
+# What is said of a letter only; beside a number these name a time or a place.
+_NEIGHBOURS = r"(?:before|after|next to|follow(?:s|ed|ing)|preced(?:es|ed|ing))"
 _QUANTITIES = (
-    r"at least|at most|at minimum|at maximum|more|less|fewer|greater|larger|smaller|bigger|higher|"
-    r"lower|exceed\w*|surpass\w*|up to|as (?:many|much|few|little) as|min|max|minimum|maximum|upper|"
-    r"bound(?:ed)?|limit|beyond|almost|nearly|close to|near|short of|shy of|"
-    r"(?:under|over|below|above)(?=\s*[-+$\d])|(?:and|so) (?:over|under|above|below|up|change)|"
-    r"upwards?|within|until|times|twice|thrice|doubled?|tripled?|quadrupled?|halved|squared|cubed|"
-    r"factorial|plus|minus|negative|power|root|reciprocal|inverse|logarithm|modulo|mod|log|ln|lg|"
-    r"sqrt|sin|cos|tan|exp|dozens?|score|hundreds?|thousands?|millions?|billions?|trillions?|half|"
-    r"halves|thirds?|quarters?|fourths?|fifths?|tenths?|hundredths?|thousandths?|fold|ish|divided|"
-    r"multiplied|added|subtracted|increased|decreased|remainder|odd|some"
+    r"at least|at most|(?:at|as) (?:a )?(?:minimum|maximum)|(?:minimum|maximum) of|"
+    r"(?<=\d )(?:minimum|maximum|min|max|tops|plus)|more|less|fewer|exceed\w*|surpass\w*|up to|"
+    r"as (?:many|much|few|little) as|(?:upper|lower) (?:bound|limit|estimate)|bounded|almost|"
+    r"nearly|short of|shy of|(?:under|over|below|above|beyond|near|close to)(?=\s*[-+$\d])|"
+    r"(?:and|so) (?:over|under|above|below|up|higher|greater|lower|change)|upwards?|within|until|"
+    r"times(?=\s*\w)|twice|thrice|doubled?|tripled?|quadrupled?|halved|squared|cubed|factorial|"
+    r"plus|minus|negative|(?:root|power|reciprocal|inverse|logarithm|square|cube|double|multiple|"
+    r"half|third|quarter|fraction|percent|part)s? of|modulo|mod|log|ln|lg|sqrt|sin|cos|tan|exp|"
+    r"dozens?|hundreds?|thousands?|millions?|billions?|trillions?|half|halves|fold|ish"
 )
 _SYMBOLS = (
     r"[≠≮≯∉¬✗✘❌!]|\\(?:ne|neq|neg|lnot|not|nless|ngtr|notin)(?![a-z])|n[’']t\b|"
-    r"\b(?:ca|wo|is|are|was|were|does|do)nt\b|不|非|没|沒|無|无|未|别|勿|错|错误|除|以外|之外|排除|或|"
-    r"可能|并非"
+    r"\b(?:ca|wo|is|are|was|were|does|do)nt\b|不|非|没|沒|無|无|别|勿|错|除了|除.{1,8}外|以外|之外|"
+    r"排除|或|可能"
 )
-_MORE_SYMBOLS = (
+_BOUNDS = (
     r"[<>≤≥]|\\(?:le|ge|lt|gt|leq|geq|leqslant|geqslant|sqrt)(?![a-z])|至少|至多|最多|最少|超过|"
-    r"大于|小于|多于|少于|高于|低于|以上|以下|以内|将近|接近|倍|半|负|平方根|立方根"
+    r"大于|小于|多于|少于|高于|低于|以上|以下|以内|将近|接近|个半|半个|一半|负"
 )
-_NEGATED = re.compile(rf"\b(?:{_NEGATIONS})\b|{_SYMBOLS}", re.IGNORECASE)
-_QUALIFIED = re.compile(
-    rf"\b(?:{_NEGATIONS}|{_QUANTITIES})\b|{_SYMBOLS}|{_MORE_SYMBOLS}", re.IGNORECASE
+_NEGATED = re.compile(
+    rf"\b(?:{_NEGATIONS}|{_NEIGHBOURS} (?:option |choice )?\(?[A-Z]\b)\b|{_SYMBOLS}", re.IGNORECASE
 )
-_SCALING = re.compile(rf"(?:{_QUANTITIES})", re.IGNORECASE)
+_QUALIFIED = re.compile(rf"\b(?:{_NEGATIONS}|{_QUANTITIES})\b|{_SYMBOLS}|{_BOUNDS}", re.IGNORECASE)
+_NO_UNIT = re.compile(
+    rf"{_NEGATIONS}|more|less|fewer|plus|minus|tops|doubled|tripled|halved|squared|cubed|factorial|"
+    r"dozens?|hundreds?|thousands?|millions?|billions?|trillions?|half|halves|quarters?|thirds?|"
+    r"fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|fold|"
+    r"ish|(?:min|max)imum|max|modulo|mod",
+    re.IGNORECASE,
+)
 
 
 def is_negated(text: str) -> bool:
@@ -66,4 +74,4 @@ def is_qualified(text: str) -> bool:
 
 def qualifies(word: str) -> bool:
     """Whether a word behind a number makes another number of it, and is no unit."""
-    return _NEGATED.fullmatch(word) is not None or _SCALING.fullmatch(word) is not None
+    return _NO_UNIT.fullmatch(word) is not None

@@ -123,6 +123,10 @@ _TAIL = re.compile(
     rf"^(?P<core>.*?(?:[\d)}}\]]|\S(?=\s)))(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$",
     re.DOTALL,
 )
+_LEADING = re.compile(
+    rf"\s*\\?(?:(?P<sign>[%°])|(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)"
+    r"(?P<next>\s+\w)?(?![\w^(]))"
+)
 # Letters that end an expression and are no unit unless they stand apart or are in \text{}.
 _NOT_UNITS = {"pi", "e", "i", "or", "and", "to", "sqrt"}
 _TRIGONOMETRY = re.compile(r"(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
@@ -179,6 +183,23 @@ def split_unit(text: str, *, bare_letters: bool) -> tuple[str, Unit | None]:
     if unit is None or (unknown and not (gap and _counts(match["core"], name))):
         return text, None  # unknown letters, and no number before them: variables
     return text[: -len(match[0])] + match["core"], unit
+
+
+def leading_unit(text: str) -> Unit | None:
+    """The known unit that a text begins with, as behind the number of a sentence, or None.
+
+    >>> leading_unit(" km long"), leading_unit(" in the box"), leading_unit(" cars")
+    (Unit(dimension='length', factor=Fraction(1000, 1)), None, None)
+    """
+    match = _LEADING.match(text)
+    if match is None:
+        return None
+    if match["sign"]:
+        return PERCENT if match["sign"] == "%" else DEGREE
+    unit = _parse(match["unit"])
+    if unit is None or (match["unit"] == "in" and match["next"]):
+        return None
+    return None if unit.dimension == _singular(match["unit"].lower()) != "unit" else unit
 
 
 def _counts(core: str, word: str) -> bool:

@@ -52,7 +52,8 @@ _ANY = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(
-    rf"(?<![\w-])(?:{'|'.join([*_SMALL, *_FACTORS, *_PARTS, 'minus', 'negative'])})s?(?![\w-])",
+    rf"(?<![\w-])(?:{'|'.join([*_SMALL, *_FACTORS, 'minus', 'negative', 'half', 'halve'])})s?"
+    r"(?![\w-])",
     re.IGNORECASE,
 )
 # Behind one of these a "minus" is a difference, not a sign.
