@@ -18,11 +18,15 @@ from mmr1.rewards.math.words import has_number_word, with_digits
 from mmr1.types import Reward
 
 MRA_LEVELS = tuple(Fraction(percent, 100) for percent in range(50, 100, 5))
-_NUMBER = re.compile(r"(?<![\w.])[+-]?+(?:\d{1,3}+(?:,\d{3})++|\d++)?+(?:\.\d++)?+(?![\w.]*\d)")
+_NUMBER = re.compile(
+    r"(?<![A-Za-z0-9_.])[+-]?+(?:\d{1,3}+(?:,\d{3})++|\d++)?+(?:\.\d++)?+(?![A-Za-z0-9_.]*\d)"
+)
 _MAX_TEXT = 10_000  # a longer answer is not a number with some words around it
 # Beside one of these a number is part of an expression or a bound: 5x, 2^5, 5+, - 5.
-_OPERATOR_BEFORE = re.compile(r"[*/^×÷√|_\\+–−-]\s*$")
-_OPERATOR_BEHIND = re.compile(r"\s*[*/^×÷!|+\u00b2\u00b3\u2070-\u207f\\]|[A-Za-z_π(]|[-–]\w")
+_OPERATOR_BEFORE = re.compile(
+    r"(?:[*/^×÷√|_\\+–−±-]|\\pm|\b(?:before|after|preceding|following|past|except|by))\s*$"
+)
+_OPERATOR_BEHIND = re.compile(r"\s*[*/^×÷!|+\u00b2\u00b3\u2070-\u207f\\?]|[A-Za-z_π(]|[-–]\w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +148,11 @@ def read_quantity(text: str) -> Quantity | None:
     """
     if len(text) > _MAX_TEXT:
         return None
-    plain = with_digits(text)
+    plain = with_digits(without_explanation(text))
     if len(plain) <= 4 * MAX_DIGITS:
-        core, unit = split_unit(normalise(without_explanation(plain)), bare_letters=True)
+        core, unit = split_unit(normalise(plain), bare_letters=True)
         if whole := parse_number(core):
             return Quantity(whole.value, unit)
-        plain = with_digits(without_explanation(plain))
     literals = [m for m in _NUMBER.finditer(plain) if any(c.isdigit() for c in m[0])]
     number = parse_number(literals[0][0]) if len(literals) == 1 else None
     if number is None:
@@ -158,7 +161,9 @@ def read_quantity(text: str) -> Quantity | None:
     unit = leading_unit(behind)
     if _OPERATOR_BEFORE.search(before) or (not unit and _OPERATOR_BEHIND.match(behind)):
         return None
-    if is_qualified(f"{before} 1 {behind}") or has_number_word(f"{before} {behind}"):
+    if is_qualified(f"{before.rstrip()} 1 {behind.lstrip()}") or has_number_word(
+        f"{before} {behind}"
+    ):
         return None
     return Quantity(number.value, unit)
 

@@ -20,17 +20,22 @@ _NEGATIONS = (
     r"than|between"
 )
 # What is said of a letter only; beside a number these name a time or a place.
-_NEIGHBOURS = r"(?:before|after|next to|follow(?:s|ed|ing)|preced(?:es|ed|ing))"
+_OF_LETTERS = (
+    r"least|worst|(?:before|after|next to|follow(?:s|ed|ing)|preced(?:es|ed|ing)) "
+    r"(?:option |choice )?\(?[A-Z]"
+)
 _QUANTITIES = (
     r"at least|at most|(?:at|as) (?:a )?(?:minimum|maximum)|(?:minimum|maximum) of|"
-    r"(?<=\d )(?:minimum|maximum|min|max|tops|plus)|more|less|fewer|exceed\w*|surpass\w*|up to|"
+    r"(?<=\d )(?:minimum|maximum|max|tops|plus|short|off|score)|more|less|fewer|exceed\w*|"
+    r"surpass\w*|up to|"
     r"as (?:many|much|few|little) as|(?:upper|lower) (?:bound|limit|estimate)|bounded|almost|"
     r"nearly|short of|shy of|(?:under|over|below|above|beyond|near|close to)(?=\s*[-+$\d])|"
     r"(?:and|so) (?:over|under|above|below|up|higher|greater|lower|change)|upwards?|within|until|"
     r"times(?=\s*\w)|twice|thrice|doubled?|tripled?|quadrupled?|halved|squared|cubed|factorial|"
     r"plus|minus|negative|(?:root|power|reciprocal|inverse|logarithm|square|cube|double|multiple|"
     r"half|third|quarter|fraction|percent|part)s? of|modulo|mod|log|ln|lg|sqrt|sin|cos|tan|exp|"
-    r"dozens?|hundreds?|thousands?|millions?|billions?|trillions?|half|halves|fold|ish"
+    r"dozens?|hundreds?|thousands?|millions?|billions?|trillions?|half|halves|fold|ish|"
+    r"too (?:many|few|much|little)|tens|twos|threes|fours|fives|quintuple"
 )
 _SYMBOLS = (
     r"[≠≮≯∉¬✗✘❌!]|\\(?:ne|neq|neg|lnot|not|nless|ngtr|notin)(?![a-z])|n[’']t\b|"
@@ -41,15 +46,13 @@ _BOUNDS = (
     r"[<>≤≥]|\\(?:le|ge|lt|gt|leq|geq|leqslant|geqslant|sqrt)(?![a-z])|至少|至多|最多|最少|超过|"
     r"大于|小于|多于|少于|高于|低于|以上|以下|以内|将近|接近|个半|半个|一半|负"
 )
-_NEGATED = re.compile(
-    rf"\b(?:{_NEGATIONS}|{_NEIGHBOURS} (?:option |choice )?\(?[A-Z]\b)\b|{_SYMBOLS}", re.IGNORECASE
-)
+_NEGATED = re.compile(rf"\b(?:{_NEGATIONS}|{_OF_LETTERS})\b|{_SYMBOLS}", re.IGNORECASE)
 _QUALIFIED = re.compile(rf"\b(?:{_NEGATIONS}|{_QUANTITIES})\b|{_SYMBOLS}|{_BOUNDS}", re.IGNORECASE)
 _NO_UNIT = re.compile(
     rf"{_NEGATIONS}|more|less|fewer|plus|minus|tops|doubled|tripled|halved|squared|cubed|factorial|"
     r"dozens?|hundreds?|thousands?|millions?|billions?|trillions?|half|halves|quarters?|thirds?|"
     r"fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|fold|"
-    r"ish|(?:min|max)imum|max|modulo|mod",
+    r"ish|(?:min|max)imum|max|short|modulo|mod|score|tens|twos|threes|fours|fives",
     re.IGNORECASE,
 )
 
