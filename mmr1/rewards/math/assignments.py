@@ -9,6 +9,7 @@ _SEPARATOR = re.compile(r"\s*(?:[,;\n]|\\\\|\b(?:and|or)\b|或|且|和)\s*")
 _ASSIGNMENT = re.compile(
     r"((?:\\(?:angle|alpha|beta|theta|lambda)\s*)?(?:[A-Za-z]{0,4})'*)(_\{?\w+\}?)?\s*=\s*([^=<>]+)"
 )
+_TOGETHER = re.compile(r"\(\s*([A-Za-z](?:\s*,\s*[A-Za-z])+)\s*\)\s*=\s*\((.+)\)")
 _OPENING, _CLOSING = "([{", ")]}"
 
 Assignments = tuple[tuple[str, str, str], ...]
@@ -47,6 +48,10 @@ def by_name(gold: str, prediction: str) -> tuple[str, str] | None:
 @lru_cache(1024)
 def _assignments(text: str) -> Assignments:
     """The assignments of a text that consists of two or more, else none."""
+    if together := _TOGETHER.fullmatch(text):
+        names, values = _split(together[1]), _split(together[2])
+        text = ", ".join(map("=".join, zip(names, values, strict=False)))
+        text = text if len(names) == len(values) else ""
     matches = [_ASSIGNMENT.fullmatch(piece) for piece in _split(text)] if "=" in text else []
     if len(matches) < 2:
         return ()

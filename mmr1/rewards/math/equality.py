@@ -18,7 +18,7 @@ from mmr1.rewards.math.dates import read_date
 from mmr1.rewards.math.latex import normalise, without_labels
 from mmr1.rewards.math.numbers import Number, parse_number, same_number
 from mmr1.rewards.math.sentences import stated_quantity, without_explanation
-from mmr1.rewards.math.units import DEGREE, PERCENT, Unit, split_unit
+from mmr1.rewards.math.units import DEGREE, PERCENT, Unit, leading_unit, split_unit
 from mmr1.rewards.math.words import with_digits
 from mmr1.types import Reward
 
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
 _ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
 _ROUNDED = re.compile(
     r"(?:(?:[A-Za-z]|[A-Za-z]{2,20} )?\s*\\(?:approx|simeq)(?![a-z])"
-    r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|约为?|大约为?)\s*",
+    r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|[~∼]|约为?|大约为?)\s*",
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"[A-Z][a-z]+ [A-Z]")  # a name, such as Seven Samurai
@@ -113,7 +113,9 @@ def decide(gold: str, prediction: str) -> float | Job:
     gold, prediction = _normalised_gold(gold), normalise(without_explanation(prediction))
     if gold == prediction:
         return 1.0
-    gold, prediction = _quantity(gold), _quantity(prediction)
+    gold = _quantity(gold)
+    if not is_prose(gold):
+        prediction = _quantity(prediction)
     if read_date(prediction) or read_date(gold):
         return float(read_date(prediction) == read_date(gold))
     if (quantity := stated_quantity(prediction)) and not stated_quantity(gold):
@@ -141,7 +143,9 @@ def _quantity(text: str) -> str:
     if not rounded and plain == text:
         return text
     core, unit = split_unit(plain, bare_letters=False)
-    if parse_number(core) is None or (text[:1].isalpha() and _TITLE.match(text) and not unit):
+    if parse_number(core) is None:
+        return text
+    if _TITLE.match(text) and unit and not leading_unit(plain[len(core) :]):
         return text
     return plain
 

@@ -54,7 +54,7 @@ _SPACES = re.compile(
 )
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _CARETS = re.compile(r"\^(\d)\^")  # superscript as Markdown has it
-_SIZES = re.compile(r"\\(?:left|right|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr)(?![A-Za-z])")
+_SIZES = re.compile(r"\\(?:left|right|middle|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bigr)(?![A-Za-z])")
 _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree(?![A-Za-z]))")
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _TEXT = re.compile(
@@ -74,10 +74,11 @@ _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", 
 _FIRST = {opening[0] for opening, _ in _DELIMITERS}
 _MAX_WRAPPERS = 8  # nobody nests more, and a megabyte of them must not cost a megabyte squared
 _PREFIX = re.compile(
-    r"(?:\*\*|__|#+\s+)?(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct|right)\s+)*"
-    r"(?:answers?|results?|(?<=correct )(?:option|choice))\b(?:\s+(?:is|are)\b)?\s*(?:\*\*|__)?"
-    r"\s*[:=]?\s*(?:\*\*|__)?\s*(?=\S)"
-    r"|(?:所以|因此|故)?[,，]?\s*(?:正确|最终)?(?:的)?(?:答案|选项|结果)(?:是|为|选|应为|[:：])+\s*(?=\S)"
+    r"(?P<bold>\*\*|__)?(?:#+\s+)?(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?"
+    r"(?:(?:final|correct|right)\s+)*(?:answers?|results?|(?<=correct )(?:option|choice))\b"
+    r"(?:\s+(?:is|are)\b)?\s*(?(bold)(?:\*\*|__)?)\s*[:=]?\s*(?(bold)(?:\*\*|__)?)\s*(?=\S)"
+    r"|\**(?:所以|因此|故)?[,，]?\s*(?:正确|最终)?的?(?:答案|选项|结果)\**"
+    r"(?:是|为|选|应为|[:：])+\**\s*(?=\S)"
     r"|(?:所以|因此|故|应)?选(?:择|项)?(?:[:：]\s*)?(?=[A-J(（])",
     re.IGNORECASE,
 )

@@ -31,7 +31,7 @@ _MAX_SENTENCE = 200
 
 _REASON = re.compile(
     r"[\s,;.:*_#(–—-]{0,12}(?:(?<![\w-])(?:because|due to|given that|explanation|reason(?:ing)?|"
-    r"justification|rationale|note that|since (?!\d)|by (?:the|using) |"
+    r"justification|rationale|note that|since (?!\d)|(?<=[,(] )since |by (?:the|using) |"
     r"as (?:the|there|it|we|each|all|both|shown) )|因为|由于|理由|解析|解释)",
     re.IGNORECASE,
 )

@@ -51,6 +51,8 @@ _SIDE_BY_SIDE = re.compile(
     r"(?<![\w\\^.}])(?:\\[A-Za-z]+\s*)?[+-]?\d+(?:\.\d+)?(?:\s+[+-]?\d+(?:\.\d+)?)+"
 )
 _INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|lt|gt|ne)(?![a-z])")
+_AND = re.compile(r"\s*(?:\band\b|\\(?:land|wedge)(?![a-z])|且)\s*")
+_APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![a-z])")
 _OR = re.compile(r"\s*(?:\bor\b|\\(?:lor|vee)(?![a-z])|或)\s*")
 _RULE = re.compile(
     r"\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R|ℝ)\s*)?"
@@ -67,6 +69,8 @@ def parse(text: str) -> Any:
         text = rule[2]
     if len(cases := _OR.split(text)) > 1 and all(map(_INEQUALITY.search, cases)):
         return sympy.Or(*map(_condition, cases), evaluate=False)
+    if len(bounds := _AND.split(text)) > 1 and all(map(_INEQUALITY.search, bounds)):
+        return sympy.And(*map(_condition, bounds), evaluate=False)
     prepared = normalize_latex(_prepare(text), _NORMALISATION)
     try:
         value = _read(prepared, PredictionMode.SLL)
@@ -163,6 +167,8 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
     gold_value = check_gold_value(gold)
     if _other_base(gold, prediction):
         return 0.0
+    if len(stages := _APPROXIMATELY.split(prediction)) > 1:
+        return _verify_stages(gold, stages, percent)
     try:
         value = parse(prediction)
     except ValueError:
@@ -179,6 +185,19 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
     if percent == "gold" and _is_number(gold_value) and _is_number(value):
         return float(_same_value(gold, gold_value, prediction, value * 100))
     return 0.0
+
+
+def _verify_stages(gold: str, stages: list[str], percent: Percent) -> float:
+    """``\\sqrt{10} \\approx 3.16``: a number and roundings of it, of which one is the gold."""
+    try:
+        numbers = [_to_50_digits(parse(stage)) for stage in stages if stage.strip()]
+    except (ValueError, AttributeError):
+        return 0.0
+    if len(numbers) < len(stages) or not all(n.is_number and n.is_real for n in numbers):
+        return 0.0
+    if any(abs(number - numbers[0]) > abs(numbers[0]) / 100 for number in numbers):
+        return 0.0
+    return max(verify(gold, stage, percent) for stage in stages)
 
 
 def check_gold(gold: str) -> float:
@@ -206,6 +225,8 @@ def _equal(gold: str, gold_value: Any, prediction: str, value: Any) -> bool:
     solutions = _solutions(gold_value), _solutions(value)
     if solutions[0] and solutions[1]:
         return _same_solutions(*solutions[0], *solutions[1])
+    if (solutions[0] and solutions[0][1] is not None) and isinstance(value, FiniteSet):
+        return False  # the bounds of an inequality are not its solutions
     if _is_number(gold_value) and _is_number(value):
         return _same_value(gold, gold_value, prediction, value)
     if isinstance(gold_value, sympy.Expr) and _members(value) != 1:

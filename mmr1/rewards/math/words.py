@@ -188,11 +188,15 @@ def _chinese(numeral: str) -> int:
     if all(c in _CHINESE_DIGITS for c in numeral):  # 二〇二四, digit by digit
         return int("".join(str(_CHINESE_DIGITS[c]) for c in numeral))
     total = section = digit = 0
+    below = 1  # the place of a digit that no unit follows: 一百五 is 150, 一百零五 is 105
     for c in numeral:
         if c in _CHINESE_DIGITS:
             digit = _CHINESE_DIGITS[c]
+            below = below if digit else 1
         elif c in _CHINESE_UNITS:
             section, digit = section + (digit or 1) * _CHINESE_UNITS[c], 0
+            below = _CHINESE_UNITS[c] // 10
         else:
             total, section, digit = (total + section + digit) * _CHINESE_SCALES[c], 0, 0
-    return total + section + digit
+            below = _CHINESE_SCALES[c] // 10
+    return total + section + digit * below
