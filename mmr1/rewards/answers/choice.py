@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
@@ -76,13 +77,14 @@ def named_option(text: str, options: Mapping[str, str]) -> str | None:
     """
     if text.strip() in options:  # before the texts: an option may be "B" under the letter A
         return text.strip()
-    by_text = {_plain(option): letter for letter, option in options.items()}
+    by_text = _letters_by_text(tuple(options.items()))
     if letter_of_text := by_text.get(_plain(text)):
         return letter_of_text
     text = without_explanation(text)
-    equal = [letter for letter, option in options.items() if decide(option, text) == 1.0]
-    if len(equal) == 1 and any(c.isdigit() for c in text):
-        return equal[0]  # 140 for 140°
+    if any(map(str.isdigit, text)):  # 140 for 140°
+        equal = [letter for letter, option in options.items() if decide(option, text) == 1.0]
+        if len(equal) == 1:
+            return equal[0]
     letters = set(options) or set(LETTERS)
     labelled = _LABELLED.fullmatch(text) or _LABELLED.fullmatch(normalise(text))
     if labelled and labelled[1].upper() in letters and _plain(labelled[2]) in by_text:
@@ -95,6 +97,11 @@ def named_option(text: str, options: Mapping[str, str]) -> str | None:
         return alone[1].upper()
     standing = set(_STANDING.findall(_ARTICLE.sub(" ", text))) & letters
     return standing.pop() if len(standing) == 1 else None
+
+
+@lru_cache(1024)
+def _letters_by_text(options: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    return {_plain(option): letter for letter, option in options}
 
 
 def _texts(options: Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
@@ -21,6 +22,7 @@ MRA_LEVELS = tuple(Fraction(percent, 100) for percent in range(50, 100, 5))
 _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.])[+-]?+(?:\d{1,3}+(?:,\d{3})++|\d++)?+(?:\.\d++)?+(?![A-Za-z0-9_.]*\d)"
 )
+_SHORT = 200
 _MAX_TEXT = 10_000  # a longer answer is not a number with some words around it
 # Beside one of these a number is part of an expression or a bound: 5x, 2^5, 5+, - 5.
 _OPERATOR_BEFORE = re.compile(
@@ -146,8 +148,14 @@ def read_quantity(text: str) -> Quantity | None:
     >>> [q and str(q.value) for q in map(read_quantity, ("about 3,200 kg", "3 of 4", "not 5"))]
     ['3200', None, None]
     """
+    if number := parse_number(text):
+        return Quantity(number.value)
     if len(text) > _MAX_TEXT:
         return None
+    return _read_short(text) if len(text) <= _SHORT else _read(text)
+
+
+def _read(text: str) -> Quantity | None:
     plain = with_digits(without_explanation(text))
     if len(plain) <= 4 * MAX_DIGITS:
         core, unit = split_unit(normalise(plain), bare_letters=True)
@@ -166,6 +174,9 @@ def read_quantity(text: str) -> Quantity | None:
     ):
         return None
     return Quantity(number.value, unit)
+
+
+_read_short = lru_cache(8192)(_read)  # the answers of a group are few
 
 
 def _in_unit_of(gold: Quantity, answer: Quantity | None) -> Fraction | None:

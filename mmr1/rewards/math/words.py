@@ -47,15 +47,10 @@ _NUMBER = re.compile(
     rf"(?:\s+and\s+(?P<rest>{_PART}))?)",
     re.IGNORECASE,
 )
-_ANY = re.compile(
-    "|".join(sorted({*_SMALL, *_FACTORS, *_PARTS, "minus", "negative"}, key=len, reverse=True)),
-    re.IGNORECASE,
-)
-_WORD = re.compile(
-    rf"(?<![\w-])(?:{'|'.join([*_SMALL, *_FACTORS, 'minus', 'negative', 'half', 'halve'])})s?"
-    r"(?![\w-])",
-    re.IGNORECASE,
-)
+_TOKEN = re.compile(r"[a-z]{3,}")
+_AROUND = {*_SMALL, *_FACTORS, "minus", "negative", "half", "halve"}
+_AROUND |= {f"{word}s" for word in _AROUND}
+_ANY = _AROUND | {*_PARTS, *(f"{word}s" for word in _PARTS)}
 # Behind one of these a "minus" is a difference, not a sign.
 _OPERAND = re.compile(r"(?:[\d)}\]]|(?<![A-Za-z])[A-Za-z])\s*$")
 
@@ -74,7 +69,7 @@ _CHINESE = re.compile(
 
 def has_number_word(text: str) -> bool:
     """Whether a word for a number, or for a share or multiple of one, stands in a text."""
-    return _ANY.search(text) is not None and _WORD.search(text) is not None
+    return not _AROUND.isdisjoint(_TOKEN.findall(text.lower()))
 
 
 def with_digits(text: str) -> str:
@@ -87,7 +82,7 @@ def with_digits(text: str) -> str:
     """
     if not text.isascii():
         text = _CHINESE.sub(_read_chinese, text)
-    if _ANY.search(text) is None:
+    if _ANY.isdisjoint(_TOKEN.findall(text.lower())):
         return text
     return _NUMBER.sub(_read, text)
 
