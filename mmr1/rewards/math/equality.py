@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.item import BadGoldError, Job, no_answer
+from mmr1.rewards.item import BadGoldError, Job, no_answer, references
 from mmr1.rewards.math.assignments import by_name
 from mmr1.rewards.math.dates import read_date
 from mmr1.rewards.math.latex import normalise, without_labels
@@ -61,17 +61,29 @@ def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Re
 
     Args:
         completion: The whole completion.
-        answer: The gold answer: text, LaTeX or a number.
+        answer: The gold answer: text, LaTeX or a number. Of a list of texts one is to be met.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
     """
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    return decide(gold_text(answer), prediction)
+    golds = references(answer)
+    if len(golds) == 1:
+        return decide(gold_text(golds[0]), prediction)
+    verdicts = [decide(gold_text(gold), prediction) for gold in golds]
+    jobs = tuple(verdict.args for verdict in verdicts if isinstance(verdict, Job))
+    if 1.0 in verdicts or not jobs:
+        return float(1.0 in verdicts)
+    return Job("mmr1.rewards.math.symbolic:verify_any", (jobs,))
 
 
 def math_gold(answer: Any) -> Job | None:
     """Check at load that the gold can be compared with; a Job where only algebra can tell."""
+    checks = [_check(gold) for gold in references(answer)]
+    return None if None in checks else checks[0]
+
+
+def _check(answer: Any) -> Job | None:
     gold, _ = without_labels(normalise(gold_text(answer)), "")
     core, _ = split_unit(gold, bare_letters=False)
     if parse_number(core) is not None or is_prose(gold) or not any(map(str.isalnum, gold)):
@@ -85,9 +97,7 @@ def gold_text(answer: Any) -> str:
     Raises:
         BadGoldError: It is empty, not finite or neither text nor a number.
     """
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-        if isinstance(answer, bool):
-            return str(answer)
+    if not isinstance(answer, str | int | float):
         raise BadGoldError(f"the gold answer {answer!r:.80} is neither text nor a number")
     if isinstance(answer, float) and not isfinite(answer):
         raise BadGoldError(f"the gold answer is {answer}")

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.item import BadGoldError, no_answer, plain_value
+from mmr1.rewards.item import BadGoldError, no_answer, plain_value, references
 from mmr1.rewards.math.latex import normalise
 from mmr1.rewards.math.numbers import MAX_DIGITS, parse_number
 from mmr1.rewards.math.qualifiers import is_qualified
@@ -57,7 +57,7 @@ def numeric(
 
     Args:
         completion: The whole completion.
-        answer: The gold number.
+        answer: The gold number; of a list of texts one is to be met.
         tolerance: Largest absolute difference.
         relative: Largest difference as a share of the gold's magnitude; the larger bound counts.
         precision: Decimal places that the answer is rounded to first, where the record has it by
@@ -67,14 +67,20 @@ def numeric(
     >>> numeric("<answer>1,042.0</answer>", 1042), numeric("<answer>9.9</answer>", 10)
     (1.0, 0.0)
     """
-    gold, prediction = gold_quantity(answer), extract_answer(completion, extract)
+    golds, prediction = gold_quantities(answer), extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    number = _in_unit_of(gold, read_quantity(prediction))
-    if number is not None and precision is not None:
-        number = Fraction(round(number, int(precision)))
-    bound = max(Fraction(tolerance), Fraction(relative) * abs(gold.value))
-    return float(number is not None and abs(number - gold.value) <= bound)
+    quantity = read_quantity(prediction)
+    for gold in golds:
+        number = _in_unit_of(gold, quantity)
+        if number is None:
+            continue
+        if precision is not None:
+            number = Fraction(round(number, int(precision)))
+        bound = max(Fraction(tolerance), Fraction(relative) * abs(gold.value))
+        if abs(number - gold.value) <= bound:
+            return 1.0
+    return 0.0
 
 
 def count(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward:
@@ -83,10 +89,11 @@ def count(completion: str, answer: Any, *, extract: Where = "auto") -> float | R
     >>> count("<answer>There are three.</answer>", 3), count("<answer>3 or 4</answer>", 3)
     (1.0, 0.0)
     """
-    gold, prediction = gold_quantity(answer), extract_answer(completion, extract)
+    golds, prediction = gold_quantities(answer), extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    return float(_in_unit_of(gold, read_quantity(prediction)) == gold.value)
+    quantity = read_quantity(prediction)
+    return float(any(_in_unit_of(gold, quantity) == gold.value for gold in golds))
 
 
 def regression(
@@ -126,7 +133,12 @@ def regression(
 
 def number_gold(answer: Any) -> None:
     """Raises BadGoldError when the gold answer is no finite number."""
-    gold_quantity(answer)
+    gold_quantities(answer)
+
+
+def gold_quantities(answer: Any) -> list[Quantity]:
+    """The golds of which one is to be met. Raises BadGoldError when one is no number."""
+    return [gold_quantity(gold) for gold in references(answer)]
 
 
 def gold_quantity(answer: Any) -> Quantity:

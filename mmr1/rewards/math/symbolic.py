@@ -187,6 +187,24 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
     return 0.0
 
 
+def verify_any(comparisons: tuple[tuple[Any, ...], ...]) -> float:
+    """1.0 where one of several golds is met; golds that cannot be read are met by nothing.
+
+    Raises:
+        BadGoldError: No gold can be read.
+    """
+    unreadable = 0
+    for comparison in comparisons:
+        try:
+            if verify(*comparison) == 1.0:
+                return 1.0
+        except BadGoldError:
+            unreadable += 1
+            if unreadable == len(comparisons):
+                raise
+    return 0.0
+
+
 def _verify_stages(gold: str, stages: list[str], percent: Percent) -> float:
     """``\\sqrt{10} \\approx 3.16``: a number and roundings of it, of which one is the gold."""
     try:

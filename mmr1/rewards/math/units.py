@@ -125,7 +125,7 @@ _TAIL = re.compile(
 )
 _LEADING = re.compile(
     rf"\s*\\?(?:(?P<sign>[%°])|(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)"
-    r"(?P<next>\s+\w)?(?![\w^(]))"
+    r"(?![\w^(])(?=(?P<next>\s+\w)?))"
 )
 # Letters that end an expression and are no unit unless they stand apart or are in \text{}.
 _NOT_UNITS = {"pi", "e", "i", "or", "and", "to", "sqrt"}

@@ -155,6 +155,6 @@ def test_rouge_does_not_pay_for_repeating() -> None:
 
 def test_exact_text() -> None:
     assert exact(think("New  York"), "New York") == 1.0
-    assert exact(think("new york"), "New York") == 0.0
-    assert exact(think("new york"), "New York", ignore_case=True) == 1.0
+    assert exact(think("new york"), "New York") == 1.0
+    assert exact(think("new york"), "New York", ignore_case=False) == 0.0
     assert exact(think("42"), 42) == 1.0
