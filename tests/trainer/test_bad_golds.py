@@ -43,9 +43,9 @@ def inputs(tiny_model, digits, tmp_path) -> Callable[[float], Inputs]:
     return checked
 
 
-def test_rows_without_a_readable_gold_are_left_out_and_named(inputs, tmp_path):
+def test_rows_without_a_readable_gold_are_left_out_and_named(inputs, digits, tmp_path):
     found = inputs(0.2)
-    ids = [sample.id for sample in read_records(tmp_path / "rl.jsonl")]
+    ids = [sample.id for sample in read_records(tmp_path / "rl.jsonl", digits)]
     bad = [ids[place] for place in BAD]
     (train,) = found.sources.values()
     for samples in (train, found.held_out):

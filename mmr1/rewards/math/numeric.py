@@ -193,8 +193,10 @@ _read_short = lru_cache(8192)(_read)  # the answers of a group are few
 
 def _in_unit_of(gold: Quantity, answer: Quantity | None) -> Fraction | None:
     """The answer's number in the gold's unit; None where theirs measure other things."""
-    if answer is None or gold.unit is None or answer.unit is None:
-        return answer and answer.value
+    if answer is None:
+        return None
+    if gold.unit is None or answer.unit is None:
+        return answer.value
     if gold.unit.dimension != answer.unit.dimension:
         return None
     return answer.value * answer.unit.factor / gold.unit.factor
