@@ -13,7 +13,7 @@ from mmr1.rewards.answers.text import gold_strings
 from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, no_answer, plain_value
 from mmr1.rewards.math.equality import MAX_ANSWER
-from mmr1.rewards.math.numeric import Quantity, read_quantity
+from mmr1.rewards.math.numeric import in_unit_of, read_quantity
 from mmr1.rewards.math.units import PERCENT
 from mmr1.rewards.math.words import with_digits
 from mmr1.types import Reward
@@ -112,16 +112,13 @@ def _is_near(gold: str, prediction: str, relative: Fraction) -> bool:
     expected, number = read_quantity(gold), read_quantity(prediction)
     if expected is None or number is None or not _plain_number(gold):
         return False
-    scales = {Fraction(1)}
-    if expected.unit == PERCENT and number.unit != PERCENT:
-        scales.add(Fraction(100))
-    elif number.unit == PERCENT and expected.unit != PERCENT:
-        scales.add(Fraction(1, 100))
-    return any(_within(expected, number.value * scale, relative) for scale in scales)
-
-
-def _within(gold: Quantity, number: Fraction, relative: Fraction) -> bool:
-    return abs(number - gold.value) <= relative * abs(gold.value)
+    percents = (expected.unit == PERCENT) - (number.unit == PERCENT)
+    if percents:  # the sign stands on one side only
+        readings = [number.value, number.value * Fraction(100) ** percents]
+    else:
+        value = in_unit_of(expected, number)
+        readings = [] if value is None else [value]
+    return any(abs(value - expected.value) <= relative * abs(expected.value) for value in readings)
 
 
 def _plain_number(gold: str) -> bool:

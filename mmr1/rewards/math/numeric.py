@@ -72,7 +72,7 @@ def numeric(
         return no_answer()
     quantity = read_quantity(prediction)
     for gold in golds:
-        number = _in_unit_of(gold, quantity)
+        number = in_unit_of(gold, quantity)
         if number is None:
             continue
         if precision is not None:
@@ -93,7 +93,7 @@ def count(completion: str, answer: Any, *, extract: Where = "auto") -> float | R
     if prediction is None:
         return no_answer()
     quantity = read_quantity(prediction)
-    return float(any(_in_unit_of(gold, quantity) == gold.value for gold in golds))
+    return float(any(in_unit_of(gold, quantity) == gold.value for gold in golds))
 
 
 def regression(
@@ -122,7 +122,7 @@ def regression(
     gold, prediction = gold_quantity(answer), extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    number = _in_unit_of(gold, read_quantity(prediction))
+    number = in_unit_of(gold, read_quantity(prediction))
     if number is None:
         return 0.0
     share: Fraction = abs(number - gold.value) / max(abs(gold.value), Fraction(floor))
@@ -191,7 +191,7 @@ def _read(text: str) -> Quantity | None:
 _read_short = lru_cache(8192)(_read)  # the answers of a group are few
 
 
-def _in_unit_of(gold: Quantity, answer: Quantity | None) -> Fraction | None:
+def in_unit_of(gold: Quantity, answer: Quantity | None) -> Fraction | None:
     """The answer's number in the gold's unit; None where theirs measure other things."""
     if answer is None:
         return None

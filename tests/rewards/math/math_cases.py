@@ -456,6 +456,508 @@ TRAPS: list[Case] = [
     ("AB=5", ["5", "AB = 5.0"], ["6", "AB=6"]),
 ]
 
+NUMBER_WORDS: list[Case] = [
+    # A number in words is the number; a word that scales or qualifies it makes another.
+    (
+        "3",
+        ["three", "Three", "THREE", "three.", "three apples", "\\text{three}"],
+        [
+            "third",
+            "thirty",
+            "thirteen",
+            "three-fifths",
+            "three or four",
+            "not three",
+            "three hundred",
+            "three and a half",
+            "threefold",
+            "at least three",
+            "thrice",
+        ],
+    ),
+    (
+        "45",
+        ["forty-five", "forty five", "Forty-Five degrees", "四十五"],
+        ["fifty-four", "forty-fifth", "forty", "four-five", "四十", "四十六"],
+    ),
+    (
+        "105",
+        ["one hundred five", "one hundred and five", "a hundred and five", "一百零五"],
+        ["one hundred fifty", "one hundred", "a hundred", "一百五"],
+    ),
+    (
+        "1/2",
+        ["half", "one half", "a half", "one-half", "二分之一"],
+        ["two halves", "half of 2", "one third", "second", "half 5"],
+    ),
+    (
+        "2.5",
+        ["two and a half", "2 and a half", "two point five", "5 halves"],
+        ["two and a quarter", "two point fifty", "half"],
+    ),
+    (
+        "2/3",
+        ["two thirds", "two-thirds", "三分之二"],
+        ["two", "three halves", "三分之一", "二分之三"],
+    ),
+    (
+        "1250000",
+        ["1.25 million", "1,250 thousand", "one million two hundred fifty thousand", "125万"],
+        ["1.25", "1.25 billion", "1.25 thousand", "12.5万"],
+    ),
+    (
+        "1.25 million",
+        ["1250000", "1,250,000", "1.25 \\times 10^6", "1.25\\text{ million}"],
+        ["1.25", "1.25 billion", "1250", "million"],
+    ),
+    (
+        "5",
+        [],
+        [
+            "5 million",
+            "5 thousand",
+            "5 hundred",
+            "5 dozen",
+            "5 billion",
+            "5 half",
+            "5 squared",
+            "5 cubed",
+            "five million",
+            "5万",
+            "5千",
+            "5 tenths",
+            "5 percent",
+            "five percent",
+            "5 more",
+            "-5",
+            "minus 5",
+            "negative five",
+            "±5",
+            "5+",
+            "> 5",
+            "\\ge 5",
+            "at least 5",
+            "up to 5",
+            "not 5",
+            "5 is wrong",
+            "5 is not correct",
+            "5 and a half",
+            "5 or 6",
+            "5!",
+            "x>5",
+            "5 is incorrect",
+            "≠5",
+            "\\neq 5",
+            "5 too many",
+            "5 max",
+            "5 (or 6)",
+            "5 (not 6, but more)",
+            "5 because the answer is 6",
+            "5, wait, 6",
+            "5 since 1990",
+            "anything but 5",
+            "5 minus 2",
+            "5 plus",
+            "5 with an error of 1",
+        ],
+    ),
+    ("$5", ["5 dollars", "five dollars", "$5.00"], ["5 million dollars", "$5 million", "5 euros"]),
+    ("12 cm", ["twelve centimeters", "12 centimeters", "十二厘米"], ["twelve meters", "12 km"]),
+    (
+        "-5",
+        ["minus 5", "negative five", "negative 5", "负五", "-5.0"],
+        ["5", "minus five hundred", "minus 5 percent", "5 minus"],
+    ),
+    ("Seven Samurai", ["seven samurai"], ["7", "Six Samurai"]),
+    ("One Direction", ["one direction"], ["1", "direction"]),
+    ("three apples", ["3 apples", "3", "three"], ["3 oranges", "four apples"]),
+    ("0", ["zero", "零"], ["none", "ten"]),
+    ("10", ["ten", "十"], ["tenth", "twenty", "tension", "often"]),
+    ("12", ["a dozen", "1 dozen", "十二"], ["two dozen"]),
+    ("ten", ["10", "Ten"], ["tent", "100"]),
+    ("5 km", ["5000 m", "five kilometers", "5"], ["5 m", "5 cm"]),
+    ("5 m", ["5 meters", "5"], ["5 km"]),
+]
+
+
+ROUNDINGS: list[Case] = [
+    # A rounding is right where the gold is what it says.
+    (
+        "3.14",
+        [
+            "≈3.14",
+            "\\approx 3.14",
+            "about 3.14",
+            "approximately 3.14",
+            "x \\approx 3.14",
+            "~3.14",
+            "roughly 3.14",
+            "\\approx3.140",
+        ],
+        ["≈3.1", "about 3", "≈ 3.1416", "about pi", "approximately 3.14 million"],
+    ),
+    ("\\pi", ["≈ 3.14159265"], ["≈ 3.14", "about 3"]),
+    ("≈ 7.07", ["7.07", "\\approx 7.07", "about 7.07"], ["7", "7.1", "5\\sqrt{2}"]),
+    ("about 12 cm", ["12 cm", "12", "about 12 cm", "120 mm"], ["12 m", "13 cm", "about 120 cm"]),
+    (
+        "\\sqrt{10}",
+        ["\\sqrt{10} \\approx 3.16", "\\sqrt{10}≈3.162"],
+        [
+            "\\approx 3.16",
+            "3.16",
+            "\\sqrt{11} \\approx 3.16",
+            "\\sqrt{10} \\approx 4",
+            "\\sqrt{10}\\approx 3.16 \\approx 5",
+        ],
+    ),
+    ("3.16", ["\\sqrt{10}\\approx 3.16"], ["\\sqrt{10} \\approx 3.2", "\\sqrt{9} \\approx 3.16"]),
+]
+
+
+RECURRING_DECIMALS: list[Case] = [
+    (
+        "1/3",
+        [
+            "0.\\overline{3}",
+            "0.\\overline{33}",
+            "0.\\dot{3}",
+            "0.\\bar{3}",
+            ".\\overline{3}",
+            "0.(3)",
+            "0.3\\overline{3}",
+        ],
+        [
+            "0.\\overline{34}",
+            "0.\\overline{6}",
+            "3.\\overline{3}",
+            "0.0\\overline{3}",
+            "0.3\\overline{0}",
+        ],
+    ),
+    (
+        "0.1\\overline{6}",
+        ["1/6", "\\frac{1}{6}", "0.16\\overline{6}"],
+        ["0.16", "0.1", "0.\\overline{16}", "1/16"],
+    ),
+    ("1", ["0.\\overline{9}"], ["0.9"]),
+]
+
+
+UNITS_ON_RADICALS: list[Case] = [
+    (
+        "2\\sqrt{10}",
+        [
+            "2\\sqrt{10}\\text{ units}",
+            "2\\sqrt{10} units",
+            "2√10 units",
+            "\\sqrt{40}\\text{ units}",
+            "2\\sqrt{10}\\,\\mathrm{units}",
+            "2\\sqrt{10} blocks",
+        ],
+        [
+            "10\\sqrt{2}\\text{ units}",
+            "2 units",
+            "2\\sqrt{10} million",
+            "2\\sqrt{10} squared",
+            "2\\sqrt{10} percent",
+            "2\\sqrt{10}x",
+            "2\\sqrt{10} \\text{ or less}",
+        ],
+    ),
+    (
+        "2\\sqrt{10}\\text{ units}",
+        ["2\\sqrt{10}", "6.3245553203"],
+        ["2\\sqrt{10} \\text{ square units}", "10"],
+    ),
+    (
+        "6 \\text{ square units}",
+        ["6", "6 square units", "6 \\text{ units}^2", "6 units^2"],
+        ["6 units", "6 cubic units"],
+    ),
+]
+
+
+SOLUTION_SETS: list[Case] = [
+    # Bounds joined by a word, chains, rules and unions of intervals.
+    (
+        "(-\\infty,-2]\\cup[3,\\infty)",
+        [
+            "x\\le -2 \\text{ or } x\\ge 3",
+            "x ≤ -2 or x ≥ 3",
+            "x\\ge3 or x\\le-2",
+            "x \\in (-\\infty,-2] \\cup [3,\\infty)",
+            "\\{x \\mid x\\le -2 \\text{ or } x\\ge 3\\}",
+            "x\\le -2 \\lor x\\ge 3",
+            "-2 ≥ x or 3 ≤ x",
+            "[3,\\infty)\\cup(-\\infty,-2]",
+        ],
+        [
+            "x<-2 or x\\ge 3",
+            "x\\le -2 and x\\ge 3",
+            "x\\le -2",
+            "x \\le -2 or y\\ge 3",
+            "x\\ge -2 or x\\le 3",
+            "-2\\le x\\le 3",
+            "[-2,3]",
+            "\\{x | x \\le -2\\}",
+            "x\\le -2 or x = 3",
+            "not x\\le -2 or x\\ge 3",
+        ],
+    ),
+    (
+        "x<1 or x>5",
+        ["(-\\infty,1)\\cup(5,\\infty)", "x>5 or x<1"],
+        ["1<x<5", "(1,5)", "x<1", "y<1 or y>5", "x>5", "x>1 or x<5"],
+    ),
+    (
+        "1<x<3",
+        ["3>x>1", "(1,3)", "x\\in(1,3)", "\\{x | 1<x<3\\}", "1 < x \\text{ and } x < 3"],
+        ["3>x\\ge 1", "[1,3]", "3<x<1", "1>x>3", "x<3", "1<y<3", "1<x<4", "\\{1,3\\}", "1, 3"],
+    ),
+    (
+        "x>2",
+        [
+            "\\{x \\mid x>2\\}",
+            "\\{x: x>2\\}",
+            "\\{x \\in \\mathbb{R} \\mid x > 2\\}",
+            "(2,\\infty)",
+            "2<x",
+            "\\left\\{ x \\,\\middle|\\, x > 2 \\right\\}",
+        ],
+        [
+            "\\{x \\mid x\\ge2\\}",
+            "\\{x\\in\\mathbb{Z} \\mid x>2\\}",
+            "\\{x \\mid x<2\\}",
+            "\\{2\\}",
+            "\\{x\\in\\mathbb{N} : x>2\\}",
+        ],
+    ),
+    (
+        "x \\ne 2",
+        ["(-\\infty,2)\\cup(2,\\infty)", "\\{x \\mid x \\neq 2\\}", "x≠2"],
+        ["x=2", "2", "\\{2\\}", "x \\ne 3"],
+    ),
+    (
+        "\\{1,2\\}",
+        ["x=1 or x=2", "x_1=1, x_2=2", "\\{x | x=1 \\text{ or } x=2\\}"],
+        ["x=1", "(1,3)"],
+    ),
+    ("\\mathbb{R}", ["(-\\infty,\\infty)", "\\mathbb{R}"], ["\\emptyset", "x>0"]),
+    ("x=3", ["3", "x = 3 because 2x = 6"], ["x=-3", "x>3", "x≠3"]),
+]
+
+
+DECADIC_LOGARITHMS: list[Case] = [
+    ("\\lg 5", ["\\log_{10} 5", "\\lg(5)", "1-\\lg 2"], ["\\ln 5", "\\log_2 5", "5", "lg 50"]),
+    ("2", ["\\lg 100", "\\lg(100)", "\\lg 10^2"], ["\\lg 10", "\\ln 100", "\\lg 1000"]),
+]
+
+
+NAMED_VALUES: list[Case] = [
+    # The values of a system belong to their names; roots are a list.
+    (
+        "x=1, y=2",
+        [
+            "y=2, x=1",
+            "x=1 and y=2",
+            "x = 1; y = 2",
+            "\\begin{cases} x=1 \\\\ y=2 \\end{cases}",
+            "\\left\\{\\begin{array}{l}x=1\\\\y=2\\end{array}\\right.",
+            "(1,2)",
+            "\\begin{cases}x=1,\\\\y=2\\end{cases}",
+            "\\begin{aligned}x&=1\\\\y&=2\\end{aligned}",
+            "(x,y)=(1,2)",
+        ],
+        [
+            "x=2, y=1",
+            "(2,1)",
+            "x=1",
+            "x=1, y=3",
+            "2, 1",
+            "x=1, z=2",
+            "a=1, b=2",
+            "\\begin{cases}x=2\\\\y=1\\end{cases}",
+            "x=1, y=2, z=3",
+            "(y,x)=(1,2)",
+        ],
+    ),
+    (
+        "(1,2)",
+        [
+            "x=1, y=2",
+            "\\begin{cases}x=1\\\\y=2\\end{cases}",
+            "\\langle 1,2\\rangle",
+            "(x,y)=(1,2)",
+            "\\vec{v}=(1,2)",
+        ],
+        ["x=2, y=1", "y=1, x=2", "\\langle 2,1 \\rangle"],
+    ),
+    (
+        "x_1=2, x_2=-3",
+        [
+            "x_1=-3, x_2=2",
+            "x=2 or x=-3",
+            "2, -3",
+            "x=2, x=-3",
+            "x_{1}=2, x_{2}=-3",
+            "2 and -3",
+            "\\{2,-3\\}",
+        ],
+        ["x_1=2, x_2=3", "2", "x_1=2", "x_1=2, y_1=-3", "-2, 3", "x_1 = 2, x_2=-3, x_3=1"],
+    ),
+    ("1, 4", ["x_1=1, x_2=4", "x_{1}=4,x_{2}=1", "x=1 or x=4"], ["x_1=1", "x_1=1, x_2=14"]),
+    (
+        "\\frac{x-1}{2}",
+        [
+            "f^{-1}(x)=\\frac{x-1}{2}",
+            "f^{-1}(x) = (x-1)/2",
+            "f^{-1}(x)=\\frac12 x-\\frac12",
+            "y=\\frac{x-1}{2}",
+        ],
+        ["f^{-1}(x)=\\frac{x+1}{2}", "f^{-1}(x)=\\frac{2}{x-1}", "f^{-1}(x)=2x+1"],
+    ),
+    ("2x+1", ["y = 2x+1"], ["x minus 1", "two x plus one hundred"]),
+]
+
+
+VECTORS: list[Case] = [
+    (
+        "(3,-4)",
+        [
+            "\\overrightarrow{AB}=(3,-4)",
+            "\\langle 3,-4\\rangle",
+            "\\vec{AB}=\\langle 3, -4 \\rangle",
+            "<3,-4>",
+            "\\left\\langle 3,-4\\right\\rangle",
+            "⟨3,-4⟩",
+            "\\overrightarrow{AB} = \\left(3, -4\\right)",
+        ],
+        ["\\overrightarrow{AB}=(-3,4)", "\\langle -4,3\\rangle", "\\langle 3,4\\rangle", "5"],
+    ),
+    ("\\langle 1,2,3\\rangle", ["(1,2,3)"], ["(3,2,1)", "\\{1,2\\}"]),
+]
+
+
+AROUND_AN_ANSWER: list[Case] = [
+    # What wraps, introduces or explains an answer; a correction takes it back.
+    (
+        "7",
+        [
+            "**Answer:** 7",
+            "**Answer**: 7",
+            "**Final Answer:** 7",
+            "Answer: **7**",
+            "```\n7\n```",
+            "```7```",
+            "`7`",
+            "**The answer is 7.**",
+            "Final answer: 7",
+            "# Answer\n7",
+            "The final answer is $7$.",
+            "The answer is: 7",
+            "So, the answer is 7.",
+            "Therefore, the answer is 7",
+            "Answer = 7",
+            "答案:7",
+            "答案为 7",
+            "答案是7。",
+            "所以答案是7",
+            "**答案**:7",
+            "7 because 3+4=7",
+            "7, because 3+4=7.",
+            "7 (because 3 + 4 = 7)",
+            "7. Explanation: 3 + 4 = 7.",
+            "7\n\nExplanation: we add 3 and 4.",
+            "7\nReason: 3+4",
+            "7 (the sum of three and four)",
+            "7, since 3 plus 4 makes 7",
+            "7 — because that is the sum",
+        ],
+        [
+            "**Answer:** 8",
+            "Answer: 7 or 8",
+            "```\n7\n8\n```",
+            "The answer is not 7",
+            "7 because the answer is 8",
+            "7\n\nActually, 8",
+            "7. Wait, 8",
+            "8 because 7 is too small",
+            "答案不是7",
+            "7 (or 8)",
+            "7 because I guess, but it could be 8",
+            "8\nExplanation: 7+1",
+            "Answer: 70",
+            "7 / 8",
+            "7\n8",
+            "Step 7: compute",
+            "7 because 7; final answer 9",
+        ],
+    ),
+    (
+        "120°",
+        [
+            "答案是120°",
+            "120度",
+            "答案为120度",
+            "一百二十度",
+            "120 degrees",
+            "one hundred twenty degrees",
+        ],
+        ["答案是60°", "十二度", "120 rad"],
+    ),
+    ("yes", ["Yes", "yes, because it is"], ["no", "not yes", "yes and no"]),
+    ("no", ["No", "No, since they differ"], ["yes", "not sure"]),
+    ("4:3", ["4:3", "4 : 3"], ["3:4"]),
+]
+
+
+LETTERS: list[Case] = [
+    (
+        "C",
+        [
+            "选C",
+            "The correct answer is C.",
+            "The correct answer is (C)",
+            "Option C is correct",
+            "C is correct",
+            "C is the correct answer",
+            "C because A and B are false",
+            "答案:C",
+            "故选C。",
+            "正确选项是C",
+            "选项C",
+            "(C)",
+            "C, since it is the largest",
+            "Answer: C",
+            "The answer is C",
+            "The correct option is C",
+            "**C**",
+        ],
+        [
+            "选D",
+            "不选C",
+            "not C",
+            "C is wrong",
+            "The correct answer is not C",
+            "C or D",
+            "B is correct",
+            "C is not correct",
+            "anything but C",
+            "C is incorrect",
+            "排除C",
+            "Option C is wrong",
+            "C because D is the answer",
+            "CD",
+            "C is correct, D is correct",
+        ],
+    ),
+    (
+        "A,B,C",
+        ["ABC", "A, B, C", "A, B and C", "CBA", "(A)(B)(C)", "A B C", "(A), (B), (C)", "A、B、C"],
+        ["AB", "ABCD", "A,B", "ABD", "AAB", "A,B,C,D", "ABCC", "A or B or C", "not ABC"],
+    ),
+]
+
 CATEGORIES: dict[str, list[Case]] = {
     "integers and decimals": INTEGERS_AND_DECIMALS,
     "fractions": FRACTIONS,
@@ -483,6 +985,16 @@ CATEGORIES: dict[str, list[Case]] = {
     "sentences": SENTENCES,
     "printed doubles": PRINTED_DOUBLES,
     "traps": TRAPS,
+    "number words": NUMBER_WORDS,
+    "roundings": ROUNDINGS,
+    "recurring decimals": RECURRING_DECIMALS,
+    "units on radicals": UNITS_ON_RADICALS,
+    "solution sets": SOLUTION_SETS,
+    "decadic logarithms": DECADIC_LOGARITHMS,
+    "named values": NAMED_VALUES,
+    "vectors": VECTORS,
+    "around an answer": AROUND_AN_ANSWER,
+    "letters": LETTERS,
 }
 
 PAIRS: list[tuple[str, str, str, float]] = [
