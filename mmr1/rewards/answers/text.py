@@ -132,7 +132,8 @@ def rouge(
             subsequence, ``mean`` for the mean of the three.
         stem: Compare words of more than three letters by their stems (Porter 1980), so that "cats"
             is "cat". ``kind: mean`` with ``stem: true`` is the score of Video-R1's free-form
-            reward. Needs ``pip install mmr1[stem]``.
+            reward, but for a few words that NLTK's stemmer treats apart, such as "lies". Needs
+            ``pip install mmr1[stem]``.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 
     >>> round(rouge("<answer>a cat sat</answer>", "the cat sat down", kind="1"), 4)

@@ -9,6 +9,7 @@ from mmr1.rewards.math.units import split_unit
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
+_SUBSCRIPT = re.compile("[₀-₉]+")
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _UNICODE = {
     "−": "-",
@@ -58,7 +59,7 @@ _SIZES = re.compile(r"\\(?:left|right|middle|big|Big|bigg|Bigg|bigl|bigr|Bigl|Bi
 _DEGREES = re.compile(r"\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|\\degree(?![A-Za-z]))")
 _FRACTIONS = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _TEXT = re.compile(
-    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|mbox|operatorname|rm)\s*"
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|mbox|operatorname|rm)\s*"
     r"\{([^{}]*)\}"
 )
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|in)(?![a-z])")
@@ -69,6 +70,8 @@ _LABEL = re.compile(
     r"|(?:m\s*)?\\(?:measured)?angle\s*\{?(?:\d{1,2}|[A-Za-z]|[A-Z]{2,4})'?(?:_\{?\w+\}?)?\}?"
     r"|[A-Za-z]{4,20}(?: [A-Za-z]{1,20}){0,3})\s*=\s*(?=[^=]+$)"
 )
+_OF_X = re.compile(r"y|[a-z](?:\^-1)?\(x\)")
+_ARROW = re.compile(r"\\(?:vec|overrightarrow)(?![a-z])")
 _COMMAND = re.compile(r"\\[A-Za-z]+")
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\[", r"\]"), (r"\(", r"\)"), ("**", "**"), ("`", "`"))
 _FIRST = {opening[0] for opening, _ in _DELIMITERS}
@@ -168,12 +171,20 @@ def without_labels(gold: str, prediction: str) -> tuple[str, str]:
     (('3', '3'), ('x=3', 'y=3'), ('3x=y', '2'))
     """
     labels = _label(gold), _label(prediction)
-    same = all(labels) and len({"".join(m[0].split()) for m in labels if m}) == 1
-    if labels[0] and (same or not _RELATION.search(prediction)):
+    names = [_name(label) for label in labels if label]
+    same = len(names) == 2 and (
+        names[0] == names[1] or ("y" in names and all(map(_OF_X.fullmatch, names)))
+    )
+    vector = labels[0] is not None and _ARROW.match(labels[0][0])  # no grammar reads its name
+    if labels[0] and (same or vector or not _RELATION.search(prediction)):
         gold = gold[labels[0].end() :]
     if labels[1] and (same or not _RELATION.search(gold)):
         prediction = prediction[labels[1].end() :]
     return gold, prediction
+
+
+def _name(label: re.Match[str]) -> str:
+    return re.sub(r"\\(?:vec|overline|overrightarrow)|[{}\s=]", "", label[0])
 
 
 def _label(text: str) -> re.Match[str] | None:
@@ -191,6 +202,7 @@ def _label(text: str) -> re.Match[str] | None:
 def _to_latex(text: str) -> str:
     text = _VULGAR.sub(_vulgar_fraction, text)
     text = _SUPERSCRIPT.sub(lambda m: "^{" + m[0].translate(_SUPERSCRIPTS) + "}", text)
+    text = _SUBSCRIPT.sub(lambda m: f"_{{{unicodedata.normalize('NFKC', m[0])}}}", text)
     text = _ROOT.sub(lambda m: rf"\sqrt{{{m[1] or m[2] or m[3]}}}", text)
     return unicodedata.normalize("NFKC", text.translate(_UNICODE_TABLE))
 

@@ -34,7 +34,8 @@ _QUANTITIES = (
     r"times(?=\s*\w)|twice|thrice|doubled?|tripled?|quadrupled?|halved|squared|cubed|factorial|"
     r"plus|minus|negative|(?:root|power|reciprocal|inverse|logarithm|square|cube|double|multiple|"
     r"half|third|quarter|fraction|percent|part)s? of|modulo|mod|log|ln|lg|sqrt|sin|cos|tan|exp|"
-    r"dozens?|hundreds?|thousands?|millions?|billions?|trillions?|half|halves|fold|ish|"
+    r"dozens?|hundreds?|thousands?|millions?|billions?|trillions?|lakhs?|crores?|gross|"
+    r"grand|bn|mn|tn|mil|mio|mrd|half|halves|fold|ish|"
     r"too (?:many|few|much|little)|tens|twos|threes|fours|fives|quintuple"
 )
 _SYMBOLS = (
@@ -52,7 +53,8 @@ _NO_UNIT = re.compile(
     rf"{_NEGATIONS}|more|less|fewer|plus|minus|tops|doubled|tripled|halved|squared|cubed|factorial|"
     r"dozens?|hundreds?|thousands?|millions?|billions?|trillions?|half|halves|quarters?|thirds?|"
     r"fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|fold|"
-    r"ish|(?:min|max)imum|max|short|modulo|mod|score|tens|twos|threes|fours|fives",
+    r"ish|(?:min|max)imum|max|short|modulo|mod|score|lakhs?|crores?|"
+    r"gross|grand|bn|mn|tn|mil|mio|mrd|tens|twos|threes|fours|fives",
     re.IGNORECASE,
 )
 

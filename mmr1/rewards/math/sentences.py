@@ -30,8 +30,9 @@ _COMMANDS = re.compile(r"\\[A-Za-z]+")
 _MAX_SENTENCE = 200
 
 _REASON = re.compile(
-    r"[\s,;.:*_#(–—-]{0,12}(?:(?<![\w-])(?:because|due to|given that|explanation|reason(?:ing)?|"
-    r"justification|rationale|note that|since (?!\d)|(?<=[,(] )since |by (?:the|using) |"
+    r"[\s,;.:(–—-]{0,12}(?:(?<=\s)[*_#]{1,4}\s?)?(?:(?<![A-Za-z0-9-])(?:because|due to|given that|"
+    r"explanation|reason(?:ing)?|justification|rationale|note that|since (?!\d)|"
+    r"(?:(?<=[,(])|(?<=[,(]\s))since |by (?:the|using) |"
     r"as (?:the|there|it|we|each|all|both|shown) )|因为|由于|理由|解析|解释)",
     re.IGNORECASE,
 )

@@ -51,9 +51,9 @@ _SIDE_BY_SIDE = re.compile(
     r"(?<![\w\\^.}])(?:\\[A-Za-z]+\s*)?[+-]?\d+(?:\.\d+)?(?:\s+[+-]?\d+(?:\.\d+)?)+"
 )
 _INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|lt|gt|ne)(?![a-z])")
-_AND = re.compile(r"\s*(?:\band\b|\\(?:land|wedge)(?![a-z])|且)\s*")
+_AND = re.compile(r"\s*,?\s*(?:\band\b|\\(?:land|wedge)(?![a-z])|且)\s*")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![a-z])")
-_OR = re.compile(r"\s*(?:\bor\b|\\(?:lor|vee)(?![a-z])|或)\s*")
+_OR = re.compile(r"\s*,?\s*(?:\bor\b|\\(?:lor|vee)(?![a-z])|或)\s*")
 _RULE = re.compile(
     r"\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R|ℝ)\s*)?"
     r"(?:\\(?:mid|vert)(?![a-z])|[|:])\s*(.*\b\1\b.*?)\s*\\?\}"

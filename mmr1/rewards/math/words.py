@@ -16,7 +16,7 @@ _SMALL = {
     **{word: 10 * value for value, word in enumerate(_TENS, 2)},
 }
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_FACTORS = {"dozen": 12, "hundred": 100, **_SCALES}
+_FACTORS = {"dozen": 12, "hundred": 100, "lakh": 10**5, "crore": 10**7, **_SCALES}
 _PARTS = {
     **dict.fromkeys(("half", "halve"), 2),
     **dict.fromkeys(("quarter", "fourth"), 4),
