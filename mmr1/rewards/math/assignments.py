@@ -48,6 +48,8 @@ def by_name(gold: str, prediction: str) -> tuple[str, str] | None:
 @lru_cache(1024)
 def _assignments(text: str) -> Assignments:
     """The assignments of a text that consists of two or more, else none."""
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        text = text[2:-2].strip()
     if together := _TOGETHER.fullmatch(text):
         names, values = _split(together[1]), _split(together[2])
         text = ", ".join(map("=".join, zip(names, values, strict=False)))

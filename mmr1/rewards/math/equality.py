@@ -120,8 +120,12 @@ def decide(gold: str, prediction: str) -> float | Job:
     number = parse_number(prediction)
     if number and (gold_number := _gold_number(gold)):
         return float(same_number(gold_number, number))
-    gold, prediction = _normalised_gold(gold), normalise(without_explanation(prediction))
-    if gold == prediction:
+    answer = without_explanation(prediction)
+    gold, written = _normalised_gold(gold), normalise(prediction)
+    prediction = written if answer == prediction else normalise(answer)
+    if gold in (prediction, written):
+        return 1.0
+    if prediction != written and is_prose(gold) and _plain(gold) == _plain(written):
         return 1.0
     gold = _quantity(gold)
     if not is_prose(gold):

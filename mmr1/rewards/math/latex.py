@@ -80,7 +80,7 @@ _PREFIX = re.compile(
     r"(?P<bold>\*\*|__)?(?:#+\s+)?(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?"
     r"(?:(?:final|correct|right)\s+)*(?:answers?|results?|(?<=correct )(?:option|choice))\b"
     r"(?:\s+(?:is|are)\b)?\s*(?(bold)(?:\*\*|__)?)\s*[:=]?\s*(?(bold)(?:\*\*|__)?)\s*(?=\S)"
-    r"|\**(?:所以|因此|故)?[,，]?\s*(?:正确|最终)?的?(?:答案|选项|结果)\**"
+    r"|\**(?:所以|因此|故|综上所述|综上|本题|最后)?[,，]?\s*(?:正确|最终)?的?(?:答案|选项|结果)\**"
     r"(?:是|为|选|应为|[:：])+\**\s*(?=\S)"
     r"|(?:所以|因此|故|应)?选(?:择|项)?(?:[:：]\s*)?(?=[A-J(（])",
     re.IGNORECASE,
@@ -90,7 +90,7 @@ _RECURRING = re.compile(
     r"(?<![\d.,])(\d{0,9})\.(?:(\d{0,15})\\(?:overline|bar|dot)\s*(?:\{(\d{1,15})\}|(\d))"
     r"(?:(\d{0,15})\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d{1,15})\))(?!\d)"
 )
-_ANGLE_BRACKETS = re.compile(r"\\langle(?![a-z])\s*([^<>|]*?,[^<>|]*?)\s*\\rangle(?![a-z])")
+_ANGLE_BRACKETS = re.compile(r"\\langle(?![a-z])\s*((?:[^\\]|\\(?![lr]angle))*+)\\rangle(?![a-z])")
 _PLAIN_BRACKETS = re.compile(r"<([^<>=|]*,[^<>=|]*)>")
 _SYSTEM = re.compile(
     r"(?:\\\{\s*)?\\begin\s*\{(cases|array|aligned)\}(?:\s*\{[lcr| ]+\})?(.*?)\\end\s*\{\1\}\.?",
@@ -235,7 +235,8 @@ def _plain_latex(text: str) -> str:
     text = _FRACTIONS.sub(r"\\frac", text)
     if r"\begin" in text:
         text = _SYSTEM.sub(_system, text)
-    text = _ANGLE_BRACKETS.sub(r"(\1)", text)
+    if r"\langle" in text:
+        text = _ANGLE_BRACKETS.sub(lambda m: f"({m[1]})" if "," in m[1] else m[0], text)
     if "." in text:
         text = _RECURRING.sub(_recurring, text)
     text = _SYNONYMS.sub(lambda m: _SYNONYM_TABLE[m[0]], text)

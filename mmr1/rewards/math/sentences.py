@@ -27,13 +27,16 @@ _PLACE = re.compile(
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _NUMBER_BEHIND = re.compile(r"(?<![\^{\d])\d")
 _COMMANDS = re.compile(r"\\[A-Za-z]+")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _MAX_SENTENCE = 200
 
 _REASON = re.compile(
-    r"[\s,;.:(–—-]{0,12}(?:(?<=\s)[*_#]{1,4}\s?)?(?:(?<![A-Za-z0-9-])(?:because|due to|given that|"
-    r"explanation|reason(?:ing)?|justification|rationale|note that|since (?!\d)|"
-    r"(?:(?<=[,(])|(?<=[,(]\s))since |by (?:the|using) |"
-    r"as (?:the|there|it|we|each|all|both|shown) )|因为|由于|理由|解析|解释)",
+    r"[\s,;.:(–—-]{0,12}(?:(?<=\s)[*_#]{1,4}\s?)?(?:(?<![A-Za-z0-9-])(?:(?:this is )?because|"
+    r"due to|given that|note that|which (?:is|equals|comes|follows) |"
+    r"(?:obtained|found|calculated) (?:by|from) |since (?!\d)|(?:(?<=[,(])|(?<=[,(]\s))since |by (?:the|using) |"
+    r"as (?:the|there|it|we|each|all|both|shown) )|因为|由于|理由|解析|解释)"
+    r"|\s{0,12}[\n,;.:(–—-][\s*_#]{0,8}(?:the )?(?:explanation|reason(?:ing)?|justification|rationale|"
+    r"verification|proof)\b",
     re.IGNORECASE,
 )
 _ASIDE = re.compile(r"(?P<answer>.*[^\s(])\s*\((?P<aside>[^()]*)\)", re.DOTALL)
@@ -81,8 +84,9 @@ def stated_quantity(text: str) -> str | None:
 def without_explanation(text: str) -> str:
     """The answer without the explanation behind it; the text itself where there is none.
 
-    Only what calls itself an explanation is one: "because ...", "Explanation: ...", or a phrase in
-    parentheses. One that speaks of another answer stays, and the whole is then no answer.
+    Only what calls itself an explanation is one ("because ...", "Explanation: ..."), a phrase in
+    parentheses, and lines that lead to the same number. One that speaks of another answer stays,
+    and the whole is then no answer.
 
     >>> without_explanation("7 because 3 + 4 = 7"), without_explanation("5 (or six of them)")
     ('7', '5 (or six of them)')
@@ -92,8 +96,20 @@ def without_explanation(text: str) -> str:
     if (reason := _REASON.search(text)) and text[: reason.start()].strip():
         tail = text[reason.end() :]
         return text if _CORRECTION.search(tail) else text[: reason.start()].strip()
+    answer, newline, rest = text.partition("\n")
+    if newline and _restates(answer, rest):
+        return answer.strip()
     if text.endswith((")", ").")) and (aside := _ASIDE.fullmatch(text.removesuffix("."))):
         said = aside["aside"]
         if _PLAIN_ASIDE.fullmatch(said) and not (_CORRECTION.search(said) or is_qualified(said)):
             return aside["answer"]
     return text
+
+
+def _restates(answer: str, rest: str) -> bool:
+    """Whether the lines behind an answer are prose that ends with its number."""
+    numbers = _NUMBER.findall(answer), _NUMBER.findall(rest)
+    if len(numbers[0]) != 1 or not numbers[1] or numbers[1][-1] != numbers[0][0]:
+        return False
+    prose = len(_WORD.findall(_COMMANDS.sub(" ", rest))) >= 3
+    return prose and not (_CORRECTION.search(rest) or is_qualified(rest))

@@ -58,6 +58,8 @@ _RULE = re.compile(
     r"\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R|ℝ)\s*)?"
     r"(?:\\(?:mid|vert)(?![a-z])|[|:])\s*(.*\b\1\b.*?)\s*\\?\}"
 )
+_IS_REAL = r"[A-Za-z]\s*\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R)"
+_REAL = re.compile(rf",\s*{_IS_REAL}$|^{_IS_REAL}\s*,")
 _POINT = re.compile(r"[A-Z]'?\s*(?=\()")
 _RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
 
@@ -66,7 +68,7 @@ _RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
 def parse(text: str) -> Any:
     """A normalised answer as a sympy object. Raises ValueError when it is no mathematics."""
     if rule := _RULE.fullmatch(text):
-        text = rule[2]
+        text = _REAL.sub("", rule[2])
     if len(cases := _OR.split(text)) > 1 and all(map(_INEQUALITY.search, cases)):
         return sympy.Or(*map(_condition, cases), evaluate=False)
     if len(bounds := _AND.split(text)) > 1 and all(map(_INEQUALITY.search, bounds)):

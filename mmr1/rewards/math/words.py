@@ -44,7 +44,7 @@ _NUMBER = re.compile(
     rf"|(?P<part>{_PART}(?!\s+(?:of|as)\b))"
     rf"|(?P<whole>(?P<cardinal>{_CARDINAL})(?!{_FACTOR})|(?P<multiple>{_MULTIPLE})"
     rf"|(?P<literal>{_LITERAL}))"
-    rf"(?:\s+and\s+(?P<rest>{_PART}))?)",
+    rf"(?:\s+and\s+(?P<rest>{_PART})(?P<scale>{_FACTOR})?)?)",
     re.IGNORECASE,
 )
 _TOKEN = re.compile(r"[a-z]{3,}")
@@ -108,6 +108,8 @@ def _read(match: re.Match[str]) -> str:
         value = _cardinal(match["cardinal"])
     if value is not None and match["rest"]:
         value = value + _part(match["rest"])
+        if match["scale"]:
+            value *= _FACTORS[_words(match["scale"])[0].removesuffix("s")]
     return match[0] if value is None else f"{_minus(match)}{value}"
 
 

@@ -1310,6 +1310,35 @@ MORE_SPELLINGS: list[Case] = [
     ),
     ("100", ["one hundred", "a hundred", "100"], ["hundred thousand", "one hundred million"]),
     ("f(x)=2x", ["y=2x", "2x"], ["f^{-1}(x)=2x", "f(x)=3x"]),
+    ("2500000", ["two and a half million", "2 and a half million"], ["two and a half"]),
+    (
+        "15",
+        [
+            "15\n\nThere are 3 rows of 5 tiles, so 3*5 = 15.",
+            "15\nThe area of the square is 15",
+            "15, which is the sum of 7 and 8",
+            "15\n\nThis is because 3*5=15.",
+            "15 (obtained by adding 7 and 8)",
+            "15\n\nThe reason is that 7+8=15",
+            "15. Verification: 7+8=15",
+        ],
+        [
+            "15\n\nThere are other values such as 16 and 15",
+            "16\n\nsome more words with 15",
+            "15\n16",
+            "15\n\nIt could be 15",
+            "15\nis not the right value 15",
+            "15\n15",
+        ],
+    ),
+    (
+        "x>2",
+        ["\\{x \\mid x>2, x\\in\\mathbb{R}\\}", "\\{x|x\\in R, x>2\\}"],
+        ["\\{x \\mid x>2, x\\in\\mathbb{Z}\\}"],
+    ),
+    ("x=1,y=2", ["\\{x=1, y=2\\}"], ["\\{x=2, y=1\\}"]),
+    ("7", ["本题答案是7", "综上,答案为7"], ["本题答案不是7"]),
+    ("late because of rain", ["Late because of rain."], ["late because of snow"]),
 ]
 
 CATEGORIES: dict[str, list[Case]] = {
