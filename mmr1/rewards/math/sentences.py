@@ -33,10 +33,10 @@ _MAX_SENTENCE = 200
 _REASON = re.compile(
     r"[\s,;.:(–—-]{0,12}(?:(?<=\s)[*_#]{1,4}\s?)?(?:(?<![A-Za-z0-9-])(?:(?:this is )?because|"
     r"due to|given that|note that|which (?:is|equals|comes|follows) |"
-    r"(?:obtained|found|calculated) (?:by|from) |since (?!\d)|(?:(?<=[,(])|(?<=[,(]\s))since |by (?:the|using) |"
-    r"as (?:the|there|it|we|each|all|both|shown) )|因为|由于|理由|解析|解释)"
-    r"|\s{0,12}[\n,;.:(–—-][\s*_#]{0,8}(?:the )?(?:explanation|reason(?:ing)?|justification|rationale|"
-    r"verification|proof)\b",
+    r"(?:obtained|found|calculated) (?:by|from) |since (?!\d)|(?:(?<=[,(])|(?<=[,(]\s))since |"
+    r"by (?:the|using) |as (?:the|there|it|we|each|all|both|shown) )|因为|由于|理由|解析|解释)"
+    r"|\s{0,12}[\n,;.:(–—-][\s*_#]{0,8}(?:the )?(?:explanation|reason(?:ing)?|"
+    r"justification|rationale|verification|proof)\b",
     re.IGNORECASE,
 )
 _ASIDE = re.compile(r"(?P<answer>.*[^\s(])\s*\((?P<aside>[^()]*)\)", re.DOTALL)
