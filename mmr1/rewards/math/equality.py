@@ -30,6 +30,7 @@ _FUNCTIONS = re.compile(
     r"\b(?:a?(?:rc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp|sqrt|pi|theta|alpha|beta|and|or)\b"
 )
 _LETTER, _COMMAND = re.compile(r"[A-Za-z]"), re.compile(r"\\[A-Za-z]+")
+_OPTIONS = "ABCDEFGHIJ"
 _CHOICE = re.compile(r"(?:option|choice)?\s*\(?([A-Ja-j])\)?\.?", re.IGNORECASE)
 _LABELLED_CHOICE = re.compile(
     r"(?:option |choice )?[(\[]?([A-Ja-j])(?:[)\].:]+\s*|\s+-\s+)([^\s)\].:].*)", re.IGNORECASE
@@ -42,6 +43,7 @@ _ROUNDED = re.compile(
     r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|[~∼]|约为?|大约为?)\s*",
     re.IGNORECASE,
 )
+_ABOUT = re.compile(r"\\(?:approx|simeq)")
 _TITLE = re.compile(r"[A-Z][a-z]+ [A-Z]")  # a name, such as Seven Samurai
 _LETTERS = re.compile(r"\(?[A-J]\)?(?:(?:[\s,;]|and\b|&)*\(?[A-J]\)?)*")
 _LETTER_LIST = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,;&]|and\b)\s*\(?[A-J]\)?)+")
@@ -117,6 +119,8 @@ def decide(gold: str, prediction: str) -> float | Job:
         return float(int(gold) == int(prediction))
     if len(prediction) > MAX_ANSWER:
         return 0.0
+    if len(gold) == len(prediction) == 1 and gold in _OPTIONS and prediction.upper() in _OPTIONS:
+        return float(gold == prediction.upper())
     number = parse_number(prediction)
     if number and (gold_number := _gold_number(gold)):
         return float(same_number(gold_number, number))
@@ -150,7 +154,7 @@ _gold_number = lru_cache(8192)(parse_number)
 
 def _quantity(text: str) -> str:
     """A number in words or rounded (``about 12``) as the plain quantity that it is."""
-    if text[-1:].isdigit() and text.isascii() and text[:1] in "-+.0123456789":
+    if "\\" in text and not _ABOUT.search(text):
         return text
     rounded = _ROUNDED.match(text)
     plain = with_digits(text[rounded.end() :] if rounded else text)
@@ -174,7 +178,7 @@ def is_prose(text: str) -> bool:
 
 def _compare_words(gold: str, prediction: str) -> float | None:
     """The text comparer for golds that are words or the letter of an option, else None."""
-    if len(gold) == 1 and gold in "ABCDEFGHIJ":
+    if len(gold) == 1 and gold in _OPTIONS:
         choice = _chosen(prediction)
         return float(choice == gold) if choice else None
     if _LETTER_LIST.fullmatch(gold):

@@ -86,6 +86,7 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 _FENCE = re.compile(r"```[A-Za-z]*\s*\n?(.*?)\n?\s*```", re.DOTALL)
+_RECURS = re.compile(r"\\(?:overline|bar|dot)")
 _RECURRING = re.compile(
     r"(?<![\d.,])(\d{0,9})\.(?:(\d{0,15})\\(?:overline|bar|dot)\s*(?:\{(\d{1,15})\}|(\d))"
     r"(?:(\d{0,15})\\dot\s*(?:\{(\d)\}|(\d)))?|\((\d{1,15})\))(?!\d)"
@@ -237,7 +238,7 @@ def _plain_latex(text: str) -> str:
         text = _SYSTEM.sub(_system, text)
     if r"\langle" in text:
         text = _ANGLE_BRACKETS.sub(lambda m: f"({m[1]})" if "," in m[1] else m[0], text)
-    if "." in text:
+    if "." in text and _RECURS.search(text):
         text = _RECURRING.sub(_recurring, text)
     text = _SYNONYMS.sub(lambda m: _SYNONYM_TABLE[m[0]], text)
     return _TEXT.sub(r" \1 ", text)

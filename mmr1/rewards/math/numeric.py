@@ -179,13 +179,18 @@ def _read(text: str) -> Quantity | None:
         return None
     before, behind = plain[: literals[0].start()], plain[literals[0].end() :]
     unit = leading_unit(behind)
-    if _OPERATOR_BEFORE.search(before) or (not unit and _OPERATOR_BEHIND.match(behind)):
+    if _OPERATOR_BEFORE.search(before[-16:]) or (not unit and _OPERATOR_BEHIND.match(behind)):
         return None
     if is_qualified(f"{before.rstrip()} 1 {behind.lstrip()}") or has_number_word(
         f"{before} {behind}"
     ):
         return None
     return Quantity(number.value, unit)
+
+
+@lru_cache(1024)
+def _says_another(around: str) -> bool:
+    return is_qualified(around) or has_number_word(around)
 
 
 _read_short = lru_cache(8192)(_read)  # the answers of a group are few

@@ -67,12 +67,13 @@ _RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
 @lru_cache(4096)
 def parse(text: str) -> Any:
     """A normalised answer as a sympy object. Raises ValueError when it is no mathematics."""
-    if rule := _RULE.fullmatch(text):
+    if "{" in text[:2] and (rule := _RULE.fullmatch(text)):
         text = _REAL.sub("", rule[2])
-    if len(cases := _OR.split(text)) > 1 and all(map(_INEQUALITY.search, cases)):
-        return sympy.Or(*map(_condition, cases), evaluate=False)
-    if len(bounds := _AND.split(text)) > 1 and all(map(_INEQUALITY.search, bounds)):
-        return sympy.And(*map(_condition, bounds), evaluate=False)
+    if _INEQUALITY.search(text):
+        if len(cases := _OR.split(text)) > 1 and all(map(_INEQUALITY.search, cases)):
+            return sympy.Or(*map(_condition, cases), evaluate=False)
+        if len(bounds := _AND.split(text)) > 1 and all(map(_INEQUALITY.search, bounds)):
+            return sympy.And(*map(_condition, bounds), evaluate=False)
     prepared = normalize_latex(_prepare(text), _NORMALISATION)
     try:
         value = _read(prepared, PredictionMode.SLL)
