@@ -31,13 +31,15 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _MAX_SENTENCE = 200
 
 _REASON = re.compile(
-    r"[\s,;.:(–—-]{0,12}(?:(?<=\s)[*_#]{1,4}\s?)?(?:(?<![A-Za-z0-9-])(?:(?:this is )?because|"
-    r"due to|given that|note that|which (?:is|equals|comes|follows) |"
-    r"(?:obtained|found|calculated) (?:by|from) |since (?!\d)|(?:(?<=[,(])|(?<=[,(]\s))since |"
-    r"by (?:the|using) |as (?:the|there|it|we|each|all|both|shown) )|因为|由于|理由|解析|解释)"
-    r"|\s{0,12}[\n,;.:(–—-][\s*_#]{0,8}(?:the )?(?:explanation|reason(?:ing)?|"
-    r"justification|rationale|verification|proof)\b",
+    r"(?<![A-Za-z0-9-])(?:(?P<noun>explanation|reason(?:ing)?|justification|rationale|verification|"
+    r"proof)\b|because|due to|given that|note that|which (?:is|equals|comes|follows) |"
+    r"(?:obtained|found|calculated) (?:by|from) |since |by (?:the|using) |"
+    r"as (?:the|there|it|we|each|all|both|shown) )|因为|由于|理由|解析|解释",
     re.IGNORECASE,
+)
+# What stands between an answer and its explanation.
+_JOINT = re.compile(
+    r"(?P<sign>[\s,;.:(–—-]*)(?:(?<=\s)[*_#]{1,4}\s?)?(?:this is |the )?$", re.IGNORECASE
 )
 _ASIDE = re.compile(r"(?P<answer>.*[^\s(])\s*\((?P<aside>[^()]*)\)", re.DOTALL)
 _PLAIN_ASIDE = re.compile(r"[A-Za-z][A-Za-z'’\-]*(?:,? [A-Za-z0-9'’°\-]+){2,}\.?")
@@ -93,9 +95,8 @@ def without_explanation(text: str) -> str:
     """
     if " " not in text and text.isascii():
         return text
-    if (reason := _REASON.search(text)) and text[: reason.start()].strip():
-        tail = text[reason.end() :]
-        return text if _CORRECTION.search(tail) else text[: reason.start()].strip()
+    if reason := _REASON.search(text):
+        return _before(text, reason)
     answer, newline, rest = text.partition("\n")
     if newline and _restates(answer, rest):
         return answer.strip()
@@ -104,6 +105,17 @@ def without_explanation(text: str) -> str:
         if _PLAIN_ASIDE.fullmatch(said) and not (_CORRECTION.search(said) or is_qualified(said)):
             return aside["answer"]
     return text
+
+
+def _before(text: str, reason: re.Match[str]) -> str:
+    """The answer before its reason, or the text where that is no reason for an answer."""
+    joint = _JOINT.search(text, max(0, reason.start() - 40), reason.start())
+    assert joint is not None  # it matches the empty text
+    answer, sign = text[: joint.start()].strip(), joint["sign"].strip(" ")
+    since_number = reason[0].lower() == "since " and text[reason.end()].isdigit()
+    if not answer or (not sign and (reason["noun"] or since_number)):
+        return text
+    return text if _CORRECTION.search(text, reason.end()) else answer
 
 
 def _restates(answer: str, rest: str) -> bool:
