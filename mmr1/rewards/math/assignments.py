@@ -35,6 +35,8 @@ def by_name(gold: str, prediction: str) -> tuple[str, str] | None:
         if names[0] != names[1]:
             return None
         return _tuple(named[0]), _tuple(named[1])
+    if named[0] and not named[1] and "=" in prediction:
+        return gold, prediction  # equations to be solved, not values
     if systems[0] and not named[1]:
         bare = len(_split(prediction)) == len(named[0])
         return _tuple(named[0]), f"({prediction})" if bare else prediction

@@ -36,10 +36,18 @@ _LABELLED_CHOICE = re.compile(
     r"(?:option |choice )?[(\[]?([A-Ja-j])(?:[)\].:]+\s*|\s+-\s+)([^\s)\].:].*)", re.IGNORECASE
 )
 _OTHER_CHOICE = re.compile(r"(?<![\w'\\])[A-J](?![\w'])")
+_SAID_OF_WORDS = re.compile(r"[<>=%≠¬]|\\(?:ne|le|ge|lnot|neg)(?![a-z])|^\W*-")
+# A run of letters that is no command, index, function, or name that is given a value.
+_WORDS = re.compile(r"[A-Za-z]{3,}|(?<![A-Za-z])(?:if|no|up|is|to|by|at|of)(?![A-Za-z])")
+_NO_WORDS = re.compile(
+    r"\\[A-Za-z]+|_\{[^{}]*\}|[A-Za-z]{2,}\s*(?==)|\{[A-Za-z]+\*?\}|(?<![A-Za-z])(?:arc|a)?(?:sin|cos|tan|"
+    r"cot|sec|csc)h?|(?<![A-Za-z])(?:log|ln|lg|exp|sqrt|pi|theta|alpha|beta|infty|mod|and|or|gcd|"
+    r"lcm|min|max|det|lim|frac)(?![A-Za-z])"
+)
 _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
 _ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
 _ROUNDED = re.compile(
-    r"(?:(?:[A-Za-z]|[A-Za-z]{2,20} )?\s*\\(?:approx|simeq)(?![a-z])"
+    r"(?:[A-Za-z]?\s*\\(?:approx|simeq)(?![a-z])"
     r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|[~∼]|约为?|大约为?)\s*",
     re.IGNORECASE,
 )
@@ -192,7 +200,8 @@ def _compare_words(gold: str, prediction: str) -> float | None:
         return 0.0
     if not is_prose(gold) and any(c.isalnum() for c in gold):
         return None
-    return float(_plain(gold) == _plain(prediction))
+    said = _SAID_OF_WORDS.search(prediction) and not _SAID_OF_WORDS.search(gold)
+    return float(not said and _plain(gold) == _plain(prediction))
 
 
 def _chosen(text: str) -> str | None:
@@ -241,12 +250,25 @@ def _decide_quantities(gold: str, prediction: str) -> float | Job:
         return float(_same_up_to_percent(numbers[0], gold_unit, numbers[1], unit))
     if gold == prediction and unit != PERCENT:
         return 1.0
+    if _has_other_words(gold, prediction):
+        return 0.0
     if PERCENT in (gold_unit, unit):
         which = "gold" if gold_unit == PERCENT else "prediction"
         return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction, which))
     if (gold_unit == DEGREE and r"\pi" in prediction) or (unit == DEGREE and r"\pi" in gold):
         gold, prediction = _in_radians(gold, gold_unit), _in_radians(prediction, unit)
     return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction))
+
+
+def _has_other_words(gold: str, prediction: str) -> bool:
+    """Whether the answer has words that are not the gold's: the grammar multiplies their letters.
+
+    Times 0 they vanish, so "not 0" would be 0.
+    """
+    if len(words := _WORDS.findall(_NO_WORDS.sub(" ", prediction))) == 0:
+        return False
+    letters = set(_COMMAND.sub("", gold).lower())
+    return any(not set(word.lower()) <= letters for word in words)
 
 
 def _has_letters(text: str) -> bool:

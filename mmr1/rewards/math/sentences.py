@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mmr1.rewards.math.qualifiers import is_qualified
+from mmr1.rewards.math.qualifiers import is_negated, is_qualified
 from mmr1.rewards.math.units import split_unit
 from mmr1.rewards.math.words import with_digits
 
@@ -31,10 +31,15 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _MAX_SENTENCE = 200
 
 _REASON = re.compile(
-    r"(?<![A-Za-z0-9-])(?:(?P<noun>explanation|reason(?:ing)?|justification|rationale|verification|"
-    r"proof)\b|because|due to|given that|note that|which (?:is|equals|comes|follows) |"
-    r"(?:obtained|found|calculated) (?:by|from) |since |by (?:the|using) |"
+    r"(?<![A-Za-z0-9-])(?:(?P<said>which (?:is|equals|comes|follows) |note that)|"
+    r"(?P<noun>explanation|reason(?:ing)?|justification|rationale|verification|proof)\b|because|"
+    r"due to|given that|(?:obtained|found|calculated) (?:by|from) |since |by (?:the|using) |"
     r"as (?:the|there|it|we|each|all|both|shown) )|因为|由于|理由|解析|解释",
+    re.IGNORECASE,
+)
+_OF_ITSELF = re.compile(
+    r"\b(?:this|that|it|which|answer)\s?(?:is|was|must be|seems)?(?:n['’]t|\s(?:not|\w+ly)?\s?"
+    r"(?:wrong|incorrect|false|invalid|impossible|untrue|a mistake))",
     re.IGNORECASE,
 )
 # What stands between an answer and its explanation.
@@ -115,7 +120,9 @@ def _before(text: str, reason: re.Match[str]) -> str:
     since_number = reason[0].lower() == "since " and text[reason.end()].isdigit()
     if not answer or (not sign and (reason["noun"] or since_number)):
         return text
-    return text if _CORRECTION.search(text, reason.end()) else answer
+    tail = text[reason.end() :]
+    taken_back = is_negated(tail) if reason["said"] else _OF_ITSELF.search(tail)
+    return text if taken_back or _CORRECTION.search(tail) else answer
 
 
 def _restates(answer: str, rest: str) -> bool:

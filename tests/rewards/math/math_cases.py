@@ -454,6 +454,14 @@ TRAPS: list[Case] = [
     ("x+1", ["1+x"], ["x", "1", "x+1=0", "(x,1)"]),
     ("xy=6", ["yx=6"], ["6", "x=6", "xy"]),
     ("AB=5", ["5", "AB = 5.0"], ["6", "AB=6"]),
+    # The grammar multiplies letters, and times 0 they vanish.
+    ("0", ["0 cm", "x = 0"], ["not 0", "0 is wrong", "at least 0", "banana 0", "if 0", "up to 0"]),
+    ("-4.4", ["0.0-4.4"], ["not 0.0-4.4", "two 0.0-4.4"]),
+    ("≈ 3.14", ["3.14"], ["not ≈ 3.14", "minus ≈ 3.14", "never ≈ 3.14"]),
+    ("x=1, y=2", [], [r"\lg x=1, y=2", "not x=1, y=2", "x+1=1, y=2"]),
+    ("x_1=1, x_2=3", [], [r"\lg x_1=1, x_2=3"]),
+    ("True", ["true."], ["> True", "True%", "≠ True", "not True"]),
+    ("7", ["7, which is the sum of 3 and 4"], ["7, which is wrong", "7; note that this is wrong"]),
 ]
 
 NUMBER_WORDS: list[Case] = [
