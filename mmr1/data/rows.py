@@ -202,6 +202,13 @@ def _refuse_repeated(path: Path, ids: pa.ChunkedArray, hashes: np.ndarray) -> No
         seen.add(name)
 
 
+def kept(samples: Sequence[Sample], indices: np.ndarray) -> Sequence[Sample]:
+    """The samples with these indices."""
+    if isinstance(samples, Rows):
+        return samples.take(indices)
+    return [samples[index] for index in indices.tolist()]
+
+
 def measured(
     samples: Sequence[Sample],
     what: str,

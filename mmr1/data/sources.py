@@ -18,7 +18,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.located import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
-from mmr1.data.rows import FROM_BYTES, Rows, measured, open_rows
+from mmr1.data.rows import FROM_BYTES, Rows, kept, measured, open_rows
 from mmr1.data.stores import Store, stores_of
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
@@ -165,10 +165,7 @@ def keep_fitting(
         sample = samples[index]
         quarantine.drop(spec, sample.id, _why_not(prompt_tokens, sample, limit))
     quarantine.check(spec)
-    kept = np.flatnonzero(fits)
-    if isinstance(samples, Rows):
-        return samples.take(kept)
-    return [samples[index] for index in kept.tolist()]
+    return kept(samples, np.flatnonzero(fits))
 
 
 UNREADABLE = -1
