@@ -12,6 +12,7 @@ from datasets_prep.converters.base import ROW_FILES, Converter
 from mmr1.data.forms.answers import inside_answer
 from mmr1.data.forms.boxes import grounded, read_gold
 from mmr1.data.forms.catalog.vqa import answer_and_task
+from mmr1.data.forms.columns import without_media
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.forms.guess import FIELDS, remedy
 from mmr1.data.forms.question import assemble_question
@@ -64,8 +65,10 @@ def _convert(row: Row, place: Place, columns: Mapping[str, str]) -> Iterator[Sam
         raise ValueError(f"the answer {str(answer)[:60]!r} is no box [x1, y1, x2, y2]")
     if task is None and answer is not None:
         answer, task = answer_and_task(answer)
+    kinds = [kind for kind in ("image", "video") if kind in columns]
+    others = without_media(row, kinds)
     sample = assemble_question(
-        row, place, values["question"], answer, images=values.get("image"),
+        others, place, values["question"], answer, images=values.get("image"),
         videos=values.get("video"), task=task, options=values.get("options") or {},
         system=values.get("system"), used=tuple(columns.values()),
     )  # fmt: skip

@@ -40,6 +40,14 @@ EXPECTED: dict[str, tuple[list[str], object, str | None]] = {
     "mmmu": (["user: [a.png] Which is it?\nA. a cat\nB. an ant"], "A", "choice"),
     "vlmevalkit": (["user: [a.png]Which colour?\nA. red\nB. blue"], "A", "choice"),
     "clevr": (["user: [a.png]Is there a bus?"], "yes", "exact"),
+    "tvgbench": (
+        ['user: [clip.mp4]When does this happen: "a cat runs"? Give start and end.'],
+        [0.2, 0.8], "tiou",
+    ),
+    "time_r1": (
+        ['user: [clip.mp4]When does this happen: "A cat runs"? Give start and end.'],
+        [0.2, 0.8], "tiou",
+    ),
     "vqa": (["user: [a.png]How many?"], 4, "count"),
     "swift": (["user: [a.png]Who?", "assistant: A man."], None, None),
 }  # fmt: skip

@@ -18,7 +18,9 @@ from mmr1.data.forms.catalog import (
     rec,
     sharegpt,
     swift,
+    time_r1,
     trl,
+    tvgbench,
     verl,
     video_r1,
     vlm_r1,
@@ -49,6 +51,8 @@ _IN_ORDER = (
     mmmu.FORM,
     vlmevalkit.FORM,
     clevr.FORM,
+    tvgbench.FORM,
+    time_r1.FORM,
     vqa.FORM,
     swift.FORM,
 )

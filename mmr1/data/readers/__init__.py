@@ -144,8 +144,16 @@ def _refuse_missing(name: str, split: str, key: str | None = None) -> None:
 
 
 def media_folder(spec: str | Path) -> Path:
-    """The folder that a dataset's media paths are relative to by default."""
+    """The folder that a dataset's media paths are relative to by default.
+
+    It is the folder that was named, or that of the file; in a Hugging Face ImageFolder with splits
+    that of the split, beside whose pictures ``metadata.jsonl`` lies.
+    """
     path = Path(spec)
     if not path.exists():
         path = Path(str(spec).partition("@")[0])
-    return path if path.is_dir() else path.parent
+    if not path.is_dir() or is_saved(path):
+        return path if path.is_dir() else path.parent
+    files = files_of(spec) or []
+    folders = {file.parent for file in files if file.stem == "metadata"}
+    return folders.pop() if len(files) == len(folders) == 1 else path
