@@ -14,8 +14,9 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -245,13 +246,13 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
     changed: Counter[str] = Counter()
     roots = {root: Path(root) for _, _, root, _ in rows}
     media_columns = [column for field, column in plan.columns if field in ("image", "video")]
+    fetched = partial(fetch_media, hosts=plan.hosts, more=media_columns)
     for number, where, root, row in rows:
         try:
             if isinstance(row, ValueError):
                 raise row
-            row = fetch_media(row, plan.hosts, media_columns)
             place = Place(roots[root], plan.name, number)
-            for result in _samples_of(converter, row, place):
+            for result in _samples_of(converter, fetched, row, place):
                 if isinstance(result, Changed):
                     changed[result.change] += 1
                     result = result.sample
@@ -265,13 +266,17 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
     return len(rows)
 
 
-def _samples_of(converter: Converter, row: Any, place: Place) -> Iterator[Sample | Changed]:
+def _samples_of(
+    converter: Converter, fetched: Callable[[Any], Any], row: Any, place: Place
+) -> Iterator[Sample | Changed]:
     """The samples of a row; from the second on their ids end in a number."""
     if not isinstance(row, dict):
         raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
     try:
-        results = list(converter.convert(row, place))
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        results = list(converter.convert(fetched(row), place))
+    except ValueError:
+        raise
+    except Exception as error:  # a value of another type than the dataset has, anywhere in the row
         raise ValueError(f"not a row of '{converter.name}': {error!r}") from error
     for number, result in enumerate(results):
         sample = result.sample if isinstance(result, Changed) else result

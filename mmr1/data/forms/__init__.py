@@ -86,7 +86,21 @@ def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
     """
     if form is not None:
         check_form(form)
+    name = form or "any format"
     try:
-        return FORMS[form or recognise(row)].read(row, place)
+        name = form or recognise(row)
+        return FORMS[name].read(row, place)
+    except ValueError:
+        raise
     except KeyError as error:
-        raise ValueError(f"the key {error} is missing") from None
+        raise ValueError(f"the key {error} is missing") from error
+    except Exception as error:  # a value of another type than the format has, anywhere in the row
+        raise ValueError(
+            f"not a row of '{name}': a value is not of the type that it has there "
+            f"({type(error).__name__}: {error}; columns: {_types(row)}); mend the row, or set "
+            "data.format"
+        ) from error
+
+
+def _types(row: Row) -> str:
+    return ", ".join(f"{name} {type(value).__name__}" for name, value in row.items())
