@@ -5,6 +5,7 @@ A format is a file in ``catalog``. What formats share lies beside it.
 
 from __future__ import annotations
 
+from mmr1.data.forms.assemble import stated_task
 from mmr1.data.forms.catalog import (
     canonical,
     clevr,
@@ -29,6 +30,7 @@ from mmr1.data.forms.catalog import (
 )
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.forms.guess import remedy
+from mmr1.data.forms.option_columns import refuse_bare_letter
 from mmr1.registry import suggest
 from mmr1.types import Sample
 
@@ -57,6 +59,7 @@ _IN_ORDER = (
     swift.FORM,
 )
 FORMS: dict[str, Form] = {form.name: form for form in _IN_ORDER}
+_RECORDS = (canonical.FORM.name, canonical.PARQUET_FORM.name)
 
 
 def recognise(row: Row) -> str:
@@ -89,7 +92,10 @@ def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
     name = form or "any format"
     try:
         name = form or recognise(row)
-        return FORMS[name].read(row, place)
+        sample = FORMS[name].read(row, place)
+        if name not in _RECORDS and stated_task(row) is None:
+            refuse_bare_letter(sample, row)
+        return sample
     except ValueError:
         raise
     except KeyError as error:

@@ -6,7 +6,7 @@ from mmr1.data.forms.columns import IMAGES, VIDEOS
 from mmr1.data.forms.form import Row
 from mmr1.data.forms.media_kinds import media_in
 
-FIELDS = ("question", "answer", "image", "video", "options", "task", "system")
+FIELDS = ("question", "answer", "image", "video", "options", "answer_index", "task", "system")
 """What the converter ``rows`` takes from columns of any name."""
 
 _NAMES = {

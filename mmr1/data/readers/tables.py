@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mmr1.data.readers.classes import classes_of_schema, with_names
 from mmr1.data.readers.located import Located
 
 # VLMEvalKit writes a picture once; other rows name the first by its index.
@@ -20,10 +21,11 @@ def parquet_rows(path: Path) -> Iterator[Located]:
 
     try:
         table = pq.ParquetFile(path)
+        classes = classes_of_schema(table.schema_arrow.metadata)
         number = 0
         for batch in table.iter_batches(batch_size=64):
             for row in batch.to_pylist():
-                yield f"{path}[{number}]", row
+                yield f"{path}[{number}]", with_names(row, classes)
                 number += 1
     except pa.ArrowException as error:
         raise ValueError(f"{path}: not a valid parquet file: {error}") from error
