@@ -13,8 +13,9 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice
@@ -29,6 +30,7 @@ from datasets_prep.finish import finish
 from datasets_prep.manifest import NAME as MANIFEST
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.parquet import write_parquet
+from mmr1.data.contents import described, media_class, unread_columns
 from mmr1.data.forms.form import Place
 from mmr1.data.record import dump, dump_parsed, parse_json
 from mmr1.data.schema import VERSION
@@ -218,8 +220,11 @@ def _convert_chunks(converter: Converter, plan: Plan, workers: int) -> None:
     with Progress(f"converting {plan.name}", "rows") as progress:
         chunks = _unfinished_chunks(converter, plan, progress)
         jobs = ((plan, outcome_file, block) for outcome_file, block in chunks)
-        for rows in in_order(_convert_chunk, jobs, workers):
-            progress.advance(rows)
+        for number, outcome in enumerate(in_order(_convert_chunk, jobs, workers)):
+            if number == 0:
+                first = f"{plan.name}: of the first {outcome.rows:,} row(s)"
+                print(described(first, outcome.media, outcome.unread), file=sys.stderr)
+            progress.advance(outcome.rows)
 
 
 def _unfinished_chunks(
@@ -238,12 +243,24 @@ def _unfinished_chunks(
             yield outcome_file, block
 
 
-def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
-    """Convert the rows of a chunk and write the outcome file; returns the number of rows."""
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of a chunk: its rows, records by their media, and columns that nothing read."""
+
+    rows: int
+    media: dict[str, int]
+    unread: list[str]
+
+
+def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Outcome:
+    """Convert the rows of a chunk and write the outcome file."""
     converter = plan.converter
     lines: list[str] = []
     dropped: list[dict[str, str]] = []
     changed: Counter[str] = Counter()
+    media: Counter[str] = Counter()
+    unread: dict[str, None] = {}
+    named = _named_columns(plan.columns)
     roots = {root: Path(root) for _, _, root, _ in rows}
     media_columns = [column for field, column in plan.columns if field in ("image", "video")]
     fetched = partial(fetch_media, hosts=plan.hosts, more=media_columns)
@@ -257,13 +274,26 @@ def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
                     changed[result.change] += 1
                     result = result.sample
                 lines.append(finish(result, plan.output, plan.embed))
+                media[media_class([ref.kind for ref in result.media])] += 1
+                unread |= dict.fromkeys(unread_columns(row, result, named))
         except ValueError as error:
             reason = str(error).encode(errors="backslashreplace").decode()  # it may quote a key
             dropped.append({"row": where, "reason": reason})
     outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
+    outcome |= {"media": media, "unread": list(unread)}
     with atomic_binary(outcome_file, sync=False) as (file,):  # a disk takes longer than the rows
         file.write(dump_parsed(outcome))
-    return len(rows)
+    return _Outcome(len(rows), dict(media), list(unread))
+
+
+def _named_columns(columns: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """The columns that ``--map`` names, those of media under the names of EasyR1's rows."""
+    named: dict[str, str] = {}
+    for field, column in columns:
+        for number, one in enumerate(column.split(",")):
+            plural = f"{field}s" if field in ("image", "video") else field
+            named[f"{plural}{number or ''}"] = one
+    return named
 
 
 def _samples_of(
@@ -296,6 +326,8 @@ def _join(
     counts = {"rows": 0, "records": 0, "dropped": 0}
     changed: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
+    media: Counter[str] = Counter()
+    unread: dict[str, None] = {}
     with atomic(plan.output / RECORDS) as records, atomic(plan.output / QUARANTINE) as quarantine:
         for outcome_file in outcome_files:
             outcome = parse_json(outcome_file.read_bytes())
@@ -305,6 +337,8 @@ def _join(
             counts["records"] += len(outcome["lines"])
             counts["dropped"] += len(outcome["dropped"])
             changed.update(outcome["changed"])
+            media.update(outcome["media"])
+            unread |= dict.fromkeys(outcome["unread"])
             reasons.update(reason_class(entry["reason"]) for entry in outcome["dropped"])
     if parquet:
         write_parquet(plan.output / RECORDS, plan.output / "records.parquet")
@@ -313,6 +347,8 @@ def _join(
         "source": converter.source,
         "licence": converter.licence,
         "counts": counts,
+        "records_by_media": dict(media.most_common()),
+        "columns_not_read": list(unread),
         "changed": dict(changed.most_common()),
         "dropped": dict(reasons.most_common()),
         "plan": plan_facts,

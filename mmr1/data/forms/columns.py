@@ -68,9 +68,14 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
         if theirs not in row and not (theirs in media and has_media):
             shown = ", ".join(sorted(map(str, row)))
             raise ValueError(f"there is no column '{theirs}'; the row has {shown}")
-    rest = without_media(row, [k for k in ("image", "video") if f"{k}s" in columns])
+    rest = without_media(row, kinds_named(columns))
     others = {n: v for n, v in rest.items() if n not in columns.values() and n not in columns}
     return {**others, **{ours: row[theirs] for ours, theirs in columns.items() if theirs in row}}
+
+
+def kinds_named(columns: Mapping[str, str]) -> list[str]:
+    """The kinds of media whose column the user named."""
+    return [kind for kind in ("image", "video") if f"{kind}s" in columns]
 
 
 def without_media(row: Row, kinds: Sequence[str]) -> Row:
