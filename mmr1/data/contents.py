@@ -12,7 +12,7 @@ from mmr1.types import Sample
 
 _SHOWN = 12
 """Columns that are named; of more their number is said."""
-_READ = ("options", "choices")
+_READ = {"options", "choices"}
 """Entries of ``meta`` that rewards read."""
 
 
@@ -26,13 +26,11 @@ def unread_columns(row: Mapping[str, Any], sample: Sample, columns: Mapping[str,
     """
     if "version" in row or "record" in row:  # a record's meta is no column
         return []
-    kept = without_media(row, kinds_named(columns))
-    return [
-        name
-        for name in row
-        if name not in columns.values()
-        and ((name in sample.meta and name not in _READ) or name not in kept)
-    ]
+    unread = row.keys() & sample.meta.keys() - _READ
+    if columns:
+        unread |= row.keys() - without_media(row, kinds_named(columns)).keys()
+        unread -= set(columns.values())
+    return [name for name in row if name in unread] if unread else []
 
 
 def contents(spec: str, samples: Sequence[Sample], unread: Iterable[str]) -> str:

@@ -64,7 +64,8 @@ def load_samples(
             quarantine.drop(str(spec), where, str(sample))
         else:
             samples.append(apply_template(sample, template) if template else sample)
-            unread |= dict.fromkeys(unread_columns(row, sample, config.columns))
+            if say is not None:
+                unread |= dict.fromkeys(unread_columns(row, sample, config.columns))
     if not total:
         raise ValueError(f"{spec} holds no records; check the path or make the dataset again")
     quarantine.read(str(spec), total)

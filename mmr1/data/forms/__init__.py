@@ -5,7 +5,6 @@ A format is a file in ``catalog``. What formats share lies beside it.
 
 from __future__ import annotations
 
-from mmr1.data.forms.assemble import stated_task
 from mmr1.data.forms.catalog import (
     canonical,
     clevr,
@@ -93,7 +92,7 @@ def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
     try:
         name = form or recognise(row)
         sample = FORMS[name].read(row, place)
-        if name not in _RECORDS and stated_task(row) is None:
+        if name not in _RECORDS:
             refuse_bare_letter(sample, row)
         return sample
     except ValueError:

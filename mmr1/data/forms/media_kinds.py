@@ -25,6 +25,8 @@ _HEADERS = {
 }  # fmt: skip
 _STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")
 LONGEST_PATH = 1024
+SHORTEST_BASE64 = 64
+"""Characters. The smallest picture in base64 has more."""
 _DEPTH, _WIDTH = 4, 16
 """How deep, and how far along a list, media are looked for."""
 
@@ -40,6 +42,15 @@ _NAMING = frozenset(
 
 Leaf = str | bytes | Any
 """A path, an address, encoded bytes, base64 or a PIL image."""
+
+
+def may_hold_media(value: Any) -> bool:
+    """Whether :func:`media_in` is worth asking. False of most texts and of all numbers."""
+    if isinstance(value, str):
+        if "." in value[-8:] or value[:1] in ("[", "{"):
+            return True
+        return len(value) >= SHORTEST_BASE64 and " " not in value[:SHORTEST_BASE64]
+    return not isinstance(value, int | float)
 
 
 def media_in(value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Leaf]]:
@@ -72,7 +83,7 @@ def _in_text(text: str) -> Iterator[tuple[str, Leaf]]:
         for match in _LISTED.finditer(text[: 4 * LONGEST_PATH]):
             if kind := kind_of_path(match[1]):
                 yield kind, match[1]
-    elif len(text) >= 64 and (kind := _kind_of_base64(text)) is not None:
+    elif len(text) >= SHORTEST_BASE64 and (kind := _kind_of_base64(text)) is not None:
         yield kind, text
 
 
@@ -105,7 +116,7 @@ def kind_of_bytes(data: bytes) -> str | None:
 
 
 def _kind_of_base64(text: str) -> str | None:
-    if match := _DATA_URL.match(text):
+    if text[:5] == "data:" and (match := _DATA_URL.match(text)):
         return match[1]
     try:
         return kind_of_bytes(base64.b64decode(text[:64], validate=True))

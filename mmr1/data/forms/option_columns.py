@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -35,10 +35,11 @@ def options_of(row: Row, answer: Any) -> tuple[Options | None, tuple[str, ...]]:
     """
     if (value := first_of(row, OPTIONS)) is not None:
         return read_options(value), OPTIONS
-    for name in ALIASES:
-        if (options := _fitting(row.get(name), answer)) is not None:
+    aliases, families = _other_names(tuple(row))
+    for name in aliases:
+        if (options := _fitting(row[name], answer)) is not None:
             return options, (name,)
-    for prefix, columns in _families(tuple(map(str, row))).items():
+    for prefix, columns in families.items():
         texts = {letter: row[column] for letter, column in columns.items()}
         if not all(isinstance(text, str | int | float | None) for text in texts.values()):
             continue
@@ -69,7 +70,12 @@ def _fitting(value: Any, answer: Any) -> Options | None:
 
 
 @lru_cache(maxsize=1 << 10)
-def _families(names: tuple[str, ...]) -> dict[str, dict[str, str]]:
+def _other_names(names: tuple[str, ...]) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Of a row's columns, those that may hold its options: all of them, or one each."""
+    return [name for name in ALIASES if name in names], _families([str(name) for name in names])
+
+
+def _families(names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Columns that are one option each, by letter, of every prefix: at least the first two."""
     found: dict[str, dict[str, str]] = {}
     for name in names:

@@ -10,7 +10,13 @@ from typing import Any
 from mmr1.data.forms.columns import kind_of_column
 from mmr1.data.forms.form import Row
 from mmr1.data.forms.guess import guess
-from mmr1.data.forms.media_kinds import LONGEST_PATH, Leaf, media_in, named_kind
+from mmr1.data.forms.media_kinds import (
+    LONGEST_PATH,
+    Leaf,
+    may_hold_media,
+    media_in,
+    named_kind,
+)
 from mmr1.types import MediaRef
 
 
@@ -27,25 +33,37 @@ def refuse_unread(
         row: The row.
         used: Columns that the form reads as something else.
         refs: The media that were read.
-        values: The values that they were read from.
+        values: The values that they were read from: of images and of videos.
         root: Folder of the media.
 
     Raises:
         ValueError: Names the column and what to do.
     """
-    flat = list(_flat(values))
-    read = {id(value) for value in flat}
     for name, value in row.items():
-        # Most columns are short texts and numbers without a medium; they are told apart first.
-        if value is None or name in used or not isinstance(name, str) or _is_read(value, read):
+        if value is None or name in used or value is values[0] or value is values[1]:
             continue
-        if refs and (known := kind_of_column(name)) and _repeats(known, value, refs):
-            continue
-        for kind, leaf in media_in(value):
-            if not refs or _is_another(leaf, refs, flat, root):
-                raise ValueError(_reason(row, name, kind, leaf, refs))
-        if not refs and (kind := named_kind(name)) and _names_something(value):
-            raise ValueError(_reason_of_id(name, kind, value))
+        if not may_hold_media(value) and (refs or named_kind(name) is None):
+            continue  # nearly all columns: what follows takes time
+        _refuse_if_unread(row, name, refs, values, root)
+
+
+def _refuse_if_unread(
+    row: Row, name: str, refs: Sequence[MediaRef], values: Sequence[Any], root: Path
+) -> None:
+    value = row[name]
+    found = list(media_in(value))
+    if refs and not found:
+        return
+    flat = list(_flat(values))
+    if _is_read(value, {id(item) for item in flat}):
+        return
+    if refs and (known := kind_of_column(name)) and _repeats(known, value, refs):
+        return
+    for kind, leaf in found:
+        if not refs or _is_another(leaf, refs, flat, root):
+            raise ValueError(_reason(row, name, kind, leaf, refs))
+    if not refs and (of_name := named_kind(name)) and _names_something(value):
+        raise ValueError(_reason_of_id(name, of_name, value))
 
 
 def _flat(values: Sequence[Any]) -> Iterator[Any]:
