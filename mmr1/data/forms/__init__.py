@@ -16,6 +16,7 @@ from mmr1.data.forms.catalog import (
     r1_v,
     r1_v_eval,
     rec,
+    references,
     sharegpt,
     swift,
     time_r1,
@@ -55,6 +56,8 @@ _IN_ORDER = (
     tvgbench.FORM,
     time_r1.FORM,
     vqa.FORM,
+    references.FORM,
+    references.CHART_FORM,
     swift.FORM,
 )
 FORMS: dict[str, Form] = {form.name: form for form in _IN_ORDER}
