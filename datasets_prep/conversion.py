@@ -32,6 +32,7 @@ from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.parquet import write_parquet
 from mmr1.data.contents import described, media_class, unread_columns
 from mmr1.data.forms.form import Place
+from mmr1.data.readers import media_folder
 from mmr1.data.record import dump, dump_parsed, parse_json
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic, atomic_binary
@@ -73,7 +74,11 @@ class Plan:
             "converter": self.name,
             "schema_version": VERSION,
             "embed": self.embed,
-            "inputs": {p.relative_to(root).as_posix(): file_hash(p) for p in self.files},
+            "inputs": {
+                p.relative_to(root).as_posix(): file_hash(p)
+                for path in self.files
+                for p in _files_behind(path)
+            },
         }
         if self.media_root is not None:
             facts["media_root"] = os.path.relpath(self.media_root, root)
@@ -84,6 +89,13 @@ class Plan:
         if self.columns:
             facts["columns"] = dict(self.columns)
         return facts
+
+
+def _files_behind(path: Path) -> list[Path]:
+    """The file itself; of a folder that ``datasets`` saved, or a split of one, its files."""
+    if path.is_file():
+        return [path]
+    return sorted(p for p in media_folder(path).rglob("data-*.arrow") if p.is_file())
 
 
 @one_pool()
@@ -119,7 +131,10 @@ def convert(
     """
     converter: Converter = CONVERTERS.load(name)
     if not source.exists():
-        raise ValueError(f"{source} does not exist; name the dataset's file or folder")
+        raise ValueError(
+            f"{source} does not exist; name the dataset's file or folder (one of the Hugging Face "
+            f"Hub after hf download NAME --repo-type dataset --local-dir FOLDER)"
+        )
     if columns and name != "rows":
         raise ValueError(f"--map is for the converter 'rows'; '{name}' knows its columns")
     files, of_rows = converter.find(source, split)
@@ -197,7 +212,7 @@ def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:
     number = 0
     splits: set[Any] = set()
     for path in plan.files:
-        root = str(plan.media_root or path.parent)
+        root = str(plan.media_root or media_folder(path))
         for where, row in converter.rows(path):
             own = row.get("split") if isinstance(row, dict) else None
             splits.add(own)

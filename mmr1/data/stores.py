@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from mmr1.data.index import kept_batches
 from mmr1.data.lines import line_numbers, pieces, text_of
 from mmr1.data.readers import files_of, kind_of, read_rows
-from mmr1.data.readers.classes import classes_of, classes_of_schema, with_names
+from mmr1.data.readers.classes import classes_of, mending, with_names
 from mmr1.data.readers.hub import hub_dataset, is_saved
 from mmr1.data.readers.json_arrays import array_element, array_elements, is_array
 from mmr1.data.readers.json_files import has_lines
@@ -111,20 +111,20 @@ class ParquetStore:
         # Its column chunks are read a page at a time, not ahead.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE) as table:
             schema = _plain(table.schema_arrow)
-            self._classes = classes_of_schema(table.schema_arrow.metadata)
+            self._mend = mending(table.schema_arrow)
             self._batches = kept_batches(path, "copy", schema, lambda: _batches(table, schema))
 
     def rows(self) -> Iterator[tuple[int, Any | ValueError, int]]:
         count = self._batches.num_record_batches
         for batch in range(count):
             for number, row in enumerate(self._batches.get_batch(batch).to_pylist()):
-                named = with_names(row, self._classes)
+                named = self._mend(row)
                 yield (batch << _SHIFT) + number, named, self.size * batch // count
 
     def row(self, position: int) -> Any:
         batch, number = position >> _SHIFT, position & ((1 << _SHIFT) - 1)
         row = self._batches.get_batch(batch).slice(number, 1).to_pylist()[0]
-        return with_names(row, self._classes)
+        return self._mend(row)
 
     def places(self, found: Sequence[tuple[int, int]]) -> list[str]:
         return [f"{self.path}[{number}]" for _, number in found]

@@ -25,6 +25,10 @@ _READERS: dict[str, Callable[[Path], Iterator[Located]]] = {
 KINDS = tuple(_READERS)
 """Suffixes of the files that can be read."""
 
+_SAVE_AS = dict.fromkeys(
+    (".xlsx", ".xls", ".ods", ".numbers"), "; save it as CSV (UTF-8) in the spreadsheet program"
+)
+
 # Beside the rows of a prepared dataset, and no rows themselves.
 _NOT_ROWS = ("quarantine.jsonl", "manifest.json", "dataset_infos.json")
 
@@ -132,7 +136,7 @@ def _refuse_missing(name: str, split: str, key: str | None = None) -> None:
         reason = (
             f"a file has no split '{split}'; name the file of that split"
             if kind_of(path) is not None
-            else f"is no file of rows; known are {', '.join(KINDS)}"
+            else f"is no file of rows; known are {', '.join(KINDS)}" + _SAVE_AS.get(path.suffix, "")
         )
         raise ValueError(f"{path}: {reason}{of_key}")
     meant = sorted(p for p in path.parent.glob(f"{path.name}.*") if kind_of(p) is not None)

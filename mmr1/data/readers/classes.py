@@ -1,10 +1,13 @@
-"""Columns of classes, as ``datasets`` stores them: numbers, whose names are in the features."""
+"""Columns whose values are not what they stand for: classes by number, and decimals."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
+
+import pyarrow as pa
 
 Classes = Mapping[str, Sequence[str]]
 """The names of the classes, by column."""
@@ -28,6 +31,32 @@ def classes_of_schema(metadata: Mapping[bytes, bytes] | None) -> Classes:
         return classes_of(noted["info"]["features"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def mending(schema: pa.Schema) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """What rows of an Arrow or parquet file need: classes by name, decimals as plain numbers."""
+    classes = classes_of_schema(schema.metadata)
+    decimals = [field.name for field in schema if pa.types.is_decimal(field.type)]
+
+    def mend(row: dict[str, Any]) -> dict[str, Any]:
+        for column in decimals:
+            row[column] = plain_number(row[column])
+        return with_names(row, classes)
+
+    return mend
+
+
+def plain_number(value: Decimal | None) -> int | float | str | None:
+    """A decimal as a number; as text where no double holds all of its digits.
+
+    >>> [plain_number(Decimal(text)) for text in ("4.00", "3.50", "0.12345678901234567890")]
+    [4, 3.5, '0.12345678901234567890']
+    """
+    if value is None:
+        return None
+    if value == value.to_integral_value():
+        return int(value)
+    return float(value) if Decimal(repr(float(value))) == value else str(value)
 
 
 def with_names(row: dict[str, Any], classes: Classes) -> dict[str, Any]:
