@@ -85,6 +85,16 @@ class Rows(Sequence[Sample]):
         of_code = [tuple(text.split()) for text in column.dictionary.to_pylist()]
         yield from (of_code[code] for code in column.indices.to_numpy().tolist())
 
+    def place_of(self, name: str) -> str | None:
+        """File and line of the sample with this id, for messages; None if there is none."""
+        index = pc.index(self.table["id"], name).as_py()
+        if index < 0:
+            return None
+        file = int(self._file[index])
+        first = int(np.searchsorted(self._file, file))
+        found = [(int(self._position[index]), int(self._number[index] - self._number[first]))]
+        return self.stores[file].places(found)[0]
+
     def unread(self) -> list[str]:
         """The columns that were not read, in the order of the rows; no sample is read."""
         column = self.table["unread"].combine_chunks()

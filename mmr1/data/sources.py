@@ -57,6 +57,7 @@ def load_samples(
         return rows
     samples: list[Sample] = []
     unread: dict[str, None] = {}
+    places: dict[str, str] = {}
     total = 0
     for where, sample, row in _located(spec, config):
         total += 1
@@ -64,10 +65,12 @@ def load_samples(
             quarantine.drop(str(spec), where, str(sample))
         else:
             samples.append(apply_template(sample, template) if template else sample)
+            places[sample.id] = where
             if say is not None:
                 unread |= dict.fromkeys(unread_columns(row, sample, config.columns))
     if not total:
         raise ValueError(f"{spec} holds no records; check the path or make the dataset again")
+    quarantine.locate(str(spec), places.get)
     quarantine.read(str(spec), total)
     _check_ids(spec, samples)
     if say is not None:
@@ -103,6 +106,7 @@ def _open_large(
     rows, total, dropped = open_rows(stores, facts, read, unread)
     for where, reason in dropped:
         quarantine.drop(str(spec), where, reason)
+    quarantine.locate(str(spec), rows.place_of)
     quarantine.read(str(spec), total)
     return rows
 
