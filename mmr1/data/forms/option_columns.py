@@ -138,6 +138,6 @@ def _is_offered(letter: str, asked: str) -> bool:
 
 
 def _is_shown(sample: Sample, asked: str) -> bool:
-    options = sample.meta.get("options")
+    options = sample.meta.get("options") or ()
     texts = options.values() if isinstance(options, Mapping) else options
-    return bool(texts) and all(str(text) in asked for text in texts)
+    return bool(options) and all(str(text) in asked for text in texts)

@@ -47,12 +47,13 @@ def references_of(value: Any) -> list[str]:
     entries = [value] if isinstance(value, str) else value
     if not isinstance(entries, list | tuple):
         raise ValueError(f"the answers are no list of texts: {entries!r:.60}")
-    texts = [entry.get("answer") if isinstance(entry, Mapping) else entry for entry in entries]
-    if not texts or not all(isinstance(text, str) for text in texts):
+    values = [entry.get("answer") if isinstance(entry, Mapping) else entry for entry in entries]
+    texts = [value.strip() for value in values if isinstance(value, str)]
+    if not values or len(texts) < len(values):
         raise ValueError(f"the answers are no list of texts: {entries!r:.60}")
-    if not any(text.strip() for text in texts):
+    if not any(texts):
         raise ValueError("the answers are empty (a test split withholds them)")
-    return [text for text in texts if text.strip()]
+    return [text for text in texts if text]
 
 
 def _task(row: Row, answers: list[str]) -> str:
