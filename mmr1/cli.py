@@ -22,7 +22,7 @@ from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
-from mmr1.trainer.preflight import check_evaluation, check_training
+from mmr1.trainer.preflight import check_evaluation, check_reward_names, check_training
 from mmr1.vision.families.registry import DEFAULT_FAMILY
 
 logger = logging.getLogger("mmr1.cli")  # also as __main__
@@ -334,6 +334,7 @@ def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config |
     keys = ", ".join(override.partition("=")[0] for override in overrides or [])
     logger.info("configuration %s with overrides %s", path, keys or "none")
     if dry_run:
+        check_reward_names(config)
         typer.echo(dump_yaml(config), nl=False)
         return None
     refuse_masked(config, path)

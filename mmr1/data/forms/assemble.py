@@ -8,6 +8,7 @@ from typing import Any
 
 from mmr1.data.forms.columns import is_media_column
 from mmr1.data.forms.form import Place, Row, Turns
+from mmr1.data.forms.unread import refuse_unread
 from mmr1.data.media_values import media_refs
 from mmr1.data.placeholders import fill, prepend
 from mmr1.rewards.builtin import reward_of_task
@@ -42,11 +43,13 @@ def assemble(
         meta: More entries of ``meta``.
 
     Raises:
-        ValueError: A text is none, there is no question, or the media cannot be used.
+        ValueError: A text is none, there is no question, or the media cannot be used. Or a column
+            holds media that are not among them.
     """
     _check_texts(row, turns)
     image_refs = media_refs("image", images, place.root)
     video_refs = media_refs("video", videos, place.root)
+    refuse_unread(row, used, [*image_refs, *video_refs], (images, videos), place.root)
     if untagged and (image_refs or video_refs):
         turns = prepend(turns, len(image_refs), len(video_refs))
     if not any(role == "user" and text.strip() for role, text in turns):
