@@ -35,7 +35,8 @@ class Stretch:
     Attributes:
         names: Theirs, in order.
         movable: Another machine can run them. What asks a server costs no CPU time here, and a
-            plugin that is not isolated may need what only this process has.
+            plugin that is not isolated may need what only this machine has, and one that stands on
+            other functions their values, which are here.
         whole: It is one call for all items.
         reads_media: A function asks for media.
         reads_tokens: A function may ask for the completions' tokens.
@@ -83,5 +84,5 @@ def _movable(function: RewardFunction, last: Stretch) -> bool:
         joins = last.movable and not last.whole
         return function.needs is None or (joins and function.needs in last.names)
     if isinstance(function, PluginReward):
-        return function.isolated
+        return function.isolated and not function.reads_earlier
     return isinstance(function, BuiltinReward | AutoReward)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-_OF_RUN = re.compile(r"LANG|LANGUAGE|LC_[A-Z]+|TZ|PYTHONHASHSEED|MMR1_[A-Z_]+")
-_OF_MACHINE = re.compile(r"PATH|HOME|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX|PYTHON[A-Z]+")
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY")
+# What means the same on every machine: rewards may depend on it.
+_OF_RUN = frozenset(
+    ("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY",
+     "LC_NUMERIC", "LC_TIME", "TZ", "PYTHONHASHSEED")
+)  # fmt: skip
+_OF_MACHINE = frozenset(
+    ("PATH", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME",
+     "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONPLATLIBDIR", "PYTHONUTF8",
+     "PYTHONIOENCODING", "PYTHONCOERCECLOCALE", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX",
+     "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONMALLOC")
+)  # fmt: skip
 # Pure-Python integers can be interrupted by a kill like anything else, but gmpy2 aborts the whole
 # process when it runs out of memory; and one BLAS thread is enough.
 _FIXED = {
@@ -23,18 +30,10 @@ _FIXED = {
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What of the trainer's environment a worker gets, and what is fixed for all of them."""
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if (_OF_RUN.fullmatch(name) or _OF_MACHINE.fullmatch(name)) and not _SECRET.search(name)
-    }
-    return {**kept, **_FIXED}
+    kept = _OF_RUN | _OF_MACHINE
+    return {**{n: v for n, v in environment.items() if n in kept}, **_FIXED}
 
 
 def run_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What of it means the same on every machine: plugins read it, and rewards depend on it."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if _OF_RUN.fullmatch(name) and not _SECRET.search(name)
-    }
+    return {name: value for name, value in environment.items() if name in _OF_RUN}
