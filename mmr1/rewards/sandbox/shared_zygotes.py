@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.wire import describe, recv_frame, send_frame
@@ -119,7 +120,7 @@ _keepers: list[set[Zygote]] = []
 def shared_zygote(
     warm: Job, environment: Mapping[str, str], patience_s: float, *, walls: bool
 ) -> Zygote:
-    """The zygote with this warm-up and environment; started if there is none.
+    """The zygote of this folder with this warm-up and environment; started if there is none.
 
     Raises:
         ValueError: Its warm-up fails or takes too long.
@@ -131,7 +132,8 @@ def shared_zygote(
         "walls": walls,
     }
     command = [sys.executable, "-c", _BOOT, json.dumps(boot)]
-    key = json.dumps([command, sorted(environment.items())])
+    folder = Path().stat()  # relative paths of plugins are looked up in it
+    key = json.dumps([command, sorted(environment.items()), folder.st_dev, folder.st_ino])
     with _lock:
         zygote = _zygotes.get(key)
         if zygote is None or not zygote.usable:

@@ -60,7 +60,7 @@ def of_run(completion, answer, secret):
         pass
     else:
         raise RuntimeError("a file of the working folder is open to it")
-    return float(os.environ.get("MMR1_BONUS", "0")) + time.localtime(0).tm_hour
+    return 100.0 * ("MMR1_BONUS" in os.environ) + time.localtime(0).tm_hour
 
 calls = 0
 
@@ -155,7 +155,7 @@ def test_rewards_are_those_of_one_machine(machines, plugin):
         math={"gate": 0.1},
         length=by_length,
         each={"use": f"{plugin}:each"},
-        together={"use": f"{plugin}:together"},
+        together={"use": f"{plugin}:together", "call": "batch"},
         of_together={**by_length, "options": {"max_length": 10, "of": "together"}},
         here={"use": f"{plugin}:plain", "isolated": False},
         of_here={**by_length, "options": {"max_length": 10, "of": "here"}},
@@ -182,7 +182,6 @@ def test_rewards_are_those_of_one_machine(machines, plugin):
 
 def test_each_machine_gets_whole_groups_in_proportion_to_its_engines(machines, plugin, monkeypatch):
     monkeypatch.chdir(plugin.parent)  # Ray was started elsewhere
-    monkeypatch.setenv("MMR1_TEST", "a zygote in this folder")
     config = rewards(each={"use": "plugin.py:each"})
     with (
         build_composite_reward(config) as composite,
@@ -288,9 +287,9 @@ def test_plugins_find_what_they_find_here(machines, plugin, tmp_path_factory, mo
     monkeypatch.chdir(folder)
     monkeypatch.setenv("MMR1_BONUS", "100")
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    config = rewards(of_run={"use": f"{plugin}:of_run"}, **{f"{plugin}:counted": {}}).model_copy(
-        update={"allow_weak_sandbox": True}
-    )
+    config = rewards(
+        of_run={"use": f"{plugin}:of_run"}, **{f"{plugin}:counted": {"call": "batch"}}
+    ).model_copy(update={"allow_weak_sandbox": True})
     asked = [
         replace(i, sample=replace(i.sample, meta={"secret": str(folder / "secret.txt")}))
         for i in items(4, ["one"])
@@ -298,7 +297,7 @@ def test_plugins_find_what_they_find_here(machines, plugin, tmp_path_factory, mo
     with build_composite_reward(config) as composite:
         alone = [composite.score(asked) for _ in range(3)]
     assert [r.value for scored in alone for r in scored] == [
-        109 + n for n in (1, 2, 3) for _ in asked
+        9 + n for n in (1, 2, 3) for _ in asked
     ]
     with build_composite_reward(config) as composite, elsewhere(composite, machines):
         with faults_told() as told:
