@@ -27,6 +27,7 @@ from mmr1.data.forms.catalog import (
 )
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.forms.guess import remedy
+from mmr1.data.forms.own_columns import with_own_columns
 from mmr1.registry import suggest
 from mmr1.types import Sample
 
@@ -52,6 +53,7 @@ _IN_ORDER = (
     vqa.FORM,
     swift.FORM,
 )
+_CANONICAL = (canonical.PARQUET_FORM.name, canonical.FORM.name)
 FORMS: dict[str, Form] = {form.name: form for form in _IN_ORDER}
 
 
@@ -82,7 +84,9 @@ def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
     """
     if form is not None:
         check_form(form)
+    form = form or recognise(row)
     try:
-        return FORMS[form or recognise(row)].read(row, place)
+        sample = FORMS[form].read(row, place)
     except KeyError as error:
         raise ValueError(f"the key {error} is missing") from None
+    return sample if form in _CANONICAL else with_own_columns(sample, row)

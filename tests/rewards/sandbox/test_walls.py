@@ -204,7 +204,8 @@ def test_secrets_stay_outside() -> None:
     secrets = {
         "HF_TOKEN": "x", "WANDB_API_KEY": "x", "AWS_SECRET_ACCESS_KEY": "x", "OPENAI_API_KEY": "x",
         "MMR1_API_KEY": "x", "MMR1_APIKEY": "x",
-        "MMR1_PAT": "x", "LC_SECRET": "x", "PYTHONTOKEN": "x", "SSH_AUTH_SOCK": "x", "DATABASE_URL": "x",
+        "MMR1_PAT": "x", "LC_SECRET": "x",
+        "PYTHONTOKEN": "x", "SSH_AUTH_SOCK": "x", "DATABASE_URL": "x",
     }  # fmt: skip
     kept = {"PATH": "/bin", "HOME": "/h", "LANG": "C", "LC_ALL": "C", "PYTHONHASHSEED": "0"}
     environment = worker_environment({**secrets, **kept})
