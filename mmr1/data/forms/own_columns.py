@@ -30,7 +30,8 @@ def with_own_columns(sample: Sample, row: Row) -> Sample:
         and not is_media_column(name)
         and not (name in sample.meta and sample.meta[name] is value)
     }
-    own = {**sample.meta.get(ROW, {}), **other_columns(kept, ())}
+    made = {name: value for name, value in sample.meta.get(ROW, {}).items() if name not in row}
+    own = {**made, **other_columns(kept, ())}
     if "id" in kept and "source_id" in own:
         own["id"] = own.pop("source_id")
     if not own:
