@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from mmr1.rewards.agreement import Agreement, compare
 from mmr1.rewards.agreement_page import figures, write_agreement_page
 from mmr1.rewards.builtin import DERIVED, REWARDS
 from mmr1.rewards.composite import CompositeReward, build_composite_reward
+from mmr1.rewards.http.guard import guard_of, is_loopback
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.judges.judge import JudgeReward
 from mmr1.rewards.judges.options import JudgeOptions
@@ -35,6 +38,7 @@ app = typer.Typer(no_args_is_help=True, help="Verifiable rewards: list, score an
 
 SPEC_HELP = "a name, name:option=value,..., file.py:function, http://..., or composite.yaml"
 _BATCH = 1024
+_TOKEN = "MMR1_REWARD_TOKEN"
 _MEASURED = ("accuracy", "group_accuracy", "shuffled_accuracy")
 
 
@@ -216,10 +220,17 @@ def serve(
     spec: Annotated[str, typer.Argument(help=SPEC_HELP)],
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on")] = 8000,
+    media_root: Annotated[
+        Path | None, typer.Option(help="Folder of the pictures that requests may name")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Verifier processes")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds for one verdict")] = None,
 ) -> None:
-    """Serve a reward over HTTP, in OpenRLHF's protocol."""
+    """Serve a reward over HTTP, in OpenRLHF's protocol.
+
+    Requests must show the token in the environment variable MMR1_REWARD_TOKEN. Where it is not set
+    and other machines reach the server, one is made and printed.
+    """
     with _one_line_errors():
         try:
             from mmr1.rewards.http_server import create_app
@@ -228,11 +239,19 @@ def serve(
         from mmr1.serving import http_server, listen
 
         config = read_spec(spec, workers=workers, timeout_s=timeout)
+        if media_root is not None and not media_root.is_dir():
+            raise ValueError(f"--media-root {media_root}: no such folder")
+        token = os.environ.get(_TOKEN)
+        made = secrets.token_urlsafe() if not token and not is_loopback(host) else None
+        guard = guard_of(host, token or made)
         with listen(host, port) as listener, build_composite_reward(config) as reward:
             port = listener.getsockname()[1]
             typer.echo(f"serving {spec} on http://{host}:{port}/get_reward")
+            if made is not None:
+                typer.echo(f"token of this server, or set {_TOKEN}: {made}")
             with suppress(KeyboardInterrupt):  # the way to end it
-                http_server(create_app(reward)).run(sockets=[listener])
+                app = create_app(reward, guard=guard, media_root=media_root)
+                http_server(app).run(sockets=[listener])
 
 
 def _summary(function: Any) -> str:
