@@ -16,7 +16,7 @@ from mmr1.rewards.http.bounded_json import read_json
 from mmr1.rewards.http.guard import Guard
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.plugins.columns import ROW
-from mmr1.rewards.plugins.item_rows import to_item
+from mmr1.rewards.plugins.item_rows import to_item, with_groups
 from mmr1.types import Reward
 
 MAX_BODY = 128 << 20  # bytes of one request; a thousand long completions with their tokens fit
@@ -117,21 +117,18 @@ def _scored(
 
 def _items(query: Query, media_root: Path | None) -> list[RewardItem]:
     if query.rows is not None:
-        return [
-            to_item(_confined(row, media_root, f"row {n}"), f"row {n}")
-            for n, row in enumerate(query.rows)
-        ]
+        confined = [_confined(row, media_root, f"row {n}") for n, row in enumerate(query.rows)]
+        return [to_item(row, f"row {n}") for n, row in enumerate(with_groups(confined))]
     lengths = {len(column) for column in (query.query, query.prompts, query.labels) if column}
     if len(lengths) > 1:
         raise ValueError(f"query, prompts and labels are of different lengths: {sorted(lengths)}")
-    prompts = query.prompts or [""] * len(query.query)
+    prompts: Sequence[str | None] = query.prompts or [None] * len(query.query)
     labels = query.labels or [None] * len(query.query)
-    return [
-        to_item(
-            {"completion": text.removeprefix(prompt), "prompt": prompt, "answer": label}, f"{n}"
-        )
-        for n, (text, prompt, label) in enumerate(zip(query.query, prompts, labels, strict=True))
+    rows = [
+        {"completion": text.removeprefix(prompt or ""), "prompt": prompt, "answer": label}
+        for text, prompt, label in zip(query.query, prompts, labels, strict=True)
     ]
+    return [to_item(row, f"{n}") for n, row in enumerate(with_groups(rows))]
 
 
 _PATHS = ("images", "image_path", "video_path")

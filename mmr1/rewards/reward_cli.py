@@ -29,7 +29,7 @@ from mmr1.rewards.item import RewardItem
 from mmr1.rewards.judges.judge import JudgeReward
 from mmr1.rewards.judges.options import JudgeOptions
 from mmr1.rewards.plugins.columns import ALIASES, COLUMNS
-from mmr1.rewards.plugins.item_rows import batches, read_rows, scored_row, to_item
+from mmr1.rewards.plugins.item_rows import read_rows, scored_row, to_item, with_groups
 from mmr1.rewards.plugins.rollout_rows import batches_of_groups, read_items
 from mmr1.rewards.specs import read_spec
 from mmr1.types import Reward
@@ -93,26 +93,33 @@ def score(
 ) -> None:
     """Score a file of completions, in order."""
     with _one_line_errors():
-        rows = [(row, to_item(row, where)) for row, where in read_rows(input)]
+        read = list(read_rows(input))
+        rows = [row for row, _ in read]
+        pairs = zip(with_groups(rows), read, strict=True)
+        items = [to_item(grouped, where) for grouped, (_, where) in pairs]
         config = read_spec(reward, workers=workers, timeout_s=timeout)
         start = time.perf_counter()
         with build_composite_reward(config) as composite_reward, _open_output(output) as write:
-            statuses = _score_all(composite_reward, rows, write)
+            statuses = _score_all(composite_reward, rows, items, write)
         seconds = time.perf_counter() - start
     typer.echo(_summary_line(statuses, seconds, output))
 
 
 def _score_all(
-    composite_reward: CompositeReward, rows: list[Any], write: Callable[[dict[str, Any]], None]
+    composite_reward: CompositeReward,
+    rows: list[dict[str, Any]],
+    items: list[RewardItem],
+    write: Callable[[dict[str, Any]], None],
 ) -> list[Reward]:
     rewards: list[Reward] = []
+    in_order = iter(rows)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("scoring", total=len(rows))
-        for batch in batches(rows, _BATCH):
-            batch_rewards = composite_reward.score([item for _, item in batch])
-            for (row, _), reward in zip(batch, batch_rewards, strict=True):
-                write(scored_row(row, reward))
+        for batch in batches_of_groups(items, _BATCH):
+            batch_rewards = composite_reward.score(batch)
+            for reward in batch_rewards:
+                write(scored_row(next(in_order), reward))
             rewards += batch_rewards
             progress.advance(task, len(batch))
     return rewards

@@ -120,6 +120,20 @@ def test_every_dialect_gives_the_numbers_of_a_direct_call(
     assert [row["reward"] for row in scored] == pytest.approx(direct(file, function))
 
 
+def test_rows_of_a_prompt_are_a_group(tmp_path: Path) -> None:
+    (tmp_path / "size.py").write_text(
+        "def reward(completions, **columns):\n    return [len(completions)] * len(completions)\n"
+    )
+    rows = [
+        {"completion": "a", "id": 1}, {"completion": "b", "id": 2}, {"completion": "c", "id": 1},
+        {"completion": "d", "prompt": "p"}, {"completion": "e", "prompt": "p"},
+        {"completion": "f"}, {"completion": "g"},
+    ]  # fmt: skip
+    scored = score(tmp_path, f"{tmp_path}/size.py:reward", rows)
+    assert [row["reward"] for row in scored] == [2, 1, 2, 2, 2, 1, 1]
+    assert "group" not in scored[0]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
