@@ -54,7 +54,7 @@ def detect(
     function: Callable[..., Any],
     options: Mapping[str, Any],
     conversational: bool | None = None,
-    call: str | None = None,
+    call: Call | None = None,
 ) -> Dialect:
     """The dialect of a function.
 
@@ -231,11 +231,10 @@ def _trl(
 
 def _said_of_call(module: ModuleType | None) -> Call:
     """How often the file wants its functions called: per group unless it says ``batch``."""
-    said = getattr(module, "REWARD_TYPE", "group")
+    said: Any = getattr(module, "REWARD_TYPE", "group")
     if said not in ("group", "batch"):
         raise ValueError(f"REWARD_TYPE = {said!r}: of TRL's form it can be 'group' or 'batch'")
-    call: Call = said
-    return call
+    return "batch" if said == "batch" else "group"
 
 
 def _one_grid(grids: Any) -> Any:

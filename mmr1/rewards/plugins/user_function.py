@@ -24,7 +24,7 @@ from mmr1.rewards.item import (
     without_bytes,
 )
 from mmr1.rewards.plugins.columns import check_options
-from mmr1.rewards.plugins.dialects import Dialect, call, detect, rewards_of
+from mmr1.rewards.plugins.dialects import Call, Dialect, call, detect, rewards_of
 from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import START_S, Pool
 from mmr1.rewards.sandbox.readable import plugin_paths
@@ -44,7 +44,7 @@ _OURS = ("conversational", "of")
 
 
 @lru_cache(64)
-def load(spec: str, options: str, call: str | None) -> tuple[Callable[..., Any], Dialect]:
+def load(spec: str, options: str, call: Call | None) -> tuple[Callable[..., Any], Dialect]:
     """The function behind a spec and its dialect.
 
     Args:
@@ -134,7 +134,7 @@ def imported() -> None:
     """What the zygote runs: this module and what it imports are then in every worker."""
 
 
-def describe(spec: str, options: str, call: str | None) -> dict[str, Any]:
+def describe(spec: str, options: str, call: Call | None) -> dict[str, Any]:
     """What the parent process must know of a function that only the workers import."""
     function, dialect = load(spec, options, call)
     own, _ = _split(function, options)
@@ -147,7 +147,7 @@ def describe(spec: str, options: str, call: str | None) -> dict[str, Any]:
     }
 
 
-def run(spec: str, options: str, call_: str | None, items: Sequence[RewardItem]) -> list[Reward]:
+def run(spec: str, options: str, call_: Call | None, items: Sequence[RewardItem]) -> list[Reward]:
     """One call with these items; a single item unless the dialect takes lists.
 
     Raises:
@@ -196,7 +196,7 @@ class PluginReward:
         spec: str,
         options: Mapping[str, Any],
         *,
-        call: str | None = None,
+        call: Call | None = None,
         earlier: Sequence[str] = (),
         isolated: bool,
         workers: int,
