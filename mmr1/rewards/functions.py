@@ -279,6 +279,8 @@ def make_reward_function(
             f"reward function '{name}' is a reward model, which needs a run; "
             "use it with mmr1 train, dpo or eval"
         )
+    if config.call is not None and (use in REWARDS.builtin or is_url(use)):
+        raise ValueError(f"rewards.functions.{name}.call is for plugins; leave it out for {use}")
     if use == "auto":
         return AutoReward(config.options, pool)
     if use in DERIVED:

@@ -71,7 +71,10 @@ def show(
     """Semantics, options and examples of a reward function."""
     with _one_line_errors():
         function = REWARDS.load(name)
-    typer.echo(f"{name}: {inspect.getdoc(function) or 'has no documentation'}\n")
+    about = function
+    if inspect.isclass(function) and name not in REWARDS.builtin:
+        function = function.__call__.__get__(object())  # a class of ms-swift; without its self
+    typer.echo(f"{name}: {inspect.getdoc(about) or 'has no documentation'}\n")
     typer.echo("options:")
     for line in _option_lines(name, function):
         typer.echo(f"  {line}")

@@ -97,6 +97,11 @@ def _detect(
             "function environment is what TRL's environments give: their get_reward(), or else "
             "their attribute reward"
         )
+    for name in _OF_TRL_TRAINER:
+        if name in names and parameters[name].default is inspect.Parameter.empty:
+            raise ValueError(
+                f"it needs '{name}', which only TRL's trainer has; give the parameter a default"
+            )
     if {"prompt", "completions"} <= set(names):
         return _areal(function, options)
     if "completions" in names:
@@ -117,6 +122,7 @@ def _detect(
     )
 
 
+_OF_TRL_TRAINER = ("trainer_state", "log_extra", "log_metric")
 _FOREIGN = {
     "inputs": ": ms-swift's reward model plugins take 'inputs' with the trainer's own objects; "
     "write an ORM, or use the built-in reward_model",

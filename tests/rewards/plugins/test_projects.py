@@ -337,6 +337,8 @@ def test_a_function_is_called_once_per_prompt_or_once_per_batch(
     assert sizes("says", call="group") == {3.0}
     with pytest.raises(ValueError, match=r"call: batch is for functions that take lists.*AReaL"):
         score({"f": use("areal", "reward_fn", call="batch")}, [])
+    with pytest.raises(ValueError, match=r"rewards\.functions\.math\.call is for plugins"):
+        score({"math": {"call": "batch"}}, [])
 
 
 def test_a_group_that_fails_costs_the_others_nothing(tmp_path: Path, media: Path) -> None:
@@ -434,6 +436,7 @@ def test_a_plugin_has_no_reward_where_what_it_stands_on_has_none(
         ("ms_swift", "Generative", "ms-swift's reward model plugins"),
         ("ms_swift", "Plain", "is a class without __call__"),
         ("areal", "reads_ids", "it reads 'prompt_ids'"),
+        ("trl", "logs", "it needs 'log_metric', which only TRL's trainer has"),
     ],
 )
 def test_what_cannot_be_called_is_refused_by_name(
