@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -35,6 +35,11 @@ class RewardFunctionConfig(Section):
         gt=0,
         description="Seconds allowed for one call of a plugin, URL or judge; default: "
         "rewards.timeout_s, for a judge 60",
+    )
+    call: Literal["group", "batch"] | None = Field(
+        None,
+        description="What a plugin that takes lists gets per call: the completions of one prompt, "
+        "or the whole batch; default: group for a function of TRL's form, else batch",
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments of the function"

@@ -16,6 +16,7 @@ from mmr1.data.contents import contents, unread_columns
 from mmr1.data.forms import read_row
 from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
+from mmr1.data.forms.own_columns import with_own_columns
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.located import NoSuchDatasetError
@@ -137,7 +138,8 @@ def _sample(row: Any, place: Place, config: DataConfig) -> Sample:
         raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
     refuse_lone_surrogates(row)
     if config.columns:
-        return read_row(renamed(row, config.columns), place, "easyr1")
+        sample = read_row(renamed(row, config.columns), place, "easyr1")
+        return with_own_columns(sample, row)
     return read_row(row, place, config.format)
 
 

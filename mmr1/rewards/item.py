@@ -7,7 +7,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -37,6 +37,8 @@ class RewardItem:
             environment.
         tool_calls: ``{"name", "arguments", "error"}`` of each call, in order.
         environment_reward: What the environment gave; None if it gives nothing.
+        earlier: For a plugin that stands on other functions: ``scores``, their values by name, and
+            with the option ``of`` ``accuracy`` and ``group_accuracy``.
     """
 
     completion: str
@@ -51,6 +53,21 @@ class RewardItem:
     messages: tuple[Mapping[str, Any], ...] = ()
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     environment_reward: float | None = None
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+
+
+def group_means(values: Sequence[tuple[int, Reward]]) -> dict[int, float]:
+    """The mean of the valid rewards of each group."""
+    groups: dict[int, list[float]] = {}
+    for group, reward in values:
+        if reward.value is not None:
+            groups.setdefault(group, []).append(reward.value)
+    return {group: sum(group_values) / len(group_values) for group, group_values in groups.items()}
+
+
+def without_accuracy(of: str, reward: Reward) -> Reward:
+    """The reward of a function that stands on another one, ``of``, which has no valid reward."""
+    return invalid(reward.status, f"no accuracy from '{of}': {reward.error}")
 
 
 def without_bytes(sample: Sample) -> Sample:

@@ -50,7 +50,8 @@ def test_rows_with_columns_of_other_names(root, monkeypatch, large):
     first, second, third = load_samples(path, DataConfig(**KEYS))
     assert (first.question, first.answer) == ("Who?", "Ann")
     assert [(m.kind, m.path.name) for m in first.media] == [("image", "a.png")]
-    assert dict(first.meta) == {"level": 3}  # a column in the way is left out
+    own = {"q": "<image>Who?", "gt": "A", "pic": ["a.png"], "problem": "9", "answer": "A"}
+    assert dict(first.meta) == {"level": 3, "row": own}  # "problem" is not the question
     assert [(m.kind, m.path.name) for m in second.media] == [("video", "clip.mp4")]
     assert (third.question, third.media) == ("1 + 1?", ())
     # The kept index of a large file is that of these keys.

@@ -55,7 +55,7 @@ ODD = st.recursive(
 )
 ROWS = [
     pytest.param(form, dict(row), id=f"{form.name}-{number}")
-    for form in FORMS.values()
+    for form in built_in_forms()
     for number, row in enumerate((form.example, *form.variants.values()))
 ]
 

@@ -120,6 +120,20 @@ def test_every_dialect_gives_the_numbers_of_a_direct_call(
     assert [row["reward"] for row in scored] == pytest.approx(direct(file, function))
 
 
+def test_rows_of_a_prompt_are_a_group(tmp_path: Path) -> None:
+    (tmp_path / "size.py").write_text(
+        "def reward(completions, **columns):\n    return [len(completions)] * len(completions)\n"
+    )
+    rows = [
+        {"completion": "a", "id": 1}, {"completion": "b", "id": 2}, {"completion": "c", "id": 1},
+        {"completion": "d", "prompt": "p"}, {"completion": "e", "prompt": "p"},
+        {"completion": "f"}, {"completion": "g"},
+    ]  # fmt: skip
+    scored = score(tmp_path, f"{tmp_path}/size.py:reward", rows)
+    assert [row["reward"] for row in scored] == [2, 1, 2, 2, 2, 1, 1]
+    assert "group" not in scored[0]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -204,3 +218,24 @@ def test_serving_on_a_port_that_is_taken() -> None:
     assert f"127.0.0.1 port {port} cannot be used" in result.output
     assert "choose another with --port" in result.output.replace("\n", " ")
     assert "serving" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "told"),
+    [("127.0.0.1", "", False), ("0.0.0.0", "", True), ("0.0.0.0", "t", False)],
+)
+def test_a_token_is_made_where_other_machines_reach_the_server(
+    monkeypatch: pytest.MonkeyPatch, host: str, token: str, told: bool
+) -> None:
+    uvicorn = pytest.importorskip("uvicorn")
+    testclient = pytest.importorskip("fastapi.testclient")
+    served: list[Any] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: served.append(server))
+    monkeypatch.setenv("MMR1_REWARD_TOKEN", token)
+    result = call("serve", "format", "--host", host, "--port", 0)
+    assert result.exit_code == 0
+    assert ("token of this server" in result.output) == told
+    app = served[0].config.app
+    headers = {"Host": "127.0.0.1", "Content-Type": "application/json"}
+    answer = testclient.TestClient(app).post("/", content=b'{"query": ["a"]}', headers=headers)
+    assert answer.status_code == (200 if host == "127.0.0.1" else 401)

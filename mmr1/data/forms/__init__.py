@@ -10,6 +10,7 @@ from functools import cache
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.forms.guess import remedy
 from mmr1.data.forms.option_columns import refuse_bare_letter
+from mmr1.data.forms.own_columns import with_own_columns
 from mmr1.registry import Registry
 from mmr1.types import Sample
 
@@ -109,9 +110,10 @@ def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
     try:
         name = form or recognise(row)
         sample = named_form(name).read(row, place)
-        if name not in _RECORDS:
-            refuse_bare_letter(sample, row)
-        return sample
+        if name in _RECORDS:
+            return sample
+        refuse_bare_letter(sample, row)
+        return with_own_columns(sample, row)
     except ValueError:
         raise
     except KeyError as error:

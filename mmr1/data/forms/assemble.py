@@ -79,11 +79,18 @@ def _check_texts(row: Row, turns: Turns) -> None:
         raise ValueError("the row has sound ('audios'), which the model cannot hear; drop it")
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
     """Bytes, arrays and NaN have no place in a record."""
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return True
     try:
+        if kind is list:  # what rows hold is small, and json writes small values slowly
+            return all(map(is_json, value))
+        if kind is dict:
+            return all(type(key) is str for key in value) and all(map(is_json, value.values()))
         json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return False
     return True
 
@@ -96,7 +103,7 @@ def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
             continue
         if value is None or value == [] or value == "":
             continue
-        if not isinstance(value, str | bool | int) and not _is_json(value):
+        if not is_json(value):
             continue
         columns["source_id" if name == "id" else name] = value
     return columns
