@@ -22,6 +22,7 @@ from mmr1.logs import LogLevel, log_to_terminal
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.rollout.forking import preload_engine
+from mmr1.terminal import failing_output_muted, printable
 from mmr1.trainer.preflight import check_evaluation, check_training
 from mmr1.vision.families.registry import DEFAULT_FAMILY
 
@@ -306,8 +307,9 @@ def _run(
     """Run a training command, on Ray as often as ``resources.max_restarts`` allows."""
     from mmr1.trainer.distributed.supervise import supervised
 
-    config = _on_this_machine(config, command, resume)
-    supervised(run, config, resume=resume, samples=samples)
+    with failing_output_muted():
+        config = _on_this_machine(config, command, resume)
+        supervised(run, config, resume=resume, samples=samples)
 
 
 def _on_this_machine(config: Config, command: Command, resume: bool = False) -> Config:
@@ -344,29 +346,38 @@ def _resolve(
 def main() -> None:
     """Entry point of the console script."""
     _quiet_libraries()
+    with failing_output_muted("stderr"):
+        _main()
+
+
+def _main() -> None:
     try:
         with kept_zygotes():  # what warmed up for the tools' schemas serves their workers too
             app()
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         sys.exit(2)
     except OSError as error:
         if not _is_file_error(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         sys.exit(1)
     except RuntimeError as error:
         if not type(error).__module__.startswith("mmr1."):
             raise
         if hasattr(error, "signum"):  # on request: the exit code that shells and schedulers expect
-            print(f"stopped: {error}", file=sys.stderr)
+            _say(f"stopped: {error}")
             sys.exit(128 + error.signum)
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        _say(f"error: {type(error).__name__}: {error}")
         sys.exit(1)
     except SystemExit as ended:
         if ended.code == 130:  # Ctrl-C outside the training loop, which answers it itself
-            print("stopped: Ctrl-C; start the command again", file=sys.stderr)
+            _say("stopped: Ctrl-C; start the command again")
         raise
+
+
+def _say(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 def _is_file_error(error: OSError) -> bool:

@@ -117,6 +117,7 @@ def _results(
 
 
 def _end_with_parent(parent: int) -> None:
-    """Leave Ctrl-C to the parent, and make the worker end when the parent is killed (Linux)."""
+    """Leave Ctrl-C and a closed terminal to the parent, but end when it is killed (Linux)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     die_with(parent)

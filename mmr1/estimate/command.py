@@ -38,7 +38,7 @@ def run_estimate(
         load, missing = measured_or_longest(config)
     memory = _device_bytes() if memory_gib is None else memory_gib * GIB
     needs, changes = estimate(config, load), advice(config, load, memory)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
     table.columns[2].justify = "right"
     for row in rows(config, needs, memory):

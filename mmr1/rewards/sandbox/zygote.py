@@ -65,6 +65,7 @@ def main(door_fd: int, target: str, args: Sequence[Any]) -> None:
         args: Its arguments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     owner = os.getppid()
     door = socket.socket(fileno=door_fd)
     missing = drop_network()  # before an import starts a thread, which would forbid it

@@ -31,6 +31,7 @@ from mmr1.config.file import read_written, write_yaml
 from mmr1.faults import tell_fault
 from mmr1.files import atomic, atomic_binary
 from mmr1.logs import log_to_file
+from mmr1.terminal import failing_output_muted
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
@@ -90,6 +91,7 @@ class RunDirectory:
         self._dropped = -1  # as many rows as quarantine.jsonl names; not written yet
         self._log = ExitStack()
         self._log.enter_context(log_to_file(self.path / "train.log"))
+        self._log.enter_context(failing_output_muted())
         self._summary = RunSummary(self.path / "summary.json")
         self._journal = Journal(config.trainer.disk_patience_s)
         self._folders: set[Path] = set()
