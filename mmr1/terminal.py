@@ -46,7 +46,7 @@ def failing_output_muted(*streams: str) -> Iterator[None]:
             stream.tell()
         else:
             before[name] = stream
-            setattr(sys, name, _Muting(stream or Path(os.devnull).open("w"), name))
+            setattr(sys, name, _Muting(stream or _nowhere(), name))
     try:
         yield
     finally:
@@ -101,9 +101,13 @@ class _Muting:
     def _mute(self, error: Exception) -> None:
         """Also what Python has buffered: it would be written, and fail again, when it exits."""
         self._error = error
-        with suppress(OSError, ValueError), Path(os.devnull).open("w") as nowhere:
+        with suppress(OSError, ValueError), _nowhere() as nowhere:
             os.dup2(nowhere.fileno(), self._stream.fileno())
         self.tell()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w")

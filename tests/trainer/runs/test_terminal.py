@@ -137,4 +137,3 @@ def test_a_lone_surrogate_is_printed_escaped(monkeypatch, tmp_path):
         with failing_output_muted("stdout"):
             print("a \udc80 b")
     assert (tmp_path / "out").read_text() == "a \\udc80 b\n"
-
