@@ -20,6 +20,7 @@ from mmr1.estimate.memory import (
     estimate,
     held_while_sampling,
     holds_an_engine,
+    saving_bytes,
     trainer_bytes,
 )
 from mmr1.estimate.shapes import read_shapes
@@ -140,6 +141,8 @@ def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tup
     if config.resources.colocate:
         held = held_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
+    saving = f"{saving_bytes(config) / GIB:.2f}"
+    table.append(("main memory", "more while a checkpoint is saved", saving))
     if memory is not None:
         table.append(("device", "memory", f"{memory / GIB:.2f}"))
     return table
