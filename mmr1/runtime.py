@@ -1,10 +1,10 @@
 """Torch in this process: its seed, its threads, and the memory it frees.
 
-A step allocates and frees tensors of the same sizes again and again. glibc hands large ones back to
-the kernel at once, and the next one pays a page fault for every 4 KiB of it, which on a CPU can cost
-more than the arithmetic. So freed memory is kept within a step, and returned after it: with a large
-vocabulary and ragged lengths the pieces that fit no later tensor would pile up. There is nothing to
-gain on a GPU, where torch caches device memory itself.
+A step allocates and frees tensors of the same sizes again and again. glibc hands large ones back
+to the kernel at once, and the next one pays a page fault for every 4 KiB of it, which on a CPU can
+cost more than the arithmetic. So freed memory is kept within a step, and returned after it: with a
+large vocabulary and ragged lengths the pieces that fit no later tensor would pile up. There is
+nothing to gain on a GPU, where torch caches device memory itself.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import torch
 
 from mmr1.lifetime import die_with, start_lasting
 from mmr1.types import MediaRef
+from mmr1.vision.media_environment import forget_environment
 from mmr1.vision.prepare import Medium
 
 Prepare = Callable[[MediaRef], Medium]
@@ -47,6 +48,7 @@ def _begin(load: Callable[[], Prepare], parent: int) -> None:
     die_with(parent)
     torch.set_num_threads(1)
     _prepare = load()
+    forget_environment()
 
 
 def _run(media: MediaRef) -> Medium:
