@@ -24,6 +24,7 @@ from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.rollout.forking import preload_engine
 from mmr1.terminal import failing_output_muted, printable
 from mmr1.trainer.preflight import check_evaluation, check_training
+from mmr1.trainer.runs.existing import accept_changes
 from mmr1.vision.families.registry import DEFAULT_FAMILY
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ Log = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Resume the run in trainer.output_dir, or start it")
 ]
+AcceptChanges = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes", help="With --resume: go on with data and plugins that have changed"
+    ),
+]
 
 
 @app.command()
@@ -61,10 +68,11 @@ def train(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train with reinforcement learning."""
-    if (resolved := _resolve(config, overrides, dry_run, "train", resume)) is not None:
+    if (resolved := _resolve(config, overrides, dry_run, "train", resume, accepted)) is not None:
         check_training(resolved, resume=resume, samples=True)
         preload_engine(resolved)
         from mmr1.trainer.train import run_training
@@ -78,10 +86,11 @@ def sft(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
-    if (resolved := _resolve(config, overrides, dry_run, "sft", resume)) is not None:
+    if (resolved := _resolve(config, overrides, dry_run, "sft", resume, accepted)) is not None:
         check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.sft import run_sft
 
@@ -94,10 +103,11 @@ def dpo(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
-    if (resolved := _resolve(config, overrides, dry_run, "dpo", resume)) is None:
+    if (resolved := _resolve(config, overrides, dry_run, "dpo", resume, accepted)) is None:
         return
     check_training(resolved, resume=resume, samples=resolved.dpo.rounds > 0)
     if resolved.dpo.rounds == 0:
@@ -117,10 +127,11 @@ def iterate(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
-    if (resolved := _resolve(config, overrides, dry_run, "iterate", resume)) is None:
+    if (resolved := _resolve(config, overrides, dry_run, "iterate", resume, accepted)) is None:
         return
     check_training(resolved, resume=resume, samples=True)
     preload_engine(resolved)
@@ -135,10 +146,11 @@ def rm(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train a reward model on preference pairs, on rankings, or on labelled steps."""
-    if (resolved := _resolve(config, overrides, dry_run, "rm", resume)) is None:
+    if (resolved := _resolve(config, overrides, dry_run, "rm", resume, accepted)) is None:
         return
     check_training(resolved, resume=resume, samples=False)
     if resolved.rm.supervision == "process":
@@ -330,6 +342,7 @@ def _resolve(
     dry_run: bool,
     command: Command,
     resume: bool = False,
+    accept: bool = False,
 ) -> Config | None:
     """The checked configuration, or None after ``--dry-run`` printed it."""
     config = load_config(path, overrides or [])
@@ -340,6 +353,10 @@ def _resolve(
         typer.echo(dump_yaml(_on_this_machine(config, command, resume)), nl=False)
         return None
     refuse_masked(config, path)
+    if accept and not resume:
+        raise ValueError("--accept-changes is for a run that goes on; add --resume")
+    if accept:
+        accept_changes(config)
     return config
 
 

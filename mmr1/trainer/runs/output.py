@@ -1,6 +1,7 @@
 """The output directory of a run: configuration, metrics, rollouts, checkpoints.
 
 OUTPUT/config.yaml            the resolved configuration
+OUTPUT/inputs.json            digests of the data and plugins that the configuration names
 OUTPUT/metrics.jsonl          one object per step
 OUTPUT/train.log              what mmr1 logs, INFO and above
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
@@ -41,6 +42,7 @@ from mmr1.trainer.runs.checkpoint import (
     verify_checkpoint,
 )
 from mmr1.trainer.runs.full_disk import Journal, append
+from mmr1.trainer.runs.named_files import write_digests
 from mmr1.trainer.runs.summary import RunSummary
 from mmr1.trainer.runs.take_steps import RecordError
 from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, Span, StepStats, TextPart
@@ -124,6 +126,7 @@ class RunDirectory:
         self._rewind(done)
         with self._writable():
             write_yaml(self.path / "config.yaml", self._config)
+            write_digests(self.path, self._config)
         self._folders.add(self.path)
         self._summary.begin(done)
 
