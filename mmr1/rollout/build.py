@@ -80,7 +80,7 @@ def with_conversations(
         return engine
     at_once = config.rollout.engine == "hf" or config.rollout.deterministic
     try:
-        environment = build_environment(config.environment)
+        environment = build_environment(config.environment, config.rollout.timeout_s)
     except BaseException:
         engine.close()
         raise
