@@ -49,4 +49,4 @@ class _Row(TypedDict):
     completions: list[_Completion]
 
 
-ROLLOUT: TypeAdapter[dict[str, Any]] = TypeAdapter(_Row)
+ROLLOUT: TypeAdapter[Any] = TypeAdapter(_Row)

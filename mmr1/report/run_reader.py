@@ -117,9 +117,7 @@ def open_run(folder: Path) -> Run:
     return Run(folder, publish(config))
 
 
-def read_lines(
-    path: Path, expected: TypeAdapter[dict[str, Any]] | None = None
-) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path, expected: TypeAdapter[Any] | None = None) -> Iterator[dict[str, Any]]:
     """The objects of a JSON Lines file; none if the file is missing.
 
     A last line without a newline is skipped, because the run is still writing it.
@@ -148,7 +146,7 @@ def read_lines(
             yield row
 
 
-def _check(row: dict[str, Any], expected: TypeAdapter[dict[str, Any]], where: str) -> None:
+def _check(row: dict[str, Any], expected: TypeAdapter[Any], where: str) -> None:
     try:
         expected.validate_python(row)
     except ValidationError as error:

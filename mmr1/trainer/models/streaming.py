@@ -34,7 +34,7 @@ _DTYPES = {
 """What safetensors calls them; of those that optimizers and models hold."""
 
 
-class StreamingWriter(HuggingFaceStorageWriter):  # type: ignore[misc]
+class StreamingWriter(HuggingFaceStorageWriter):
     """torch's writer of one safetensors file a rank, with the same names and contents."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +50,9 @@ class StreamingWriter(HuggingFaceStorageWriter):  # type: ignore[misc]
             with (self._folder / name).open("wb") as file:
                 file.write(_header(items))
                 for item in items:
-                    _write(planner.resolve_data(item), file)
+                    tensor = planner.resolve_data(item)
+                    assert isinstance(tensor, torch.Tensor)
+                    _write(tensor, file)
         done: Future[list[WriteResult]] = Future()
         done.set_result([])
         return done
