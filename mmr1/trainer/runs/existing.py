@@ -13,7 +13,7 @@ from mmr1.config import Config
 from mmr1.config.file import published, read_written
 from mmr1.config.secrets import is_same
 from mmr1.logs import log_to_file
-from mmr1.trainer.runs.named_files import FREE_SECTIONS, changed_files, write_digests
+from mmr1.trainer.runs.named_files import FREE_SECTIONS, accept, changed_files
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +60,14 @@ def check_directory(config: Config, *, resume: bool) -> None:
 
 
 def accept_changes(config: Config) -> None:
-    """Go on with the files as they are now: what was known of them before is forgotten.
+    """Go on with the files as they are now.
 
     Raises:
         ValueError: The digests cannot be read.
     """
     path = Path(config.trainer.output_dir)
     if (path / "config.yaml").exists() and (changed := changed_files(path, config)):
-        write_digests(path, config)
+        accept(path, config, changed)
         with log_to_file(path / "train.log"):
             logger.warning("the run goes on although %s changed", _and(changed))
 

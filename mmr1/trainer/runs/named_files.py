@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,7 @@ FREE_SECTIONS = ("trainer", "eval", "resources")
 def write_digests(folder: Path, config: Config) -> None:
     """Write ``inputs.json`` of a run that begins or goes on."""
     known = _read(folder / INPUTS)
-    digests = {name: _facts(path, known.get(name)) for name, path in _named(config)}
-    with atomic(folder / INPUTS) as file:
-        file.write(json.dumps(digests, indent=1) + "\n")
+    _write(folder, {name: _facts(path, known.get(name)) for name, path in _named(config)})
 
 
 def changed_files(folder: Path, config: Config) -> list[str]:
@@ -54,8 +52,29 @@ def changed_files(folder: Path, config: Config) -> list[str]:
     return [
         name
         for name, before in _read(path).items()
-        if name not in now or _facts(now[name], before)["sha256"] != before["sha256"]
+        if (digest := _digest(now.get(name), before)) != before["sha256"]
+        and digest != before.get("accepted", before["sha256"])
     ]
+
+
+def accept(folder: Path, config: Config, names: Collection[str]) -> None:
+    """Take these files for unchanged as they are now, and as they were when the run was started.
+
+    What the run has is written once it goes on: it may still be refused.
+    """
+    now, known = dict(_named(config)), _read(folder / INPUTS)
+    for name in names:
+        known[name]["accepted"] = _digest(now.get(name), known[name])
+    _write(folder, known)
+
+
+def _digest(path: Path | None, known: Mapping[str, Any]) -> str | None:
+    return None if path is None else str(_facts(path, known)["sha256"])
+
+
+def _write(folder: Path, digests: Mapping[str, Any]) -> None:
+    with atomic(folder / INPUTS) as file:
+        file.write(json.dumps(digests, indent=1) + "\n")
 
 
 def _facts(path: Path, known: Mapping[str, Any] | None) -> dict[str, Any]:
