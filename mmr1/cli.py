@@ -22,7 +22,9 @@ from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
+from mmr1.terminal import failing_output_muted, printable
 from mmr1.trainer.preflight import check_evaluation, check_reward_names, check_training
+from mmr1.trainer.runs.existing import accept_changes
 from mmr1.vision.families.registry import DEFAULT_FAMILY
 
 logger = logging.getLogger("mmr1.cli")  # also as __main__
@@ -49,6 +51,12 @@ Log = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Resume the run in trainer.output_dir, or start it")
 ]
+AcceptChanges = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes", help="With --resume: go on with data and plugins that have changed"
+    ),
+]
 
 
 @app.command()
@@ -57,10 +65,11 @@ def train(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train with reinforcement learning."""
-    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+    if (resolved := _resolve(config, overrides, dry_run, resume, accepted)) is not None:
         check_training(resolved, resume=resume, samples=True)
         preload_engine(resolved)
         from mmr1.trainer.train import run_training
@@ -74,10 +83,11 @@ def sft(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
-    if (resolved := _resolve(config, overrides, dry_run)) is not None:
+    if (resolved := _resolve(config, overrides, dry_run, resume, accepted)) is not None:
         check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.sft import run_sft
 
@@ -90,10 +100,11 @@ def dpo(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
-    if (resolved := _resolve(config, overrides, dry_run)) is None:
+    if (resolved := _resolve(config, overrides, dry_run, resume, accepted)) is None:
         return
     check_training(resolved, resume=resume, samples=resolved.dpo.rounds > 0)
     if resolved.dpo.rounds == 0:
@@ -113,10 +124,11 @@ def iterate(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
-    if (resolved := _resolve(config, overrides, dry_run)) is None:
+    if (resolved := _resolve(config, overrides, dry_run, resume, accepted)) is None:
         return
     check_training(resolved, resume=resume, samples=True)
     preload_engine(resolved)
@@ -131,10 +143,11 @@ def rm(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train a reward model on preference pairs, on rankings, or on labelled steps."""
-    if (resolved := _resolve(config, overrides, dry_run)) is None:
+    if (resolved := _resolve(config, overrides, dry_run, resume, accepted)) is None:
         return
     check_training(resolved, resume=resume, samples=False)
     from mmr1.trainer.offline.reward_model import run_reward_model
@@ -323,10 +336,17 @@ def _run(run: Callable[..., Path], config: Config, resume: bool, *, samples: boo
     """Run a training command, on Ray as often as ``resources.max_restarts`` allows."""
     from mmr1.trainer.distributed.supervise import supervised
 
-    supervised(run, config, resume=resume, samples=samples)
+    with failing_output_muted():
+        supervised(run, config, resume=resume, samples=samples)
 
 
-def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config | None:
+def _resolve(
+    path: Path,
+    overrides: list[str] | None,
+    dry_run: bool,
+    resume: bool = False,
+    accept: bool = False,
+) -> Config | None:
     """The checked configuration, or None after ``--dry-run`` printed it."""
     config = load_config(path, overrides or [])
     check_capabilities(config)
@@ -338,35 +358,48 @@ def _resolve(path: Path, overrides: list[str] | None, dry_run: bool) -> Config |
         typer.echo(dump_yaml(config), nl=False)
         return None
     refuse_masked(config, path)
+    if accept and not resume:
+        raise ValueError("--accept-changes is for a run that goes on; add --resume")
+    if accept:
+        accept_changes(config)
     return config
 
 
 def main() -> None:
     """Entry point of the console script."""
     _quiet_libraries()
+    with failing_output_muted("stderr"):
+        _main()
+
+
+def _main() -> None:
     try:
         with kept_zygotes():  # what warmed up for the tools' schemas serves their workers too
             app()
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         sys.exit(2)
     except OSError as error:
         if not _is_file_error(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         sys.exit(1)
     except RuntimeError as error:
         if not type(error).__module__.startswith("mmr1."):
             raise
         if hasattr(error, "signum"):  # on request: the exit code that shells and schedulers expect
-            print(f"stopped: {error}", file=sys.stderr)
+            _say(f"stopped: {error}")
             sys.exit(128 + error.signum)
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        _say(f"error: {type(error).__name__}: {error}")
         sys.exit(1)
     except SystemExit as ended:
         if ended.code == 130:  # Ctrl-C outside the training loop, which answers it itself
-            print("stopped: Ctrl-C; start the command again", file=sys.stderr)
+            _say("stopped: Ctrl-C; start the command again")
         raise
+
+
+def _say(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 def _is_file_error(error: OSError) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from mmr1.config import EnvironmentConfig
 from mmr1.config.environment import TOOLS
 from mmr1.environments.environment import Environment
@@ -10,14 +12,18 @@ from mmr1.environments.schemas import described
 from mmr1.environments.tools import ToolEnvironment
 
 
-def build_environment(config: EnvironmentConfig) -> Environment:
+def build_environment(config: EnvironmentConfig, timeout_s: float = math.inf) -> Environment:
     """Tools, or a class of one's own; its processes are started.
+
+    Args:
+        config: The section ``environment``.
+        timeout_s: Seconds that the tools of one conversation may take together.
 
     Raises:
         ValueError: A tool or the class cannot be loaded.
     """
     if config.use == TOOLS or described(config):
-        return ToolEnvironment(config)
+        return ToolEnvironment(config, timeout_s)
     if config.parser is not None:
         raise ValueError(
             f"environment.parser={config.parser}: {config.use} reads the text of a turn itself; "

@@ -181,6 +181,20 @@ def _reference(config: Config, shapes: Shapes) -> float | None:
     return _weights(config, shapes, trains=False) if config.model.lora is None else None
 
 
+def saving_bytes(config: Config) -> float:
+    """Main memory that a rank takes more while it saves a checkpoint.
+
+    The model's own files are written from a copy there. The state for ``--resume`` is written piece
+    by piece, but in the background from a copy of it all.
+    """
+    shapes = read_shapes(config)
+    weights = WIDTHS[config.model.dtype] * shapes.weights
+    if not config.trainer.async_save or config.trainer.save_only_model:
+        return weights
+    moments = 8 if config.optimizer.state_dtype == "float32" else 4
+    return weights + (4 + moments) * shapes.trained / _shards(config)
+
+
 def _kept_features(config: Config, shapes: Shapes) -> float:
     """At most: the cache of a frozen tower fills up as the run sees more media."""
     return MAX_BYTES if config.model.freeze_vision_tower and shapes.model.tower else 0

@@ -130,14 +130,15 @@ def _score_all(
 
 @contextmanager
 def _open_output(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Write a JSONL file. It appears under its name only once it is complete."""
+    """Write a JSONL file. It appears under its name only once it is complete.
+
+    Until then it is ``PATH.part``, which stays if the command ends early: verdicts may be dear. A
+    lone surrogate, which UTF-8 has not, is written as the escape that JSON has for it.
+    """
     partial = path.with_name(f"{path.name}.part")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with partial.open("w", encoding="utf-8", errors="backslashreplace", buffering=1) as file:
+        yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
+    partial.replace(path)
 
 
 def _summary_line(rewards: list[Reward], seconds: float, output: Path) -> str:
@@ -194,7 +195,7 @@ def _score_items(spec: str, items: list[RewardItem]) -> list[Reward]:
         build_composite_reward(read_spec(spec)) as reward,
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
-        task = progress.add_task(f"scoring by {spec}", total=len(items))
+        task = progress.add_task(f"scoring by {escape(spec)}", total=len(items))
         rewards: list[Reward] = []
         for batch in batches_of_groups(items, _BATCH):
             rewards += reward.score(batch)

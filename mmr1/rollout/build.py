@@ -98,7 +98,7 @@ def with_conversations(
     if config.environment is None:
         return engine
     try:
-        environment = build_environment(config.environment)
+        environment = build_environment(config.environment, config.rollout.timeout_s)
     except BaseException:
         engine.close()
         raise

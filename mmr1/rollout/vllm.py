@@ -23,7 +23,7 @@ from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
 from mmr1.rollout.vllm_environment import set_vllm_defaults
 from mmr1.rollout.vllm_sleep import preserved_parameters
-from mmr1.runtime import keep_freed_memory
+from mmr1.runtime import keep_freed_memory, return_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
 from mmr1.vision.decoded import as_decoded
 from mmr1.vision.families.family import EngineInput, ModelFamily, PackedFamily, is_packed
@@ -222,6 +222,7 @@ class VllmEngine:
         """Drop what the caches hold of the old weights."""
         self._drop_caches(vision=not self._vision_frozen)
         self._version = version
+        return_freed_memory()
 
     def _drop_caches(self, vision: bool = True) -> None:
         """Keys and values, and features of the vision tower."""

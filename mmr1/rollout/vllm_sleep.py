@@ -11,6 +11,8 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from mmr1.vision.families.model_path import from_pretrained
+
 
 def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
     """Patterns of the parameters that vLLM is to preserve, by its own names.
@@ -26,7 +28,7 @@ def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
         return []
     from vllm.model_executor.models import ModelRegistry
 
-    (architecture, *_) = AutoConfig.from_pretrained(path).architectures
+    (architecture, *_) = from_pretrained(AutoConfig, path).architectures
     if architecture not in ModelRegistry.models:
         raise ValueError(
             f"model.path '{path}': vLLM has no class '{architecture}', so a sleeping engine cannot "

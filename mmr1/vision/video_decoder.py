@@ -24,6 +24,7 @@ import numpy as np
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, VideoHeader, fit_frame, sampled_indices
+from mmr1.vision.containers import open_video
 from mmr1.vision.images import image_size, load_image
 from mmr1.vision.paths import resolve_media
 from mmr1.vision.video_index import (
@@ -55,7 +56,7 @@ def probe(path: str) -> VideoHeader:
     Raises:
         ValueError: See :func:`mmr1.vision.video_index.read_index`; or there is no video.
     """
-    with av.open(path, "r") as container:
+    with open_video(path) as container:
         return read_index(container, _stream(container)).header
 
 
@@ -74,7 +75,7 @@ def decode(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
     path = request["path"]
     if path.endswith(".frames.json"):
         return _decode_list(Path(path), budget)
-    with av.open(path) as container:
+    with open_video(path) as container:
         seekable = container.format.name in SEEKABLE
         index = read_index(container, _stream(container))
     header = index.header
@@ -100,7 +101,7 @@ def check(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
         for file in files:
             load_image(MediaRef("image", file))
     else:
-        with av.open(path) as container:
+        with open_video(path) as container:
             index = read_index(container, _stream(container))
         header = index.header
         _check_end(path)
@@ -141,7 +142,7 @@ def _frames(path: str, index: VideoIndex, wanted: list[int], seek: bool) -> Fram
         ValueError: A frame is missing or damaged, or frames and index disagree.
         _SeekError: With ``seek``, the same; reading in order may do better.
     """
-    with av.open(path) as container:
+    with open_video(path) as container:
         stream = _stream(container)
         walk = (
             _seeking(container, stream, index, wanted)

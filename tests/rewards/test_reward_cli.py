@@ -9,8 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mmr1.rewards.builtin import REWARDS
+from mmr1.rewards.plugins.item_rows import scored_row
 from mmr1.rewards.reward_cli import app
 from mmr1.rewards.specs import read_spec
+from mmr1.types import Reward
 from tests.rewards.helpers import think
 from tests.rewards.plugins.test_user_function import DIALECTS, PLUGINS, TEXTS, direct
 
@@ -50,6 +52,30 @@ def test_show_of_an_unknown_name() -> None:
     result = call("show", "maths")
     assert result.exit_code == 2
     assert "did you mean 'math'" in result.output
+
+
+def test_a_lone_surrogate_costs_no_verdict(tmp_path: Path) -> None:
+    rows = [{"completion": "a \ud800 b", "answer": "4"}, {"completion": think("4"), "answer": "4"}]
+    scored = score(tmp_path, "math", rows)
+    assert [row["completion"] for row in scored] == [row["completion"] for row in rows]
+    assert scored[1]["reward"] == 1
+
+
+def test_verdicts_of_a_command_that_is_ended_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(row: dict[str, Any], reward: Reward) -> dict[str, Any]:
+        if row["n"] == 2:
+            raise KeyboardInterrupt
+        return scored_row(row, reward)
+
+    monkeypatch.setattr("mmr1.rewards.reward_cli.scored_row", interrupted)
+    rows = [{"completion": think("4"), "answer": "4", "n": n} for n in range(3)]
+    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    call("score", "--reward", "math", "--input", source, "--output", target)
+    assert not target.exists()
+    kept = (tmp_path / "out.jsonl.part").read_text().splitlines()
+    assert [json.loads(line)["reward"] for line in kept] == [1, 1]
 
 
 def test_score_keeps_rows_and_order(tmp_path: Path) -> None:

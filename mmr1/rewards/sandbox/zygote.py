@@ -68,6 +68,7 @@ def main(door_fd: int, target: str, args: Sequence[Any], *, walls: bool) -> None
         walls: The workers have them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     owner = os.getppid()
     door = socket.socket(fileno=door_fd)
     missing = (
