@@ -251,7 +251,7 @@ def _decide_quantities(gold: str, prediction: str) -> float | Job:
     if gold == prediction and unit != PERCENT:
         return 1.0
     if _has_other_words(gold, prediction):
-        return 0.0
+        prediction = ""  # no mathematics; the gold is still to be read
     if PERCENT in (gold_unit, unit):
         which = "gold" if gold_unit == PERCENT else "prediction"
         return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction, which))
