@@ -79,8 +79,10 @@ class _Muting:
         if self._error is None:
             try:
                 self._stream.flush()
-            except (OSError, ValueError) as error:
+            except OSError as error:
                 self._mute(error)
+            except ValueError:  # somebody has closed it: nothing is left to write
+                pass
 
     def tell(self) -> None:
         """Warn if it is muted."""
