@@ -13,9 +13,11 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ from datasets_prep.finish import finish
 from datasets_prep.manifest import NAME as MANIFEST
 from datasets_prep.manifest import file_hash, read_manifest, write_manifest
 from datasets_prep.parquet import write_parquet
+from mmr1.data.contents import described, media_class, unread_columns
 from mmr1.data.forms.form import Place
+from mmr1.data.readers import media_folder
 from mmr1.data.record import dump, dump_parsed, parse_json
 from mmr1.data.schema import VERSION
 from mmr1.files import atomic, atomic_binary
@@ -70,7 +74,11 @@ class Plan:
             "converter": self.name,
             "schema_version": VERSION,
             "embed": self.embed,
-            "inputs": {p.relative_to(root).as_posix(): file_hash(p) for p in self.files},
+            "inputs": {
+                p.relative_to(root).as_posix(): file_hash(p)
+                for path in self.files
+                for p in _files_behind(path)
+            },
         }
         if self.media_root is not None:
             facts["media_root"] = os.path.relpath(self.media_root, root)
@@ -81,6 +89,13 @@ class Plan:
         if self.columns:
             facts["columns"] = dict(self.columns)
         return facts
+
+
+def _files_behind(path: Path) -> list[Path]:
+    """The file itself; of a folder that ``datasets`` saved, or a split of one, its files."""
+    if path.is_file():
+        return [path]
+    return sorted(p for p in media_folder(path).rglob("data-*.arrow") if p.is_file())
 
 
 @one_pool()
@@ -116,7 +131,10 @@ def convert(
     """
     converter: Converter = CONVERTERS.load(name)
     if not source.exists():
-        raise ValueError(f"{source} does not exist; name the dataset's file or folder")
+        raise ValueError(
+            f"{source} does not exist; name the dataset's file or folder (one of the Hugging Face "
+            f"Hub after hf download NAME --repo-type dataset --local-dir FOLDER)"
+        )
     if columns and name != "rows":
         raise ValueError(f"--map is for the converter 'rows'; '{name}' knows its columns")
     files, of_rows = converter.find(source, split)
@@ -194,7 +212,7 @@ def numbered_rows(converter: Converter, plan: Plan) -> Iterator[Numbered]:
     number = 0
     splits: set[Any] = set()
     for path in plan.files:
-        root = str(plan.media_root or path.parent)
+        root = str(plan.media_root or media_folder(path))
         for where, row in converter.rows(path):
             own = row.get("split") if isinstance(row, dict) else None
             splits.add(own)
@@ -217,8 +235,11 @@ def _convert_chunks(converter: Converter, plan: Plan, workers: int) -> None:
     with Progress(f"converting {plan.name}", "rows") as progress:
         chunks = _unfinished_chunks(converter, plan, progress)
         jobs = ((plan, outcome_file, block) for outcome_file, block in chunks)
-        for rows in in_order(_convert_chunk, jobs, workers):
-            progress.advance(rows)
+        for number, outcome in enumerate(in_order(_convert_chunk, jobs, workers)):
+            if number == 0:
+                first = f"{plan.name}: of the first {outcome.rows:,} row(s)"
+                print(described(first, outcome.media, outcome.unread), file=sys.stderr)
+            progress.advance(outcome.rows)
 
 
 def _unfinished_chunks(
@@ -237,41 +258,70 @@ def _unfinished_chunks(
             yield outcome_file, block
 
 
-def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> int:
-    """Convert the rows of a chunk and write the outcome file; returns the number of rows."""
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of a chunk: its rows, records by their media, and columns that nothing read."""
+
+    rows: int
+    media: dict[str, int]
+    unread: list[str]
+
+
+def _convert_chunk(plan: Plan, outcome_file: Path, rows: list[Numbered]) -> _Outcome:
+    """Convert the rows of a chunk and write the outcome file."""
     converter = plan.converter
     lines: list[str] = []
     dropped: list[dict[str, str]] = []
     changed: Counter[str] = Counter()
+    media: Counter[str] = Counter()
+    unread: dict[str, None] = {}
+    named = _named_columns(plan.columns)
     roots = {root: Path(root) for _, _, root, _ in rows}
     media_columns = [column for field, column in plan.columns if field in ("image", "video")]
+    fetched = partial(fetch_media, hosts=plan.hosts, more=media_columns)
     for number, where, root, row in rows:
         try:
             if isinstance(row, ValueError):
                 raise row
-            row = fetch_media(row, plan.hosts, media_columns)
             place = Place(roots[root], plan.name, number)
-            for result in _samples_of(converter, row, place):
+            for result in _samples_of(converter, fetched, row, place):
                 if isinstance(result, Changed):
                     changed[result.change] += 1
                     result = result.sample
                 lines.append(finish(result, plan.output, plan.embed))
+                media[media_class([ref.kind for ref in result.media])] += 1
+                unread |= dict.fromkeys(unread_columns(row, result, named))
         except ValueError as error:
             reason = str(error).encode(errors="backslashreplace").decode()  # it may quote a key
             dropped.append({"row": where, "reason": reason})
     outcome = {"rows": len(rows), "lines": lines, "dropped": dropped, "changed": changed}
+    outcome |= {"media": media, "unread": list(unread)}
     with atomic_binary(outcome_file, sync=False) as (file,):  # a disk takes longer than the rows
         file.write(dump_parsed(outcome))
-    return len(rows)
+    return _Outcome(len(rows), dict(media), list(unread))
 
 
-def _samples_of(converter: Converter, row: Any, place: Place) -> Iterator[Sample | Changed]:
+def _named_columns(columns: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """The columns that ``--map`` names, those of media under the names of EasyR1's rows."""
+    named: dict[str, str] = {}
+    for field, column in columns:
+        for number, one in enumerate(column.split(",")):
+            plural = f"{field}s" if field in ("image", "video") else field
+            named[f"{plural}{number or ''}"] = one
+    return named
+
+
+def _samples_of(
+    converter: Converter, fetched: Callable[[Any], Any], row: Any, place: Place
+) -> Iterator[Sample | Changed]:
     """The samples of a row; from the second on their ids end in a number."""
     if not isinstance(row, dict):
         raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
     try:
-        results = list(converter.convert(row, place))
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        results = list(converter.convert(fetched(row), place))
+    except ValueError:
+        raise
+    except Exception as error:  # a value of another type than the dataset has, anywhere in the row
         raise ValueError(f"not a row of '{converter.name}': {error!r}") from error
     for number, result in enumerate(results):
         sample = result.sample if isinstance(result, Changed) else result
@@ -291,6 +341,8 @@ def _join(
     counts = {"rows": 0, "records": 0, "dropped": 0}
     changed: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
+    media: Counter[str] = Counter()
+    unread: dict[str, None] = {}
     with atomic(plan.output / RECORDS) as records, atomic(plan.output / QUARANTINE) as quarantine:
         for outcome_file in outcome_files:
             outcome = parse_json(outcome_file.read_bytes())
@@ -300,6 +352,8 @@ def _join(
             counts["records"] += len(outcome["lines"])
             counts["dropped"] += len(outcome["dropped"])
             changed.update(outcome["changed"])
+            media.update(outcome["media"])
+            unread |= dict.fromkeys(outcome["unread"])
             reasons.update(reason_class(entry["reason"]) for entry in outcome["dropped"])
     if parquet:
         write_parquet(plan.output / RECORDS, plan.output / "records.parquet")
@@ -308,6 +362,8 @@ def _join(
         "source": converter.source,
         "licence": converter.licence,
         "counts": counts,
+        "records_by_media": dict(media.most_common()),
+        "columns_not_read": list(unread),
         "changed": dict(changed.most_common()),
         "dropped": dict(reasons.most_common()),
         "plan": plan_facts,

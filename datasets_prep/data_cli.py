@@ -128,6 +128,15 @@ def stats(
 
     budget = PixelBudget(min_tokens * 28 * 28, max_tokens * 28 * 28)
     distributions = figures.collect(path, budget, VideoBudget())
+    for where, reason in distributions.unusable[:20]:
+        typer.echo(f"{where}: {reason}", err=True)
+    if distributions.unusable:
+        count = len(distributions.unusable)
+        typer.echo(
+            f"{count:,} of {distributions.samples + count:,} record(s) would be left out: their "
+            "media cannot be shown to a model",
+            err=True,
+        )
     print_table(str(path), ("", ""), figures.rows(distributions))
     if png is not None:
         figures.draw(distributions, png)
@@ -145,8 +154,18 @@ def split(
     from datasets_prep.outputs import shares
     from datasets_prep.split import split
 
-    for file, count in split(path, shares(splits), output, seed).items():
+    counts = split(path, shares(splits), output, seed)
+    for file, count in counts.items():
         typer.echo(f"{file}: {count:,} records")
+    total = sum(counts.values())
+    for file in (file for file, count in counts.items() if not count):
+        largest = max(counts, key=lambda file: counts[file])
+        why = (
+            f"all {total:,} records are about the same images or videos, which stay together"
+            if counts[largest] == total
+            else f"its share of {total:,} records is less than one group of the same media"
+        )
+        typer.echo(f"warning: {file} is empty: {why}", err=True)
 
 
 @app.command()
@@ -260,7 +279,7 @@ def rankings(
 
 @app.command()
 def frames(
-    folder: Annotated[Path, typer.Argument(help="Folder with one image per frame, in name order")],
+    folder: Annotated[Path, typer.Argument(help="Folder with one image per frame, named in order")],
     fps: Annotated[float, typer.Option(help="Frame rate of the images")],
     every: Annotated[int, typer.Option(help="Keep every N-th frame")] = 1,
 ) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmr1.files import atomic
+from mmr1.types import MediaRef
+from mmr1.vision.images import image_size
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 
@@ -14,12 +18,19 @@ _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 def list_frames(folder: Path, fps: float, every: int = 1) -> Path:
     """Write ``folder.frames.json`` beside the folder, with every ``every``-th frame; returns it.
 
+    The frames are in natural order: 2.jpg before 10.jpg.
+
     Raises:
-        ValueError: The folder holds no images, or ``fps`` or ``every`` is not above 0.
+        ValueError: The folder holds no images, or images of several sizes, or ``fps`` or ``every``
+            is not above 0.
     """
-    files = sorted(p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES)[::every]
-    if not files or fps <= 0 or every <= 0:
-        raise ValueError(f"{folder}: no images" if not files else "the frame rate is not above 0")
+    if fps <= 0 or every <= 0:
+        raise ValueError(f"the frame rate {fps:g} and every {every} are not both above 0")
+    images = (p for p in folder.glob("*") if p.suffix.lower() in _SUFFIXES)
+    files = sorted(images, key=_natural)[::every]
+    if not files:
+        raise ValueError(f"{folder}: no images")
+    _refuse_other_sizes(files)
     frames = [
         {"path": f"{folder.name}/{p.name}", "sha256": hashlib.sha256(p.read_bytes()).hexdigest()}
         for p in files
@@ -28,3 +39,20 @@ def list_frames(folder: Path, fps: float, every: int = 1) -> Path:
     with atomic(path) as file:
         json.dump({"fps": fps / every, "frames": frames}, file, indent=1)
     return path
+
+
+def _natural(path: Path) -> tuple[list[tuple[bool, int, str]], str]:
+    """Numbers in names count as numbers, and case does not matter."""
+    pieces = re.findall(r"\d+|\D+", path.stem)
+    numbers = [(not p.isdecimal(), int(p) if p.isdecimal() else 0, p.lower()) for p in pieces]
+    return numbers, path.name
+
+
+def _refuse_other_sizes(files: Sequence[Path]) -> None:
+    sizes = [image_size(MediaRef("image", file)) for file in files]
+    for file, size in zip(files, sizes, strict=True):
+        if size != sizes[0]:
+            raise ValueError(
+                f"{file} is {size[0]}x{size[1]} pixels and {files[0]} {sizes[0][0]}x{sizes[0][1]}; "
+                "make all frames of a video the same size"
+            )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from mmr1.data.ids import hash64
 from mmr1.data.lines import PIECE, Piece, line_numbers, pieces, text_of, total_size
 from mmr1.data.plain import Find
+from mmr1.data.readers import kind_of
 from mmr1.data.record import decode, parse_json, refuse_lone_surrogates
 from mmr1.files import sha256_of, stamp
 from mmr1.parallel import cores, in_order
@@ -34,8 +35,12 @@ class BadRecordError(ValueError):
         self.path, self.position, self.reason = path, position, reason
 
     def __str__(self) -> str:
-        number = line_numbers(self.path, [self.position])[self.position]
-        return f"{self.path}:{number}: {self.reason}"
+        return ": ".join(bad_line(self.path, self.position, self.reason))
+
+
+def bad_line(path: Path, position: int, reason: str) -> tuple[str, str]:
+    """The location of a line, as FILE:NUMBER, by the byte it begins at; and what is wrong."""
+    return f"{path}:{line_numbers(path, [position])[position]}", reason
 
 
 def record_files(path: Path) -> list[Path]:
@@ -44,11 +49,18 @@ def record_files(path: Path) -> list[Path]:
     Raises:
         ValueError: There is none.
     """
-    if path.is_file():
+    if path.is_file() and kind_of(path) in (".jsonl", None):
         return [path]
     files = sorted(p for p in path.glob("*.jsonl") if p.name not in _NOT_RECORDS)
     if not files:
-        raise ValueError(f"{path} holds no record file (.jsonl)")
+        others = [path] if path.is_file() else [p for p in path.glob("*") if kind_of(p) is not None]
+        remedy = (
+            f"; mmr1-data convert NAME --input {others[0]} --output FOLDER writes one; data.train "
+            "reads that file as it is"
+            if others
+            else ""
+        )
+        raise ValueError(f"{path} holds no record file (.jsonl){remedy}")
     return files
 
 

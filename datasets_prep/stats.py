@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets_prep.outputs import refuse_empty
-from datasets_prep.record_files import each_piece, record_files, rows_of
+from datasets_prep.record_files import bad_line, each_piece, record_files, rows_of
 from mmr1.data.lines import Piece
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid, tokens
@@ -23,9 +23,15 @@ from mmr1.vision.videos import sampled_grid
 
 @dataclass
 class Stats:
-    """Statistics of a dataset: how often each value occurs."""
+    """Statistics of a dataset: how often each value occurs.
+
+    Attributes:
+        unusable: ``(location, reason)`` of the records whose media no model can be shown. They are
+            not counted.
+    """
 
     samples: int = 0
+    unusable: list[tuple[str, str]] = field(default_factory=list)
     tasks: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
     media: Counter[str] = field(default_factory=Counter)
@@ -37,10 +43,10 @@ class Stats:
     def add(self, other: Stats) -> None:
         """Count what the other counted."""
         self.samples += other.samples
-        for mine, theirs in (
-            (getattr(self, name), getattr(other, name)) for name in vars(self) if name != "samples"
-        ):
-            mine.update(theirs)
+        self.unusable += other.unusable
+        for mine, theirs in ((getattr(self, n), getattr(other, n)) for n in vars(self)):
+            if isinstance(mine, Counter):
+                mine.update(theirs)
 
 
 def collect(path: Path, budget: PixelBudget, video: VideoBudget) -> Stats:
@@ -53,22 +59,27 @@ def collect(path: Path, budget: PixelBudget, video: VideoBudget) -> Stats:
     extra = repeat((budget, video))
     for part in each_piece(collect_piece, record_files(path), f"reading {path.name}", extra):
         stats.add(part)
-    refuse_empty(path, stats.samples)
+    refuse_empty(path, stats.samples + len(stats.unusable))
     return stats
 
 
 def collect_piece(piece: Piece, budget: PixelBudget, video: VideoBudget) -> Stats:
     """The statistics of the records of a piece."""
     stats = Stats()
-    for _, _, sample in rows_of(piece):
+    for position, _, sample in rows_of(piece):
         media = sample.media
+        try:
+            shown = vision_tokens(media, budget, video)
+        except ValueError as error:
+            stats.unusable.append(bad_line(piece.path, position, str(error)))
+            continue
         stats.samples += 1
         stats.tasks[sample.task or "none"] += 1
         stats.sources[sample.source or "none"] += 1
         stats.media[media_class(tuple([ref.kind for ref in media]))] += 1
         stats.answers[answer_class(sample.answer)] += 1
         stats.question_characters[len(sample.question)] += 1
-        stats.vision_tokens[vision_tokens(media, budget, video)] += 1
+        stats.vision_tokens[shown] += 1
         for ref in media:
             if ref.kind == "image":
                 stats.sizes[ref.size or image_size(ref)] += 1
@@ -80,10 +91,18 @@ def vision_tokens(media: Sequence[MediaRef], budget: PixelBudget, video: VideoBu
     total = 0
     for ref in media:
         if ref.kind == "image":
-            total += _image_tokens(ref.size or image_size(ref), budget.of(ref.options))
+            try:
+                total += _image_tokens(ref.size or image_size(ref), budget.of(ref.options))
+            except ValueError as error:
+                raise ValueError(named(ref, str(error))) from error
         else:
             total += tokens(sampled_grid(ref, video), budget.merge)
     return total
+
+
+def named(ref: MediaRef, reason: str) -> str:
+    """The reason with the medium, unless it names it already."""
+    return reason if str(ref) in reason else f"{ref}: {reason}"
 
 
 @lru_cache(maxsize=1 << 12)

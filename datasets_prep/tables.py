@@ -26,6 +26,11 @@ def print_outcome(manifest: Mapping[str, Any]) -> None:
     """Print how many rows a conversion kept, changed and dropped."""
     counts = manifest["counts"]
     rows = [("rows in", counts["rows"]), ("records out", counts["records"])]
+    rows += [
+        (f"records {kind}", count) for kind, count in manifest.get("records_by_media", {}).items()
+    ]
     rows += [(f"changed: {change}", count) for change, count in manifest["changed"].items()]
     rows += [(f"dropped: {reason}", count) for reason, count in manifest["dropped"].items()]
     print_table(manifest["name"], ("", "count"), rows)
+    if unread := manifest.get("columns_not_read"):
+        print(f"columns not read (kept in meta where JSON holds them): {', '.join(unread)}")

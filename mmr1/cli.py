@@ -23,7 +23,9 @@ from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
-from mmr1.trainer.preflight import check_evaluation, check_training
+from mmr1.terminal import failing_output_muted, printable
+from mmr1.trainer.preflight import check_evaluation, check_reward_names, check_training
+from mmr1.trainer.runs.existing import accept_changes
 from mmr1.vision.families.registry import DEFAULT_FAMILY
 
 logger = logging.getLogger("mmr1.cli")  # also as __main__
@@ -50,6 +52,12 @@ Log = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Resume the run in trainer.output_dir, or start it")
 ]
+AcceptChanges = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes", help="With --resume: go on with data and plugins that have changed"
+    ),
+]
 
 
 @app.command()
@@ -58,10 +66,11 @@ def train(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train with reinforcement learning."""
-    if (resolved := _resolve(config, overrides, "train", dry_run, resume)) is not None:
+    if (resolved := _resolve(config, overrides, "train", dry_run, resume, accepted)) is not None:
         check_training(resolved, resume=resume, samples=True)
         preload_engine(resolved)
         from mmr1.trainer.train import run_training
@@ -75,10 +84,11 @@ def sft(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
-    if (resolved := _resolve(config, overrides, "sft", dry_run, resume)) is not None:
+    if (resolved := _resolve(config, overrides, "sft", dry_run, resume, accepted)) is not None:
         check_training(resolved, resume=resume, samples=False)
         from mmr1.trainer.offline.sft import run_sft
 
@@ -91,10 +101,11 @@ def dpo(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
-    if (resolved := _resolve(config, overrides, "dpo", dry_run, resume)) is None:
+    if (resolved := _resolve(config, overrides, "dpo", dry_run, resume, accepted)) is None:
         return
     check_training(resolved, resume=resume, samples=resolved.dpo.rounds is not None)
     if resolved.dpo.rounds is None:
@@ -114,10 +125,11 @@ def iterate(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
-    if (resolved := _resolve(config, overrides, "iterate", dry_run, resume)) is None:
+    if (resolved := _resolve(config, overrides, "iterate", dry_run, resume, accepted)) is None:
         return
     check_training(resolved, resume=resume, samples=True)
     preload_engine(resolved)
@@ -132,10 +144,11 @@ def rm(
     overrides: Overrides = None,
     dry_run: DryRun = False,
     resume: Resume = False,
+    accepted: AcceptChanges = False,
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train a reward model on preference pairs, on rankings, or on labelled steps."""
-    if (resolved := _resolve(config, overrides, "rm", dry_run, resume)) is None:
+    if (resolved := _resolve(config, overrides, "rm", dry_run, resume, accepted)) is None:
         return
     check_training(resolved, resume=resume, samples=False)
     from mmr1.trainer.offline.reward_model import run_reward_model
@@ -158,6 +171,34 @@ def evaluate(
         from mmr1.evaluation.table import print_results
 
         print_results(*run_evaluations(resolved), resolved.eval.output_dir)
+
+
+@app.command()
+def compare(
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            help="YAML files of configurations, or one with arms; key.path=value for all of them"
+        ),
+    ],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="eval/greedy, or NAME of metrics.jsonl, or NAME:mean, :sum, :last"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each configuration")] = 5,
+    output: Annotated[Path, typer.Option(help="Folder of the runs and results")] = Path(
+        "runs/compare"
+    ),
+    margin: Annotated[
+        float | None,
+        typer.Option(help="Smallest difference that matters; below 0: not worse by as much"),
+    ] = None,
+    log_level: Log = LogLevel.WARNING,
+) -> None:
+    """Train configurations over the same seeds and compare them; repeat it to continue."""
+    from mmr1.compare.command import run_comparison
+
+    run_comparison(arguments, metric or (), seeds, output, margin)
 
 
 @app.command()
@@ -296,11 +337,17 @@ def _run(run: Callable[..., Path], config: Config, resume: bool, *, samples: boo
     """Run a training command, on Ray as often as ``resources.max_restarts`` allows."""
     from mmr1.trainer.distributed.supervise import supervised
 
-    supervised(run, config, resume=resume, samples=samples)
+    with failing_output_muted():
+        supervised(run, config, resume=resume, samples=samples)
 
 
 def _resolve(
-    path: Path, overrides: list[str] | None, command: Command, dry_run: bool, resume: bool = False
+    path: Path,
+    overrides: list[str] | None,
+    command: Command,
+    dry_run: bool,
+    resume: bool = False,
+    accept: bool = False,
 ) -> Config | None:
     """The checked configuration, or None after ``--dry-run`` printed it."""
     loaded = load(path, overrides or [], command)
@@ -312,9 +359,14 @@ def _resolve(
     keys = ", ".join(override.partition("=")[0] for override in overrides or [])
     logger.info("configuration %s with overrides %s", path, keys or "none")
     if dry_run:
+        check_reward_names(config)
         typer.echo(dump_yaml(config), nl=False)
         return None
     refuse_masked(config, path)
+    if accept and not resume:
+        raise ValueError("--accept-changes is for a run that is resumed; add --resume")
+    if accept:
+        accept_changes(config)
     return _with_gpus(config, resume) if config.resources.auto else config
 
 
@@ -332,29 +384,38 @@ def _with_gpus(config: Config, resume: bool) -> Config:
 def main() -> None:
     """Entry point of the console script."""
     _quiet_libraries()
+    with failing_output_muted("stderr"):
+        _main()
+
+
+def _main() -> None:
     try:
         with kept_zygotes():  # what warmed up for the tools' schemas serves their workers too
             app()
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         sys.exit(2)
     except OSError as error:
         if not _is_file_error(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         sys.exit(1)
     except RuntimeError as error:
         if not type(error).__module__.startswith("mmr1."):
             raise
         if hasattr(error, "signum"):  # on request: the exit code that shells and schedulers expect
-            print(f"stopped: {error}", file=sys.stderr)
+            _say(f"stopped: {error}")
             sys.exit(128 + error.signum)
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        _say(f"error: {type(error).__name__}: {error}")
         sys.exit(1)
     except SystemExit as ended:
         if ended.code == 130:  # Ctrl-C outside the training loop, which answers it itself
-            print("stopped: Ctrl-C; start the command again", file=sys.stderr)
+            _say("stopped: Ctrl-C; start the command again")
         raise
+
+
+def _say(line: str) -> None:
+    print(printable(line), file=sys.stderr)
 
 
 def _is_file_error(error: OSError) -> bool:

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import psutil
 from packaging.requirements import Requirement
 from rich.console import Console
+from rich.markup import escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,9 @@ def run_doctor() -> bool:
     fit = True
     for check in checks():
         mark = "[green]ok[/]" if check.remedy is None else "[red]!![/]"
-        line = f"{mark}  {check.subject:<16} {check.state}"
-        console.print(line if check.remedy is None else f"{line} -> {check.remedy}", soft_wrap=True)
+        line = f"{mark}  {check.subject:<16} {escape(check.state)}"
+        remedy = "" if check.remedy is None else f" -> {escape(check.remedy)}"
+        console.print(line + remedy, soft_wrap=True)
         fit &= check.remedy is None
     return fit
 

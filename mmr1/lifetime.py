@@ -35,8 +35,8 @@ def die_with(parent: int) -> None:
 def start_lasting(start: Callable[[], T]) -> T:
     """Call what starts a process, such that the process outlives the calling thread.
 
-    Ctrl-C does not reach the process either. A process inherits which signals its thread blocks.
-    So SIGINT is blocked from its first instruction on, also while it imports.
+    Ctrl-C and a closed terminal do not reach the process either. A process inherits which signals
+    its thread blocks. So they are blocked from its first instruction on, also while it imports.
 
     Args:
         start: Called in a thread that lasts as long as this process.
@@ -80,7 +80,7 @@ def _start_all(waiting: _Waiting) -> None:
         start, done = waiting.get()
         try:
             resource_tracker.ensure_running()  # its own start unblocks SIGINT
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
             result = start()
         except BaseException as error:
             done.set_exception(error)

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 
+from mmr1.terminal import printable
+
 ROOT = "mmr1"
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -32,7 +34,7 @@ def log_to_terminal(level: LogLevel) -> None:
         root.removeHandler(handler)
     handler = logging.StreamHandler()
     handler.setLevel(level.upper())
-    handler.setFormatter(logging.Formatter(FORMAT))
+    handler.setFormatter(_Printable(FORMAT))
     root.addHandler(handler)
     root.setLevel(logging.DEBUG if level is LogLevel.DEBUG else logging.INFO)
     root.propagate = False
@@ -52,7 +54,7 @@ def log_to_file(path: Path) -> Iterator[None]:
     root = logging.getLogger(ROOT)
     handler = _FileLog(path)
     handler.setLevel(logging.INFO)
-    handler.setFormatter(logging.Formatter(FORMAT))
+    handler.setFormatter(_Printable(FORMAT))
     level = root.level
     root.setLevel(min(level or logging.INFO, logging.INFO))
     root.addHandler(handler)
@@ -61,6 +63,13 @@ def log_to_file(path: Path) -> Iterator[None]:
     finally:
         root.removeHandler(handler)
         root.setLevel(level)
+
+
+class _Printable(logging.Formatter):
+    """What a plugin or a file says may hold control characters; a log is read on terminals."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class _FileLog(logging.Handler):

@@ -132,5 +132,6 @@ def _results(
 
 
 def _leave_interrupts() -> None:
-    """Leave Ctrl-C to the parent."""
+    """Leave Ctrl-C and a closed terminal to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)

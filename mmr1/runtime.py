@@ -1,8 +1,10 @@
 """Torch in this process: its seed, its threads, and the memory it frees.
 
-Every step allocates and frees the same tensors. glibc hands large ones back to the kernel at once,
-and the next step pays a page fault for every 4 KiB of them again, which on a CPU can cost more than
-the arithmetic. There is nothing to gain on a GPU, where torch caches device memory itself.
+A step allocates and frees tensors of the same sizes again and again. glibc hands large ones back
+to the kernel at once, and the next one pays a page fault for every 4 KiB of it, which on a CPU can
+cost more than the arithmetic. So freed memory is kept within a step, and returned after it: with a
+large vocabulary and ragged lengths the pieces that fit no later tensor would pile up. There is
+nothing to gain on a GPU, where torch caches device memory itself.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -45,10 +48,25 @@ def set_up_torch(seed: int, threads: int | None = None, deterministic: bool = Fa
 
 def keep_freed_memory() -> bool:
     """Tell glibc to reuse freed memory rather than return it; False where there is no glibc."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:
-        return False
-    return bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
+    global _kept
+    mallopt = _glibc("mallopt")
+    if mallopt is not None:
+        _kept = bool(mallopt(M_MMAP_MAX, 0)) and bool(mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
+    return _kept
+
+
+_kept = False
+
+
+def return_freed_memory() -> None:
+    """Return what ``keep_freed_memory`` has kept to the kernel: once a step."""
+    if _kept and (malloc_trim := _glibc("malloc_trim")) is not None:
+        malloc_trim(0)
+
+
+def _glibc(name: str) -> Any:
+    """A function of glibc; None where there is no glibc."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 @contextlib.contextmanager

@@ -299,7 +299,10 @@ class RolloutGroup:
 
 
 class Status(StrEnum):
-    """The outcome of scoring a completion. Only ``OK`` and ``NO_ANSWER`` have a number."""
+    """The outcome of scoring a completion. Only ``OK`` and ``NO_ANSWER`` have a number.
+
+    ``SKIPPED`` is that of a function that is not for this row: the others are summed without it.
+    """
 
     OK = "ok"
     NO_ANSWER = "no_answer"
@@ -307,6 +310,7 @@ class Status(StrEnum):
     TIMEOUT = "timeout"
     ERROR = "error"
     KILLED = "killed"
+    SKIPPED = "skipped"
 
     @property
     def valid(self) -> bool:
@@ -324,7 +328,8 @@ class Reward:
     Attributes:
         value: The number, or None without a valid reward. A failure is never 0.
         status: The outcome of scoring.
-        components: The unweighted value of each reward function; None if it is not valid.
+        components: The unweighted value of each reward function; None if it is not valid or if it
+            skipped the row.
         error: What went wrong, in one line, if the status is not valid.
     """
 

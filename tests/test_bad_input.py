@@ -294,6 +294,9 @@ def test_a_resume_that_is_refused_changes_nothing(folder, mmr1):
     run = ("train", folder / "run.yaml", "trainer.max_steps=2", "--resume")
     code, _, message = mmr1(*run)
     assert code == 2
+    assert "--accept-changes" in message
+    code, _, message = mmr1(*run, "--accept-changes")
+    assert code == 2
     assert "the sampler cannot resume" in message
     assert [(folder / "out" / name).read_bytes() for name in written] == before
     write_rows(folder, json.dumps(ROW))

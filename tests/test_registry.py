@@ -44,7 +44,7 @@ class Kind:
 
 
 def _use_reward(name: str, folder: Path) -> None:
-    assert describe(name, "{}") == {"batch": False, "media": False}
+    assert describe(name, "{}", None)["media"] is False
 
 
 def _use_algorithm(name: str, folder: Path) -> None:

@@ -213,3 +213,44 @@ def test_a_report_masks_what_an_older_run_wrote_in_clear(clear, tmp_path):
     page = (run / "report.html").read_text()
     assert SECRET not in page
     assert "judge.example" in page
+
+
+ANY_KEY = """
+seed: ${oc.env:SEED}
+model: {path: "${oc.env:MODEL}", dtype: "${oc.env:DTYPE}"}
+data: {train: "${oc.env:ROWS}"}
+rewards:
+  functions:
+    mine:
+      use: "https://judge.example/score?code=${oc.env:CODE}"
+      options:
+        {openai_key: "${oc.env:A}", bearer: "${oc.env:B}", pat: "x ${oc.env:C}",
+         hooks: ["${oc.env:HOOK}"]}
+"""
+HIDDEN = ("Ka-1111", "Kb-2222", "Kc-3333", "https://hooks.example/T0/B1/Kd-4444", "Ke-5555")
+
+
+def test_what_comes_from_the_environment_is_a_reference_whatever_its_key(tmp_path, monkeypatch):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("")
+    given = dict(zip(("A", "B", "C", "HOOK", "CODE"), HIDDEN, strict=True))
+    plain = {"SEED": "7", "MODEL": "org/model", "DTYPE": "float32", "ROWS": str(rows)}
+    for name, value in {**given, **plain}.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "any.yaml"
+    file.write_text(ANY_KEY)
+    config = load_config(file)
+    assert config.rewards.functions["mine"].options["openai_key"] == "Ka-1111"
+    write_yaml(tmp_path / "config.yaml", config)
+    text = (tmp_path / "config.yaml").read_text()
+    assert not [value for value in HIDDEN if value in text]
+    assert stat.S_IMODE((tmp_path / "config.yaml").stat().st_mode) == 0o600
+    assert not [value for value in HIDDEN if value in json.dumps(published(config))]
+    again = load_config(tmp_path / "config.yaml")
+    assert again == config
+    # Numbers, choices and paths that are there are no credentials: they can be read and compared.
+    for name in (*given, *plain):
+        monkeypatch.delenv(name)
+    written = read_written(tmp_path / "config.yaml")
+    assert (written.seed, written.model.dtype, written.data.train) == (7, "float32", str(rows))
+    assert changed_keys(written, config) == []

@@ -12,6 +12,7 @@ from pathlib import Path
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.readers import KINDS, read_rows
+from mmr1.data.readers.hub import is_saved
 from mmr1.data.readers.located import Located
 from mmr1.data.readers.splits import OTHERS, files_of_split, split_of
 from mmr1.types import Sample
@@ -62,6 +63,8 @@ class Converter:
         """
         if source.is_file():
             return [source], split
+        if is_saved(source):
+            return [source.with_name(f"{source.name}@{split}") if split else source], None
         files = sorted({p for pattern in self.files for p in source.glob(f"**/{pattern}")})
         if not files:
             raise ValueError(

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datasets_prep.converters.base import Changed, Converter
-from datasets_prep.moments import moment, video_file
+from datasets_prep.moments import counted, video_file
 from mmr1.data.forms.form import Place, Row
+from mmr1.data.forms.moments import described_moment
 from mmr1.data.readers import read_rows
 from mmr1.data.readers.located import Located
 from mmr1.data.record import read_lines
@@ -51,7 +52,7 @@ def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
     if duration is None:
         header = probe_video(MediaRef("video", place.root / path))
         duration = header.frames / header.fps
-    yield from moment(row, place, path, row["sentence"], row["span"], duration)
+    yield counted(*described_moment(row, place, path, row["sentence"], row["span"], duration))
 
 
 CONVERTER = Converter(

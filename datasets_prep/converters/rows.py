@@ -12,8 +12,11 @@ from datasets_prep.converters.base import ROW_FILES, Converter
 from mmr1.data.forms.answers import inside_answer
 from mmr1.data.forms.boxes import grounded, read_gold
 from mmr1.data.forms.catalog.vqa import answer_and_task
+from mmr1.data.forms.columns import without_media
 from mmr1.data.forms.form import Place, Row
 from mmr1.data.forms.guess import FIELDS, remedy
+from mmr1.data.forms.option_columns import refuse_bare_letter
+from mmr1.data.forms.options import read_options
 from mmr1.data.forms.question import assemble_question
 from mmr1.data.readers import read_rows
 from mmr1.registry import suggest
@@ -28,8 +31,13 @@ def mapping(text: str) -> dict[str, str]:
         ValueError: It is not of this form, a field is unknown, or the question is missing.
     """
     columns: dict[str, str] = {}
+    field = ""
     for entry in text.split(","):
-        field, separator, column = (part.strip() for part in entry.partition("="))
+        before, (field, separator, column) = field, (p.strip() for p in entry.partition("="))
+        if before == "options" and field and not separator:  # the options are several columns
+            columns["options"] += f",{field}"
+            field = before
+            continue
         if not separator or not column:
             raise ValueError(f"--map: '{entry}' is not of the form FIELD=COLUMN")
         if field not in FIELDS:
@@ -39,6 +47,10 @@ def mapping(text: str) -> dict[str, str]:
         columns[field] = column
     if "question" not in columns:
         raise ValueError("--map names no question; add question=COLUMN")
+    if "answer_index" in columns and "answer" in columns:
+        raise ValueError("--map: answer and answer_index are two golds; leave one of them out")
+    if "answer_index" in columns and "options" not in columns:
+        raise ValueError("--map: answer_index counts the options; name them too, options=COLUMN")
     return columns
 
 
@@ -57,6 +69,11 @@ def propose(file: Path) -> str:
 
 def _convert(row: Row, place: Place, columns: Mapping[str, str]) -> Iterator[Sample]:
     values = {field: _value(row, field, column) for field, column in columns.items()}
+    options = read_options(values.get("options"))
+    if "answer_index" in columns:
+        if options is None:
+            raise ValueError(f"the options (column '{columns['options']}') are empty")
+        values["answer"] = options.at(values["answer_index"])
     task, answer, boxes = values.get("task"), inside_answer(values.get("answer")), None
     if "answer" in columns and answer is None:
         raise ValueError(f"the answer (column '{columns['answer']}') is empty")
@@ -64,17 +81,23 @@ def _convert(row: Row, place: Place, columns: Mapping[str, str]) -> Iterator[Sam
         raise ValueError(f"the answer {str(answer)[:60]!r} is no box [x1, y1, x2, y2]")
     if task is None and answer is not None:
         answer, task = answer_and_task(answer)
+    kinds = [kind for kind in ("image", "video") if kind in columns]
+    others = without_media(row, kinds)
     sample = assemble_question(
-        row, place, values["question"], answer, images=values.get("image"),
-        videos=values.get("video"), task=task, options=values.get("options") or {},
-        system=values.get("system"), used=tuple(columns.values()),
+        others, place, values["question"], answer, images=values.get("image"),
+        videos=values.get("video"), task=task, options={} if options is None else options,
+        system=values.get("system"), used=",".join(columns.values()).split(","),
     )  # fmt: skip
+    if "task" not in columns:
+        refuse_bare_letter(sample, row)
     yield sample if boxes is None else grounded(sample, boxes)
 
 
 def _value(row: Row, field: str, column: str) -> Any:
     if column in row:
         return row[column]
+    if field == "options" and "," in column:
+        return [_value(row, field, one) for one in column.split(",")]
     if field == "task" and reward_of_task(column) is not None:
         return column  # the task type of all rows
     raise ValueError(

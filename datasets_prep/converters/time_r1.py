@@ -3,18 +3,15 @@
 from collections.abc import Iterator
 
 from datasets_prep.converters.base import Changed, Converter
-from datasets_prep.moments import moment
+from datasets_prep.moments import counted
+from mmr1.data.forms.catalog.time_r1 import read_clipped
 from mmr1.data.forms.form import Place, Row
 from mmr1.types import Sample
 
 
 def convert(row: Row, place: Place) -> Iterator[Sample | Changed]:
     """With ``video_start`` and ``video_end``, times count from the start of that segment."""
-    bounds = row.get("video_start"), row.get("video_end")
-    cut = None if bounds[0] is None or bounds[1] is None else (float(bounds[0]), float(bounds[1]))
-    yield from moment(
-        row, place, row["video"], row["sentence"], row["timestamp"], row["duration"], cut
-    )
+    yield counted(*read_clipped(row, place))
 
 
 CONVERTER = Converter(

@@ -23,6 +23,9 @@ class EnvironmentConfig(Section):
         "arguments}. null: Qwen's <tool_call> JSON",
     )
     max_turns: Positive = Field(4, description="Turns of the policy in one conversation")
+    max_calls: Positive = Field(
+        32, description="Tool calls of one turn; the policy is told that those after it did not run"
+    )
     max_tokens_per_turn: Positive = Field(
         256,
         description="Sampled tokens of one turn; one that reaches it ends the conversation as "

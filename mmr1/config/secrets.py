@@ -1,16 +1,23 @@
 """Credentials in a configuration: which values are some, and what is written in their place.
 
-A value is a credential by its key (``headers``, ``token``, ``api_key``, ``password``, ``secret``,
-``authorization``, and names that end in them), or by ``user:password@`` or ``?token=...`` in a URL.
-One that the configuration takes from the environment is written as that reference. One that was
-given in clear is written as ``***``.
+What the configuration takes from the environment is written as that reference, whatever its key is
+called. Not so a path that is there, and what only allows certain values, as numbers and choices do:
+these are no credentials, and a run that is resumed compares them.
+
+A value given in clear is a credential by its key (``headers``, ``token``, ``api_key``,
+``password``, ``secret``, ``authorization``, and names that end in them), or by ``user:password@``
+or ``?token=...`` in a URL. It is written as ``***``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 MASK = "***"
 REMEDY = "write ${oc.env:NAME} in its place, and set NAME in the environment"
@@ -56,7 +63,7 @@ def mask_text(text: str) -> str:
 
 
 def find_references(raw: Any, resolved: Any, path: Key = ()) -> dict[Key, str]:
-    """The credentials that a configuration takes from elsewhere, as it writes them.
+    """What a configuration takes from the environment, and its credentials, as it writes them.
 
     A default inside ``${oc.env:NAME,default}`` is left out, for it is in clear.
 
@@ -73,11 +80,44 @@ def find_references(raw: Any, resolved: Any, path: Key = ()) -> dict[Key, str]:
     elif isinstance(raw, str) and isinstance(resolved, str) and is_reference(raw):
         is_credential = _is_secret(path) or mask_text(resolved) != resolved
         written = mask_text(_VARIABLE.sub(r"${oc.env:\1}", raw))
-        return {path: written} if is_credential or _names_secret_variable(raw) else {}
+        from_environment = _VARIABLE.search(raw) is not None and not _is_there(resolved)
+        is_credential = is_credential or _names_secret_variable(raw)
+        return {path: written} if is_credential or from_environment else {}
     references: dict[Key, str] = {}
     for key, below, value in children:
         references |= find_references(below, value, (*path, key))
+    if path == ():
+        return {k: text for k, text in references.items() if _may_be_any_text(resolved, k, text)}
     return references
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return Path(text).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL byte, no such user
+        return False
+
+
+def _may_be_any_text(tree: Any, path: Key, reference: str) -> bool:
+    """Is a configuration with the reference in the place of the value one too?"""
+    from mmr1.config import Config  # which masks with this module
+
+    changed = deepcopy(tree)
+    below = changed
+    for name in path[:-1]:
+        below = below[name]
+    below[path[-1]] = reference
+    try:
+        Config.model_validate(changed)
+    except ValidationError as error:
+        return not any(_is_at(path, problem["loc"]) for problem in error.errors())
+    return True
+
+
+def _is_at(path: Key, place: tuple[int | str, ...]) -> bool:
+    """Is the place of an error at the path? It also names the types on the way."""
+    rest = iter(place)
+    return all(name in rest for name in path)
 
 
 def masked_keys(tree: Any, path: Key = ()) -> list[str]:

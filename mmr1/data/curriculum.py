@@ -58,9 +58,8 @@ class Curriculum:
             ValueError: The reward function that tells the pass rate has a value outside 0 to 1.
         """
         for group in scored:
-            passed = [
-                self._passed(r.components[self._config.function]) for r in group.rewards if r.valid
-            ]
+            values = [r.components[self._config.function] for r in group.rewards if r.valid]
+            passed = [self._passed(value) for value in values if value is not None]  # or skipped
             if not passed:
                 continue
             key = _key(group.group.prompt.sample)
@@ -82,8 +81,7 @@ class Curriculum:
         self._draws, self._skipped = state["draws"], state["skipped"]
         self._rates = dict(state["rates"])
 
-    def _passed(self, value: float | None) -> float:
-        assert value is not None, "a valid reward has the value of each function"
+    def _passed(self, value: float) -> float:
         if not 0 <= value <= 1:
             raise ValueError(
                 f"data.curriculum.function={self._config.function} gave {value:g}: a pass rate is "

@@ -65,7 +65,16 @@ def text_of(line: bytes, position: int) -> str:
     try:
         return line.decode("utf-8-sig" if position == 0 else "utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 text: {error.reason}") from error
+        raise ValueError(not_utf8(error)) from error
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """The message for a text in another encoding, with what to do about it."""
+    marked = error.object[:2] in (b"\xff\xfe", b"\xfe\xff")
+    encoding = "UTF-16" if marked else "CP1252"
+    return (
+        f"not UTF-8 text ({error.reason}); save it as UTF-8, as iconv -f {encoding} -t UTF-8 does"
+    )
 
 
 def line_numbers(path: Path, positions: Iterable[int]) -> dict[int, int]:

@@ -49,7 +49,8 @@ class MediaCheck:
         if reason is None:
             self._sound.add(key)
             return True
-        message = f"sample '{sample.id}' of {dataset} is left out: {reason}"
+        where = self.quarantine.named(dataset, sample.id)
+        message = f"sample '{sample.id}' of {dataset} is left out: {where}: {reason}"
         tell_fault(logger, "media/left_out", message)
         self._leave_out(dataset, sample.id, reason)
         return False

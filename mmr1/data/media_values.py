@@ -79,6 +79,11 @@ def locate(root: Path, name: str) -> Path:
         ValueError: No such file, or the name leads out of the root.
     """
     local = local_name(name)
+    if local.lower().endswith((".m3u8", ".m3u")):
+        raise ValueError(
+            f"'{name}' is a playlist, which names the parts of a video; join them, as ffmpeg -i "
+            f"{PurePosixPath(name).name} -c copy {PurePosixPath(name).stem}.mp4 does"
+        )
     if not local.startswith("/"):
         return resolve_media(root, name)
     path = PurePosixPath(local)

@@ -11,8 +11,14 @@ from mmr1.types import ContentPart, MediaRef, Message, TextPart
 TAG = re.compile(r"<(image|video)(?:[ _]?(\d+))?>")
 """``<image>``, ``<image1>``, ``<image 1>``, ``<image_1>`` and the same for videos."""
 
-# Every engine would count one of these in a user's text as a medium.
-_RESERVED = re.compile(r"<\|(?:image_pad|video_pad|vision_start|vision_end|vision_pad)\|>")
+# Every engine would count one of the first in a user's text as a medium. The others end a message
+# or begin one: what follows them would be taken for another speaker's.
+_RESERVED = re.compile(
+    r"<\|(?:image_pad|video_pad|vision_start|vision_end|vision_pad"
+    r"|im_start|im_end|endoftext|begin_of_text|end_of_text|start_header_id|end_header_id|eot_id"
+    r"|eom_id|user|assistant|system|observation|end|begin_of_image|end_of_image|image|video)\|>"
+    r"|</?(?:start|end)_of_turn>|<IMG_CONTEXT>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class Tag:
 
 
 def check_text(text: str) -> str:
-    """Returns the text. Raises ValueError if it contains one of the model's vision tokens."""
+    """Returns the text. Raises ValueError if it contains a token of chat templates or of vision."""
     if token := _RESERVED.search(text):
         raise ValueError(f"the text holds the model's own token {token[0]}; remove it")
     return text

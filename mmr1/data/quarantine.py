@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class Quarantine:
     """Collects the dropped rows of datasets and stops the run when one of them loses too many.
@@ -10,7 +12,8 @@ class Quarantine:
         max_fraction: Largest share of a dataset's rows that may be dropped; 0 stops at the first.
 
     Attributes:
-        dropped: One ``{"row": where, "reason": why}`` for each row left out.
+        dropped: One ``{"row": where, "reason": why}`` for each row left out. A sample that was
+            read is a row by its id, and has its file and line as ``place``.
     """
 
     def __init__(self, max_fraction: float) -> None:
@@ -18,6 +21,16 @@ class Quarantine:
         self.dropped: list[dict[str, str]] = []
         self._totals: dict[str, int] = {}
         self._of: dict[str, list[dict[str, str]]] = {}
+        self._places: dict[str, Callable[[str], str | None]] = {}
+
+    def locate(self, dataset: str, place_of: Callable[[str], str | None]) -> None:
+        """Know where the samples of a dataset are: from an id to file and line."""
+        self._places[dataset] = place_of
+
+    def named(self, dataset: str, name: str) -> str:
+        """A sample by file, line and id; or what is no sample's id as it is."""
+        place = self._places[dataset](name) if dataset in self._places else None
+        return name if place is None else f"{place} ('{name}')"
 
     def drop(self, dataset: str, where: str, reason: str) -> None:
         """Name a row that is left out.
@@ -27,9 +40,12 @@ class Quarantine:
         """
         if self.max_fraction == 0:
             raise ValueError(
-                f"{where}: {reason} (to go on without such rows set data.max_bad_fraction)"
+                f"{self.named(dataset, where)}: {reason} (to go on without such rows set "
+                "data.max_bad_fraction)"
             )
         entry = {"row": where, "reason": reason}
+        if dataset in self._places and (place := self._places[dataset](where)) is not None:
+            entry["place"] = place
         self.dropped.append(entry)
         self._of.setdefault(dataset, []).append(entry)
 
@@ -51,8 +67,9 @@ class Quarantine:
         dropped, total = self._of.get(dataset, []), self._totals[dataset]
         if dropped and (len(dropped) > self.max_fraction * total or len(dropped) == total):
             first = dropped[0]
+            where = self.named(dataset, first["row"])
             raise ValueError(
                 f"{len(dropped)} of {total} rows of {dataset} cannot be used, more than "
-                f"data.max_bad_fraction={self.max_fraction:g} allows; the first: {first['row']}: "
+                f"data.max_bad_fraction={self.max_fraction:g} allows; the first: {where}: "
                 f"{first['reason']}"
             )

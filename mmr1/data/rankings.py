@@ -32,7 +32,7 @@ def write_rankings(run: Path, output: Path, data: DataConfig, ranked_by: str) ->
     Raises:
         ValueError: No prompt gives a ranking.
     """
-    sources, _ = load_mixture(data.model_copy(update={"prompt_template": None}))
+    sources, _ = load_mixture(data.changed(prompt_template=None))
     samples = {sample.id: sample for source in sources.values() for sample in source}
     records = list(_rankings(run, samples, ranked_by))
     if not records:
@@ -46,7 +46,7 @@ def write_rankings(run: Path, output: Path, data: DataConfig, ranked_by: str) ->
 
 def copy_rankings(spec: str, output: Path, data: DataConfig) -> None:
     """Write the records of a dataset as ``write_rankings`` does, with their media beside them."""
-    plain = data.model_copy(update={"prompt_template": None})
+    plain = data.changed(prompt_template=None)
     _write(output, load_samples(spec, plain))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from mmr1.data.lines import not_utf8
 from mmr1.data.placeholders import TAG, Tag, assign, check_text, parts_of, tags_of
 from mmr1.data.plain import Find, plain_sample
 from mmr1.data.schema import VERSION, MediaItem, TextItem, Turn, parse
@@ -203,7 +204,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 try:
                     yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
-                    raise ValueError(f"{path}:{number}: not UTF-8 text: {error.reason}") from error
+                    raise ValueError(f"{path}:{number}: {not_utf8(error)}") from error
 
 
 def _refuse(constant: str) -> Any:
@@ -231,7 +232,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return STRICT.decode(text if isinstance(text, str) else text.decode())
     except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 text: {error.reason}") from error
+        raise ValueError(not_utf8(error)) from error
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON ({error.msg}, column {error.colno})") from error
     except RecursionError:

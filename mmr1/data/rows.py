@@ -28,6 +28,8 @@ MB = 1_000_000
 
 ReadRow = Callable[[Any, int], Sample]
 """From a row and its number in the file to a sample; raises ValueError if it cannot be used."""
+Unread = Callable[[Any, Sample], Iterable[str]]
+"""From a row and its sample to the columns that were not read."""
 
 
 class Rows(Sequence[Sample]):
@@ -35,7 +37,8 @@ class Rows(Sequence[Sample]):
 
     Args:
         stores: The files.
-        table: Their ``file``, ``position``, ``number``, ``kinds`` and ``id``, of each sample.
+        table: Their ``file``, ``position``, ``number``, ``kinds``, ``id`` and ``unread`` columns,
+            of each sample.
         read: Makes a sample of a row.
     """
 
@@ -82,6 +85,22 @@ class Rows(Sequence[Sample]):
         of_code = [tuple(text.split()) for text in column.dictionary.to_pylist()]
         yield from (of_code[code] for code in column.indices.to_numpy().tolist())
 
+    def place_of(self, name: str) -> str | None:
+        """File and line of the sample with this id, for messages; None if there is none."""
+        index = pc.index(self.table["id"], name).as_py()
+        if index < 0:
+            return None
+        file = int(self._file[index])
+        first = int(np.searchsorted(self._file, file))
+        found = [(int(self._position[index]), int(self._number[index] - self._number[first]))]
+        return self.stores[file].places(found)[0]
+
+    def unread(self) -> list[str]:
+        """The columns that were not read, in the order of the rows; no sample is read."""
+        column = self.table["unread"].combine_chunks()
+        words = column.dictionary.to_pylist()
+        return list(dict.fromkeys(name for text in words if text for name in text.split("\0")))
+
 
 def ids_of(samples: Sequence[Sample]) -> list[str]:
     """The ids of samples."""
@@ -96,7 +115,10 @@ def kinds_of(samples: Sequence[Sample]) -> Iterable[tuple[str, ...]]:
 
 
 def open_rows(
-    stores: Sequence[Store], facts: Mapping[str, Any], read: ReadRow
+    stores: Sequence[Store],
+    facts: Mapping[str, Any],
+    read: ReadRow,
+    unread: Unread = lambda row, sample: (),
 ) -> tuple[Rows, int, list[tuple[str, str]]]:
     """The usable samples of some files, the number of their rows, and the unusable ones.
 
@@ -107,6 +129,7 @@ def open_rows(
         stores: The files. The index lies beside the first.
         facts: What ``read`` depends on, as JSON values.
         read: Makes a sample of a row.
+        unread: Names the columns that were not read.
 
     Returns:
         The samples; the number of rows; ``(location, reason)`` of each row that cannot be used.
@@ -116,7 +139,7 @@ def open_rows(
     """
     others = _others(stores)
     facts = {**facts, "others": others}
-    table = kept_table(stores[0].path, "rows", facts, lambda: _table(stores, read))
+    table = kept_table(stores[0].path, "rows", facts, lambda: _table(stores, read, unread))
     if _others(stores) != others:
         raise ValueError(f"files beside {stores[0].path} changed while they were read; start again")
     unusable = table.filter(table["reason"].is_valid())
@@ -136,7 +159,7 @@ def _others(stores: Sequence[Store]) -> list[Any]:
     return [[store.path.name, *stamp(store.path)[:2]] for store in stores[1:]]
 
 
-def _table(stores: Sequence[Store], read: ReadRow) -> pa.Table:
+def _table(stores: Sequence[Store], read: ReadRow, unread: Unread) -> pa.Table:
     """Of every row where it is, its id and kinds of media, or why it cannot be used."""
     files, positions, hashes = array("h"), array("q"), array("Q")
     parts: list[pa.RecordBatch] = []
@@ -148,6 +171,7 @@ def _table(stores: Sequence[Store], read: ReadRow) -> pa.Table:
             ids: list[str | None] = []
             kinds: list[str | None] = []
             reasons: list[str | None] = []
+            left: list[str | None] = []
             for file, position, row, _ in block:
                 sample, reason = _sample(read, row, len(positions))
                 files.append(file)
@@ -155,15 +179,18 @@ def _table(stores: Sequence[Store], read: ReadRow) -> pa.Table:
                 reasons.append(reason)
                 ids.append(None if sample is None else sample.id)
                 kinds.append(None if sample is None else " ".join(m.kind for m in sample.media))
+                left.append(None if sample is None else "\0".join(unread(row, sample)))
                 if sample is not None:
                     hashes.append(hash64(sample.id))
             columns = {"id": pa.array(ids, pa.string()), "reason": pa.array(reasons, pa.string())}
             columns["kinds"] = pa.array(kinds, pa.string())
+            columns["unread"] = pa.array(left, pa.string())
             parts.append(pa.RecordBatch.from_pydict(columns))
             before, shown = shown, block[-1][-1] // MB
             progress.advance(shown - before)
     table = pa.Table.from_batches(parts, _COLUMNS)
-    table = table.set_column(2, "kinds", table["kinds"].combine_chunks().dictionary_encode())
+    for place, name in ((2, "kinds"), (3, "unread")):
+        table = table.set_column(place, name, table[name].combine_chunks().dictionary_encode())
     table = table.append_column("file", pa.array(np.asarray(files)))
     table = table.append_column("position", pa.array(np.asarray(positions)))
     table = table.append_column("number", pa.array(np.arange(len(positions))))
@@ -171,7 +198,7 @@ def _table(stores: Sequence[Store], read: ReadRow) -> pa.Table:
     return table
 
 
-_COLUMNS = pa.schema({"id": pa.string(), "reason": pa.string(), "kinds": pa.string()})
+_COLUMNS = pa.schema(dict.fromkeys(("id", "reason", "kinds", "unread"), pa.string()))
 
 
 def _each_row(stores: Sequence[Store]) -> Iterator[tuple[int, int, Any, int]]:
@@ -200,6 +227,13 @@ def _refuse_repeated(path: Path, ids: pa.ChunkedArray, hashes: np.ndarray) -> No
         if name in seen:
             raise ValueError(f"{path}: the id '{name}' appears twice; ids must be unique")
         seen.add(name)
+
+
+def kept(samples: Sequence[Sample], indices: np.ndarray) -> Sequence[Sample]:
+    """The samples with these indices."""
+    if isinstance(samples, Rows):
+        return samples.take(indices)
+    return [samples[index] for index in indices.tolist()]
 
 
 def measured(

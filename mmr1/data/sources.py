@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -11,14 +12,16 @@ import numpy as np
 from jinja2 import Template
 
 from mmr1.config import Config, DataConfig
+from mmr1.data.contents import contents, unread_columns
 from mmr1.data.forms import read_row
 from mmr1.data.forms.columns import renamed
 from mmr1.data.forms.form import Place
+from mmr1.data.forms.own_columns import with_own_columns
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.located import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
-from mmr1.data.rows import FROM_BYTES, Rows, measured, open_rows
+from mmr1.data.rows import FROM_BYTES, Rows, kept, measured, open_rows
 from mmr1.data.stores import Store, stores_of
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
@@ -28,6 +31,7 @@ def load_samples(
     spec: str | Path,
     config: DataConfig | None = None,
     quarantine: Quarantine | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Sequence[Sample]:
     """All samples of a dataset, in any of the known row formats, with the prompt template applied.
 
@@ -38,6 +42,7 @@ def load_samples(
         spec: See :func:`mmr1.data.readers.read_rows`.
         config: ``media_root``, ``format``, ``prompt_template`` and ``max_bad_fraction`` count.
         quarantine: Collects dropped rows; by default as ``max_bad_fraction`` allows.
+        say: Is told what was read: how many samples have media, and which columns nothing read.
 
     Raises:
         ValueError: The dataset is missing or empty, an id appears twice, or too many rows cannot be
@@ -47,19 +52,30 @@ def load_samples(
     quarantine = quarantine or Quarantine(config.max_bad_fraction)
     template = load_template(config.prompt_template) if config.prompt_template else None
     if stores := stores_of(spec, FROM_BYTES):
-        return _open_large(spec, stores, config, template, quarantine)
+        rows = _open_large(spec, stores, config, template, quarantine)
+        if say is not None:
+            say(contents(str(spec), rows, rows.unread()))
+        return rows
     samples: list[Sample] = []
+    unread: dict[str, None] = {}
+    places: dict[str, str] = {}
     total = 0
-    for where, sample in read_samples(spec, config):
+    for where, sample, row in _located(spec, config):
         total += 1
         if isinstance(sample, ValueError):
             quarantine.drop(str(spec), where, str(sample))
         else:
             samples.append(apply_template(sample, template) if template else sample)
+            places[sample.id] = where
+            if say is not None:
+                unread |= dict.fromkeys(unread_columns(row, sample, config.columns))
     if not total:
         raise ValueError(f"{spec} holds no records; check the path or make the dataset again")
+    quarantine.locate(str(spec), places.get)
     quarantine.read(str(spec), total)
     _check_ids(spec, samples)
+    if say is not None:
+        say(contents(str(spec), samples, unread))
     return samples
 
 
@@ -84,25 +100,37 @@ def _open_large(
         "source": source_name(spec),
         "template": Path(name).read_text() if name and Path(name).is_file() else name,
     }
-    rows, total, dropped = open_rows(stores, facts, read)
+
+    def unread(row: Any, sample: Sample) -> list[str]:
+        return unread_columns(row, sample, config.columns)
+
+    rows, total, dropped = open_rows(stores, facts, read, unread)
     for where, reason in dropped:
         quarantine.drop(str(spec), where, reason)
+    quarantine.locate(str(spec), rows.place_of)
     quarantine.read(str(spec), total)
     return rows
 
 
 def read_samples(spec: str | Path, config: DataConfig) -> Iterator[tuple[str, Sample | ValueError]]:
     """Every row as a sample or as the error that makes it unusable, each with its location."""
+    yield from ((where, sample) for where, sample, _ in _located(spec, config))
+
+
+def _located(
+    spec: str | Path, config: DataConfig
+) -> Iterator[tuple[str, Sample | ValueError, Any]]:
+    """``(location, sample or error, row)`` of every row."""
     root = Path(config.media_root) if config.media_root else media_folder(spec)
     source = source_name(spec)
     for index, (where, row) in enumerate(read_rows(spec)):
         if isinstance(row, ValueError):
-            yield where, row
+            yield where, row, None
             continue
         try:
-            yield where, _sample(row, Place(root, source, index), config)
+            yield where, _sample(row, Place(root, source, index), config), row
         except ValueError as error:
-            yield where, error
+            yield where, error, row
 
 
 def _sample(row: Any, place: Place, config: DataConfig) -> Sample:
@@ -110,7 +138,8 @@ def _sample(row: Any, place: Place, config: DataConfig) -> Sample:
         raise ValueError(f"a row is a JSON object, not {type(row).__name__}")
     refuse_lone_surrogates(row)
     if config.columns:
-        return read_row(renamed(row, config.columns), place, "easyr1")
+        sample = read_row(renamed(row, config.columns), place, "easyr1")
+        return with_own_columns(sample, row)
     return read_row(row, place, config.format_name)
 
 
@@ -132,7 +161,7 @@ def load_mixture(
     if not config.train:
         raise NoSuchDatasetError("data.train is not set; name the training records")
     weights = config.train if isinstance(config.train, dict) else {config.train: 1.0}
-    sources = {spec: load_samples(spec, config, quarantine) for spec in weights}
+    sources = {spec: load_samples(spec, config, quarantine, _say) for spec in weights}
     return sources, dict(weights)
 
 
@@ -165,10 +194,7 @@ def keep_fitting(
         sample = samples[index]
         quarantine.drop(spec, sample.id, _why_not(prompt_tokens, sample, limit))
     quarantine.check(spec)
-    kept = np.flatnonzero(fits)
-    if isinstance(samples, Rows):
-        return samples.take(kept)
-    return [samples[index] for index in kept.tolist()]
+    return kept(samples, np.flatnonzero(fits))
 
 
 UNREADABLE = -1
@@ -208,4 +234,8 @@ def load_held_out(config: Config, quarantine: Quarantine | None = None) -> Seque
             "trainer.validation.data is not set; name the held-out records, "
             "trainer.validation.data=PATH"
         )
-    return load_samples(config.eval_records, config.data, quarantine)[: config.eval.limit]
+    return load_samples(config.eval_records, config.data, quarantine, _say)[: config.eval.limit]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

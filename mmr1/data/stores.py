@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from mmr1.data.index import kept_batches
 from mmr1.data.lines import line_numbers, pieces, text_of
 from mmr1.data.readers import files_of, kind_of, read_rows
+from mmr1.data.readers.classes import classes_of, mending, with_names
 from mmr1.data.readers.hub import hub_dataset, is_saved
 from mmr1.data.readers.json_arrays import array_element, array_elements, is_array
 from mmr1.data.readers.json_files import has_lines
@@ -110,17 +111,20 @@ class ParquetStore:
         # Its column chunks are read a page at a time, not ahead.
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=_PAGE) as table:
             schema = _plain(table.schema_arrow)
+            self._mend = mending(table.schema_arrow)
             self._batches = kept_batches(path, "copy", schema, lambda: _batches(table, schema))
 
     def rows(self) -> Iterator[tuple[int, Any | ValueError, int]]:
         count = self._batches.num_record_batches
         for batch in range(count):
             for number, row in enumerate(self._batches.get_batch(batch).to_pylist()):
-                yield (batch << _SHIFT) + number, row, self.size * batch // count
+                named = self._mend(row)
+                yield (batch << _SHIFT) + number, named, self.size * batch // count
 
     def row(self, position: int) -> Any:
         batch, number = position >> _SHIFT, position & ((1 << _SHIFT) - 1)
-        return self._batches.get_batch(batch).slice(number, 1).to_pylist()[0]
+        row = self._batches.get_batch(batch).slice(number, 1).to_pylist()[0]
+        return self._mend(row)
 
     def places(self, found: Sequence[tuple[int, int]]) -> list[str]:
         return [f"{self.path}[{number}]" for _, number in found]
@@ -209,14 +213,16 @@ class DatasetStore:
 
     def __init__(self, dataset: Any, where: str, files: Sequence[Path]) -> None:
         self._dataset, self._where = dataset, where
+        self._classes = classes_of(dataset.features)
         self.path, self.size = files[0], sum(file.stat().st_size for file in files)
 
     def rows(self) -> Iterator[tuple[int, Any | ValueError, int]]:
         for number, row in enumerate(self._dataset):
-            yield number, row, self.size * number // len(self._dataset)
+            named = with_names(row, self._classes)
+            yield number, named, self.size * number // len(self._dataset)
 
     def row(self, position: int) -> Any:
-        return self._dataset[position]
+        return with_names(self._dataset[position], self._classes)
 
     def places(self, found: Sequence[tuple[int, int]]) -> list[str]:
         return [f"{self._where}[{number}]" for _, number in found]

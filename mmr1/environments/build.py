@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from mmr1.config import CustomEnvironmentConfig, EnvironmentConfig
 from mmr1.environments.environment import Environment
 from mmr1.environments.own import OwnEnvironment
@@ -9,14 +11,18 @@ from mmr1.environments.schemas import described
 from mmr1.environments.tools import ToolEnvironment
 
 
-def build_environment(config: EnvironmentConfig) -> Environment:
+def build_environment(config: EnvironmentConfig, timeout_s: float = math.inf) -> Environment:
     """Tools, or a class of one's own; its processes are started.
+
+    Args:
+        config: The section ``environment``.
+        timeout_s: Seconds that the tools of one conversation may take together.
 
     Raises:
         ValueError: A tool or the class cannot be loaded.
     """
     if not isinstance(config, CustomEnvironmentConfig) or described(config):
-        return ToolEnvironment(config)
+        return ToolEnvironment(config, timeout_s)
     if config.parser is not None:
         raise ValueError(
             f"environment.parser={config.parser}: {config.use} reads the text of a turn itself; "

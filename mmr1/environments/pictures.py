@@ -18,6 +18,7 @@ from PIL import Image
 
 from mmr1.boxes import Box, SpaceName, check_inside, pixels, to_original
 from mmr1.types import MediaRef
+from mmr1.vision.containers import open_video
 from mmr1.vision.images import load_image, to_rgb
 
 MAX_PARTS = 256
@@ -65,7 +66,7 @@ class Video(bytes):
         import av
 
         try:
-            with av.open(io.BytesIO(self)) as container:
+            with open_video(self) as container:
                 return list(_frames(container, sorted(seconds)))
         except av.FFmpegError as error:
             raise ValueError(f"the video cannot be read: {error}") from error

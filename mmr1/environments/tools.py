@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -15,12 +17,15 @@ from mmr1.environments.calls import call_of, read_calls
 from mmr1.environments.environment import Action, Answer, Ending, Episode, Opening, Shown
 from mmr1.environments.pictures import MAX_PARTS
 from mmr1.environments.schemas import Tool, described
-from mmr1.environments.workers import REPLACED, code_workers, tool_workers
+from mmr1.environments.workers import REPLACED, Budget, code_workers, tool_workers
+from mmr1.faults import tell_fault
 from mmr1.registry import suggest
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox import pool
 from mmr1.types import ContentPart, MediaRef, Message, Sample, Status, TextPart, ToolCall
 from mmr1.vision.images import image_size
+
+logger = logging.getLogger(__name__)
 
 _CUT_NOTE = 100
 """Characters for the note that a text was cut."""
@@ -30,12 +35,17 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 class ToolEnvironment:
     """An ``Environment``: a turn that calls no tool is the last one.
 
+    Args:
+        config: The section ``environment``.
+        timeout_s: Seconds that the tools of one conversation may take together.
+
     Raises:
         ValueError: A tool cannot be loaded.
     """
 
-    def __init__(self, config: EnvironmentConfig) -> None:
+    def __init__(self, config: EnvironmentConfig, timeout_s: float = math.inf) -> None:
         self.config = config
+        self._timeout_s = timeout_s
         self._by_name = {tool.name: tool for tool in described(config)}
         self.tools: Sequence[str] = tuple(self._by_name)
         self.kept = tuple(dict.fromkeys(t.spec for t in self._by_name.values() if t.kept))
@@ -45,19 +55,24 @@ class ToolEnvironment:
         self.workers = tool_workers(config, specs, prepare)
         self._code_workers = code_workers(config)
         self._numbers = count()
+        self._threads = ThreadPoolExecutor(config.workers, "tools")
         self.workers.start()
         if any(tool.alone for tool in self._by_name.values()):
             self._code_workers.start()
 
     def episode(self, sample: Sample) -> Episode:
-        return _ToolEpisode(self, next(self._numbers), sample)
+        return _ToolEpisode(self, next(self._numbers), sample, Budget(self._timeout_s))
 
     def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self.workers.close()
         self._code_workers.close()
 
-    def answer(self, action: Action, number: int) -> Answer:
-        """Run the calls of a turn of conversation ``number``, one after another."""
+    def answer(self, action: Action, number: int, budget: Budget) -> Answer:
+        """Run the calls of a turn of conversation ``number``.
+
+        One after another where a tool keeps something between calls, and else side by side.
+        """
         parser = self.config.parser
         if parser is None:
             calls = read_calls(action.text)
@@ -68,12 +83,15 @@ class ToolEnvironment:
             calls = [call_of(call) for call in read.value]
         if not calls or action.last:
             return Answer(calls=tuple(map(self._not_run, calls)), cut=bool(calls))
+        run, rest = calls[: self.config.max_calls], calls[self.config.max_calls :]
+        one_by_one = len(run) == 1 or any(self._is_kept(call) for call in run)
+        each = map if one_by_one else self._threads.map
         called: list[_Called] = []
-        for call in calls:
-            done = self._call(call, action.shown, number)
+        for done in each(lambda call: self._call(call, action.shown, number, budget), run):
             if done.lost is not None:
                 return Answer(calls=tuple(c.call for c in called), failure=done.lost)
             called.append(done)
+        called += map(self._too_many, rest)
         rewards = [done.reward for done in called if done.reward is not None]
         return Answer(
             tuple(done.told for done in called),
@@ -81,12 +99,17 @@ class ToolEnvironment:
             reward=sum(rewards) if rewards else None,
         )
 
-    def _call(self, call: ToolCall, shown: Sequence[Shown], number: int) -> _Called:
+    def _is_kept(self, call: ToolCall) -> bool:
+        return call.name in self._by_name and self._by_name[call.name].kept
+
+    def _call(self, call: ToolCall, shown: Sequence[Shown], number: int, budget: Budget) -> _Called:
         try:
             if call.error is not None:
                 raise ValueError(call.error)
             tool = self._tool(call.name)
-            answer = self._run(tool, call.arguments, shown, number)
+            if budget.is_spent:
+                return _Called(call, lost=(Status.TIMEOUT, self._tell_spent()))
+            answer = self._run(tool, call.arguments, shown, number, budget)
             if tool.kept and answer.status in (Status.TIMEOUT, Status.KILLED):
                 return _Called(call, lost=(answer.status, f"{tool.name}: {answer.error}"))
             if answer.error is not None:
@@ -100,24 +123,43 @@ class ToolEnvironment:
             # What the policy's code answers is its own word: it gives itself no reward.
             return _Called(call, told, _reward(answer.value) if tool.kept else None)
         except (ValueError, OSError) as error:
-            problem = str(error)[: self.config.max_characters]
-            problem = problem.encode(errors="replace").decode()  # no lone surrogates
-            told = Message("tool", (TextPart(f"Error: {problem}"),))
-            return _Called(replace(call, name=self._known(call.name), error=problem), told)
+            return self._failed(call, str(error))
+
+    def _failed(self, call: ToolCall, problem: str) -> _Called:
+        problem = problem[: self.config.max_characters]
+        problem = problem.encode(errors="replace").decode()  # no lone surrogates
+        told = Message("tool", (TextPart(f"Error: {problem}"),))
+        return _Called(replace(call, name=self._known(call.name), error=problem), told)
+
+    def _too_many(self, call: ToolCall) -> _Called:
+        return self._failed(call, f"not run: a turn may call {self.config.max_calls} tools")
+
+    def _tell_spent(self) -> str:
+        problem = (
+            f"the tools of one conversation took {self._timeout_s:g} s (rollout.timeout_s) together"
+        )
+        tell_fault(logger, "environment/timeout", problem, level=logging.INFO)
+        return problem
 
     def _run(
-        self, tool: Tool, arguments: Mapping[str, Any], shown: Sequence[Shown], number: int
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        shown: Sequence[Shown],
+        number: int,
+        budget: Budget,
     ) -> pool.Answer:
         given, media = _with_media(tool, arguments, shown)
         config = self.config
         limits = (config.boxes, config.max_pixels, config.max_characters)
         if not tool.kept:
             workers = self._code_workers if tool.alone else self.workers
-            return workers.call("call_tool", tool.spec, tool.name, given, media, *limits)
+            asked = (tool.spec, tool.name, given, media, *limits)
+            return workers.call("call_tool", *asked, budget=budget)
         seen = [s.media for s in shown if tool.sees_pictures and s.media.kind == "image"]
         images = [picture.read() for picture in seen]
-        asked = (number, tool.spec, tool.name, given, media, images, *limits)
-        return self.workers.call("call_kept_tool", *asked, worker=number)
+        kept = (number, tool.spec, tool.name, given, media, images, *limits)
+        return self.workers.call("call_kept_tool", *kept, worker=number, budget=budget)
 
     def _not_run(self, call: ToolCall) -> ToolCall:
         error = call.error or "not run: the conversation ended with this turn"
@@ -155,8 +197,11 @@ class _Called:
 class _ToolEpisode:
     """One conversation; tools that keep something live in the process of its number."""
 
-    def __init__(self, environment: ToolEnvironment, number: int, sample: Sample) -> None:
+    def __init__(
+        self, environment: ToolEnvironment, number: int, sample: Sample, budget: Budget
+    ) -> None:
         self._environment, self._number, self._sample = environment, number, sample
+        self._budget = budget
 
     def begin(self, prompt: str) -> Opening:
         environment = self._environment
@@ -173,7 +218,7 @@ class _ToolEpisode:
         return Opening(text)
 
     def step(self, action: Action) -> Answer:
-        return self._environment.answer(action, self._number)
+        return self._environment.answer(action, self._number, self._budget)
 
     def end(self) -> Ending:
         environment = self._environment

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,13 +46,29 @@ def tool_workers(
 
 
 def code_workers(config: EnvironmentConfig) -> ToolWorkers:
-    """Processes for the policy's own code: each serves one call, and can open nothing."""
+    """Processes for the policy's own code: each serves one call, opens nothing, has one thread."""
     warm = Job("mmr1.environments.interpreter:imported", ())
-    limits = Limits(memory=2 * GIB, open_files=0)
+    limits = Limits(memory=2 * GIB, open_files=0, threads=False)
     longest = _ANSWER + _ESCAPED * config.max_characters
     return ToolWorkers(
         config, warm=warm, limits=limits, once=True, lambdify=True, max_result=longest
     )
+
+
+class Budget:
+    """Seconds that the tools of one conversation may take together."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+        self._lock = threading.Lock()
+
+    def spend(self, seconds: float) -> None:
+        with self._lock:
+            self._left -= seconds
+
+    @property
+    def is_spent(self) -> bool:
+        return self._left <= 0
 
 
 class ToolWorkers:
@@ -79,19 +97,29 @@ class ToolWorkers:
         greetings = [pool.start() for pool in self._pools]
         return greetings[0]
 
-    def call(self, target: str, *args: Any, worker: int | None = None) -> Answer:
+    def call(
+        self, target: str, *args: Any, worker: int | None = None, budget: Budget | None = None
+    ) -> Answer:
         """Run one job in an idle process; in that of number ``worker``, modulo theirs, if given.
 
-        A process that takes too long is killed, and another one is put in its place.
+        A process that takes too long is killed, and another one is put in its place. The time that
+        the job takes is taken from ``budget``; waiting for an idle process is not.
         """
         job = Job(f"mmr1.environments.worker:{target}", args, cached=False)
         if worker is not None:
-            return self._readable(self._pools[worker % len(self._pools)].values([job])[0])
+            return self._ask(self._pools[worker % len(self._pools)], job, budget)
         pool = self._idle.get()
         try:
-            return self._readable(pool.values([job])[0])
+            return self._ask(pool, job, budget)
         finally:
             self._idle.put(pool)
+
+    def _ask(self, pool: Pool, job: Job, budget: Budget | None) -> Answer:
+        begin = time.monotonic()
+        answer = self._readable(pool.values([job])[0])
+        if budget is not None:
+            budget.spend(time.monotonic() - begin)
+        return answer
 
     def close(self) -> None:
         for pool in self._pools:

@@ -21,6 +21,7 @@ from mmr1.estimate.memory import (
     estimate,
     held_while_sampling,
     holds_an_engine,
+    saving_bytes,
     trainer_bytes,
 )
 from mmr1.estimate.proposal import colocated, proposed
@@ -42,7 +43,7 @@ def run_estimate(
         load, missing = measured_or_longest(config)
     memory = _device_bytes() if memory_gib is None else memory_gib * GIB
     needs, changes = estimate(config, load), advice(config, load, memory)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     table = Table("", "item", "GiB", title=f"{config.model.path}, a device of each kind")
     table.columns[2].justify = "right"
     for row in rows(config, needs, memory):
@@ -149,6 +150,8 @@ def rows(config: Config, result: Estimate, memory: float | None) -> Sequence[tup
     if config.rollout.colocated:
         held = held_while_sampling(config, result)
         table.append(("trainer", "kept while the engine samples", f"{held / GIB:.2f}"))
+    saving = f"{saving_bytes(config) / GIB:.2f}"
+    table.append(("main memory", "more while a checkpoint is saved", saving))
     if memory is not None:
         table.append(("device", "memory", f"{memory / GIB:.2f}"))
     return table

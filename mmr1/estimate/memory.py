@@ -152,7 +152,7 @@ def _trainer(config: Config, shapes: Shapes, load: Load) -> list[Item]:
     if (reference := _reference(config, shapes)) is not None:
         items.append(Item("trainer", "reference policy", reference))
     if config.algorithm.critic is not None:
-        own = config.model_copy(update={"model": critic_model(config, config.algorithm.critic)})
+        own = config.changed(model=critic_model(config, config.algorithm.critic))
         shapes = read_shapes(own, "algorithm.advantage.critic.path")
         state = {item.name: item.bytes for item in _training_state(own, shapes)}
         items.append(Item("trainer", "gradients of the critic", state.pop("gradients")))
@@ -186,6 +186,20 @@ def _reference(config: Config, shapes: Shapes) -> float | None:
         return _weights(own, read_shapes(own, "algorithm.kl.reference.path"), trains=False)
     # Adapters are switched off instead.
     return _weights(config, shapes, trains=False) if config.model.lora is None else None
+
+
+def saving_bytes(config: Config) -> float:
+    """Main memory that a rank takes more while it saves a checkpoint.
+
+    The model's own files are written from a copy there. The state for ``--resume`` is written piece
+    by piece, but in the background from a copy of it all.
+    """
+    shapes = read_shapes(config)
+    weights = WIDTHS[config.model.dtype] * shapes.weights
+    if not config.trainer.async_save or config.trainer.save_only_model:
+        return weights
+    moments = 8 if config.optimizer.state_dtype == "float32" else 4
+    return weights + (4 + moments) * shapes.trained / _shards(config)
 
 
 def _kept_features(config: Config, shapes: Shapes) -> float:

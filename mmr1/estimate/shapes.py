@@ -13,6 +13,7 @@ from mmr1.config import Config, ModelConfig
 from mmr1.trainer.models.lora import add_adapters
 from mmr1.vision.families.family import ModelShape
 from mmr1.vision.families.loading import find_architecture
+from mmr1.vision.families.model_path import from_pretrained
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def read_shapes(config: Config, key: str = "model.path") -> Shapes:
 @lru_cache(maxsize=16)  # a command asks several times
 def _shapes(config: ModelConfig, key: str) -> Shapes:
     try:
-        hf = AutoConfig.from_pretrained(config.path)
+        hf = from_pretrained(AutoConfig, config.path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{key} '{config.path}' has no configuration to read ({error})") from error
     architecture = find_architecture(config.path)

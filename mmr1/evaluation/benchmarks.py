@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from mmr1.config import Config
@@ -138,7 +139,7 @@ def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, fol
         for task in tasks:
             name = " ".join(filter(None, (task.model, task.data))) or "eval"
             total = len(decodings(task.config)) * len(task.inputs.held_out)
-            bar = progress.add_task(name, total=total)
+            bar = progress.add_task(escape(name), total=total)
             # The media cache of the engine, so that each image is prepared once.
             reward_manager = RewardManager(
                 task.composite_reward, inputs.media, task.config.rewards.max_invalid_fraction

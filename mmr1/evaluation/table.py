@@ -18,7 +18,8 @@ def print_results(results: Results, comparisons: Sequence[Comparison], folder: s
 
     ``folder`` has the completions; None if they were not saved.
     """
-    console = Console() if Console().is_terminal else Console(width=FILE_WIDTH)
+    width = None if Console().is_terminal else FILE_WIDTH
+    console = Console(width=width, markup=False, emoji=False)
     console.print(_scores(results))
     if any(mode.by for result in results.values() for mode in result.modes.values()):
         console.print(_kinds(results))

@@ -61,7 +61,7 @@ def box_reader(config: Mapping[str, Any]) -> BoxReader:
     """The reader for a run with this configuration."""
     functions = (config.get("rewards") or {}).get("functions") or {}
     options = {
-        function.get("use") or name: function.get("options") or {}
+        str((function or {}).get("use") or name): (function or {}).get("options") or {}
         for name, function in functions.items()
     }
     if "iou" in options:

@@ -24,7 +24,7 @@ def make_report(folders: Sequence[Path], output: Path | None, media_bytes: int) 
     """
     runs = _open(folders)
     target = output or folders[0] / "report.html"
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("thumbnails", total=None)
         write_report(
@@ -43,7 +43,7 @@ def serve_report(folders: Sequence[Path], port: int) -> None:
     Raises:
         ValueError: A directory holds no run, or the port is taken.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     runs = _open(folders)
     with listen("127.0.0.1", port) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}/"

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from mmr1.config.secrets import publish
+from mmr1.report.rollout_rows import ROLLOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,10 @@ class Run:
         """
         name = f"step_{step:06d}.jsonl"
         held_out = [
-            {**row, "task": ", ".join(filter(None, ("held-out", row["mode"], row["task"])))}
-            for row in read_lines(self.folder / "validation" / name)
+            {**row, "task": ", ".join(filter(None, ("held-out", row.get("mode"), row["task"])))}
+            for row in read_lines(self.folder / "validation" / name, ROLLOUT)
         ]
-        return [*read_lines(self.folder / "rollouts" / name), *held_out]
+        return [*read_lines(self.folder / "rollouts" / name, ROLLOUT), *held_out]
 
     def quarantined(self) -> list[dict[str, Any]]:
         """The rows of the data that were left out."""
@@ -97,20 +99,35 @@ def open_run(folder: Path) -> Run:
         )
     try:
         config = yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{file}: the configuration must be a mapping of keys to values")
+    functions = config.get("rewards", {})
+    functions = functions.get("functions") if isinstance(functions, dict) else functions
+    sections = {"data": config.get("data"), "rewards.functions": functions}
+    if isinstance(functions, dict):
+        for name, function in functions.items():
+            sections[f"rewards.functions.{name}"] = function
+            if isinstance(function, dict):
+                sections[f"rewards.functions.{name}.options"] = function.get("options")
+    for key, section in sections.items():
+        if section is not None and not isinstance(section, dict):
+            raise ValueError(f"{file}: {key} must be a mapping of keys to values")
     return Run(folder, publish(config))
 
 
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path, expected: TypeAdapter[Any] | None = None) -> Iterator[dict[str, Any]]:
     """The objects of a JSON Lines file; none if the file is missing.
 
     A last line without a newline is skipped, because the run is still writing it.
 
+    Args:
+        path: The file.
+        expected: What they must have.
+
     Raises:
-        ValueError: Names the file and the line that is no JSON object.
+        ValueError: Names the file and the line that is no such object, and what is wrong with it.
     """
     if not path.is_file():
         return
@@ -120,11 +137,25 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 return
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}:{number}: not JSON ({error})") from error
             if not isinstance(row, dict):
                 raise ValueError(f"{path}:{number}: not a JSON object")
+            if expected is not None:
+                _check(row, expected, f"{path}:{number}")
             yield row
+
+
+def _check(row: dict[str, Any], expected: TypeAdapter[Any], where: str) -> None:
+    try:
+        expected.validate_python(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(
+            f"{where}: {key}: {first['msg']}; the file is damaged: put it back, or remove it to "
+            "see the rest of the run"
+        ) from error
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -137,7 +168,7 @@ def read_object(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON ({error})") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path}: not a JSON object")

@@ -34,11 +34,16 @@ def reward_stats(rewards: Sequence[Reward]) -> StepStats:
         valid = [value for value in values if value is not None]
         if valid:
             stats[f"reward/{name}"] = sum(valid) / len(valid)
-        if missing := len(values) - len(valid):
+        if missing := sum(_is_at_fault(name, r) for r in rewards):
             stats[f"reward/invalid/{name}"] = float(missing)
     for status, count in Counter(r.status for r in rewards if not r.valid).items():
         stats[f"reward/invalid/{status.value}"] = float(count)
     return stats
+
+
+def _is_at_fault(name: str, reward: Reward) -> bool:
+    """Whether this function has no valid reward; where a valid sum lacks it, it was skipped."""
+    return not reward.valid and name in reward.components and reward.components[name] is None
 
 
 def tell_invalid(rewards: Sequence[Reward]) -> None:
@@ -47,7 +52,8 @@ def tell_invalid(rewards: Sequence[Reward]) -> None:
     counts: Counter[str] = Counter()
     for reward in rewards:
         if not reward.valid:
-            name = next((n for n, v in reward.components.items() if v is None), "reward")
+            told = (reward.error or "").partition(":")[0]
+            name = told if told in reward.components else "reward"
             kind = f"reward/{name}/{reward.status}"
             counts[kind] += 1
             first.setdefault(kind, reward)

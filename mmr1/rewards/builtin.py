@@ -12,6 +12,7 @@ from mmr1.rewards.item import Job
 REWARDS = Registry(
     "reward function",
     {
+        "anls": "mmr1.rewards.answers.vqa:anls",
         "auto": "mmr1.rewards.functions:AutoReward",
         "choice": "mmr1.rewards.answers.choice:choice",
         "count": "mmr1.rewards.math.numeric:count",
@@ -26,12 +27,14 @@ REWARDS = Registry(
         "ocr": "mmr1.rewards.answers.text:ocr",
         "overlong": "mmr1.rewards.shaping.length:overlong",
         "regression": "mmr1.rewards.math.numeric:regression",
+        "relaxed": "mmr1.rewards.answers.vqa:relaxed",
         "repetition": "mmr1.rewards.shaping.length:repetition",
         "rouge": "mmr1.rewards.answers.text:rouge",
         "steps": "mmr1.rewards.shaping.key_steps:steps",
         "temporal_contrast": "mmr1.rewards.grounding.temporal:temporal_contrast",
         "tiou": "mmr1.rewards.grounding.temporal:tiou",
         "tool_use": "mmr1.rewards.shaping.tools:tool_use",
+        "vqa_soft": "mmr1.rewards.answers.vqa:vqa_soft",
     },
     group="mmr1.rewards",
 )
@@ -41,6 +44,7 @@ REWARD_MODEL = "reward_model"
 
 # Checks of a gold answer at load: they raise BadGoldError or return a Job for the sandbox.
 GOLD_CHECKS = {
+    "anls": "mmr1.rewards.answers.text:text_gold",
     "choice": "mmr1.rewards.answers.choice:choice_gold",
     "count": "mmr1.rewards.math.numeric:number_gold",
     "exact": "mmr1.rewards.answers.text:text_gold",
@@ -49,9 +53,11 @@ GOLD_CHECKS = {
     "numeric": "mmr1.rewards.math.numeric:number_gold",
     "ocr": "mmr1.rewards.answers.text:text_gold",
     "regression": "mmr1.rewards.math.numeric:number_gold",
+    "relaxed": "mmr1.rewards.answers.text:text_gold",
     "rouge": "mmr1.rewards.answers.text:text_gold",
     "steps": "mmr1.rewards.shaping.key_steps:steps_gold",
     "tiou": "mmr1.rewards.grounding.temporal:tiou_gold",
+    "vqa_soft": "mmr1.rewards.answers.vqa:vqa_gold",
 }
 
 # Built-ins that need the accuracy of another reward function; their option ``of`` names it.
@@ -79,6 +85,9 @@ TASKS = {
     "free-form": "rouge",
     "text": "exact",
     "exact": "exact",
+    "anls": "anls",
+    "vqa soft": "vqa_soft",
+    "relaxed": "relaxed",
 }
 
 

@@ -80,7 +80,8 @@ class CompositeReward:
         ``value`` is the weighted sum of the functions' values; ``components`` holds them
         unweighted. A function whose value is below its gate makes the functions after it 0
         without running them. If one function has no valid reward, the completion has none:
-        ``value`` is None, and ``error`` names the function.
+        ``value`` is None, and ``error`` names the function. A function that skipped the row is left
+        out of the sum; without a weighted function that did not, there is no valid reward.
         """
         values: list[dict[str, Reward]] = [{} for _ in items]
         open_items = list(range(len(items)))
@@ -131,9 +132,16 @@ class CompositeReward:
             total += config.weight * (components[name] or 0.0)
         for name, reward in rewards.items():
             components.update({f"{name}/{sub}": value for sub, value in reward.components.items()})
-            if not reward.valid:
+            if not reward.valid and reward.status is not Status.SKIPPED:
                 return Reward(None, reward.status, components, f"{name}: {reward.error}")
+        if self._all_skipped(rewards):
+            return Reward(None, Status.SKIPPED, components, "every reward function skipped it")
         return Reward(total, status, components)
+
+    def _all_skipped(self, rewards: Mapping[str, Reward]) -> bool:
+        """Whether no function that counts is for this row."""
+        counting = self.config.weights or self.config.functions
+        return all(name in rewards and rewards[name].status is Status.SKIPPED for name in counting)
 
 
 def _passes(reward: Reward, gate: float) -> bool:

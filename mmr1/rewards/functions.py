@@ -7,12 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from mmr1.config import RewardsConfig
+from mmr1.config import PluginConfig, RewardsConfig
 from mmr1.config.rewards import RewardFunction as FunctionConfig
 from mmr1.registry import suggest
 from mmr1.rewards.builtin import DERIVED, REWARD_MODEL, REWARDS, TASKS, gold_check, reward_of_task
 from mmr1.rewards.http.addresses import is_url
-from mmr1.rewards.item import Job, RewardItem, as_reward, invalid, reward_of_exception
+from mmr1.rewards.item import (
+    Job,
+    RewardItem,
+    as_reward,
+    group_means,
+    invalid,
+    reward_of_exception,
+    without_accuracy,
+)
 from mmr1.rewards.judges.judge import JUDGE_TIMEOUT_S, JudgeReward
 from mmr1.rewards.plugins.columns import bind, check_options
 from mmr1.rewards.plugins.http_client import RemoteReward
@@ -176,12 +184,12 @@ class DerivedReward:
             accuracies = [value[self._of] for value in values]
         else:
             accuracies = self._accuracy.score(items, values)
-        group_means = _means(
+        means = group_means(
             [(item.group, reward) for item, reward in zip(items, accuracies, strict=True)]
         )
         shuffled_means = self._shuffled(items) if "shuffled_accuracy" in self._measured else {}
         return [
-            self._derive(item, reward, group_means.get(item.group), shuffled_means.get(item.group))
+            self._derive(item, reward, means.get(item.group), shuffled_means.get(item.group))
             for item, reward in zip(items, accuracies, strict=True)
         ]
 
@@ -198,7 +206,7 @@ class DerivedReward:
             replace(i, completion=text) for i in first.values() for text in i.shuffled or ()
         ]
         rewards = self._accuracy.score(shuffled_items, [{} for _ in shuffled_items])
-        return _means(
+        return group_means(
             [(item.group, reward) for item, reward in zip(shuffled_items, rewards, strict=True)]
         )
 
@@ -210,7 +218,7 @@ class DerivedReward:
         shuffled_accuracy: float | None,
     ) -> Reward:
         if not accuracy.valid:
-            return invalid(accuracy.status, f"no accuracy from '{self._of}': {accuracy.error}")
+            return without_accuracy(self._of, accuracy)
         accuracies = {
             "accuracy": accuracy.value,
             "group_accuracy": group_accuracy,
@@ -225,15 +233,6 @@ class DerivedReward:
             return as_reward(self._function(**{**self._arguments(item), **measured}))
         except Exception as error:
             return reward_of_exception(error)
-
-
-def _means(values: Sequence[tuple[int, Reward]]) -> dict[int, float]:
-    """The mean of the valid rewards of each group."""
-    groups: dict[int, list[float]] = {}
-    for group, reward in values:
-        if reward.value is not None:
-            groups.setdefault(group, []).append(reward.value)
-    return {group: sum(group_values) / len(group_values) for group, group_values in groups.items()}
 
 
 def resolve_jobs(outcomes: Sequence[Any], pool: Pool) -> list[Reward]:
@@ -283,6 +282,8 @@ def make_reward_function(
     return PluginReward(
         use,
         config.options,
+        call=config.call if isinstance(config, PluginConfig) else None,
+        earlier=tuple(earlier),
         isolated=config.isolated,
         workers=rewards.processes,
         timeout_s=timeout_s,

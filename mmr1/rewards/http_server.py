@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict
 
 from mmr1.rewards.composite import CompositeReward
 from mmr1.rewards.http.bounded_json import read_json
+from mmr1.rewards.http.guard import Guard
 from mmr1.rewards.item import RewardItem
-from mmr1.rewards.plugins.item_rows import to_item
+from mmr1.rewards.plugins.columns import ROW
+from mmr1.rewards.plugins.item_rows import to_item, with_groups
 from mmr1.types import Reward
 
 MAX_BODY = 128 << 20  # bytes of one request; a thousand long completions with their tokens fit
+MAX_MEDIUM = 32 << 20  # bytes of one picture
+MAX_MEDIA = 64  # pictures of one row
 
 
 class Query(BaseModel):
@@ -37,7 +43,13 @@ class Query(BaseModel):
     rows: list[dict[str, Any]] | None = None
 
 
-def create_app(composite_reward: CompositeReward, *, max_body: int = MAX_BODY) -> FastAPI:
+def create_app(
+    composite_reward: CompositeReward,
+    *,
+    guard: Guard | None = None,
+    media_root: Path | None = None,
+    max_body: int = MAX_BODY,
+) -> FastAPI:
     """An application that answers ``POST /`` and ``POST /get_reward``, and ``GET /health``.
 
     ``rewards`` and ``scores`` hold a number for each query, or null where there is no valid
@@ -45,26 +57,37 @@ def create_app(composite_reward: CompositeReward, *, max_body: int = MAX_BODY) -
     components.
 
     A request that is too long is answered by 413. One that is no JSON, nests deeper than 32
-    levels or is no query is answered by 422.
+    levels, holds a number that is not finite or is no query is answered by 422.
 
     Args:
         composite_reward: What scores the queries.
+        guard: What a request must show; by default that it asks for this machine by its own name.
+        media_root: Folder of the pictures that rows may name; without one they may name none.
         max_body: The longest request, in bytes.
     """
     app = FastAPI(title="mmr1 reward")
+    own_guard = guard or Guard()
+
+    def admit(request: Request, *, posts: bool) -> None:
+        if refused := own_guard.refusal(request.headers, posts=posts):
+            raise HTTPException(*refused)
 
     @app.get("/health")
-    def health() -> dict[str, Any]:
+    def health(request: Request) -> dict[str, Any]:
+        admit(request, posts=False)
         return {"status": "ok", "functions": list(composite_reward.config.functions)}
 
     @app.post("/")
     @app.post("/get_reward")
-    async def get_reward(request: Request) -> dict[str, Any]:
+    async def get_reward(request: Request) -> Response:
+        admit(request, posts=True)
         body = await _body(request, max_body)
         try:
-            return await run_in_threadpool(_scored, composite_reward, body)
+            answer = await run_in_threadpool(_scored, composite_reward, body, media_root)
         except ValueError as error:
-            raise HTTPException(422, str(error)) from error
+            raise HTTPException(422, ascii(str(error))[1:-1]) from error
+        # Escaped: a completion may hold half of a surrogate pair, and so an error that names it.
+        return Response(json.dumps(answer, allow_nan=False), media_type="application/json")
 
     return app
 
@@ -85,24 +108,69 @@ async def _body(request: Request, limit: int) -> bytes:
     return bytes(body)
 
 
-def _scored(composite_reward: CompositeReward, body: bytes) -> dict[str, Any]:
-    return _answer(composite_reward.score(_items(Query.model_validate(read_json(body)))))
+def _scored(
+    composite_reward: CompositeReward, body: bytes, media_root: Path | None
+) -> dict[str, Any]:
+    query = Query.model_validate(read_json(body, finite=True))
+    return _answer(composite_reward.score(_items(query, media_root)))
 
 
-def _items(query: Query) -> list[RewardItem]:
+def _items(query: Query, media_root: Path | None) -> list[RewardItem]:
     if query.rows is not None:
-        return [to_item(row, f"row {n}") for n, row in enumerate(query.rows)]
+        confined = [_confined(row, media_root, f"row {n}") for n, row in enumerate(query.rows)]
+        return [to_item(row, f"row {n}") for n, row in enumerate(with_groups(confined))]
     lengths = {len(column) for column in (query.query, query.prompts, query.labels) if column}
     if len(lengths) > 1:
         raise ValueError(f"query, prompts and labels are of different lengths: {sorted(lengths)}")
-    prompts = query.prompts or [""] * len(query.query)
+    prompts: Sequence[str | None] = query.prompts or [None] * len(query.query)
     labels = query.labels or [None] * len(query.query)
-    return [
-        to_item(
-            {"completion": text.removeprefix(prompt), "prompt": prompt, "answer": label}, f"{n}"
-        )
-        for n, (text, prompt, label) in enumerate(zip(query.query, prompts, labels, strict=True))
+    rows = [
+        {"completion": text.removeprefix(prompt or ""), "prompt": prompt, "answer": label}
+        for text, prompt, label in zip(query.query, prompts, labels, strict=True)
     ]
+    return [to_item(row, f"{n}") for n, row in enumerate(with_groups(rows))]
+
+
+_PATHS = ("images", "image_path", "video_path")
+"""Columns whose values reward functions open."""
+
+
+def _confined(row: dict[str, Any], root: Path | None, where: str) -> dict[str, Any]:
+    """The row with its media as files below the root.
+
+    Raises:
+        ValueError: One of them is not there, or is too large; or there are too many.
+    """
+    confined = dict(row)
+    for name in _PATHS:
+        if (value := row.get(name)) in (None, [], ""):
+            continue
+        paths = value if isinstance(value, list) else [value]
+        if len(paths) > MAX_MEDIA:
+            raise ValueError(f"{where}: '{name}' names {len(paths)} files; {MAX_MEDIA} are allowed")
+        files = [str(_file(path, root, f"{where}: '{name}'")) for path in paths]
+        confined[name] = files if isinstance(value, list) else files[0]
+    if isinstance(own := row.get(ROW), dict):
+        confined[ROW] = _confined(own, root, where)
+    return confined
+
+
+def _file(path: Any, root: Path | None, what: str) -> Path:
+    if root is None:
+        raise ValueError(f"{what} names a file; start the server with --media-root FOLDER")
+    if not isinstance(path, str) or "\0" in path:
+        raise ValueError(f"{what} is not a path")
+    home = root.resolve()
+    try:
+        file = (home / path).resolve()
+        if not file.is_relative_to(home) or not file.is_file():
+            raise ValueError(f"{what}: there is no such file below the server's media root")
+        size = file.stat().st_size
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{what}: it cannot be opened") from error
+    if size > MAX_MEDIUM:
+        raise ValueError(f"{what} has {size:,} bytes; {MAX_MEDIUM:,} are allowed")
+    return file
 
 
 def _answer(rewards: Sequence[Reward]) -> dict[str, Any]:

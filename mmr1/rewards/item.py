@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
+import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 from mmr1.types import MediaRef, Message, Reward, Sample, Status, quickly_pickled
@@ -33,6 +37,8 @@ class RewardItem:
             environment.
         tool_calls: ``{"name", "arguments", "error"}`` of each call, in order.
         environment_reward: What the environment gave; None if it gives nothing.
+        earlier: For a plugin that stands on other functions: ``scores``, their values by name, and
+            with the option ``of`` ``accuracy`` and ``group_accuracy``.
     """
 
     completion: str
@@ -47,6 +53,21 @@ class RewardItem:
     messages: tuple[Mapping[str, Any], ...] = ()
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     environment_reward: float | None = None
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+
+
+def group_means(values: Sequence[tuple[int, Reward]]) -> dict[int, float]:
+    """The mean of the valid rewards of each group."""
+    groups: dict[int, list[float]] = {}
+    for group, reward in values:
+        if reward.value is not None:
+            groups.setdefault(group, []).append(reward.value)
+    return {group: sum(group_values) / len(group_values) for group, group_values in groups.items()}
+
+
+def without_accuracy(of: str, reward: Reward) -> Reward:
+    """The reward of a function that stands on another one, ``of``, which has no valid reward."""
+    return invalid(reward.status, f"no accuracy from '{of}': {reward.error}")
 
 
 def without_bytes(sample: Sample) -> Sample:
@@ -66,8 +87,76 @@ def _without_data(content: Any) -> Any:
     )
 
 
+_QUOTED_LIST = re.compile(r"\[\s*(['\"]).{0,10000}\1\s*,?\s*\]", re.DOTALL)
+
+
 class BadGoldError(ValueError):
     """A reward function cannot read the gold answer; the completion is not to blame."""
+
+
+def plain_value(answer: Any) -> Any:
+    """A gold answer as Python's own value; a number of another library becomes one.
+
+    A float that is a single-precision number exactly is what that number prints as: the 0.1 of a
+    float32 column is 0.1, and not 0.10000000149011612.
+    """
+    if type(answer) in (str, int, bool):
+        return answer
+    if isinstance(answer, Decimal):
+        return str(answer)
+    if type(answer).__module__ == "numpy" and hasattr(answer, "tolist"):
+        answer = answer.tolist()
+    if isinstance(answer, float) and math.isfinite(answer):
+        return _shortest(answer)
+    return answer
+
+
+def _shortest(number: float) -> float:
+    if len(repr(number)) < 13:  # nobody would have written more digits of a short number
+        return number
+    try:
+        (single,) = struct.unpack("f", struct.pack("f", number))
+    except OverflowError:
+        return number
+    if single != number:
+        return number
+    for digits in range(6, 9):
+        shorter = float(f"{number:.{digits}g}")
+        if struct.pack("f", shorter) == struct.pack("f", number):
+            return shorter
+    return number
+
+
+def references(answer: Any) -> tuple[Any, ...]:
+    """The golds of a record, of which an answer has to meet one.
+
+    A list of texts is several references, also where it is written as text (``['7', 'seven']``, as
+    in MMMU). True is met by "true" and by "yes". All else is one reference.
+
+    >>> references("['7', 'seven']"), references([7]), references(False)
+    (('7', 'seven'), ([7],), ('false', 'no'))
+    """
+    if type(answer) is int or (type(answer) is str and answer[:1] != "["):
+        return (answer,)
+    answer = plain_value(answer)
+    if isinstance(answer, bool):
+        return ("true", "yes") if answer else ("false", "no")
+    if isinstance(answer, str):
+        answer = _listed(answer)
+    if isinstance(answer, list | tuple) and answer and all(isinstance(a, str) for a in answer):
+        return tuple(answer)
+    return (answer,)
+
+
+def _listed(text: str) -> list[str] | str:
+    """A list of quoted texts that is written as text; the text itself where it is none."""
+    if not _QUOTED_LIST.fullmatch(text):
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value if value and all(isinstance(element, str) for element in value) else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,11 +24,12 @@ from mmr1.rewards.agreement import Agreement, compare
 from mmr1.rewards.agreement_page import figures, write_agreement_page
 from mmr1.rewards.builtin import DERIVED, REWARDS
 from mmr1.rewards.composite import CompositeReward, build_composite_reward
+from mmr1.rewards.http.guard import guard_of, is_loopback
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.judges.judge import JudgeReward
 from mmr1.rewards.judges.options import JudgeOptions
 from mmr1.rewards.plugins.columns import ALIASES, COLUMNS
-from mmr1.rewards.plugins.item_rows import batches, read_rows, scored_row, to_item
+from mmr1.rewards.plugins.item_rows import read_rows, scored_row, to_item, with_groups
 from mmr1.rewards.plugins.rollout_rows import batches_of_groups, read_items
 from mmr1.rewards.specs import read_spec
 from mmr1.types import Reward
@@ -35,6 +38,7 @@ app = typer.Typer(no_args_is_help=True, help="Verifiable rewards: list, score an
 
 SPEC_HELP = "a name, name:option=value,..., file.py:function, http://..., or composite.yaml"
 _BATCH = 1024
+_TOKEN = "MMR1_REWARD_TOKEN"
 _MEASURED = ("accuracy", "group_accuracy", "shuffled_accuracy")
 
 
@@ -67,7 +71,10 @@ def show(
     """Semantics, options and examples of a reward function."""
     with _one_line_errors():
         function = REWARDS.load(name)
-    typer.echo(f"{name}: {inspect.getdoc(function) or 'has no documentation'}\n")
+    about = function
+    if inspect.isclass(function) and name not in REWARDS.builtin:
+        function = function.__call__.__get__(object())  # a class of ms-swift; without its self
+    typer.echo(f"{name}: {inspect.getdoc(about) or 'has no documentation'}\n")
     typer.echo("options:")
     for line in _option_lines(name, function):
         typer.echo(f"  {line}")
@@ -89,26 +96,33 @@ def score(
 ) -> None:
     """Score a file of completions, in order."""
     with _one_line_errors():
-        rows = [(row, to_item(row, where)) for row, where in read_rows(input)]
+        read = list(read_rows(input))
+        rows = [row for row, _ in read]
+        pairs = zip(with_groups(rows), read, strict=True)
+        items = [to_item(grouped, where) for grouped, (_, where) in pairs]
         config = read_spec(reward, workers=workers, timeout_s=timeout)
         start = time.perf_counter()
         with build_composite_reward(config) as composite_reward, _open_output(output) as write:
-            statuses = _score_all(composite_reward, rows, write)
+            statuses = _score_all(composite_reward, rows, items, write)
         seconds = time.perf_counter() - start
     typer.echo(_summary_line(statuses, seconds, output))
 
 
 def _score_all(
-    composite_reward: CompositeReward, rows: list[Any], write: Callable[[dict[str, Any]], None]
+    composite_reward: CompositeReward,
+    rows: list[dict[str, Any]],
+    items: list[RewardItem],
+    write: Callable[[dict[str, Any]], None],
 ) -> list[Reward]:
     rewards: list[Reward] = []
+    in_order = iter(rows)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("scoring", total=len(rows))
-        for batch in batches(rows, _BATCH):
-            batch_rewards = composite_reward.score([item for _, item in batch])
-            for (row, _), reward in zip(batch, batch_rewards, strict=True):
-                write(scored_row(row, reward))
+        for batch in batches_of_groups(items, _BATCH):
+            batch_rewards = composite_reward.score(batch)
+            for reward in batch_rewards:
+                write(scored_row(next(in_order), reward))
             rewards += batch_rewards
             progress.advance(task, len(batch))
     return rewards
@@ -116,14 +130,15 @@ def _score_all(
 
 @contextmanager
 def _open_output(path: Path) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Write a JSONL file. It appears under its name only once it is complete."""
+    """Write a JSONL file. It appears under its name only once it is complete.
+
+    Until then it is ``PATH.part``, which stays if the command ends early: verdicts may be dear. A
+    lone surrogate, which UTF-8 has not, is written as the escape that JSON has for it.
+    """
     partial = path.with_name(f"{path.name}.part")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with partial.open("w", encoding="utf-8", errors="backslashreplace", buffering=1) as file:
+        yield lambda row: print(json.dumps(row, ensure_ascii=False), file=file)
+    partial.replace(path)
 
 
 def _summary_line(rewards: list[Reward], seconds: float, output: Path) -> str:
@@ -180,7 +195,7 @@ def _score_items(spec: str, items: list[RewardItem]) -> list[Reward]:
         build_composite_reward(read_spec(spec)) as reward,
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
-        task = progress.add_task(f"scoring by {spec}", total=len(items))
+        task = progress.add_task(f"scoring by {escape(spec)}", total=len(items))
         rewards: list[Reward] = []
         for batch in batches_of_groups(items, _BATCH):
             rewards += reward.score(batch)
@@ -216,10 +231,17 @@ def serve(
     spec: Annotated[str, typer.Argument(help=SPEC_HELP)],
     host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on")] = 8000,
+    media_root: Annotated[
+        Path | None, typer.Option(help="Folder of the pictures that requests may name")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Verifier processes")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds for one verdict")] = None,
 ) -> None:
-    """Serve a reward over HTTP, in OpenRLHF's protocol."""
+    """Serve a reward over HTTP, in OpenRLHF's protocol.
+
+    Requests must show the token in the environment variable MMR1_REWARD_TOKEN. Where it is not set
+    and other machines reach the server, one is made and printed.
+    """
     with _one_line_errors():
         try:
             from mmr1.rewards.http_server import create_app
@@ -228,11 +250,19 @@ def serve(
         from mmr1.serving import http_server, listen
 
         config = read_spec(spec, workers=workers, timeout_s=timeout)
+        if media_root is not None and not media_root.is_dir():
+            raise ValueError(f"--media-root {media_root}: no such folder")
+        token = os.environ.get(_TOKEN)
+        made = secrets.token_urlsafe() if not token and not is_loopback(host) else None
+        guard = guard_of(host, token or made)
         with listen(host, port) as listener, build_composite_reward(config) as reward:
             port = listener.getsockname()[1]
             typer.echo(f"serving {spec} on http://{host}:{port}/get_reward")
+            if made is not None:
+                typer.echo(f"token of this server, or set {_TOKEN}: {made}")
             with suppress(KeyboardInterrupt):  # the way to end it
-                http_server(create_app(reward)).run(sockets=[listener])
+                app = create_app(reward, guard=guard, media_root=media_root)
+                http_server(app).run(sockets=[listener])
 
 
 def _summary(function: Any) -> str:

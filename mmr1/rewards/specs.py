@@ -15,7 +15,7 @@ from mmr1.config import RewardsConfig
 from mmr1.rewards.http.addresses import is_url
 
 _WITH_OPTIONS = re.compile(r"(?P<use>.+?):(?P<options>[A-Za-z_]\w*=.*)", re.DOTALL)
-_FUNCTION_KEYS = ("isolated", "readable", "timeout_s")
+_FUNCTION_KEYS = ("call", "sandbox", "timeout_s")
 
 
 def read_spec(spec: str, **overrides: Any) -> RewardsConfig:

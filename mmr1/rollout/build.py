@@ -32,8 +32,8 @@ def check_gpus(config: Config) -> None:
         return  # on Ray, other machines may have the GPUs
     if (gpus := torch.cuda.device_count()) < engine_gpus:
         raise ValueError(
-            f"rollout.engine.tensor_parallel_size={engine_gpus}: an engine takes so many GPUs, and "
-            f"this machine has {gpus}; set it to {max(gpus, 1)}"
+            f"rollout.engine.tensor_parallel_size={engine_gpus}: an engine needs that many GPUs, "
+            f"and this machine has {gpus}; set it to {max(gpus, 1)}"
         )
 
 
@@ -98,7 +98,7 @@ def with_conversations(
     if config.environment is None:
         return engine
     try:
-        environment = build_environment(config.environment)
+        environment = build_environment(config.environment, config.rollout.timeout_s)
     except BaseException:
         engine.close()
         raise

@@ -1,4 +1,4 @@
-"""Build a vLLM engine: in a process of its own, or in this one where that is an actor on Ray."""
+"""Build a vLLM engine: in a separate process, or in this one if it is an actor on Ray."""
 
 from __future__ import annotations
 

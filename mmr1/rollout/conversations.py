@@ -1,9 +1,9 @@
 """Conversations of the policy with an environment, turn by turn.
 
-Each goes on by itself: when its turn ends, the environment answers it in a thread while the engine
-samples the turns of the others, and what it answered joins the next request. Tokens are never read
-again from text: the next turn's prompt is the token ids before it, those that were sampled, and
-those of the answer.
+They advance independently: when the turn of one ends, the environment answers it in a thread while
+the engine samples the turns of the others, and the answer joins the next request. Tokens are never
+read again from text: the next turn's prompt is the token ids before it, those that were sampled,
+and those of the answer.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Conversation:
         return sum(span.role == "assistant" for span in self.spans)
 
     def prompt(self) -> Prompt:
-        """What the next turn goes on from."""
+        """The prompt of the next turn."""
         own = self.request.prompt
         if not self.ids:
             return own
@@ -88,7 +88,7 @@ class _Conversation:
         self.version = version if self.version is None else min(version, self.version)
 
     def take_answer(self, answer: Answer) -> None:
-        """What an environment made of the last turn, but for what the policy is to read of it."""
+        """Take in the environment's answer, except for the text that the policy reads."""
         self.spans[-1] = replace(self.spans[-1], calls=answer.calls)
         if answer.reward is not None:
             self.reward = answer.reward + (self.reward or 0.0)
@@ -124,7 +124,7 @@ class _Conversation:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """What a conversation goes on with; ``opening`` before its first turn, else an answer.
+    """What continues a conversation: ``opening`` before its first turn, later an answer.
 
     Attributes:
         media: The pictures of the answer, prepared.
@@ -186,8 +186,8 @@ class ConversationEngine:
         return [_group([next(in_order) for _ in range(r.n)]) for r in requests]
 
     def with_environment(self, environment: Environment, max_tokens_per_turn: int) -> Self:
-        """The same engine with another environment, whose turns may be cut and go on."""
-        config = self._config.model_copy(update={"max_tokens_per_turn": max_tokens_per_turn})
+        """The same engine with another environment. Its conversations continue after a cut turn."""
+        config = self._config.changed(max_tokens_per_turn=max_tokens_per_turn)
         return type(self)(
             self.engine,
             self._turns,
@@ -207,7 +207,7 @@ class ConversationEngine:
     def _converse(self, conversations: Sequence[_Conversation], sampling: SamplingConfig) -> None:
         """Bring all conversations to their ends."""
         per_turn = min(self._config.max_tokens_per_turn, sampling.max_tokens)
-        of_turn = sampling.model_copy(update={"max_tokens": per_turn})
+        of_turn = sampling.changed(max_tokens=per_turn)
         answering = {
             number: self._threads.submit(self._begin, conversation)
             for number, conversation in enumerate(conversations)
@@ -234,7 +234,7 @@ class ConversationEngine:
             conversations[number].take_ending(future.result())
 
     def _answered(self, answering: Mapping[int, Future[_Answered]], idle: bool) -> list[int]:
-        """The conversations that were answered, in order; waits where nothing else can go on."""
+        """The conversations that were answered, in order. Waits if nothing else can continue."""
         if self._at_once:
             wait(answering.values())
         elif idle:
@@ -242,7 +242,7 @@ class ConversationEngine:
         return sorted(number for number, future in answering.items() if future.done())
 
     def _begin(self, conversation: _Conversation) -> _Answered:
-        """In a thread."""
+        """Begin an episode, in a thread."""
         return _Answered(conversation.episode.begin(conversation.request.prompt.text))
 
     def _answer(self, conversation: _Conversation) -> _Answered:
@@ -262,7 +262,7 @@ class ConversationEngine:
             return _Answered(None, replace(answer, messages=(), failure=failure))
 
     def _presentable(self, answer: Answer) -> Answer:
-        """With the reason in the place of a message whose pictures the model cannot be shown."""
+        """Replace messages whose pictures the model cannot be shown by the reason."""
         messages, calls = list(answer.messages), list(answer.calls)
         for index, message in enumerate(messages):
             if (problem := self._problem(message)) is None:
@@ -319,8 +319,10 @@ class ConversationEngine:
         messages = list(request.prompt.sample.messages)
         users = [n for n, message in enumerate(messages) if message.role == "user"]
         if not users:
-            told = "reset returned a text, and the prompt has no message of the user to add it to"
-            conversation.failure = (Status.ERROR, told)
+            problem = (
+                "reset returned a text, and the prompt has no message of the user to add it to"
+            )
+            conversation.failure = (Status.ERROR, problem)
             return
         last = users[-1]
         messages[last] = replace(messages[last], parts=(*messages[last].parts, TextPart(text)))

@@ -130,7 +130,7 @@ class Decoder:
         return out.index_select(0, self._places), lse.index_select(0, self._places)
 
     def _place_rows(self) -> None:
-        """Where each row stands in a table of groups by the rows of the largest group."""
+        """The place of each row in a table of groups by rows of the largest group."""
         counts = self._group.bincount(minlength=len(self._prompts[0][0]))
         first = counts.cumsum(0) - counts
         rank = torch.arange(len(self._group), device=counts.device) - first[self._group]

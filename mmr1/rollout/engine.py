@@ -1,4 +1,4 @@
-"""What the training loop asks of an engine that samples completions."""
+"""Protocols of rollout engines, which sample completions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class StreamingEngine(Protocol):
     ) -> list[RolloutGroup]:
         """One group per request, in the order in which the requests came.
 
-        An empty chunk says that nothing has come yet: the engine goes on with what it has.
+        An empty chunk says that nothing has come yet: the engine continues with what it has.
         """
         ...
 
@@ -92,7 +92,7 @@ class StreamingEngine(Protocol):
         ...
 
     def probe(self, prepared: Sequence[PreparedRequest]) -> list[Probe]:
-        """As for a ``RolloutEngine``."""
+        """See ``RolloutEngine.probe``."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, behind the same protocol.
+"""An engine in a separate process, behind the same protocol.
 
 vLLM binds the OpenMP threads of the process it lives in, so the trainer must live elsewhere. Calls
 go over a pipe. Weights take three steps:
@@ -59,7 +59,7 @@ class EngineLostError(EngineError):
 
 
 class EngineHungError(EngineLostError):
-    """It did not answer in time."""
+    """The engine did not answer in time."""
 
 
 class EngineProcess:
@@ -201,10 +201,10 @@ class EngineProcess:
             if self._closed or self.restarted == self._restarts:
                 raise
             self.restarted += 1
-            told = f"{error}\nreplaced, {self.restarted} of {self._restarts} times"
-            self._write_log(told)
+            message = f"{error}\nreplaced, {self.restarted} of {self._restarts} times"
+            self._write_log(message)
             kind = "engine/hung" if isinstance(error, EngineHungError) else "engine/died"
-            tell_fault(logger, kind, told)
+            tell_fault(logger, kind, message)
             self._replace()
             return ask()
 
@@ -335,7 +335,7 @@ def _stream_chunks(
 
 
 def _chunks(pipe: Connection) -> Iterator[list[PreparedRequest]]:
-    """What the trainer sends, up to its None; an empty chunk where nothing has come yet."""
+    """Chunks from the trainer, up to its None; an empty one if nothing has come yet."""
     while True:
         if not pipe.poll(POLL_S):
             yield []

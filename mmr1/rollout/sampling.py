@@ -74,7 +74,7 @@ def next_tokens(
 
 
 def _truncate(logits: torch.Tensor, sampling: SamplingConfig) -> torch.Tensor:
-    """What is left out gets minus infinity, in vLLM's order.
+    """Set the logits of excluded tokens to minus infinity, in vLLM's order.
 
     Min-p (arXiv 2407.01082), top-k, then top-p (nucleus, arXiv 1904.09751).
     """

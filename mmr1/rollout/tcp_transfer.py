@@ -27,7 +27,7 @@ _TOKEN_S = 5.0  # in which whoever connects has to send the token
 
 @dataclass(frozen=True, slots=True)
 class ParamMeta:
-    """What a weight will be: vLLM's ``ParamMeta``."""
+    """Name, dtype and shape of a weight: vLLM's ``ParamMeta``."""
 
     name: str
     dtype: torch.dtype
@@ -38,7 +38,7 @@ class WeightSource(Protocol):
     """The weights of a transfer: what vLLM's senders read of its ``WeightSource``."""
 
     def metadata(self) -> Sequence[ParamMeta]:
-        """What iteration gives, in its order."""
+        """Descriptions of the weights, in the order of iteration."""
         ...
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]: ...
@@ -147,7 +147,7 @@ class TcpSender:
         self._side.shutdown(wait=False)
 
     def _send(self, content: memoryview, loading: Future[None]) -> None:
-        """To all workers.
+        """Send bytes to all workers.
 
         Raises:
             OSError: A worker is gone.
@@ -241,7 +241,7 @@ class TcpReceiver:
 
 
 def _knows(token: bytes, connection: socket.socket) -> bool:
-    """Does the other end send it? A stranger may send nothing, or be gone."""
+    """True if the other end sends the token. A stranger may send nothing, or be gone."""
     connection.settimeout(_TOKEN_S)
     try:
         sent = connection.recv(_TOKEN_BYTES, socket.MSG_WAITALL)
@@ -251,7 +251,7 @@ def _knows(token: bytes, connection: socket.socket) -> bool:
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor; numpy has no bfloat16."""
+    """The memory of a contiguous tensor; numpy does not know bfloat16."""
     return tensor.view(-1).view(torch.uint8).numpy().data
 
 

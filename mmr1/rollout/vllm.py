@@ -1,4 +1,4 @@
-"""Rollouts through vLLM, in this process. ``engine_process.py`` gives it a process of its own.
+"""Rollouts through vLLM, in this process. ``engine_process.py`` gives it a separate process.
 
 Prompts go in expanded, with the patches that the trainer's processor made: the same pixels on both
 sides, and no second processor call. Where the trainer's processor sees whole prompts, vLLM's own
@@ -24,7 +24,7 @@ from mmr1.rollout.shared_weights import MappedWeights, mapped_weights
 from mmr1.rollout.vllm_adapters import AdapterShape, EngineAdapters
 from mmr1.rollout.vllm_environment import set_vllm_defaults
 from mmr1.rollout.vllm_sleep import preserved_parameters
-from mmr1.runtime import keep_freed_memory
+from mmr1.runtime import keep_freed_memory, return_freed_memory
 from mmr1.types import Completion, MediaRef, Prompt, RolloutGroup
 from mmr1.vision.decoded import as_decoded
 from mmr1.vision.families.family import EngineInput, ModelFamily, PackedFamily, is_packed
@@ -213,7 +213,7 @@ class VllmEngine:
         """A CPU backend cannot: it drops its caches, and keeps weights until others come."""
         self._drop_caches()
         if not self._on_cpu:
-            # Those below adapters come from nobody: vLLM keeps them in main memory.
+            # The weights below adapters are never sent: vLLM keeps them in main memory.
             self._llm.sleep(level=2 if self._adapters is None else 1)
 
     def wake_up(self, tag: str) -> None:
@@ -226,9 +226,10 @@ class VllmEngine:
             self._drop_caches()
 
     def _drop_stale(self, version: int) -> None:
-        """What the caches have of the weights before."""
+        """Drop what the caches hold of the old weights."""
         self._drop_caches(vision=not self._vision_frozen)
         self._version = version
+        return_freed_memory()
 
     def _drop_caches(self, vision: bool = True) -> None:
         """Keys and values, and features of the vision tower."""
@@ -399,7 +400,7 @@ def _prepare_environment(deterministic: bool) -> bool:
 
 
 def adapter_settings(adapters: AdapterShape) -> dict[str, Any]:
-    """For LoRA adapters that are added to the weights as they were read."""
+    """vLLM's arguments for LoRA adapters that are added to the weights of ``model.path``."""
     return {"enable_lora": True, "max_lora_rank": adapters.room, "max_loras": 1}
 
 
@@ -415,7 +416,7 @@ def transfer_backend(on_gpus: bool, colocated: bool) -> str:
 
 
 def transfer_settings(model_path: str, transfer: Transfer) -> dict[str, Any]:
-    """For weights that come by vLLM's own transfer."""
+    """vLLM's arguments for weights that come by its own transfer."""
     backend = transfer_backend(True, transfer.colocated)
     return {
         "sleep_preserve_parameter_names": preserved_parameters(model_path, transfer.left_out),
@@ -443,7 +444,7 @@ _GPU_PREFILL_TOKENS = 8192
 
 
 def gpu_settings(config: RolloutConfig) -> dict[str, Any]:
-    """What long prompts need.
+    """vLLM's arguments on a GPU, for long prompts.
 
     vLLM takes no image or video of more tokens than one step of the engine has, and refuses it when
     it comes, in the middle of the run. No medium is longer than the longest prompt.
@@ -454,7 +455,7 @@ def gpu_settings(config: RolloutConfig) -> dict[str, Any]:
 
 
 def _cpu_settings(config: RolloutConfig, family: ModelFamily) -> dict[str, Any]:
-    """What the CPU backend needs.
+    """vLLM's arguments on a CPU.
 
     Prompts are prefilled in one chunk: of one that is cut, vLLM draws a token too many and winds
     the request's generator back, which generators on the CPU cannot ("CPU Generator does not use
@@ -506,7 +507,7 @@ def _placeholders(
     expanded: Sequence[int],
     media: Sequence[Medium],
 ) -> list[Any]:
-    """Where each medium's tokens stand in the expanded prompt."""
+    """The places of each medium's tokens in the expanded prompt."""
     from vllm.multimodal.inputs import PlaceholderRange
 
     kinds = family.placeholder_kinds

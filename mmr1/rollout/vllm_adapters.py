@@ -43,7 +43,7 @@ class AdapterShape:
 
 
 def adapter_shape(lora: LoraConfig | None) -> AdapterShape | None:
-    """Of the adapters that the engine gets; None where it gets merged weights.
+    """The shape of the adapters that the engine gets; None if it gets merged weights.
 
     Raises:
         ValueError: They have scales that differ from alpha / rank.
@@ -56,8 +56,8 @@ def adapter_shape(lora: LoraConfig | None) -> AdapterShape | None:
     stored = json.loads((Path(lora.path) / _SETTINGS).read_text())
     if scaled := [key for key in _OTHER_SCALES if stored.get(key)]:
         raise ValueError(
-            f"model.lora.path '{lora.path}' has {', '.join(scaled)}, which an engine is not told; "
-            "leave model.lora.merge out"
+            f"model.lora.path '{lora.path}' has {', '.join(scaled)}, which the engine does "
+            "not know; leave model.lora.merge out"
         )
     return AdapterShape(int(stored["r"]), float(stored["lora_alpha"]))
 

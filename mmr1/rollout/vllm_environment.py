@@ -1,4 +1,4 @@
-"""What vLLM and torch read from the environment at import. Imports no torch."""
+"""Environment variables that vLLM and torch read at import. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sleeping vLLM engine keeps of its weights.
+"""The weights that a sleeping vLLM engine keeps.
 
 At level 2 vLLM forgets its parameters but those that it is told to preserve, which lie in main
 memory until it wakes up. It preserves buffers by itself. Tensors that are neither are forgotten.
@@ -11,6 +11,8 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from mmr1.vision.families.model_path import from_pretrained
+
 
 def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
     """Patterns of the parameters that vLLM is to preserve, by its own names.
@@ -20,13 +22,13 @@ def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
         beginnings: Of their names in the model's files; one without a dot behind is a whole name.
 
     Raises:
-        ValueError: vLLM has no class for the model.
+        ValueError: vLLM does not support the model.
     """
     if not beginnings:
         return []
     from vllm.model_executor.models import ModelRegistry
 
-    (architecture, *_) = AutoConfig.from_pretrained(path).architectures
+    (architecture, *_) = from_pretrained(AutoConfig, path).architectures
     if architecture not in ModelRegistry.models:
         raise ValueError(
             f"model.path '{path}': vLLM has no class '{architecture}', so a sleeping engine cannot "

@@ -40,7 +40,7 @@ from mmr1.rollout.vllm_sleep import blank_scratch
 
 @dataclass
 class TcpInitInfo(WeightTransferInitInfo):
-    """What the sender tells ``TcpReceiver.connect``."""
+    """The arguments of ``TcpReceiver.connect``."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ class TcpInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class TcpUpdateInfo(WeightTransferUpdateInfo):
-    """What it sends, in this order."""
+    """The weights that are sent, in this order."""
 
     names: list[str]
     dtype_names: list[str]

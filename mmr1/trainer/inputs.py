@@ -19,7 +19,7 @@ from mmr1.rollout.engines import check_engine
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.kept import gold_facts, length_facts
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
-from mmr1.trainer.sampling.scoring import check_gold
+from mmr1.trainer.sampling.scoring import keep_readable
 from mmr1.types import Prompt, Sample
 from mmr1.vision.build import checked_media, family_of, media_cache
 from mmr1.vision.families.family import ModelFamily
@@ -86,13 +86,12 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     _refuse_unseen_pictures(config)
     family = family_of(config, tool_schemas(config.environment))
     render = renderer(family, config)
-    for samples in (*sources.values(), held_out):
-        check_gold(composite_reward, samples, gold_facts(config))
 
     def fitting(spec: str, samples: Sequence[Sample], quarantine: Quarantine) -> Sequence[Sample]:
+        facts = gold_facts(config)
         return keep_fitting(
             spec,
-            samples,
+            keep_readable(composite_reward, spec, samples, quarantine, facts),
             lambda sample: family.prompt_length(render(sample)),
             config.rollout.max_prompt_length,
             quarantine,

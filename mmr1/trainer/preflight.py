@@ -101,7 +101,16 @@ def _check_data_keys(config: Config) -> None:
         raise ValueError(f"data.media_root '{data.media_root}': no such folder")
 
 
+def check_reward_names(config: Config) -> None:
+    """Raises ValueError for a reward function that has neither a known name nor a file or URL."""
+    for name, function in config.rewards.functions.items():
+        use = function.use or name
+        if use not in (REWARD_MODEL, "judge") and use not in REWARDS.builtin and not is_url(use):
+            REWARDS.check(use)
+
+
 def _check_rewards(config: Config) -> None:
+    check_reward_names(config)
     for name, function in config.rewards.functions.items():
         use = function.use or name
         if use == REWARD_MODEL:
@@ -109,7 +118,6 @@ def _check_rewards(config: Config) -> None:
         elif use == "judge":
             load_judge_template(read_judge_options(name, function.options).template_name)
         elif use not in REWARDS.builtin and not is_url(use):
-            REWARDS.check(use)
             check_file(use)
 
 

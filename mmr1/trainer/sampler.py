@@ -63,6 +63,11 @@ class Sampler:
 
     def __init__(self, config: Config, components: TrainerComponents) -> None:
         self._config, self._components = config, components
+        self._has_signal = group_filter(
+            config.algorithm,
+            components.algorithm.advantage.step_supervision,
+            list(config.rewards.weights),
+        )
         ahead = config.rollout.max_off_policy_steps > 0
         self._thread = ThreadPoolExecutor(1, "rollout") if ahead else None
         self._batches: dict[int, Future[Batch]] = {}
@@ -120,9 +125,8 @@ class Sampler:
             loading.result()  # finished before this began; raises its error
         config, components = self._config, self._components
         timer = PhaseTimer(f"step {number}")
-        by_steps = components.algorithm.advantage.step_supervision
-        has_signal = group_filter(config.algorithm, by_steps, list(config.rewards.weights))
-        selection = Selection(config.data.train_batch_size, config.algorithm.resamples, has_signal)
+        resamples, size = config.algorithm.resamples, config.data.train_batch_size
+        selection = Selection(size, resamples, self._has_signal)
         while prompts := selection.prompts_needed():
             selection.add(self._sample_and_score(number, prompts, selection.batches, timer))
         sampled = selection.sampled()

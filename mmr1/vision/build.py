@@ -16,6 +16,7 @@ from mmr1.types import MediaRef
 from mmr1.vision.families.chat import ChatOptions, read_template
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.families.loading import load_family
+from mmr1.vision.media_environment import forget_environment
 from mmr1.vision.prepare import MediaCache, Medium
 
 CORES_PER_MEDIA_WORKER = 4
@@ -163,6 +164,7 @@ def _begin(load: Callable[[], Prepare]) -> None:
     global _prepare
     torch.set_num_threads(1)
     _prepare = load()
+    forget_environment()
 
 
 def _run(media: MediaRef) -> Medium:

@@ -24,12 +24,22 @@ import numpy as np
 
 from mmr1.types import MediaRef
 from mmr1.vision.budget import PixelBudget, VideoBudget, VideoHeader, fit_frame, sampled_indices
+from mmr1.vision.containers import open_video
 from mmr1.vision.images import image_size, load_image
 from mmr1.vision.paths import resolve_media
-from mmr1.vision.video_index import VideoIndex, display_matrix, read_index, upright
+from mmr1.vision.video_index import (
+    MAX_MISSING,
+    VideoIndex,
+    display_matrix,
+    read_index,
+    upright,
+)
 
 SEEKABLE = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 """Containers whose timestamps and key frames can be relied on. Others are decoded in order."""
+
+SLACK_S = 1.0
+"""Seconds that a file may end before its header says, on top of a share: headers round."""
 
 Frames = Iterator[np.ndarray]
 Places = Iterator[tuple[int, Any]]
@@ -46,7 +56,7 @@ def probe(path: str) -> VideoHeader:
     Raises:
         ValueError: See :func:`mmr1.vision.video_index.read_index`; or there is no video.
     """
-    with av.open(path, "r") as container:
+    with open_video(path) as container:
         return read_index(container, _stream(container)).header
 
 
@@ -65,7 +75,7 @@ def decode(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
     path = request["path"]
     if path.endswith(".frames.json"):
         return _decode_list(Path(path), budget)
-    with av.open(path) as container:
+    with open_video(path) as container:
         seekable = container.format.name in SEEKABLE
         index = read_index(container, _stream(container))
     header = index.header
@@ -91,12 +101,38 @@ def check(request: dict[str, Any]) -> tuple[dict[str, Any], np.ndarray]:
         for file in files:
             load_image(MediaRef("image", file))
     else:
-        with av.open(path) as container:
+        with open_video(path) as container:
             index = read_index(container, _stream(container))
         header = index.header
+        _check_end(path)
         for _ in _frames(path, index, list(range(header.frames)), seek=False):
             pass
     return dataclasses.asdict(header), np.empty(0, np.uint8)
+
+
+def _check_end(path: str) -> None:
+    """Check that a file goes on for as long as its header says.
+
+    Matroska and WebM state no number of frames, and what is left of a cut file decodes.
+
+    Raises:
+        ValueError: It ends much earlier.
+    """
+    with av.open(path) as container:
+        if not container.duration:
+            return
+        stated = container.duration / av.time_base
+        begin = (container.start_time or 0) / av.time_base
+        end = 0.0
+        for packet in container.demux():
+            stamp = packet.dts if packet.pts is None else packet.pts
+            if stamp is not None and packet.time_base is not None:
+                end = max(end, float((stamp + (packet.duration or 0)) * packet.time_base) - begin)
+    if end < (1 - MAX_MISSING) * stated - SLACK_S:
+        raise ValueError(
+            f"ends after {end:.1f} s where its header says {stated:.1f} s: it is cut off; get the "
+            "whole file, or re-encode it"
+        )
 
 
 def _frames(path: str, index: VideoIndex, wanted: list[int], seek: bool) -> Frames:
@@ -106,7 +142,7 @@ def _frames(path: str, index: VideoIndex, wanted: list[int], seek: bool) -> Fram
         ValueError: A frame is missing or damaged, or frames and index disagree.
         _SeekError: With ``seek``, the same; reading in order may do better.
     """
-    with av.open(path) as container:
+    with open_video(path) as container:
         stream = _stream(container)
         walk = (
             _seeking(container, stream, index, wanted)

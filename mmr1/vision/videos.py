@@ -23,6 +23,7 @@ from mmr1.deadline import Deadline, Stopwatch
 from mmr1.files import stamp
 from mmr1.types import MediaRef
 from mmr1.vision.budget import VideoBudget, VideoHeader, sampled_indices, video_grid
+from mmr1.vision.media_environment import media_environment
 
 if TYPE_CHECKING:  # reading headers must not wait for torch and transformers to load
     import torch
@@ -194,7 +195,8 @@ class _Decoder:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**media_environment(os.environ), "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # Ctrl-C and a closed terminal are for its owner
             )
         return self._process
 

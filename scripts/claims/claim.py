@@ -1,11 +1,13 @@
-"""What a claim is: arms that are compared by seed, and hypotheses about their differences."""
+"""The claims: each is a comparison, and where its arms are not one configuration, how they run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+
+from mmr1.compare.plan import ComparisonFile, read_comparison
 
 CLAIMS = Path(__file__).parent
 
@@ -16,6 +18,7 @@ class Trial:
 
     Attributes:
         folder: Where it may write; ``folder.parent`` is shared by the arms of the seed.
+        overrides: What the arm changes in the claim's ``rl.yaml``.
         quick: As short as shows learning; nothing of it is kept as a result.
     """
 
@@ -24,6 +27,7 @@ class Trial:
     folder: Path
     start: Path
     """Data, random model and cold start of the seed, see ``start.py``."""
+    overrides: tuple[str, ...] = ()
     quick: bool = False
 
 
@@ -35,58 +39,24 @@ class Measured:
     curve: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Hypothesis:
-    """``measure`` is higher in the arm ``more`` than in ``less``.
-
-    Attributes:
-        text: As the claim's README has it.
-        smallest: Smallest difference that would matter, in the measure's unit. Below 0: that
-            ``more`` is not worse than ``less`` by as much.
-    """
-
-    text: str
-    measure: str
-    more: str
-    less: str
-    smallest: float
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A claim of a paper, and how it is put to a test.
-
-    Attributes:
-        sentence: The claim in one sentence.
-        source: The paper, as Markdown.
-        arms: What each arm changes in the claim's ``rl.yaml``, in the order of the tables.
-        run: Runs one trial.
-        hypotheses: All have to hold.
-        shown: Measures of the table, with their headings.
-        curve: What ``Measured.curve`` is; empty without one.
-        over: What the curve runs over.
-    """
-
-    title: str
-    sentence: str
-    source: str
-    arms: Mapping[str, tuple[str, ...]]
-    run: Callable[[Trial], Measured]
-    hypotheses: tuple[Hypothesis, ...]
-    shown: Mapping[str, str]
-    curve: str = ""
-    over: str = "tenths of the run"
-    axis: tuple[str, ...] = field(default=())
-
-
 def names() -> list[str]:
     """The folders that hold a claim."""
-    return sorted(path.parent.name for path in CLAIMS.glob("*/claim.py"))
+    return sorted(path.parent.name for path in CLAIMS.glob("*/claim.yaml"))
 
 
-def load(name: str) -> Claim:
-    """Raises ValueError for a name that is none."""
+def claim_file(name: str) -> Path:
+    """Raises ValueError for a name that no claim has."""
     if name not in names():
         raise ValueError(f"there is no claim '{name}'; there are {', '.join(names())}")
-    claim: Claim = import_module(f"scripts.claims.{name}.claim").CLAIM
-    return claim
+    return CLAIMS / name / "claim.yaml"
+
+
+def load(name: str) -> ComparisonFile:
+    """Raises ValueError for a name that no claim has."""
+    return read_comparison(claim_file(name))
+
+
+def trial_of(name: str) -> Callable[[Trial], Measured]:
+    """Runs an arm of a claim that has data, stages or numbers of its own."""
+    run: Callable[[Trial], Measured] = import_module(f"scripts.claims.{name}.trial").run
+    return run

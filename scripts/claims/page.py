@@ -9,15 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-import matplotlib
-
-matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from mmr1.compare.plan import ComparisonFile
+from mmr1.compare.results import arms_table, draw_curves, save, written
+from mmr1.compare.statistics import Verdict
 from mmr1.files import atomic
-from scripts.claims.claim import CLAIMS, Claim, load, names
+from scripts.claims.claim import CLAIMS, load, names
 from scripts.claims.results import Result, difference_of, of_arm, overall, read_results
-from scripts.claims.statistics import Estimate, estimate
 
 DOCS = CLAIMS.parents[1] / "docs"
 PAGE = DOCS / "claims.md"
@@ -42,7 +41,7 @@ The learning rate of RL was chosen before the runs, by three trials of GRPO with
 the policy collapses (after a shorter cold start, of 80 steps), with 5e-4 it learns nothing in 20
 steps, with 2e-4 it learns.
 
-    scripts/claims/format_and_accuracy/run.sh --seeds 5
+    scripts/claims/run.sh format_and_accuracy --seeds 5
 
 `python -m scripts.claims.page` writes this page from the stored results.
 """
@@ -60,7 +59,7 @@ def summary() -> Iterator[str]:
     for name in names():
         claim, results = load(name), read_results(name)
         seeds = len({result.seed for result in results})
-        found = overall(claim, results) if results else "not run yet"
+        found = in_small(overall(claim, results)) if results else "not run yet"
         yield f"| [{claim.title}](#{anchor(claim.title)}) | {claim.source} | {seeds} | {found} |"
 
 
@@ -79,25 +78,23 @@ def section(name: str) -> Iterator[str]:
         return
     yield from table(claim, results)
     yield ""
-    if claim.curve:
-        yield f"![{claim.curve} of each arm](images/claims/{name}.png)\n"
+    if claim.plot is not None:
+        yield f"![{claim.plot.label} of each arm](images/claims/{name}.png)\n"
     yield facts(results)
 
 
 def facts(results: Sequence[Result]) -> str:
     commits = sorted({result.commit for result in results})
-    each = fmean(result.cpu_seconds for result in results)
-    count = f"{len(results)} trials of {each:.0f} CPU seconds each on average"
+    known = [r.cpu_seconds for r in results if r.cpu_seconds is not None]
+    each = f" of {fmean(known):.0f} CPU seconds each on average" if known else ""
+    count = f"{len(results)} trials{each}"
     return f"{count}, at commit {', '.join(f'`{commit}`' for commit in commits)}."
 
 
-def table(claim: Claim, results: Sequence[Result]) -> Iterator[str]:
+def table(claim: ComparisonFile, results: Sequence[Result]) -> Iterator[str]:
     """Markdown: the arms, then the hypotheses."""
-    yield "| arm | " + " | ".join(claim.shown.values()) + " |"
-    yield "|---" * (1 + len(claim.shown)) + "|"
-    for arm in claim.arms:
-        cells = [written(of_arm(results, arm, measure)) for measure in claim.shown]
-        yield f"| {arm} | " + " | ".join(cells) + " |"
+    values = {(a, m): of_arm(results, a, m) for a in claim.arms for m in claim.shown}
+    yield from arms_table(list(claim.arms), claim.shown, values)
     yield ""
     yield "| hypothesis | difference (95%) | smallest that matters | seeds | |"
     yield "|---|---|---|---|---|"
@@ -105,48 +102,30 @@ def table(claim: Claim, results: Sequence[Result]) -> Iterator[str]:
         difference, found = difference_of(results, hypothesis)
         measured = written(difference, sign="+")
         cells = [hypothesis.text, measured, f"{hypothesis.smallest:g}", str(difference.seeds)]
-        yield f"| {' | '.join(cells)} | {found} |"
+        yield f"| {' | '.join(cells)} | {in_small(found)} |"
 
 
-def written(value: Estimate, sign: str = "") -> str:
-    """Mean and interval, with three decimals below 10 and one above."""
-    digits = 3 if abs(value.mean) < 10 else 1
-    mean = f"{value.mean:{sign}.{digits}f}"
-    if value.low is None or value.high is None:
-        return mean
-    return f"{mean} ({value.low:.{digits}f} to {value.high:.{digits}f})"
+def in_small(found: Verdict) -> str:
+    """What is undecided here may be decided on a larger task."""
+    return f"{found} in small" if found == "undecided" else found
 
 
-def write_plot(path: Path, claim: Claim, results: Sequence[Result]) -> None:
+def write_plot(path: Path, claim: ComparisonFile, results: Sequence[Result]) -> None:
     """The mean curve of each arm, with its interval over the seeds."""
+    assert claim.plot is not None
     figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
-    for arm in claim.arms:
-        curves = [result.curve for result in results if result.arm == arm]
-        points = [estimate(values) for values in zip(*curves, strict=True)]
-        if not points:  # such as of SFT, which has no rollouts
-            continue
-        at = range(1, len(points) + 1)
-        (line,) = axes.plot(at, [point.mean for point in points], label=arm, marker=".")
-        known = [p for p in points if p.low is not None and p.high is not None]
-        if len(known) == len(points):
-            low, high = [p.low for p in known], [p.high for p in known]
-            axes.fill_between(at, low, high, alpha=0.15, color=line.get_color(), linewidth=0)
-    axes.set(xlabel=claim.over, ylabel=claim.curve)
-    if claim.axis:
-        axes.set_xticks(range(1, len(claim.axis) + 1), claim.axis)
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
+    draw_curves(axes, {arm: [r.curve for r in results if r.arm == arm] for arm in claim.arms})
+    axes.set(xlabel=claim.plot.over, ylabel=claim.plot.label)
+    if claim.plot.axis:
+        axes.set_xticks(range(1, len(claim.plot.axis) + 1), claim.plot.axis)
+    save(figure, path)
 
 
 def write_all() -> None:
     """The plots of all claims that have results, and the page."""
     for name in names():
         claim, results = load(name), read_results(name)
-        if results and claim.curve:
+        if results and claim.plot is not None:
             write_plot(IMAGES / f"{name}.png", claim, results)
     with atomic(PAGE) as file:
         file.write(page())

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.claims.claim import CLAIMS, Claim, Hypothesis
-from scripts.claims.statistics import Estimate, Verdict, estimate, of_all, paired, verdict
+from mmr1.compare.plan import ComparisonFile, Hypothesis
+from mmr1.compare.statistics import Estimate, Verdict, estimate, of_all, paired, verdict
+from scripts.claims.claim import CLAIMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Result:
 
     Attributes:
         curve: Means over equal parts of the trial.
-        cpu_seconds: Of the process, on one thread.
+        cpu_seconds: Of the process, on one thread; None where it was not measured.
         commit: Of the code; ``+`` at its end if that was changed.
     """
 
@@ -25,7 +26,7 @@ class Result:
     seed: int
     numbers: dict[str, float]
     curve: list[float]
-    cpu_seconds: int
+    cpu_seconds: int | None
     commit: str
 
 
@@ -52,10 +53,10 @@ def of_arm(results: Sequence[Result], arm: str, measure: str) -> Estimate:
 def difference_of(results: Sequence[Result], hypothesis: Hypothesis) -> tuple[Estimate, Verdict]:
     """The difference that a hypothesis is about, paired by seed, and what follows."""
     arms = (hypothesis.more, hypothesis.less)
-    more, less = (by_seed(results, arm, hypothesis.measure) for arm in arms)
+    more, less = (by_seed(results, arm, hypothesis.metric) for arm in arms)
     difference = paired(more, less)
     return difference, verdict(difference, hypothesis.smallest)
 
 
-def overall(claim: Claim, results: Sequence[Result]) -> Verdict:
+def overall(claim: ComparisonFile, results: Sequence[Result]) -> Verdict:
     return of_all([difference_of(results, hypothesis)[1] for hypothesis in claim.hypotheses])

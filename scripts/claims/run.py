@@ -1,11 +1,12 @@
 """Put a claim to the test: every arm with every seed, then its results, plot and page.
 
-    scripts/claims/NAME/run.sh                  five seeds
-    scripts/claims/NAME/run.sh --seeds 1
-    scripts/claims/NAME/run.sh --quick          40 steps of one seed; writes no result
+    scripts/claims/run.sh NAME                  five seeds
+    scripts/claims/run.sh NAME --seeds 1
+    scripts/claims/run.sh NAME --quick          40 steps of one seed; writes no result
 
-All arms run in one process, one after the other. A trial that is finished under ``--output`` is not
-repeated, and one that was interrupted goes on. A cold start is shared by all claims.
+A claim whose arms are one configuration (``base`` in its ``claim.yaml``) is run by
+``mmr1 compare``, the others by their ``trial.py``. What is finished under ``--output`` is not
+repeated, and what was interrupted is continued. A cold start is shared by all claims.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,11 +24,15 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
+from mmr1.compare.plan import ComparisonFile, read_plan
+from mmr1.compare.trials import run_trials
 from mmr1.files import atomic
-from scripts.claims.claim import CLAIMS, Claim, Trial, load, names
+from scripts.claims.claim import CLAIMS, Trial, claim_file, load, names, trial_of
 from scripts.claims.page import table, write_all
 from scripts.claims.results import Result, result_file
 from scripts.claims.start.start import prepared
+from scripts.claims.sums import sums
+from scripts.claims.training import QUICK
 
 REPOSITORY = CLAIMS.parents[1]
 
@@ -41,31 +47,63 @@ def main() -> None:
     claim = load(args.name)
     output = args.output / "quick" if args.quick else args.output
     seeds = 1 if args.quick else args.seeds
-    results = [
-        trial_result(claim, arm, seed, output / f"seed{seed}", args.name, args.quick)
-        for seed in range(seeds)
-        for arm in claim.arms
-    ]
+    if claim.base is None:
+        results = list(tried(args.name, claim, seeds, output, args.quick))
+    else:
+        results = compared(args.name, seeds, output, args.quick)
     if not args.quick:
         write_json(result_file(args.name), [asdict(result) for result in results])
         write_all()
     print("\n".join(table(claim, results)))
 
 
-def trial_result(claim: Claim, arm: str, seed: int, folder: Path, name: str, quick: bool) -> Result:
+def compared(name: str, seeds: int, output: Path, quick: bool) -> list[Result]:
+    """The results of ``mmr1 compare``, from the cold starts of the seeds."""
+    commit = current_commit()
+    own = [o.replace("runs/claims", str(output)) for o in load(name).overrides]
+    for seed in range(seeds):
+        start = prepared(output / f"seed{seed}/start", seed)
+        if any("/sums/" in override for override in own):
+            sums.prepared(Trial("", seed, output, start))
+    plan = read_plan([str(claim_file(name)), *own, *(QUICK if quick else ())], [])
+    (curve,) = plan.drawn
+    return [
+        Result(
+            trial.arm,
+            trial.seed,
+            {key: rounded(value) for key, value in trial.values.items()},
+            [rounded(value) for value in trial.curves[curve]],
+            None,
+            commit,
+        )
+        for trial in run_trials(plan, seeds, output / "compared" / name)
+    ]
+
+
+def tried(
+    name: str, claim: ComparisonFile, seeds: int, output: Path, quick: bool
+) -> Iterator[Result]:
+    """The results of ``trial.py``: all arms in this process, one after the other."""
+    for seed in range(seeds):
+        for arm, overrides in claim.arms.items():
+            own = output / f"seed{seed}" / name / arm
+            start = output / f"seed{seed}/start"
+            yield trial_result(name, Trial(arm, seed, own, start, tuple(overrides), quick))
+
+
+def trial_result(name: str, trial: Trial) -> Result:
     """Of one trial, run unless it is finished."""
-    own = folder / name / arm
-    done = own / "result.json"
+    done = trial.folder / "result.json"
     if not done.is_file():
-        print(f"{name}: {arm}, seed {seed}", flush=True)
+        print(f"{name}: {trial.arm}, seed {trial.seed}", flush=True)
         commit = current_commit()
-        start = prepared(folder / "start", seed)
+        prepared(trial.start, trial.seed)
         begin = time.process_time()
-        measured = claim.run(Trial(arm, seed, own, start, quick))
+        measured = trial_of(name)(trial)
         numbers = {key: rounded(value) for key, value in measured.numbers.items()}
         curve = [rounded(value) for value in measured.curve]
         seconds = round(time.process_time() - begin)
-        write_json(done, asdict(Result(arm, seed, numbers, curve, seconds, commit)))
+        write_json(done, asdict(Result(trial.arm, trial.seed, numbers, curve, seconds, commit)))
     return Result(**json.loads(done.read_text()))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from mmr1.compare.metrics import tenths
 from mmr1.config import Config
 from mmr1.config.file import load_config
 from mmr1.evaluation.benchmarks import run_evaluations
@@ -19,7 +18,6 @@ from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.train import run_training
 from scripts.claims.claim import Measured, Trial
 
-PARTS = 10
 QUICK = ("trainer.max_steps=40", "eval.limit=100")
 
 
@@ -72,19 +70,11 @@ def taught(path: Path, output: Path, model: Path, records: Path, media: Path, tr
     return newest(output)
 
 
-def trained(
-    trial: Trial, path: Path, overrides: Iterable[str], curve: str = "reward/math"
-) -> Measured:
-    """Train, and read what came of it."""
-    train(trial, path, overrides)
-    return measured(trial.folder / "run", curve)
-
-
 def measured(run: Path, curve: str = "reward/math", accuracy: str = "reward/math") -> Measured:
     """Of a finished run: held-out numbers, and means over its tenths."""
     metrics = read_metrics(run / "metrics.jsonl")
     numbers = {**held_out(run / "eval"), **in_training(metrics, accuracy)}
-    return Measured(numbers, tenths(metrics[curve], PARTS))
+    return Measured(numbers, tenths(metrics[curve]))
 
 
 def evaluated(
@@ -129,21 +119,9 @@ def in_training(metrics: dict[str, list[float]], accuracy: str) -> dict[str, flo
     """
     return {
         "area": fmean(metrics[accuracy]),
-        "entropy": tenths(metrics["entropy"], PARTS)[-1],
-        "kl": tenths(metrics["kl"], PARTS)[-1],
+        "entropy": tenths(metrics["entropy"])[-1],
+        "kl": tenths(metrics["kl"])[-1],
         "clipped": fmean(metrics.get("clip_fraction", [0.0])),
         "no_signal": fmean(metrics["reward/no_signal"]),
         "tokens": sum(metrics["tokens/completion"]),
     }
-
-
-def tenths(values: Sequence[float], parts: int) -> tuple[float, ...]:
-    """Means over equal parts, as nearly as the length allows; NaN is left out.
-
-    >>> tenths([1.0, 3.0, 5.0, 7.0], 2)
-    (2.0, 6.0)
-    """
-    ends = [round(i * len(values) / parts) for i in range(parts + 1)]
-    cut = (values[a:b] for a, b in pairwise(ends) if b > a)
-    known = ([v for v in part if not math.isnan(v)] for part in cut)
-    return tuple(fmean(part) if part else math.nan for part in known)

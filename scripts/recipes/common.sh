@@ -2,7 +2,7 @@
 #
 #   scripts/recipes/RECIPE/run.sh [--smoke] [--7b] [key=value ...]
 #
-# key=value overrides apply to every stage. DATA is the folder of the downloaded datasets (default: data).
+# key=value overrides apply to every stage that reads them. DATA is the folder of the downloaded datasets (default: data).
 # MODEL is a model directory or hub name in place of the recipe's. FAMILY is the model_type of --smoke's model.
 # --7b uses Qwen2.5-VL-7B instead of 3B. Stages use all GPUs of the machine. --smoke is a small
 # test on the CPU: generated rows in each dataset's format, a model of 0.7M parameters, two steps per stage.
@@ -30,11 +30,11 @@ if [[ -n "$smoke" ]]; then
     mmr1 model new --family "${FAMILY:-qwen2_5_vl}" "$out/model"
     shrunk=(
         model.path="$out/model" model.dtype=float32 model.freeze_vision_tower=false model.gradient_checkpointing=false
-        rollout.engine=hf data.train_batch_size=2 rollout.n=4 rollout.max_model_len=1536
-        rollout.max_response_length=16 rewards.timeout_s=20 data.train_batch_size=2
+        data.train_batch_size=2 data.video.max_frames=8 rollout.engine=hf rollout.n=4
+        rollout.max_prompt_length=1520 rollout.max_response_length=16 rewards.timeout_s=20
         trainer.max_steps=2 trainer.threads=1 trainer.logging_steps=1 trainer.log_completions_steps=1
-        data.video.max_frames=8 resources.ranks=1 resources.engines=1
-        algorithm.dynamic_sampling=false  # a random model gives no signal
+        trainer.vision_token_cost=1.0 resources.ranks=1
+        algorithm.filter_groups=null  # a random model gives no signal
     )
 fi
 
@@ -48,16 +48,34 @@ convert() {
     "$python" -m datasets_prep convert "$2" --input "$input" --output "$out/data/$1" --workers "${WORKERS:-1}" "${@:4}"
 }
 
+# read_by COMMAND FILE OVERRIDE ...: sets `read` to the overrides of sections that this command reads. mmr1 refuses
+# the others, which are for other stages.
+read_by() {
+    local command="$1" file="$2" unread override
+    shift 2
+    case "$command" in
+        sft) unread="rollout|rewards|algorithm|dpo|rm|iterate|eval" ;;
+        rm) unread="rollout|rewards|algorithm|dpo|iterate|eval" ;;
+        dpo) unread="algorithm|rm|iterate" ;;
+        train) unread="dpo|rm|iterate" ;;
+        iterate) unread="dpo|rm" ;;
+        *) unread="none" ;;
+    esac
+    if [[ "$command" == dpo ]] && ! grep -q "^rollout:" "$file"; then unread+="|rollout|rewards|eval"; fi  # no rounds
+    read=()
+    for override in "$@"; do
+        if ! [[ "$override" =~ ^($unread)[.=] ]]; then read+=("$override"); fi
+    done
+}
+
 # stage COMMAND NAME [key=value ...]: runs mmr1 COMMAND with NAME.yaml; the output goes to $out/NAME.
 stage() {
-    local command="$1" name="$2" sized=()
+    local command="$1" name="$2" sized=() read
     shift 2
-    if [[ -n "$larger" ]]; then
-        sized=(model.path=Qwen/Qwen2.5-VL-7B-Instruct trainer.vision_token_cost=0.42)
-    fi
+    if [[ -n "$larger" ]]; then sized=(model.path=Qwen/Qwen2.5-VL-7B-Instruct); fi
     if [[ -n "${MODEL:-}" ]]; then sized+=(model.path="$MODEL"); fi
-    mmr1 "$command" "$folder/$name.yaml" "trainer.output_dir=$out/$name" \
-        "${sized[@]}" "${shrunk[@]}" "$@" "${overrides[@]}"
+    read_by "$command" "$folder/$name.yaml" "${shrunk[@]}" "$@" "${overrides[@]}"
+    mmr1 "$command" "$folder/$name.yaml" "trainer.output_dir=$out/$name" "${sized[@]}" "${read[@]}"
 }
 
 # The records of a dataset, and the last checkpoint of a stage.

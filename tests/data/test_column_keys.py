@@ -36,14 +36,22 @@ def test_rows_with_columns_of_other_names(root, monkeypatch, large):
         monkeypatch.setattr(sources, "FROM_BYTES", 0)
     path = rows(
         root,
-        {"q": "<image>Who?", "gt": "A", "pic": ["a.png"], "film": None, "problem": "9", "level": 3},
-        {"q": "<video>What?", "gt": "B", "film": ["clip.mp4"]},
+        {
+            "q": "<image>Who?",
+            "gt": "Ann",
+            "pic": ["a.png"],
+            "film": None,
+            "problem": "9",
+            "level": 3,
+        },
+        {"q": "<video>What?", "gt": "Bob", "film": ["clip.mp4"]},
         {"q": "1 + 1?", "gt": 2, "pic": []},
     )
     first, second, third = load_samples(path, DataConfig(**KEYS))
-    assert (first.question, first.answer) == ("Who?", "A")
+    assert (first.question, first.answer) == ("Who?", "Ann")
     assert [(m.kind, m.path.name) for m in first.media] == [("image", "a.png")]
-    assert dict(first.meta) == {"level": 3}  # a column in the way is left out
+    own = {"q": "<image>Who?", "gt": "A", "pic": ["a.png"], "problem": "9", "answer": "A"}
+    assert dict(first.meta) == {"level": 3, "row": own}  # "problem" is not the question
     assert [(m.kind, m.path.name) for m in second.media] == [("video", "clip.mp4")]
     assert (third.question, third.media) == ("1 + 1?", ())
     # The kept index of a large file is that of these keys.
@@ -55,7 +63,7 @@ def test_the_system_prompt_of_a_record(root):
     """It is the record's own, and goes before that of the configuration."""
     path = rows(
         root,
-        {"q": "<image>Who?", "answer": "A", "images": ["a.png"], "asks": "Be brief."},
+        {"q": "<image>Who?", "answer": "Ann", "images": ["a.png"], "asks": "Be brief."},
         {"q": "1 + 1?", "answer": "2", "asks": None},
     )
     first, second = load_samples(path, DataConfig(prompt_key="q", system_key="asks"))
@@ -83,9 +91,9 @@ def test_named_media_go_before_other_columns_of_media():
 
 
 def test_a_single_key_leaves_the_others_as_they_are(root):
-    path = rows(root, {"question": "<image>Who?", "answer": "A", "images": ["a.png"]})
+    path = rows(root, {"question": "<image>Who?", "answer": "Ann", "images": ["a.png"]})
     (sample,) = load_samples(path, DataConfig(prompt_key="question"))
-    assert (sample.question, sample.answer, len(sample.media)) == ("Who?", "A", 1)
+    assert (sample.question, sample.answer, len(sample.media)) == ("Who?", "Ann", 1)
 
 
 @pytest.mark.parametrize(

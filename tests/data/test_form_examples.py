@@ -40,7 +40,17 @@ EXPECTED: dict[str, tuple[list[str], object, str | None]] = {
     "mmmu": (["user: [a.png] Which is it?\nA. a cat\nB. an ant"], "A", "choice"),
     "vlmevalkit": (["user: [a.png]Which colour?\nA. red\nB. blue"], "A", "choice"),
     "clevr": (["user: [a.png]Is there a bus?"], "yes", "exact"),
+    "tvgbench": (
+        ['user: [clip.mp4]When does this happen: "a cat runs"? Give start and end.'],
+        [0.2, 0.8], "tiou",
+    ),
+    "time_r1": (
+        ['user: [clip.mp4]When does this happen: "A cat runs"? Give start and end.'],
+        [0.2, 0.8], "tiou",
+    ),
     "vqa": (["user: [a.png]How many?"], 4, "count"),
+    "vqa_references": (["user: [a.png]What is it?"], ["cup", "a cup"], "vqa_soft"),
+    "chartqa": (["user: [a.png]How much is it?"], ["14%"], "relaxed"),
     "swift": (["user: [a.png]Who?", "assistant: A man."], None, None),
 }  # fmt: skip
 
@@ -65,6 +75,9 @@ VARIANTS: dict[str, tuple[list[str], object, str | None]] = {
     "Qwen, a video with its options": (["user: [clip.mp4]Who?"], "5", "math"),
     "ms-swift, boxes that are the reply": (
         ["user: [a.png]Find the cup."], [[3.0, 6.0, 33.0, 28.0]], "iou",
+    ),
+    "DocVQA, InfographicVQA, ST-VQA": (
+        ["user: [a.png]Which year?"], ["1998", "in 1998"], "anls",
     ),
     "MATH-Vision": (["user: Which? [a.png]\nA. one\nB. two"], "B", "choice"),
 }  # fmt: skip

@@ -200,7 +200,7 @@ def test_a_solution_without_its_tag_is_dropped(root: Path) -> None:
 
 
 def test_open_r1_video_letters_and_mathvista_texts(root: Path) -> None:
-    row = {"problem": "Which?", "solution": "<answer>A.</answer>", "video": "V1.mp4"}
+    row = {"problem": "Which? A. x B. y", "solution": "<answer>A.</answer>", "video": "V1.mp4"}
     assert one("open_r1_video", row, root).answer == "A"
     vista = {"question": "Which?", "image": "a.png", "choices": ["145°", "30°"], "answer": "30°"}
     assert one("mathvista", vista, root).answer == "B"

@@ -40,7 +40,10 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
             )
             assert done.returncode == 0, (line, done.stderr)
             commands.append(line)
-    assert len(commands) == 5
+    assert len(commands) == 6
+    with_bonus = [row["components"] for row in rows(tmp_path / "with_bonus.jsonl")]
+    assert [parts["math"] for parts in with_bonus] == [1.0, 1.0, 0.0, 0.0]
+    assert {parts["length"] for parts in with_bonus} == {0.0}  # the rows have no tokens
     brevity = [row["reward"] for row in rows(tmp_path / "scored.jsonl")]
     assert brevity[0] == 1.0
     assert 0 <= brevity[1] < 1
@@ -52,5 +55,5 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
 
 
 def test_the_ten_lines_are_ten() -> None:
-    (body,) = [body for _, name, body in BLOCK.findall(TUTORIAL) if name.endswith(".py")]
+    (body,) = [body for _, name, body in BLOCK.findall(TUTORIAL) if name == "brevity.py"]
     assert len(body.splitlines()) <= 10

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ from mmr1.environments.environment import Action, Shown
 from mmr1.environments.pictures import MAX_PARTS, to_parts
 from mmr1.environments.schemas import described
 from mmr1.environments.tools import ToolEnvironment, read_parts
-from mmr1.types import MediaRef, Sample, TextPart
+from mmr1.types import MediaRef, Sample, Status, TextPart
+from tests.faults import faults_told
 from tests.paths import REPOSITORY
 from tests.vision.media import noise, write_video
 
@@ -511,3 +513,81 @@ def test_the_tools_and_the_parser_of_a_file_share_its_variables():
     finally:
         environment.close()
     assert told == ["turn 0", "turn 0, turn 1"]
+
+
+def calls_of(name, /, **arguments):
+    return {"name": name, "arguments": arguments}
+
+
+@pytest.fixture
+def few():
+    config = EnvironmentConfig(
+        tools=(f"{OWN}:sleep", f"{OWN}:lookup", "python"), workers=2, timeout_s=5, max_calls=3
+    )
+    built = ToolEnvironment(config, timeout_s=0.4)
+    yield built
+    built.close()
+
+
+def test_calls_beyond_the_cap_are_not_run_and_the_policy_is_told(few):
+    got = answer(few, *(calls_of("lookup", name="ab"[n % 2]) for n in range(5)))
+    told = [m.text for m in got.messages]
+    assert told[:3] == ["a is 3.5 cm long", "b is 12 cm long", "a is 3.5 cm long"]
+    assert told[3:] == ["Error: not run: a turn may call 3 tools"] * 2
+    assert [c.error for c in got.calls] == [None] * 3 + [told[3].removeprefix("Error: ")] * 2
+    assert got.failure is None
+
+
+def test_independent_calls_run_side_by_side_and_are_answered_in_order(few, tmp_path):
+    """Nothing is said to the first before the second hears: in turn, it would time out."""
+    hear = f"{OWN}:hear"
+    config = EnvironmentConfig(tools=(hear,), workers=2, timeout_s=20, readable=[str(tmp_path)])
+    environment = ToolEnvironment(config)
+    pipes = [tmp_path / name for name in ("one", "two")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+
+    def speak() -> None:
+        with pipes[0].open("w") as first, pipes[1].open("w") as second:
+            second.write("second")
+            first.write("first")
+
+    threading.Thread(target=speak, daemon=True).start()
+    try:
+        got = answer(environment, *(calls_of("hear", pipe=str(pipe)) for pipe in pipes))
+    finally:
+        environment.close()
+    assert [m.text for m in got.messages] == ["first", "second"]
+
+
+def test_the_tools_of_one_conversation_have_a_budget_of_time(few):
+    episode = few.episode(Sample("1", ()))
+    turn = f"<tool_call>{json.dumps(calls_of('sleep', seconds=0.5))}</tool_call>"
+    with faults_told() as told:
+        first = episode.step(Action(turn, (), last=False))
+        second = episode.step(Action(turn, (), last=False))
+        another = few.episode(Sample("2", ())).step(Action(turn, (), last=False))
+    assert first.failure is None
+    assert second.failure is not None
+    assert second.failure[0] == Status.TIMEOUT
+    assert "rollout.timeout_s" in second.failure[1]
+    assert another.failure is None
+    assert told.counts() == {"environment/timeout": 1}
+
+
+def test_the_policys_code_starts_no_thread(few):
+    """Threads count as processes: a call could leave the machine without process ids."""
+    code = "import concurrent.futures as f\nprint(list(f.ThreadPoolExecutor(4).map(abs, [-1])))"
+    for line in ("import _thread\n_thread.start_new_thread(print, ())", code):
+        _, error = one(few, "python", code=line)
+        assert error is not None
+    escape = (
+        "import sys\nthreading = sys.modules['threading']\nthreading.Thread(target=print).start()"
+    )
+    _, error = one(few, "python", code=escape)
+    assert error is not None
+    assert "can't start new thread" in error
+    assert (
+        one(few, "python", code="import numpy as np\nprint(np.ones((50, 50)) @ np.ones(50))")[1]
+        is None
+    )

@@ -42,6 +42,15 @@ def sleep(seconds: float) -> str:
     return "awake"
 
 
+def hear(pipe: str) -> str:
+    """Wait for what comes through a named pipe.
+
+    Args:
+        pipe: Its path.
+    """
+    return Path(pipe).read_text()
+
+
 def die(code: int = 3) -> str:
     """End the process.
 

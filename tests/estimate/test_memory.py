@@ -8,9 +8,16 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 
 from mmr1.config import Config
 from mmr1.estimate.load import Load, longest_load
-from mmr1.estimate.memory import GIB, activation_elements, estimate, held_while_sampling
+from mmr1.estimate.memory import (
+    GIB,
+    activation_elements,
+    estimate,
+    held_while_sampling,
+    saving_bytes,
+)
 from mmr1.estimate.shapes import read_shapes
 from mmr1.trainer.forward.scores import completion_scores
+from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.vision.families.loading import architecture_named, architecture_of
 from mmr1.vision.families.tiny import new_model
 from mmr1.vision.features import FeatureCache
@@ -196,3 +203,16 @@ def test_a_text_model_is_assumed_to_see_nothing(tmp_path):
     assert longest_load(config_for(tmp_path / "text", rollout=rollout)) == Load(500, 0, 100)
     with pytest.raises(ValueError, match="leaves no room for a prompt"):
         longest_load(config_for(tmp_path / "text", rollout={"max_model_len": 600}))
+
+
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
+def test_a_save_takes_a_copy_of_what_it_writes_from_memory(state_dtype, twenty_m):
+    """Of the weights always, and of the state for ``--resume`` in the background."""
+    sections = {"model": {"dtype": "bfloat16"}, "optimizer": {"state_dtype": state_dtype}}
+    at_once = config_for(twenty_m, **sections)
+    background = config_for(twenty_m, trainer={"async_save": True}, **sections)
+    model = AutoModelForImageTextToText.from_pretrained(twenty_m, dtype=torch.bfloat16)
+    weights = sum(p.nbytes for p in model.parameters())
+    state = sum(t.nbytes for t in Optimizer(model, background.optimizer, 1).tensors().values())
+    assert saving_bytes(at_once) == weights
+    assert saving_bytes(background) == pytest.approx(weights + state, rel=1e-3)

@@ -9,8 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mmr1.rewards.builtin import REWARDS
+from mmr1.rewards.plugins.item_rows import scored_row
 from mmr1.rewards.reward_cli import app
 from mmr1.rewards.specs import read_spec
+from mmr1.types import Reward
 from tests.rewards.helpers import think
 from tests.rewards.plugins.test_user_function import DIALECTS, PLUGINS, TEXTS, direct
 
@@ -50,6 +52,30 @@ def test_show_of_an_unknown_name() -> None:
     result = call("show", "maths")
     assert result.exit_code == 2
     assert "did you mean 'math'" in result.output
+
+
+def test_a_lone_surrogate_costs_no_verdict(tmp_path: Path) -> None:
+    rows = [{"completion": "a \ud800 b", "answer": "4"}, {"completion": think("4"), "answer": "4"}]
+    scored = score(tmp_path, "math", rows)
+    assert [row["completion"] for row in scored] == [row["completion"] for row in rows]
+    assert scored[1]["reward"] == 1
+
+
+def test_verdicts_of_a_command_that_is_ended_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(row: dict[str, Any], reward: Reward) -> dict[str, Any]:
+        if row["n"] == 2:
+            raise KeyboardInterrupt
+        return scored_row(row, reward)
+
+    monkeypatch.setattr("mmr1.rewards.reward_cli.scored_row", interrupted)
+    rows = [{"completion": think("4"), "answer": "4", "n": n} for n in range(3)]
+    source, target = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    call("score", "--reward", "math", "--input", source, "--output", target)
+    assert not target.exists()
+    kept = (tmp_path / "out.jsonl.part").read_text().splitlines()
+    assert [json.loads(line)["reward"] for line in kept] == [1, 1]
 
 
 def test_score_keeps_rows_and_order(tmp_path: Path) -> None:
@@ -118,6 +144,20 @@ def test_every_dialect_gives_the_numbers_of_a_direct_call(
     scored = score(tmp_path, f"{PLUGINS / file}.py:{function}", rows)
     assert [row["error"] for row in scored] == [None] * 3
     assert [row["reward"] for row in scored] == pytest.approx(direct(file, function))
+
+
+def test_rows_of_a_prompt_are_a_group(tmp_path: Path) -> None:
+    (tmp_path / "size.py").write_text(
+        "def reward(completions, **columns):\n    return [len(completions)] * len(completions)\n"
+    )
+    rows = [
+        {"completion": "a", "id": 1}, {"completion": "b", "id": 2}, {"completion": "c", "id": 1},
+        {"completion": "d", "prompt": "p"}, {"completion": "e", "prompt": "p"},
+        {"completion": "f"}, {"completion": "g"},
+    ]  # fmt: skip
+    scored = score(tmp_path, f"{tmp_path}/size.py:reward", rows)
+    assert [row["reward"] for row in scored] == [2, 1, 2, 2, 2, 1, 1]
+    assert "group" not in scored[0]
 
 
 @pytest.mark.parametrize(
@@ -204,3 +244,24 @@ def test_serving_on_a_port_that_is_taken() -> None:
     assert f"127.0.0.1 port {port} cannot be used" in result.output
     assert "choose another with --port" in result.output.replace("\n", " ")
     assert "serving" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "told"),
+    [("127.0.0.1", "", False), ("0.0.0.0", "", True), ("0.0.0.0", "t", False)],
+)
+def test_a_token_is_made_where_other_machines_reach_the_server(
+    monkeypatch: pytest.MonkeyPatch, host: str, token: str, told: bool
+) -> None:
+    uvicorn = pytest.importorskip("uvicorn")
+    testclient = pytest.importorskip("fastapi.testclient")
+    served: list[Any] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: served.append(server))
+    monkeypatch.setenv("MMR1_REWARD_TOKEN", token)
+    result = call("serve", "format", "--host", host, "--port", 0)
+    assert result.exit_code == 0
+    assert ("token of this server" in result.output) == told
+    app = served[0].config.app
+    headers = {"Host": "127.0.0.1", "Content-Type": "application/json"}
+    answer = testclient.TestClient(app).post("/", content=b'{"query": ["a"]}', headers=headers)
+    assert answer.status_code == (200 if host == "127.0.0.1" else 401)

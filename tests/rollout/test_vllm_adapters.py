@@ -29,7 +29,7 @@ def test_their_shape_is_the_configurations_or_that_of_the_stored_ones(tiny_model
     assert adapter_shape(StoredLoraConfig(path=str(stored), merge=False)) == AdapterShape(5, 20)
     settings = json.loads((stored / "adapter_config.json").read_text())
     (stored / "adapter_config.json").write_text(json.dumps({**settings, "use_rslora": True}))
-    with pytest.raises(ValueError, match=r"has use_rslora, which an engine is not told"):
+    with pytest.raises(ValueError, match=r"has use_rslora, which the engine does not know"):
         adapter_shape(StoredLoraConfig(path=str(stored), merge=False))
 
 

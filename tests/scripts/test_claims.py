@@ -1,9 +1,8 @@
-"""The laboratory of claims: its statistics, its files, its page, and that its quick runs learn."""
+"""The laboratory of claims: its files, its page, and that its quick runs learn."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import re
@@ -19,80 +18,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from mmr1.compare.plan import ComparisonFile, Hypothesis, Plot
 from mmr1.config.file import load_config
 from mmr1.data.record import read_records
 from mmr1.types import MediaRef, Sample
-from scripts.claims.claim import CLAIMS, Claim, Hypothesis, Measured, Trial, load, names
+from scripts.claims.claim import CLAIMS, Trial, load, names
 from scripts.claims.page import PAGE, anchor, facts, page, table, write_plot
 from scripts.claims.results import Result, by_seed, difference_of, read_results
 from scripts.claims.start.start import read, write_splits
-from scripts.claims.statistics import Estimate, estimate, of_all, paired, verdict
 from scripts.claims.tasks import made, scans
-from scripts.claims.training import settings, tenths
+from scripts.claims.training import settings
 from tests.paths import REPOSITORY
 
-YAMLS = sorted(CLAIMS.rglob("*.yaml"))
-T_2, T_4 = 4.302653, 2.776445
-"""Student's t at 0.975 with 2 and 4 degrees of freedom, from a printed table."""
-
-
-def test_an_interval_is_students():
-    of_three = estimate([1.0, 2.0, 6.0])  # deviation sqrt((4 + 1 + 9) / 2)
-    assert of_three.mean == 3.0
-    assert of_three.low is not None
-    assert of_three.high is not None
-    assert of_three.high - 3 == pytest.approx(T_2 * math.sqrt(7) / math.sqrt(3), rel=1e-6)
-    assert 3 - of_three.low == pytest.approx(of_three.high - 3)
-    of_five = estimate([0.0, 0.0, 0.0, 0.0, 5.0])  # deviation sqrt(20 / 4)
-    assert of_five.high == pytest.approx(1 + T_4, rel=1e-6)
-
-
-def test_one_seed_has_no_interval():
-    assert estimate([0.5]) == Estimate(0.5, None, None, 1)
-    assert verdict(estimate([0.5]), 0.1) == "undecided in small"
-
-
-def test_differences_are_paired_by_seed():
-    """Their interval is narrow although each arm's is wide."""
-    difference = paired([0.11, 0.52, 0.93], [0.01, 0.40, 0.85])
-    assert difference.mean == pytest.approx(0.1)
-    assert difference.low == pytest.approx(0.1 - T_2 * 0.02 / math.sqrt(3), rel=1e-4)
-    with pytest.raises(ValueError, match="shorter"):
-        paired([1.0, 2.0], [1.0])
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0.01, 0.2, "holds"),
-        (0.06, 0.2, "holds"),
-        (-0.01, 0.2, "undecided in small"),
-        (-0.01, 0.04, "does not hold"),
-        (0.01, 0.04, "does not hold"),  # it is there, and too small to matter
-        (-0.3, -0.1, "does not hold"),
-    ],
-)
-def test_a_verdict_follows_from_the_interval(low, high, expected):
-    assert verdict(Estimate((low + high) / 2, low, high, 5), 0.05) == expected
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (-0.04, 0.04, "holds"),
-        (0.01, 0.04, "holds"),
-        (-0.06, 0.04, "undecided in small"),
-        (-0.1, -0.06, "does not hold"),
-    ],
-)
-def test_not_worse_by_as_much(low, high, expected):
-    assert verdict(Estimate((low + high) / 2, low, high, 5), -0.05) == expected
-
-
-def test_a_claim_holds_if_all_of_it_does():
-    assert of_all(["holds", "holds"]) == "holds"
-    assert of_all(["holds", "undecided in small"]) == "undecided in small"
-    assert of_all(["holds", "undecided in small", "does not hold"]) == "does not hold"
+YAMLS = sorted(path for path in CLAIMS.rglob("*.yaml") if path.name != "claim.yaml")
 
 
 def test_results_are_matched_by_seed_whatever_their_order():
@@ -101,7 +39,9 @@ def test_results_are_matched_by_seed_whatever_their_order():
 
     results = [result("b", 1, 0.4), result("a", 0, 0.3), result("b", 0, 0.2), result("a", 1, 0.6)]
     assert by_seed(results, "a", "x") == [0.3, 0.6]
-    difference, _ = difference_of(results, Hypothesis("", "x", "a", "b", 0.05))
+    difference, _ = difference_of(
+        results, Hypothesis(text="", metric="x", more="a", less="b", smallest=0.05)
+    )
     assert difference.mean == pytest.approx((0.1 + 0.2) / 2)
 
 
@@ -111,15 +51,16 @@ TWO_SEEDS = [
     for seed, value in enumerate(values)
 ]
 """Two arms whose differences are 0.1 and 0: mean 0.05, deviation 0.1 / sqrt(2)."""
-SMALL = Claim(
+SMALL = ComparisonFile(
     title="Small",
     sentence="a is above b.",
     source="nobody",
-    arms={"a": (), "b": ()},
-    run=lambda trial: Measured({}),
-    hypotheses=(Hypothesis("a is above b.", "sampled", "a", "b", 0.05),),
+    arms={"a": [], "b": []},
+    hypotheses=[
+        Hypothesis(text="a is above b.", metric="sampled", more="a", less="b", smallest=0.05)
+    ],
     shown={"sampled": "accuracy", "greedy": "greedy"},
-    curve="accuracy",
+    plot=Plot(label="accuracy"),
 )
 
 
@@ -143,10 +84,6 @@ def test_a_plot_has_a_line_for_each_arm(seeds, tmp_path):
         assert picture.size == (540, 288)
 
 
-def test_tenths():
-    assert tenths([1.0, 2.0, 4.0, math.nan, 6.0, 8.0], 3) == (1.5, 4.0, 7.0)
-
-
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: str(path.relative_to(CLAIMS)))
 def test_every_yaml_is_a_configuration(path):
     assert load_config(path).trainer.threads == 1
@@ -156,9 +93,15 @@ def test_every_yaml_is_a_configuration(path):
 def test_every_arm_is_a_configuration(name):
     """Quick trials change its length last, and not what it is about."""
     trial = Trial("", 0, Path("own"), Path("start"), quick=True)
-    for overrides in load(name).arms.values():
+    claim = load(name)
+    for overrides in claim.arms.values():
         own = [*overrides, *settings(trial, Path("run"), Path("model"))]
         assert load_config(CLAIMS / name / "rl.yaml", own).trainer.max_steps == 40
+    assert (claim.base is None) == (CLAIMS / name / "trial.py").is_file()
+    if claim.base is not None:
+        needed = {h.metric for h in claim.hypotheses} | set(claim.shown)
+        assert needed <= set(claim.metrics)
+        assert claim.plot is None or claim.plot.of is not None
 
 
 @pytest.mark.parametrize("name", names())
@@ -171,12 +114,12 @@ def test_a_claim_is_whole(name):
         assert f"{number}. {hypothesis.text}" in readme
         assert {hypothesis.more, hypothesis.less} <= set(claim.arms)
         assert f"{hypothesis.smallest:g}" in readme
-    assert all(f"`{path.name}`" in readme or path.stem == "rl" for path in folder.glob("*.yaml"))
+    assert all(
+        f"`{path.name}`" in readme or path.stem in ("rl", "claim") for path in folder.glob("*.yaml")
+    )
     for arxiv in re.findall(r"\[[^]]+\]\([^)]+\)", claim.source):
         assert arxiv in readme
-    script = folder / "run.sh"
-    assert os.access(script, os.X_OK)
-    assert f"scripts.claims.run {name} " in script.read_text()
+    assert f"scripts/claims/run.sh {name}" in readme
     assert re.fullmatch(r"[a-z -]+", anchor(claim.title))
 
 
@@ -187,7 +130,7 @@ def test_the_results_are_of_every_arm_and_seed(name):
     assert seeds == list(range(len(seeds)))
     assert [(r.seed, r.arm) for r in results] == [(s, arm) for s in seeds for arm in claim.arms]
     for result in results:
-        assert set(claim.shown) | {h.measure for h in claim.hypotheses} <= set(result.numbers)
+        assert set(claim.shown) | {h.metric for h in claim.hypotheses} <= set(result.numbers)
         assert re.fullmatch(r"[0-9a-f]{12}\+?", result.commit)
 
 
@@ -204,7 +147,7 @@ def test_no_scan_is_in_two_splits(digits, tmp_path):
 
 
 def test_shares_of_questions_by_difficulty():
-    from scripts.claims.deviation_in_advantage.claim import Question, shares
+    from scripts.claims.deviation_in_advantage.trial import Question, shares
 
     questions = [
         Question(0.0, 1.0, 4.0),  # at an end, and so is the next
@@ -222,7 +165,7 @@ def test_shares_of_questions_by_difficulty():
 
 def test_demonstrations_of_free_length(digits, tmp_path):
     """They say one to four times what they said, and answer the same."""
-    from scripts.claims.length_bias.claim import lengthened, said
+    from scripts.claims.length_bias.trial import lengthened, said
 
     rows = read(digits / "sft.jsonl")
     longer = list(lengthened(rows, random.Random(0)))
@@ -235,7 +178,7 @@ def test_demonstrations_of_free_length(digits, tmp_path):
 
 
 def test_lengths_of_right_and_of_wrong_answers():
-    from scripts.claims.length_bias.claim import lengths
+    from scripts.claims.length_bias.trial import lengths
 
     rows = [
         {"mode": "sampled", "right": True, "tokens": 10},
@@ -255,7 +198,7 @@ def start(digits, tmp_path):
 
 def test_clips_are_asked_about_in_order_and_shuffled(start, tmp_path, monkeypatch):
     """The first two frames hold the answer to the question about order."""
-    from scripts.claims.frame_order import claim
+    from scripts.claims.frame_order import trial as claim
 
     monkeypatch.setattr(claim, "SIZES", {"sft": (1, 1), "rl": (1, 1), "eval": (2, 1)})
     folder = made(tmp_path / "clips", partial(claim.build, start, 0))
@@ -279,7 +222,7 @@ def test_clips_are_asked_about_in_order_and_shuffled(start, tmp_path, monkeypatc
 
 
 def test_the_share_that_shuffling_takes(tmp_path):
-    from scripts.claims.frame_order.claim import lost
+    from scripts.claims.frame_order.trial import lost
 
     right = {("first", ""): "1110", ("first", "-shuffled"): "1001"}
     right |= {("larger", ""): "11", ("larger", "-shuffled"): "10"}
@@ -330,7 +273,7 @@ def test_steps_of_a_sum_are_judged_one_by_one():
 
 def test_scans_that_look_otherwise(start, tmp_path):
     """Each held-out scan in every look; SFT and RL have the same others."""
-    from scripts.claims.generalisation import claim
+    from scripts.claims.generalisation import trial as claim
 
     folder = made(tmp_path / "looks", partial(claim.build, start, 0))
     shown, asked, held_out = (read_records(folder / f"{s}.jsonl") for s in ("sft", "rl", "eval"))
@@ -347,7 +290,7 @@ def test_scenes_that_look_otherwise(name, tmp_path, monkeypatch):
     from scripts.claims.scenes import scenes
 
     monkeypatch.setattr(scenes, "SIZES", {"start": 3, "rl": 4, "eval": 8})
-    task = import_module(f"scripts.claims.{name}.claim").TASK
+    task = import_module(f"scripts.claims.{name}.trial").TASK
     folder = made(tmp_path / "scenes", partial(scenes.build, task, 0))
     start, shown, asked, held_out = (
         read_records(folder / f"{split}.jsonl", folder) for split in ("start", "sft", "rl", "eval")
@@ -382,7 +325,7 @@ def test_scores_by_look(tmp_path):
 
 
 def test_demonstrations_of_many_scans_leave_the_others_to_rl(start, tmp_path):
-    from scripts.claims.sft_size.claim import first_of_each, split
+    from scripts.claims.sft_size.trial import first_of_each, split
 
     folder = split(start, tmp_path / "split")
     shown, others = (read(folder / f"{name}.jsonl") for name in ("sft", "rl"))
@@ -411,7 +354,7 @@ def test_the_reward_that_can_be_hacked():
 def run_quick(name: str, folder: Path) -> dict[str, Result]:
     """The result of each arm of ``run.sh --quick``."""
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(REPOSITORY)}
-    command = [CLAIMS / name / "run.sh", "--quick", "--output", folder]
+    command = [CLAIMS / "run.sh", name, "--quick", "--output", folder]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     files = folder.glob(f"quick/seed0/{name}/*/result.json")
     results = [Result(**json.loads(file.read_text())) for file in files]

@@ -131,7 +131,7 @@ def broken_videos(folder: Path) -> dict[str, tuple[Path, str]]:
     return {
         "empty": (file("empty.mp4", b""), "cannot be decoded as a video"),
         "text": (file("text.mp4", b"no film at all"), "cannot be decoded as a video"),
-        "picture": (file("pic.mp4", encoded(Image.new("RGB", (9, 9)))), "frame"),
+        "picture": (file("pic.mp4", encoded(Image.new("RGB", (9, 9)))), "decoded as a video"),
         "half": (file("half.mp4", whole[: len(whole) // 2]), "cannot be decoded|holds"),
         "declares more": (lying_avi(folder / "more.avi", 444), "declares 444 frames but .* 20"),
         "declares a million": (

@@ -9,6 +9,8 @@ from functools import cache
 
 from mmr1.data.forms.form import Form, Place, Row
 from mmr1.data.forms.guess import remedy
+from mmr1.data.forms.option_columns import refuse_bare_letter
+from mmr1.data.forms.own_columns import with_own_columns
 from mmr1.registry import Registry
 from mmr1.types import Sample
 
@@ -31,14 +33,24 @@ _IN_ORDER = (
     "mmmu",
     "vlmevalkit",
     "clevr",
+    "tvgbench",
+    "time_r1",
     "vqa",
+    "vqa_references",
+    "chartqa",
     "swift",
 )
+_ELSEWHERE = {
+    "canonical_parquet": "canonical:PARQUET_FORM",
+    "vqa_references": "references:FORM",
+    "chartqa": "references:CHART_FORM",
+}
+_RECORDS = ("canonical", "canonical_parquet")
 FORMS = Registry(
     "data.format",
     {
-        "canonical_parquet": f"{_CATALOG}.canonical:PARQUET_FORM",
-        **{name: f"{_CATALOG}.{name}:FORM" for name in _IN_ORDER},
+        name: f"{_CATALOG}.{_ELSEWHERE.get(name, f'{name}:FORM')}"
+        for name in ("canonical_parquet", *_IN_ORDER)
     },
     group="mmr1.forms",
     attribute="FORM",
@@ -92,8 +104,27 @@ def read_row(row: Row, place: Place, form: str | None = None) -> Sample:
     Raises:
         ValueError: The row cannot be used.
     """
-    own = named_form(form or recognise(row))
+    if form is not None:
+        check_form(form)
+    name = form or "any format"
     try:
-        return own.read(row, place)
+        name = form or recognise(row)
+        sample = named_form(name).read(row, place)
+        if name in _RECORDS:
+            return sample
+        refuse_bare_letter(sample, row)
+        return with_own_columns(sample, row)
+    except ValueError:
+        raise
     except KeyError as error:
-        raise ValueError(f"the key {error} is missing") from None
+        raise ValueError(f"the key {error} is missing") from error
+    except Exception as error:  # a value of another type than the format has, anywhere in the row
+        raise ValueError(
+            f"not a row of '{name}': a value is not of the type that it has there "
+            f"({type(error).__name__}: {error}; columns: {_types(row)}); mend the row, or set "
+            "data.format"
+        ) from error
+
+
+def _types(row: Row) -> str:
+    return ", ".join(f"{name} {type(value).__name__}" for name, value in row.items())

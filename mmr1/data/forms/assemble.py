@@ -8,6 +8,7 @@ from typing import Any
 
 from mmr1.data.forms.columns import is_media_column
 from mmr1.data.forms.form import Place, Row, Turns
+from mmr1.data.forms.unread import refuse_unread
 from mmr1.data.media_values import media_refs
 from mmr1.data.placeholders import fill, prepend
 from mmr1.rewards.builtin import reward_of_task
@@ -42,11 +43,13 @@ def assemble(
         meta: More entries of ``meta``.
 
     Raises:
-        ValueError: A text is none, there is no question, or the media cannot be used.
+        ValueError: A text is none, there is no question, or the media cannot be used. Or a column
+            holds media that are not among them.
     """
     _check_texts(row, turns)
     image_refs = media_refs("image", images, place.root)
     video_refs = media_refs("video", videos, place.root)
+    refuse_unread(row, used, [*image_refs, *video_refs], (images, videos), place.root)
     if untagged and (image_refs or video_refs):
         turns = prepend(turns, len(image_refs), len(video_refs))
     if not any(role == "user" and text.strip() for role, text in turns):
@@ -76,11 +79,18 @@ def _check_texts(row: Row, turns: Turns) -> None:
         raise ValueError("the row has sound ('audios'), which the model cannot hear; drop it")
 
 
-def _is_json(value: Any) -> bool:
+def is_json(value: Any) -> bool:
     """Bytes, arrays and NaN have no place in a record."""
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return True
     try:
+        if kind is list:  # what rows hold is small, and json writes small values slowly
+            return all(map(is_json, value))
+        if kind is dict:
+            return all(type(key) is str for key in value) and all(map(is_json, value.values()))
         json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return False
     return True
 
@@ -93,7 +103,7 @@ def other_columns(row: Row, used: Sequence[str]) -> dict[str, Any]:
             continue
         if value is None or value == [] or value == "":
             continue
-        if not isinstance(value, str | bool | int) and not _is_json(value):
+        if not is_json(value):
             continue
         columns["source_id" if name == "id" else name] = value
     return columns

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from mmr1.data.forms.form import Row
+from mmr1.data.forms.media_kinds import kind_of_path, media_in
 
 IMAGES = ("decoded_image", "images", "image", "image_path", "image_urls", "image_url")
 VIDEOS = ("videos", "video", "video_path")
@@ -23,13 +24,21 @@ def images_of(row: Row) -> Any:
     """
     numbered = {n: row[name] for name in row if (n := _number(name)) is not None}
     if any(value is not None for value in numbered.values()):
+        if 0 not in numbered and 1 not in numbered and row.get("image"):
+            numbered[0] = row["image"]  # image, image_2, image_3
         return [numbered[number] for number in sorted(numbered) if numbered[number] is not None]
-    return first_of(row, IMAGES)
+    return first_of(row, IMAGES) or _named_file(row, "image")
 
 
 def videos_of(row: Row) -> Any:
     """The video column of a row."""
-    return first_of(row, VIDEOS)
+    return first_of(row, VIDEOS) or _named_file(row, "video")
+
+
+def _named_file(row: Row, kind: str) -> Any:
+    """The column of a Hugging Face ImageFolder or VideoFolder, if it names a file of this kind."""
+    name = row.get("file_name")
+    return name if isinstance(name, str) and kind_of_path(name) == kind else None
 
 
 def first_of(row: Row, names: tuple[str, ...]) -> Any:
@@ -47,8 +56,8 @@ def first_of(row: Row, names: tuple[str, ...]) -> Any:
 def renamed(row: Row, columns: Mapping[str, str]) -> Row:
     """A row whose ``columns`` have the names of EasyR1's rows, which they are mapped from.
 
-    A row needs not have both images and videos. Its other columns of a kind that is named are
-    left out.
+    A row needs not have both images and videos. Its other columns with media of a kind that is
+    named are left out.
 
     Raises:
         ValueError: A column is missing.
@@ -59,24 +68,38 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
         if theirs not in row and not (theirs in media and has_media):
             shown = ", ".join(sorted(map(str, row)))
             raise ValueError(f"there is no column '{theirs}'; the row has {shown}")
-    others = {
-        n: v
-        for n, v in row.items()
-        if n not in columns.values()
-        and n not in columns
-        and not ("images" in columns and _is_image_column(n))
-        and not ("videos" in columns and n in VIDEOS)
-    }
+    rest = without_media(row, kinds_named(columns))
+    others = {n: v for n, v in rest.items() if n not in columns.values() and n not in columns}
     return {**others, **{ours: row[theirs] for ours, theirs in columns.items() if theirs in row}}
 
 
+def kinds_named(columns: Mapping[str, str]) -> list[str]:
+    """The kinds of media whose column the user named."""
+    return [kind for kind in ("image", "video") if f"{kind}s" in columns]
+
+
+def without_media(row: Row, kinds: Sequence[str]) -> Row:
+    """The row without its columns of media of these kinds, whose column the user names."""
+    if not kinds:
+        return row
+    return {
+        name: value
+        for name, value in row.items()
+        if kind_of_column(name) not in kinds
+        and not any(kind in kinds for kind, _ in media_in(value))
+    }
+
+
 def is_media_column(name: str) -> bool:
-    """Whether a column holds media, and so stays out of ``meta``."""
-    return _is_image_column(name) or name in VIDEOS
+    """Whether a column holds media by its name, and so stays out of ``meta``."""
+    return kind_of_column(name) is not None
 
 
-def _is_image_column(name: str) -> bool:
-    return name in IMAGES or _number(name) is not None
+def kind_of_column(name: str) -> str | None:
+    """``image`` or ``video`` for a column whose name says that it holds them."""
+    if name in IMAGES or _number(name) is not None:
+        return "image"
+    return "video" if name in VIDEOS else None
 
 
 @lru_cache(maxsize=1 << 12)

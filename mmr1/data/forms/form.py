@@ -47,4 +47,7 @@ class Form:
 
     def matches(self, row: Row) -> bool:
         """Whether a row has this format."""
-        return all(row.get(key) is not None for key in self.keys) and self.fits(row)
+        for key in self.keys:  # a generator takes three times as long, for every row and format
+            if row.get(key) is None:
+                return False
+        return self.fits(row)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from mmr1.data.forms.columns import IMAGES, VIDEOS
 from mmr1.data.forms.form import Row
+from mmr1.data.forms.media_kinds import media_in
 
-FIELDS = ("question", "answer", "image", "video", "options", "task", "system")
+FIELDS = ("question", "answer", "image", "video", "options", "answer_index", "task", "system")
 """What the converter ``rows`` takes from columns of any name."""
 
 _NAMES = {
@@ -20,8 +19,6 @@ _NAMES = {
     "video": (*VIDEOS, "clip", "video_id"),
     "options": ("options", "choices", "candidates", "multi_choice"),
 }  # fmt: skip
-_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
-_CLIPS = (".mp4", ".avi", ".mkv", ".webm", ".mov")
 
 
 def guess(row: Row) -> dict[str, str]:
@@ -36,7 +33,7 @@ def guess(row: Row) -> dict[str, str]:
         if column is not None and column not in found.values():
             found[field] = column
     for column, value in row.items():
-        kind = _medium(value)
+        kind = next((kind for kind, _ in media_in(value)), None)
         if kind is not None and kind not in found and column not in found.values():
             found[kind] = str(column)
     return found
@@ -56,18 +53,3 @@ def remedy(row: Row) -> str:
         f"these columns look like {mapped}; convert the file with mmr1-data convert rows "
         f"--input FILE --output FOLDER --map {mapped}"
     )
-
-
-def _medium(value: Any) -> str | None:
-    if isinstance(value, list) and value:
-        return _medium(value[0])
-    if isinstance(value, dict) and (value.get("bytes") or value.get("path")):
-        return _medium(value.get("bytes") or value["path"])
-    if isinstance(value, bytes):
-        return "video" if value[4:8] == b"ftyp" else "image"
-    if isinstance(value, str) and len(value) < 1000:
-        name = value.lower()
-        if name.endswith(_PICTURES):
-            return "image"
-        return "video" if name.endswith(_CLIPS) else None
-    return None

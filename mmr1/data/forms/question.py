@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from mmr1.data.forms.assemble import assemble, stated_task
-from mmr1.data.forms.columns import OPTIONS, first_of
+from mmr1.data.forms.columns import OPTIONS
 from mmr1.data.forms.form import Place, Row
-from mmr1.data.forms.options import read_options
+from mmr1.data.forms.option_columns import options_of
+from mmr1.data.forms.options import Options, read_options
 from mmr1.types import Sample
 
 
@@ -30,22 +31,27 @@ def assemble_question(
 
     Args:
         row: See :func:`mmr1.data.forms.assemble.assemble`, also for the others.
-        options: The options; by default the column ``options`` or ``choices``.
+        options: The options; by default those of the row, see :func:`options_of`.
         task: Task type without options.
         system: System prompt.
 
     Raises:
         ValueError: The answer is none of the options, or the row cannot be used.
     """
-    choices = read_options(first_of(row, OPTIONS) if options is None else options)
+    columns: tuple[str, ...] = OPTIONS
+    if options is None:
+        choices, columns = options_of(row, answer)
+    else:
+        choices = options if isinstance(options, Options) else read_options(options)
     meta = {}
     if choices is not None:
         question = choices.ask(question)
         if stated_task(row) is None or task == "choice":
-            task, answer = "choice", choices.gold(answer)
+            named = f"options={','.join(c for c in columns if c in row)},answer_index=answer"
+            task, answer = "choice", choices.gold(answer, named)
         meta = {"options": choices.for_reward}
     turns = [("user", question)] if not system else [("system", system), ("user", question)]
     return assemble(
         row, place, turns, images=images, videos=videos, answer=answer, task=task,
-        used=(*used, *OPTIONS), untagged=untagged, meta=meta,
+        used=(*used, *OPTIONS, *columns), untagged=untagged, meta=meta,
     )  # fmt: skip

@@ -25,6 +25,10 @@ _READERS: dict[str, Callable[[Path], Iterator[Located]]] = {
 KINDS = tuple(_READERS)
 """Suffixes of the files that can be read."""
 
+_SAVE_AS = dict.fromkeys(
+    (".xlsx", ".xls", ".ods", ".numbers"), "; save it as CSV (UTF-8) in the spreadsheet program"
+)
+
 # Beside the rows of a prepared dataset, and no rows themselves.
 _NOT_ROWS = ("quarantine.jsonl", "manifest.json", "dataset_infos.json")
 
@@ -132,7 +136,7 @@ def _refuse_missing(name: str, split: str, key: str | None = None) -> None:
         reason = (
             f"a file has no split '{split}'; name the file of that split"
             if kind_of(path) is not None
-            else f"is no file of rows; known are {', '.join(KINDS)}"
+            else f"is no file of rows; known are {', '.join(KINDS)}" + _SAVE_AS.get(path.suffix, "")
         )
         raise ValueError(f"{path}: {reason}{of_key}")
     meant = sorted(p for p in path.parent.glob(f"{path.name}.*") if kind_of(p) is not None)
@@ -144,8 +148,16 @@ def _refuse_missing(name: str, split: str, key: str | None = None) -> None:
 
 
 def media_folder(spec: str | Path) -> Path:
-    """The folder that a dataset's media paths are relative to by default."""
+    """The folder that a dataset's media paths are relative to by default.
+
+    It is the folder that was named, or that of the file; in a Hugging Face ImageFolder with splits
+    that of the split, beside whose pictures ``metadata.jsonl`` lies.
+    """
     path = Path(spec)
     if not path.exists():
         path = Path(str(spec).partition("@")[0])
-    return path if path.is_dir() else path.parent
+    if not path.is_dir() or is_saved(path):
+        return path if path.is_dir() else path.parent
+    files = files_of(spec) or []
+    folders = {file.parent for file in files if file.stem == "metadata"}
+    return folders.pop() if len(files) == len(folders) == 1 else path

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmr1.data.readers.classes import classes_of, with_names
 from mmr1.data.readers.located import Located, NoSuchDatasetError
 
 REACH_S = 5.0
@@ -20,8 +21,9 @@ def is_saved(folder: Path) -> bool:
 def hub_rows(name: str, split: str | None) -> Iterator[Located]:
     """The rows of a dataset, each with its location. See :func:`hub_dataset`."""
     dataset, where = hub_dataset(name, split)
+    classes = classes_of(dataset.features)
     for number, row in enumerate(dataset):
-        yield f"{where}[{number}]", row
+        yield f"{where}[{number}]", with_names(row, classes)
 
 
 def hub_dataset(name: str, split: str | None) -> tuple[Any, str]:

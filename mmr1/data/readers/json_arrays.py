@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mmr1.data.lines import not_utf8
 from mmr1.data.record import STRICT
 
 BLOCK = 1 << 20
@@ -119,6 +120,6 @@ class _Window:
         try:
             text = self._decoder.decode(data, final=self._ended)
         except UnicodeDecodeError as error:
-            raise ValueError(f"{self._path}: not UTF-8 text: {error.reason}") from error
+            raise ValueError(f"{self._path}: {not_utf8(error)}") from error
         self._text, self._at = self._text[self._at :] + text, 0
         return not self._ended

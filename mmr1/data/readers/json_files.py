@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mmr1.data.lines import not_utf8
 from mmr1.data.readers.json_arrays import array_elements, is_array
 from mmr1.data.readers.located import Located
 from mmr1.data.record import parse_json, read_lines
@@ -51,7 +52,9 @@ def json_rows(path: Path) -> Iterator[Located]:
         )
     try:
         content = parse_json(_text(path))
-    except (ValueError, UnicodeDecodeError, OSError, EOFError) as error:
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {not_utf8(error)}") from error
+    except (ValueError, OSError, EOFError) as error:
         raise ValueError(f"{path}: {error}") from error
     yield from _rows(path, content)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mmr1.data.lines import not_utf8
+from mmr1.data.readers.classes import mending
 from mmr1.data.readers.located import Located
 
 # VLMEvalKit writes a picture once; other rows name the first by its index.
@@ -20,10 +22,11 @@ def parquet_rows(path: Path) -> Iterator[Located]:
 
     try:
         table = pq.ParquetFile(path)
+        mend = mending(table.schema_arrow)
         number = 0
         for batch in table.iter_batches(batch_size=64):
             for row in batch.to_pylist():
-                yield f"{path}[{number}]", row
+                yield f"{path}[{number}]", mend(row)
                 number += 1
     except pa.ArrowException as error:
         raise ValueError(f"{path}: not a valid parquet file: {error}") from error
@@ -32,10 +35,12 @@ def parquet_rows(path: Path) -> Iterator[Located]:
 def delimited_rows(path: Path) -> Iterator[Located]:
     """The rows of a CSV or TSV file with a header; empty fields are null.
 
+    Spreadsheets also write semicolons or tabulators between the columns of a CSV file.
+
     A value in the column ``image`` that is another row's ``index`` stands for that row's picture.
 
     Raises:
-        ValueError: The file is not UTF-8 text or no table.
+        ValueError: The file is neither UTF-8 nor UTF-16 text with its mark, or no table.
     """
     pictures = _named_pictures(path)
     for where, row in _records(path):
@@ -60,14 +65,28 @@ def _named_pictures(path: Path) -> dict[str, str]:
 
 def _records(path: Path) -> Iterator[Located]:
     csv.field_size_limit(2**31 - 1)  # a picture in base64 is one field
-    delimiter = "\t" if path.suffix == ".tsv" else ","
+    with path.open("rb") as raw:
+        marked = raw.read(2) in (b"\xff\xfe", b"\xfe\xff")
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-16" if marked else "utf-8-sig", newline="") as file:
+            delimiter = "\t" if path.suffix == ".tsv" else _delimiter(file.readline())
+            file.seek(0)
             reader = csv.DictReader(file, delimiter=delimiter)
             for row in reader:
                 yield f"{path}:{reader.line_num}", _row(row)
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: {not_utf8(error)}") from error
+    except csv.Error as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _delimiter(header: str) -> str:
+    """What stands between the columns of a CSV file: what is most often in its header.
+
+    >>> _delimiter("question;answer"), _delimiter("question,answer;note")
+    (';', ',')
+    """
+    return max(",;\t", key=header.count)
 
 
 def _row(row: Mapping[Any, Any]) -> dict[str, Any] | ValueError:

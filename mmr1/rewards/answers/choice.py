@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
 from mmr1.rewards.item import BadGoldError, no_answer
 from mmr1.rewards.math.equality import MAX_ANSWER, decide
 from mmr1.rewards.math.latex import normalise
+from mmr1.rewards.math.qualifiers import is_negated
+from mmr1.rewards.math.sentences import without_explanation
 from mmr1.types import Reward
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -30,8 +33,8 @@ def choice(
     """1 where the answer names the gold option and no other, else 0.
 
     ``(B)``, ``B.``, ``Option b`` and ``B. 12 cm`` all name option B, and so does the text of
-    option B by itself. Two different letters score 0, and so does a letter beside another
-    option's text.
+    option B by itself. Two different letters score 0, and so do a letter beside another option's
+    text and a letter that is said not to be the answer, as in "not B" or "B is wrong".
 
     Args:
         completion: The whole completion.
@@ -74,21 +77,31 @@ def named_option(text: str, options: Mapping[str, str]) -> str | None:
     """
     if text.strip() in options:  # before the texts: an option may be "B" under the letter A
         return text.strip()
-    by_text = {_plain(option): letter for letter, option in options.items()}
+    by_text = _letters_by_text(tuple(options.items()))
     if letter_of_text := by_text.get(_plain(text)):
         return letter_of_text
-    equal = [letter for letter, option in options.items() if decide(option, text) == 1.0]
-    if len(equal) == 1 and any(c.isdigit() for c in text):
-        return equal[0]  # 140 for 140°
+    text = without_explanation(text)
+    if any(map(str.isdigit, text)):  # 140 for 140°
+        equal = [letter for letter, option in options.items() if decide(option, text) == 1.0]
+        if len(equal) == 1:
+            return equal[0]
     letters = set(options) or set(LETTERS)
-    if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in letters:
-        return alone[1].upper()
-    labelled = _LABELLED.fullmatch(text)
+    labelled = _LABELLED.fullmatch(text) or _LABELLED.fullmatch(normalise(text))
     if labelled and labelled[1].upper() in letters and _plain(labelled[2]) in by_text:
         letter = labelled[1].upper()
         return letter if by_text[_plain(labelled[2])] == letter else None
+    if is_negated(text):
+        return None
+    text = normalise(text)
+    if (alone := _ALONE.fullmatch(text)) and alone[1].upper() in letters:
+        return alone[1].upper()
     standing = set(_STANDING.findall(_ARTICLE.sub(" ", text))) & letters
     return standing.pop() if len(standing) == 1 else None
+
+
+@lru_cache(1024)
+def _letters_by_text(options: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    return {_plain(option): letter for letter, option in options}
 
 
 def _texts(options: Sequence[str] | Mapping[str, str] | None) -> dict[str, str]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
 from rapidfuzz.distance import LCSseq, Levenshtein
 
 from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.item import BadGoldError, Job, no_answer
+from mmr1.rewards.item import BadGoldError, Job, no_answer, references
 from mmr1.types import Reward
 
 Rouge = Literal["mean", "1", "2", "L"]
 OcrUnit = Literal["auto", "word", "character"]
+Tokens = tuple[str, ...]
 
 CHEAP_CELLS = 4_000_000  # a larger table of tokens by tokens is compared in the sandbox
 
@@ -23,18 +26,28 @@ _ROUGE_TOKEN = re.compile(rf"{_CJK.pattern}|[^\W_]+?(?={_CJK.pattern}|[\W_]|$)")
 
 
 def exact(
-    completion: str, answer: Any, *, ignore_case: bool = False, extract: Where = "auto"
+    completion: str, answer: Any, *, ignore_case: bool = True, extract: Where = "auto"
 ) -> float | Reward:
-    """1 where the answer is the gold text, runs of whitespace being one space; else 0.
+    """1 where the answer is the gold text or one of several; else 0.
 
-    >>> exact("<answer>New  York</answer>", "New York"), exact("<answer>york</answer>", "York")
-    (1.0, 0.0)
+    Runs of whitespace are one space, and case does not count. A gold that is True is "true" or
+    "yes".
+
+    Args:
+        completion: The whole completion.
+        answer: The gold text, or a list of texts of which any is right.
+        ignore_case: Compare without case.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+
+    >>> exact("<answer>New  York</answer>", "new york"), exact("<answer>yes</answer>", True)
+    (1.0, 1.0)
     """
-    gold = gold_string(answer)
+    golds = gold_strings(answer)
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    return float(_folded(prediction, ignore_case, False) == _folded(gold, ignore_case, False))
+    predicted = _folded(prediction, ignore_case, False)
+    return float(any(predicted == _folded(gold, ignore_case, False) for gold in golds))
 
 
 def ocr(
@@ -52,7 +65,7 @@ def ocr(
 
     Args:
         completion: The whole completion.
-        answer: The gold text.
+        answer: The gold text; of a list of texts the nearest counts.
         unit: ``word``, ``character``, or ``auto``: characters where the gold has CJK letters.
         ignore_case: Compare without case.
         ignore_punctuation: Compare without punctuation.
@@ -63,38 +76,64 @@ def ocr(
     """
     if unit not in get_args(OcrUnit):
         raise ValueError(f"unit={unit!r}: known are {', '.join(get_args(OcrUnit))}")
-    gold = gold_string(answer)
+    golds = gold_strings(answer)
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
+    pairs = tuple(
+        _ocr_sides(prediction, gold, unit, ignore_case, ignore_punctuation) for gold in golds
+    )
+    if sum(_cells(*pair) for pair in pairs) > CHEAP_CELLS:
+        return Job("mmr1.rewards.answers.text:best_error_rate", (pairs,))
+    return best_error_rate(pairs)
+
+
+def _ocr_sides(
+    prediction: str, gold: str, unit: OcrUnit, ignore_case: bool, ignore_punctuation: bool
+) -> tuple[Tokens, Tokens]:
     by_character = unit == "character" or (unit == "auto" and _CJK.search(gold) is not None)
     sides = []
     for text in (prediction, gold):
         folded = _folded(text, ignore_case, ignore_punctuation)
         sides.append(tuple(folded.replace(" ", "")) if by_character else tuple(folded.split()))
-    predicted, expected = sides
+    return sides[0], sides[1]
+
+
+def _cells(predicted: Tokens, expected: Tokens) -> int:
     if abs(len(predicted) - len(expected)) >= len(expected):
-        return float(predicted == expected)  # every word of the difference is an error
-    if len(predicted) * len(expected) > CHEAP_CELLS:
-        return Job("mmr1.rewards.answers.text:error_rate_reward", (predicted, expected))
-    return error_rate_reward(predicted, expected)
+        return 0  # every word of the difference is an error, so nothing is compared
+    return len(predicted) * len(expected)
 
 
-def error_rate_reward(predicted: tuple[str, ...], expected: tuple[str, ...]) -> float:
-    """1 - edit distance / len(expected), at least 0."""
-    return max(0.0, 1.0 - Levenshtein.distance(predicted, expected) / len(expected))
+def best_error_rate(pairs: Sequence[tuple[Tokens, Tokens]]) -> float:
+    """1 - edit distance / length of the gold, at least 0; the best of several golds."""
+    return max(
+        max(0.0, 1.0 - Levenshtein.distance(predicted, expected) / max(len(expected), 1))
+        if _cells(predicted, expected)
+        else float(predicted == expected)
+        for predicted, expected in pairs
+    )
 
 
 def rouge(
-    completion: str, answer: Any, *, kind: Rouge = "mean", extract: Where = "auto"
+    completion: str,
+    answer: Any,
+    *,
+    kind: Rouge = "mean",
+    stem: bool = False,
+    extract: Where = "auto",
 ) -> float | Reward | Job:
     """ROUGE F1 of the answer and the gold text (Lin 2004).
 
     Args:
         completion: The whole completion.
-        answer: The gold text.
+        answer: The gold text; of a list of texts the best counts.
         kind: ``1`` and ``2`` for common words and pairs of words, ``L`` for the longest common
             subsequence, ``mean`` for the mean of the three.
+        stem: Compare words of more than three letters by their stems (Porter 1980), so that "cats"
+            is "cat". ``kind: mean`` with ``stem: true`` is the score of Video-R1's free-form
+            reward, but for a few words that NLTK's stemmer treats apart, such as "lies". Needs
+            ``pip install mmr1[stem]``.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
 
     >>> round(rouge("<answer>a cat sat</answer>", "the cat sat down", kind="1"), 4)
@@ -102,19 +141,48 @@ def rouge(
     """
     if str(kind) not in get_args(Rouge):
         raise ValueError(f"kind={kind!r}: known are {', '.join(get_args(Rouge))}")
-    gold = gold_string(answer)
+    tokens = _stems if stem else _words
+    golds = tuple(tokens(gold) for gold in gold_strings(answer))
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    predicted = tuple(_ROUGE_TOKEN.findall(prediction.casefold()))
-    expected = tuple(_ROUGE_TOKEN.findall(gold.casefold()))
-    if len(predicted) * len(expected) > CHEAP_CELLS:
-        return Job("mmr1.rewards.answers.text:rouge_f1", (predicted, expected, str(kind)))
-    return rouge_f1(predicted, expected, str(kind))
+    predicted = tokens(prediction)
+    if len(predicted) * sum(map(len, golds)) > CHEAP_CELLS:
+        return Job("mmr1.rewards.answers.text:best_rouge", (predicted, golds, str(kind)))
+    return best_rouge(predicted, golds, str(kind))
+
+
+def _words(text: str) -> Tokens:
+    return tuple(_ROUGE_TOKEN.findall(text.casefold()))
+
+
+def _stems(text: str) -> Tokens:
+    return tuple(_stem_of(word) if len(word) > 3 else word for word in _words(text))
+
+
+@lru_cache(1 << 16)
+def _stem_of(word: str) -> str:
+    return str(_stemmer().stemWord(word))
+
+
+@cache
+def _stemmer() -> Any:
+    try:
+        from snowballstemmer import stemmer
+    except ImportError as error:
+        raise ValueError(
+            "rouge: stem=true needs snowballstemmer; install it with: pip install mmr1[stem]"
+        ) from error
+    return stemmer("porter")
+
+
+def best_rouge(predicted: Tokens, golds: Sequence[Tokens], kind: str) -> float:
+    """The F1 of the gold that is nearest."""
+    return max(rouge_f1(predicted, gold, kind) for gold in golds)
 
 
 # Not by rouge-score: docs/decisions.md says why.
-def rouge_f1(predicted: tuple[str, ...], expected: tuple[str, ...], kind: str) -> float:
+def rouge_f1(predicted: Tokens, expected: Tokens, kind: str) -> float:
     """The F1 of two token sequences."""
     if kind == "mean":
         return sum(rouge_f1(predicted, expected, k) for k in ("1", "2", "L")) / 3
@@ -134,12 +202,16 @@ def _f1(common: int, predicted: int, expected: int) -> float:
 
 def text_gold(answer: Any) -> None:
     """Raises BadGoldError when the gold is no text."""
-    gold_string(answer)
+    gold_strings(answer)
 
 
-def gold_string(answer: Any) -> str:
-    """The gold as text. Raises BadGoldError when it is empty or no text."""
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+def gold_strings(answer: Any) -> tuple[str, ...]:
+    """The golds as texts. Raises BadGoldError when one is empty or no text."""
+    return tuple(_gold_string(gold) for gold in references(answer))
+
+
+def _gold_string(answer: Any) -> str:
+    if not isinstance(answer, str | int | float):
         raise BadGoldError(f"the gold answer {answer!r:.60} is no text")
     text = extract_answer(str(answer), "whole")
     if text is None:

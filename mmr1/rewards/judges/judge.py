@@ -15,7 +15,7 @@ from mmr1.rewards.http.post import Failure, JsonPost
 from mmr1.rewards.item import RewardItem, invalid
 from mmr1.rewards.judges.conversation import load_judge_template, messages
 from mmr1.rewards.judges.options import read_judge_options
-from mmr1.rewards.judges.reply import read_chat_completion
+from mmr1.rewards.judges.reply import Reply, read_chat_completion
 from mmr1.rewards.judges.reply_cache import ReplyCache
 from mmr1.rewards.judges.verdict import read_verdict
 from mmr1.types import Reward, Status
@@ -169,20 +169,28 @@ class JudgeReward:
 
     async def _ask(self, body: bytes, places: asyncio.Semaphore, number: int) -> _Verdict:
         if self._cache is not None and (kept := self._cache.get(body)):
-            return _Verdict(read_verdict(kept.text, self._options))
+            return self._read(kept)
         async with places:
             reply = await self._post.ask(body, read_chat_completion, _REPLY_BYTES, first=number)
         if isinstance(reply, Failure):
             return _Verdict(None, invalid(reply.status, reply.error), calls=1)
-        cost = (1, reply.prompt_tokens, reply.completion_tokens)
+        verdict = self._read(reply)
+        if self._cache is not None and verdict.error is None:
+            self._cache.put(body, reply)
+        return replace(
+            verdict,
+            calls=1,
+            prompt_tokens=reply.prompt_tokens,
+            completion_tokens=reply.completion_tokens,
+        )
+
+    def _read(self, reply: Reply) -> _Verdict:
+        """The score in a reply; it has cost nothing."""
         try:
-            score = read_verdict(reply.text, self._options)
+            return _Verdict(read_verdict(reply.text, self._options))
         except ValueError as error:
             told = f"{error}; it was cut off, raise options.max_tokens" if reply.cut else str(error)
-            return _Verdict(None, invalid(Status.ERROR, self._post.hide(told)), *cost)
-        if self._cache is not None:
-            self._cache.put(body, reply)
-        return _Verdict(score, None, *cost)
+            return _Verdict(None, invalid(Status.ERROR, self._post.hide(told)))
 
 
 async def _again(task: asyncio.Task[_Verdict]) -> _Verdict:

@@ -12,12 +12,14 @@ from math import isfinite
 from typing import Any
 
 from mmr1.rewards.extract import Where, extract_answer
-from mmr1.rewards.item import BadGoldError, Job, no_answer
+from mmr1.rewards.item import BadGoldError, Job, no_answer, references
+from mmr1.rewards.math.assignments import by_name
 from mmr1.rewards.math.dates import read_date
 from mmr1.rewards.math.latex import normalise, without_labels
 from mmr1.rewards.math.numbers import Number, parse_number, same_number
-from mmr1.rewards.math.sentences import stated_quantity
-from mmr1.rewards.math.units import DEGREE, PERCENT, Unit, split_unit
+from mmr1.rewards.math.sentences import stated_quantity, without_explanation
+from mmr1.rewards.math.units import DEGREE, PERCENT, Unit, leading_unit, split_unit
+from mmr1.rewards.math.words import with_digits
 from mmr1.types import Reward
 
 MAX_ANSWER = 4_000  # characters; nobody's gold answer is longer, and parsing is superlinear
@@ -28,13 +30,34 @@ _FUNCTIONS = re.compile(
     r"\b(?:a?(?:rc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|exp|sqrt|pi|theta|alpha|beta|and|or)\b"
 )
 _LETTER, _COMMAND = re.compile(r"[A-Za-z]"), re.compile(r"\\[A-Za-z]+")
+_OPTIONS = "ABCDEFGHIJ"
 _CHOICE = re.compile(r"(?:option|choice)?\s*\(?([A-Ja-j])\)?\.?", re.IGNORECASE)
 _LABELLED_CHOICE = re.compile(
     r"(?:option |choice )?[(\[]?([A-Ja-j])(?:[)\].:]+\s*|\s+-\s+)([^\s)\].:].*)", re.IGNORECASE
 )
 _OTHER_CHOICE = re.compile(r"(?<![\w'\\])[A-J](?![\w'])")
+_SAID_OF_WORDS = re.compile(r"[<>=%≠¬]|\\(?:ne|le|ge|lnot|neg)(?![a-z])|^\W*-")
+# A run of letters that is no command, index, function, or name that is given a value.
+_WORDS = re.compile(r"[A-Za-z]{3,}|(?<![A-Za-z])(?:if|no|up|is|to|by|at|of)(?![A-Za-z])")
+_NO_WORDS = re.compile(
+    r"\\[A-Za-z]+|_\{[^{}]*\}|[A-Za-z]{2,}\s*(?==)|\{[A-Za-z]+\*?\}|(?<![A-Za-z])(?:arc|a)?(?:sin|cos|tan|"
+    r"cot|sec|csc)h?|(?<![A-Za-z])(?:log|ln|lg|exp|sqrt|pi|theta|alpha|beta|infty|mod|and|or|gcd|"
+    r"lcm|min|max|det|lim|frac)(?![A-Za-z])"
+)
 _NAME = re.compile(r"[A-Za-z](?: ?[A-Za-z])+")
 _ANGLE = re.compile(r"\\(?:measured)?angle\s*\{?([A-Za-z]{2,4})\}?")
+_ROUNDED = re.compile(
+    r"(?:[A-Za-z]?\s*\\(?:approx|simeq)(?![a-z])"
+    r"|(?:about|approximately|approx\.?|around|roughly|circa|ca\.)(?=[\s$])|[~∼]|约为?|大约为?)\s*",
+    re.IGNORECASE,
+)
+_ABOUT = re.compile(r"\\(?:approx|simeq)")
+_TITLE = re.compile(r"[A-Z][a-z]+ [A-Z]")  # a name, such as Seven Samurai
+_LETTERS = re.compile(r"\(?[A-J]\)?(?:(?:[\s,;]|and\b|&)*\(?[A-J]\)?)*")
+_LETTER_LIST = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,;&]|and\b)\s*\(?[A-J]\)?)+")
+_CORRECT = re.compile(
+    r"(.+?)\s+is\s+(?:the\s+)?(?:correct|right|true)(?:\s+(?:answer|option|choice|one))?"
+)
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?: \d{3})+(?:\.\d+)?")
 
 
@@ -48,17 +71,29 @@ def math(completion: str, answer: Any, *, extract: Where = "auto") -> float | Re
 
     Args:
         completion: The whole completion.
-        answer: The gold answer: text, LaTeX or a number.
+        answer: The gold answer: text, LaTeX or a number. Of a list of texts one is to be met.
         extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
     """
     prediction = extract_answer(completion, extract)
     if prediction is None:
         return no_answer()
-    return decide(gold_text(answer), prediction)
+    golds = references(answer)
+    if len(golds) == 1:
+        return decide(gold_text(golds[0]), prediction)
+    verdicts = [decide(gold_text(gold), prediction) for gold in golds]
+    jobs = tuple(verdict.args for verdict in verdicts if isinstance(verdict, Job))
+    if 1.0 in verdicts or not jobs:
+        return float(1.0 in verdicts)
+    return Job("mmr1.rewards.math.symbolic:verify_any", (jobs,))
 
 
 def math_gold(answer: Any) -> Job | None:
     """Check at load that the gold can be compared with; a Job where only algebra can tell."""
+    checks = [_check(gold) for gold in references(answer)]
+    return None if None in checks else checks[0]
+
+
+def _check(answer: Any) -> Job | None:
     gold, _ = without_labels(normalise(gold_text(answer)), "")
     core, _ = split_unit(gold, bare_letters=False)
     if parse_number(core) is not None or is_prose(gold) or not any(map(str.isalnum, gold)):
@@ -72,9 +107,7 @@ def gold_text(answer: Any) -> str:
     Raises:
         BadGoldError: It is empty, not finite or neither text nor a number.
     """
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-        if isinstance(answer, bool):
-            return str(answer)
+    if not isinstance(answer, str | int | float):
         raise BadGoldError(f"the gold answer {answer!r:.80} is neither text nor a number")
     if isinstance(answer, float) and not isfinite(answer):
         raise BadGoldError(f"the gold answer is {answer}")
@@ -94,18 +127,30 @@ def decide(gold: str, prediction: str) -> float | Job:
         return float(int(gold) == int(prediction))
     if len(prediction) > MAX_ANSWER:
         return 0.0
+    if len(gold) == len(prediction) == 1 and gold in _OPTIONS and prediction.upper() in _OPTIONS:
+        return float(gold == prediction.upper())
     number = parse_number(prediction)
     if number and (gold_number := _gold_number(gold)):
         return float(same_number(gold_number, number))
-    gold, prediction = _normalised_gold(gold), normalise(prediction)
-    if gold == prediction:
+    answer = without_explanation(prediction)
+    gold, written = _normalised_gold(gold), normalise(prediction)
+    prediction = written if answer == prediction else normalise(answer)
+    if gold in (prediction, written):
         return 1.0
+    if prediction != written and is_prose(gold) and _plain(gold) == _plain(written):
+        return 1.0
+    gold = _quantity(gold)
+    if not is_prose(gold):
+        prediction = _quantity(prediction)
     if read_date(prediction) or read_date(gold):
         return float(read_date(prediction) == read_date(gold))
     if (quantity := stated_quantity(prediction)) and not stated_quantity(gold):
         prediction = quantity
     if "=" in gold or "=" in prediction:
-        gold, prediction = without_labels(gold, prediction)
+        values = by_name(*without_labels(gold, prediction))
+        if values is None:
+            return 0.0
+        gold, prediction = values
     worded = _compare_words(gold, prediction)
     return _decide_quantities(gold, prediction) if worded is None else worded
 
@@ -113,6 +158,22 @@ def decide(gold: str, prediction: str) -> float | Job:
 # The golds of a group are one gold.
 _normalised_gold = lru_cache(8192)(normalise)
 _gold_number = lru_cache(8192)(parse_number)
+
+
+def _quantity(text: str) -> str:
+    """A number in words or rounded (``about 12``) as the plain quantity that it is."""
+    if "\\" in text and not _ABOUT.search(text):
+        return text
+    rounded = _ROUNDED.match(text)
+    plain = with_digits(text[rounded.end() :] if rounded else text)
+    if not rounded and plain == text:
+        return text
+    core, unit = split_unit(plain, bare_letters=False)
+    if parse_number(core) is None:
+        return text
+    if _TITLE.match(text) and unit and not leading_unit(plain[len(core) :]):
+        return text
+    return plain
 
 
 def is_prose(text: str) -> bool:
@@ -125,9 +186,13 @@ def is_prose(text: str) -> bool:
 
 def _compare_words(gold: str, prediction: str) -> float | None:
     """The text comparer for golds that are words or the letter of an option, else None."""
-    if len(gold) == 1 and gold in "ABCDEFGHIJ":
+    if len(gold) == 1 and gold in _OPTIONS:
         choice = _chosen(prediction)
         return float(choice == gold) if choice else None
+    if _LETTER_LIST.fullmatch(gold):
+        chosen = _LETTER.findall(prediction.replace("and", " "))
+        listed = _LETTERS.fullmatch(prediction) is not None and len(set(chosen)) == len(chosen)
+        return float(listed and set(chosen) == set(_LETTER.findall(gold.replace("and", " "))))
     angles = _ANGLE.fullmatch(gold), _ANGLE.fullmatch(prediction)
     if angles[0] and angles[1]:  # read from either side, an angle keeps its vertex in the middle
         return float(angles[1][1] in (angles[0][1], angles[0][1][::-1]))
@@ -135,11 +200,14 @@ def _compare_words(gold: str, prediction: str) -> float | None:
         return 0.0
     if not is_prose(gold) and any(c.isalnum() for c in gold):
         return None
-    return float(_plain(gold) == _plain(prediction))
+    said = _SAID_OF_WORDS.search(prediction) and not _SAID_OF_WORDS.search(gold)
+    return float(not said and _plain(gold) == _plain(prediction))
 
 
 def _chosen(text: str) -> str | None:
     """The letter of an option, alone or before the option's text; "?" where there are several."""
+    if correct := _CORRECT.fullmatch(text):
+        text = correct[1]
     if choice := _CHOICE.fullmatch(text):
         return choice[1].upper()
     if (labelled := _LABELLED_CHOICE.fullmatch(text)) is None:
@@ -182,12 +250,25 @@ def _decide_quantities(gold: str, prediction: str) -> float | Job:
         return float(_same_up_to_percent(numbers[0], gold_unit, numbers[1], unit))
     if gold == prediction and unit != PERCENT:
         return 1.0
+    if _has_other_words(gold, prediction):
+        prediction = ""  # no mathematics; the gold is still to be read
     if PERCENT in (gold_unit, unit):
         which = "gold" if gold_unit == PERCENT else "prediction"
         return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction, which))
     if (gold_unit == DEGREE and r"\pi" in prediction) or (unit == DEGREE and r"\pi" in gold):
         gold, prediction = _in_radians(gold, gold_unit), _in_radians(prediction, unit)
     return Job("mmr1.rewards.math.symbolic:verify", (gold, prediction))
+
+
+def _has_other_words(gold: str, prediction: str) -> bool:
+    """Whether the answer has words that are not the gold's: the grammar multiplies their letters.
+
+    Times 0 they vanish, so "not 0" would be 0.
+    """
+    if len(words := _WORDS.findall(_NO_WORDS.sub(" ", prediction))) == 0:
+        return False
+    letters = set(_COMMAND.sub("", gold).lower())
+    return any(not set(word.lower()) <= letters for word in words)
 
 
 def _has_letters(text: str) -> bool:

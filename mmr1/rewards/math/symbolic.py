@@ -38,6 +38,7 @@ _FUNCTION_NAME = re.compile(
     r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|"
     r"theta|alpha|beta|infty)(?![a-z])"
 )
+_DECADIC = re.compile(r"\\lg(?![A-Za-z])|(?<![\\A-Za-z])lg(?=[\s\d({])")
 _TRIGONOMETRY = re.compile(
     r"(\\(?:sin|cos|tan|cot|sec|csc)(?:\s*\^\s*(?:\d|\{\d+\}))?)\s*\(?\s*(\d+(?:\.\d+)?)\s*°\s*\)?"
 )
@@ -49,6 +50,16 @@ _ROW = re.compile(r"\d\s+\d")
 _SIDE_BY_SIDE = re.compile(
     r"(?<![\w\\^.}])(?:\\[A-Za-z]+\s*)?[+-]?\d+(?:\.\d+)?(?:\s+[+-]?\d+(?:\.\d+)?)+"
 )
+_INEQUALITY = re.compile(r"[<>]|\\(?:le|ge|lt|gt|ne)(?![a-z])")
+_AND = re.compile(r"\s*,?\s*(?:\band\b|\\(?:land|wedge)(?![a-z])|且)\s*")
+_APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![a-z])")
+_OR = re.compile(r"\s*,?\s*(?:\bor\b|\\(?:lor|vee)(?![a-z])|或)\s*")
+_RULE = re.compile(
+    r"\\?\{\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R|ℝ)\s*)?"
+    r"(?:\\(?:mid|vert)(?![a-z])|[|:])\s*(.*\b\1\b.*?)\s*\\?\}"
+)
+_IS_REAL = r"[A-Za-z]\s*\\in\s*(?:\\mathbb\s*\{?\s*R\s*\}?|R)"
+_REAL = re.compile(rf",\s*{_IS_REAL}$|^{_IS_REAL}\s*,")
 _POINT = re.compile(r"[A-Z]'?\s*(?=\()")
 _RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
 
@@ -56,6 +67,13 @@ _RATIO = re.compile(r"[^:=<>]+(?::[^:=<>]+)+")
 @lru_cache(4096)
 def parse(text: str) -> Any:
     """A normalised answer as a sympy object. Raises ValueError when it is no mathematics."""
+    if "{" in text[:2] and (rule := _RULE.fullmatch(text)):
+        text = _REAL.sub("", rule[2])
+    if _INEQUALITY.search(text):
+        if len(cases := _OR.split(text)) > 1 and all(map(_INEQUALITY.search, cases)):
+            return sympy.Or(*map(_condition, cases), evaluate=False)
+        if len(bounds := _AND.split(text)) > 1 and all(map(_INEQUALITY.search, bounds)):
+            return sympy.And(*map(_condition, bounds), evaluate=False)
     prepared = normalize_latex(_prepare(text), _NORMALISATION)
     try:
         value = _read(prepared, PredictionMode.SLL)
@@ -63,6 +81,15 @@ def parse(text: str) -> Any:
         value = _read(prepared, PredictionMode.LL)
     _refuse_odd_names(value)
     return value
+
+
+def _condition(text: str) -> Any:
+    """An inequality, or a chain of them. Raises ValueError where it is none."""
+    value = parse(text)
+    links = value.args if isinstance(value, And) else (value,)
+    if not all(isinstance(link, Relational) for link in links):
+        raise ValueError(f"{text[:40]!r} is no inequality")
+    return sympy.And(*links, evaluate=False)
 
 
 def _read(latex: str, mode: PredictionMode) -> Any:
@@ -143,6 +170,8 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
     gold_value = check_gold_value(gold)
     if _other_base(gold, prediction):
         return 0.0
+    if len(stages := _APPROXIMATELY.split(prediction)) > 1:
+        return _verify_stages(gold, stages, percent)
     try:
         value = parse(prediction)
     except ValueError:
@@ -159,6 +188,37 @@ def verify(gold: str, prediction: str, percent: Percent = "neither") -> float:
     if percent == "gold" and _is_number(gold_value) and _is_number(value):
         return float(_same_value(gold, gold_value, prediction, value * 100))
     return 0.0
+
+
+def verify_any(comparisons: tuple[tuple[Any, ...], ...]) -> float:
+    """1.0 where one of several golds is met; golds that cannot be read are met by nothing.
+
+    Raises:
+        BadGoldError: No gold can be read.
+    """
+    unreadable = 0
+    for comparison in comparisons:
+        try:
+            if verify(*comparison) == 1.0:
+                return 1.0
+        except BadGoldError:
+            unreadable += 1
+            if unreadable == len(comparisons):
+                raise
+    return 0.0
+
+
+def _verify_stages(gold: str, stages: list[str], percent: Percent) -> float:
+    """``\\sqrt{10} \\approx 3.16``: a number and roundings of it, of which one is the gold."""
+    try:
+        numbers = [_to_50_digits(parse(stage)) for stage in stages if stage.strip()]
+    except (ValueError, AttributeError):
+        return 0.0
+    if len(numbers) < len(stages) or not all(n.is_number and n.is_real for n in numbers):
+        return 0.0
+    if any(abs(number - numbers[0]) > abs(numbers[0]) / 100 for number in numbers):
+        return 0.0
+    return max(verify(gold, stage, percent) for stage in stages)
 
 
 def check_gold(gold: str) -> float:
@@ -183,6 +243,11 @@ def _equal(gold: str, gold_value: Any, prediction: str, value: Any) -> bool:
         gold_value = _stated(gold_value)
     if value is None or gold_value is None:
         return False
+    solutions = _solutions(gold_value), _solutions(value)
+    if solutions[0] and solutions[1]:
+        return _same_solutions(*solutions[0], *solutions[1])
+    if (solutions[0] and solutions[0][1] is not None) and isinstance(value, FiniteSet):
+        return False  # the bounds of an inequality are not its solutions
     if _is_number(gold_value) and _is_number(value):
         return _same_value(gold, gold_value, prediction, value)
     if isinstance(gold_value, sympy.Expr) and _members(value) != 1:
@@ -203,6 +268,41 @@ def _verified(gold_value: Any, value: Any) -> bool:
             raise_on_error=True,
         )
     )
+
+
+def _solutions(value: Any) -> tuple[Any, Any] | None:
+    """The real numbers that an inequality, or several, or a set of intervals describes.
+
+    Beside them the unknown, which intervals have not. None where it is something else.
+    """
+    if isinstance(value, sympy.Interval | sympy.Union | sympy.Complement):
+        return value, None
+    if not isinstance(value, Relational | And | sympy.And | sympy.Or):
+        return None
+    if isinstance(value, sympy.Eq) or len(value.free_symbols) != 1:
+        return None
+    (unknown,) = value.free_symbols
+    try:
+        return _set_of(value, unknown), unknown
+    except (NotImplementedError, TypeError):
+        return None
+
+
+def _set_of(value: Any, unknown: Any) -> Any:
+    if isinstance(value, sympy.Or):
+        return sympy.Union(*(_set_of(case, unknown) for case in value.args))
+    if isinstance(value, And | sympy.And):
+        return sympy.Intersection(*(_set_of(link, unknown) for link in value.args))
+    sides = value.lhs, value.rhs
+    if unknown not in sides or not all(s == unknown or s.is_number for s in sides):
+        raise NotImplementedError  # x^2 < 4 is a task, and math-verify compares it as it stands
+    return value.as_set()
+
+
+def _same_solutions(gold: Any, gold_unknown: Any, answer: Any, unknown: Any) -> bool:
+    if gold_unknown is not None and unknown is not None and gold_unknown.name != unknown.name:
+        return False
+    return bool(gold == answer) or bool(sympy.SymmetricDifference(gold, answer).is_empty)
 
 
 def _is_relation(value: Any) -> bool:
@@ -340,7 +440,7 @@ def _same_value(gold: str, a: Any, prediction: str, b: Any) -> bool:
 
 def _prepare(text: str) -> str:
     """What the grammar does not know, in words that it does."""
-    text = _FUNCTION_NAME.sub(r"\\\1", text)
+    text = _DECADIC.sub(r"\\log_{10}", _FUNCTION_NAME.sub(r"\\\1", text))
     text = _TRIGONOMETRY.sub(r"\1(\\frac{\2\\pi}{180})", text).replace("°", "")
     text = _MIXED.sub(_mixed_to_sum, text)
     text = _SIDE_BY_SIDE.sub(_separated, text) if _ROW.search(text) else text

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from mmr1.rewards.math.qualifiers import qualifies
+
 # Not by pint: docs/decisions.md says why.
 # name(s) -> (dimension, how many base units). Symbols are case-sensitive, words are not.
 _SYMBOLS: dict[str, tuple[str, str]] = {
@@ -49,6 +51,7 @@ _SYMBOLS: dict[str, tuple[str, str]] = {
     "V": ("voltage", "1"),
     "A": ("current", "1"),
     "Hz": ("frequency", "1"),
+    "unit": ("unit", "1"),
     "Pa": ("pressure", "1"),
     "kPa": ("pressure", "1000"),
     "mph": ("length/time", "1609344/3600000"),
@@ -88,6 +91,7 @@ _WORDS: dict[str, str] = {
     "newton": "N",
     "joule": "J",
     "watt": "W",
+    "unit": "unit",
     "volt": "V",
 }
 _MONEY = {"dollar": "$", "euro": "€", "yen": "¥", "yuan": "¥", "rmb": "¥", "pound sterling": "£"}
@@ -118,6 +122,10 @@ _UNIT = rf"(?:(?:square|sq\.?|cubic|cu\.?)\s+)?{_UNIT_WORD}(?:\s*\^\s*\{{?-?\d\}
 _TAIL = re.compile(
     rf"^(?P<core>.*?(?:[\d)}}\]]|\S(?=\s)))(?P<gap>\s*)(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)\.?$",
     re.DOTALL,
+)
+_LEADING = re.compile(
+    rf"\s*\\?(?:(?P<sign>[%°])|(?P<unit>{_UNIT}(?:\s*(?:/|\bper\b|·)\s*{_UNIT})?)"
+    r"(?![\w^(])(?=(?P<next>\s+\w)?))"
 )
 # Letters that end an expression and are no unit unless they stand apart or are in \text{}.
 _NOT_UNITS = {"pi", "e", "i", "or", "and", "to", "sqrt"}
@@ -164,13 +172,39 @@ def split_unit(text: str, *, bare_letters: bool) -> tuple[str, Unit | None]:
     if match is None:
         return text, None
     name, gap = match["unit"], match["gap"]
-    if name.lower() in _NOT_UNITS or (len(name) == 1 and not gap and not bare_letters):
+    if (
+        name.lower() in _NOT_UNITS
+        or qualifies(name)
+        or (len(name) == 1 and not gap and not bare_letters)
+    ):
         return text, None
     unit = _parse(name)
     unknown = unit is not None and unit.dimension == _singular(name.lower())
-    if unit is None or (unknown and not (gap and match["core"][-1].isdigit())):
+    if unit is None or (unknown and not (gap and _counts(match["core"], name))):
         return text, None  # unknown letters, and no number before them: variables
     return text[: -len(match[0])] + match["core"], unit
+
+
+def leading_unit(text: str) -> Unit | None:
+    """The known unit that a text begins with, as behind the number of a sentence, or None.
+
+    >>> leading_unit(" km long"), leading_unit(" in the box"), leading_unit(" cars")
+    (Unit(dimension='length', factor=Fraction(1000, 1)), None, None)
+    """
+    match = _LEADING.match(text)
+    if match is None:
+        return None
+    if match["sign"]:
+        return PERCENT if match["sign"] == "%" else DEGREE
+    unit = _parse(match["unit"])
+    if unit is None or (match["unit"] == "in" and match["next"]):
+        return None
+    return None if unit.dimension == _singular(match["unit"].lower()) != "unit" else unit
+
+
+def _counts(core: str, word: str) -> bool:
+    """Whether an unknown word behind an expression is what it counts: a product has no words."""
+    return core[-1].isdigit() or (len(word) >= 4 and core[-1] == "}" and "sqrt" in core)
 
 
 @lru_cache(4096)

@@ -48,22 +48,49 @@ ALIASES = {
 }
 
 
+EARLIER = ("scores", "accuracy", "group_accuracy")
+"""Parameters of a plugin that stands on other reward functions."""
+ROW = "row"
+"""Key of ``Sample.meta``: columns of another project's row as they were before it was read."""
+
+
 def column(item: RewardItem, name: str) -> Any:
-    """One column of an item. Raises KeyError when it has no such column."""
+    """One column of an item. Raises KeyError when it has no such column.
+
+    The record's win over ours, except over ``completion`` and ``answer``; and those that the row
+    had under the names of another project over :data:`ALIASES`.
+    """
+    if name in item.earlier:
+        return item.earlier[name]
     if name in ("completion", "answer"):
         return COLUMNS[name](item)
     if name in item.sample.meta:
         return item.sample.meta[name]
-    return COLUMNS[ALIASES.get(name, name)](item)
+    if name in COLUMNS:
+        return COLUMNS[name](item)
+    own = item.sample.meta.get(ROW, {})
+    return own[name] if name in own else COLUMNS[ALIASES[name]](item)
+
+
+def row_column(item: RewardItem, name: str) -> Any:
+    """As :func:`column`, for a function of another project: what the row had comes first."""
+    own = item.sample.meta.get(ROW, {})
+    return own[name] if name in own and name not in item.earlier else column(item, name)
 
 
 def all_columns(item: RewardItem) -> dict[str, Any]:
-    """Every column by name. The record's win, except over ``completion`` and ``answer``."""
+    """Every column by name, each as :func:`column` gives it."""
+    meta = dict(item.sample.meta)
+    own = meta.pop(ROW, {})
+    for name in ("completion", "answer"):
+        meta.pop(name, None)
     standard = {name: get(item) for name, get in COLUMNS.items()}
-    record_columns = {
-        k: v for k, v in item.sample.meta.items() if k not in ("completion", "answer")
-    }
-    return {**standard, **record_columns}
+    return {**own, **standard, **meta, **item.earlier}
+
+
+def all_row_columns(item: RewardItem) -> dict[str, Any]:
+    """Every column by name, each as :func:`row_column` gives it."""
+    return {**all_columns(item), **item.sample.meta.get(ROW, {}), **item.earlier}
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], name: str) -> None:
@@ -75,7 +102,9 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], name
     parameters = inspect.signature(function).parameters
     for parameter in parameters.values():
         is_required = (
-            parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+            parameter.kind is parameter.KEYWORD_ONLY
+            and parameter.default is parameter.empty
+            and parameter.name not in EARLIER
         )
         if is_required and parameter.name not in options:
             raise ValueError(f"reward function '{name}' needs the option '{parameter.name}'")
@@ -115,7 +144,11 @@ def bind(
                 values[name] = column(item, name)
             except KeyError:
                 if required:
-                    raise ValueError(f"the record '{item.sample.id}' has no '{name}'") from None
+                    remedy = "; set options.of to the function that gives it"
+                    raise ValueError(
+                        f"the record '{item.sample.id}' has no '{name}'"
+                        f"{remedy if name in EARLIER else ''}"
+                    ) from None
         return {**values, **options}
 
     return arguments

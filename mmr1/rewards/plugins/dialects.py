@@ -6,14 +6,15 @@ the arguments that the function takes, and what the function returns into one re
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from mmr1.rewards.item import RewardItem, as_reward, invalid
-from mmr1.rewards.plugins.columns import all_columns, bind, column
+from mmr1.rewards.plugins.columns import ROW, all_row_columns, bind, row_column
 from mmr1.types import Reward, Status
 
 _TOTALS = ("overall", "score", "reward")
@@ -24,7 +25,11 @@ SIGNATURES = """\
              (predict_str, ground_truth), or (predicts, ground_truths)
   verl       def compute_score(data_source, solution_str, ground_truth, extra_info), async or not,
              or (data_sources, solution_strs, ground_truths, extra_infos)
-  OpenRLHF   def reward_func(queries, prompts, labels) -> dict, tensor or list"""
+  OpenRLHF   def reward_func(queries, prompts, labels) -> dict, tensor or list
+  ms-swift   class Reward(ORM): def __call__(self, completions, **columns) -> list[float]
+  AReaL      def reward_fn(prompt, completions, prompt_ids, completion_ids, **columns) -> float"""
+
+Call = Literal["item", "group", "batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +38,23 @@ class Dialect:
 
     Attributes:
         name: The trainer's name, for messages.
-        batch: One call takes all items and returns a value for each.
+        call: What one call takes: one item; or the items of one prompt, or all of them, and then it
+            returns a value for each.
         arguments: Makes the positional and keyword arguments of a call from the items.
+        skips: A None among its values is no fault: the function is not for that row.
     """
 
     name: str
-    batch: bool
+    call: Call
     arguments: Callable[[Sequence[RewardItem]], tuple[tuple[Any, ...], dict[str, Any]]]
+    skips: bool = False
 
 
 def detect(
-    function: Callable[..., Any], options: Mapping[str, Any], conversational: bool | None = None
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    conversational: bool | None = None,
+    call: Call | None = None,
 ) -> Dialect:
     """The dialect of a function.
 
@@ -52,27 +63,51 @@ def detect(
         options: Keyword options of the configuration; parameters of these names are no columns.
         conversational: Whether a TRL function gets messages rather than text. By default it does
             if its code uses the key ``"content"``.
+        call: ``group`` or ``batch``, for a function that takes lists; None leaves its own way.
 
     Raises:
-        ValueError: Its parameters are those of no dialect.
+        ValueError: Its parameters are those of no dialect, or it takes one completion and a
+            ``call`` is asked for.
     """
+    dialect = _detect(function, options, conversational)
+    if call is None:
+        return dialect
+    if dialect.call == "item":
+        raise ValueError(
+            f"call: {call} is for functions that take lists; this one has the form of "
+            f"{dialect.name}, one completion per call"
+        )
+    return replace(dialect, call=call)
+
+
+def _detect(
+    function: Callable[..., Any], options: Mapping[str, Any], conversational: bool | None
+) -> Dialect:
     parameters = inspect.signature(function).parameters
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    module = inspect.getmodule(function)
+    code = function if inspect.isfunction(function) else type(function).__call__
+    module = inspect.getmodule(code)
     first = names[0] if names else ""
     if "completion" in names:
         arguments = bind(function, options)
-        return Dialect("mmr1", False, lambda items: ((), arguments(items[0])))
+        return Dialect("mmr1", "item", lambda items: ((), arguments(items[0])))
     if "environments" in names:
         raise ValueError(
             "it reads 'environments', which live in processes of their own; the built-in reward "
             "function environment is what TRL's environments give: their get_reward(), or else "
             "their attribute reward"
         )
+    for name in _OF_TRL_TRAINER:
+        if name in names and parameters[name].default is inspect.Parameter.empty:
+            raise ValueError(
+                f"it needs '{name}', which only TRL's trainer has; give the parameter a default"
+            )
+    if {"prompt", "completions"} <= set(names):
+        return _areal(function, options)
     if "completions" in names:
         if conversational is None:
-            conversational = _speaks_of_content(function)
-        return _trl(function, options, conversational)
+            conversational = _speaks_of_content(code)
+        return _trl(function, options, conversational, _said_of_call(module))
     if first in ("reward_inputs", "reward_input"):
         return _easyr1(first, module, options)
     if {"queries", "prompts", "labels"} <= set(names):
@@ -80,10 +115,20 @@ def detect(
     for dialect in (_VERL_BATCH, _VERL, _EASYR1_LISTS, _EASYR1_TEXT):
         if set(dialect.required) <= set(names):
             return dialect.build(function, options)
+    foreign = next((why for name, why in _FOREIGN.items() if name in names), "")
     raise ValueError(
-        f"its parameters ({', '.join(names) or 'none'}) are those of no known dialect; "
+        f"its parameters ({', '.join(names) or 'none'}) are those of no known dialect{foreign}; "
         f"known are:\n{SIGNATURES}"
     )
+
+
+_OF_TRL_TRAINER = ("trainer_state", "log_extra", "log_metric")
+_FOREIGN = {
+    "inputs": ": ms-swift's reward model plugins take 'inputs' with the trainer's own objects; "
+    "write an ORM, or use the built-in reward_model",
+    "infer_requests": ": ms-swift's ORMs of agents and its PRMs take 'infer_requests'; write "
+    "__call__(self, completions, **columns)",
+}
 
 
 def call(
@@ -97,10 +142,11 @@ def call(
     return function(*positional, **{**keywords, **options})
 
 
-def rewards_of(value: Any, expected: int, batch: bool) -> list[Reward]:
+def rewards_of(value: Any, expected: int, batch: bool, skips: bool = False) -> list[Reward]:
     """A function's return value as one checked reward per item.
 
-    A wrong number of values leaves every item of the call without a valid reward.
+    A wrong number of values leaves every item of the call without a valid reward. A None among them
+    is a row that a function which ``skips`` is not for.
     """
     if not batch:
         return [_from_value(value)]
@@ -109,7 +155,10 @@ def rewards_of(value: Any, expected: int, batch: bool) -> list[Reward]:
         returned = type(value).__name__ if values is None else f"{len(values)} values"
         error = invalid(Status.ERROR, f"returned {returned} for {expected} completions")
         return [error] * expected
-    return [_from_value(item_value) for item_value in values]
+    return [_SKIPPED if skips and v is None else _from_value(v) for v in values]
+
+
+_SKIPPED = Reward(None, Status.SKIPPED, error="returned None: it is not for this row")
 
 
 def _as_list(value: Any) -> list[Any] | None:
@@ -152,7 +201,9 @@ def _from_value(value: Any) -> Reward:
 # --- TRL, and R1-V, VLM-R1 and Video-R1 with it ------------------------------------------------
 
 
-def _trl(function: Callable[..., Any], options: Mapping[str, Any], conversational: bool) -> Dialect:
+def _trl(
+    function: Callable[..., Any], options: Mapping[str, Any], conversational: bool, call: Call
+) -> Dialect:
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     is_required = {
@@ -164,35 +215,52 @@ def _trl(function: Callable[..., Any], options: Mapping[str, Any], conversationa
     def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         columns: dict[str, Any] = {}
         if takes_all:
-            rows = [all_columns(item) for item in items]
+            rows = [all_row_columns(item) for item in items]
             names = dict.fromkeys(name for row in rows for name in row)
             columns = {name: [row.get(name) for row in rows] for name in names}
-            for alias in ("solution", "problem", "problem_type"):
-                columns.setdefault(alias, [column(item, alias) for item in items])
+            for alias in ("solution", "problem", "problem_type", "completion_ids"):
+                columns.setdefault(alias, [row_column(item, alias) for item in items])
             del columns["prompt"], columns["completion"]
         for name, required in is_required.items():
             if name not in ("prompts", "completions"):
                 _add_column(columns, name, items, required)
+        for name in ("image_grid_thw", "grid_thw"):
+            if name in columns:
+                columns[name] = [_one_grid(grids) for grids in columns[name]]
         if takes_all or "prompts" in is_required:
             columns["prompts"] = [_messages(i) if conversational else i.prompt for i in items]
         columns["completions"] = [_reply(i) if conversational else i.completion for i in items]
         return (), columns
 
-    return Dialect("TRL", True, arguments)
+    return Dialect("TRL", call, arguments, skips=True)
+
+
+def _said_of_call(module: ModuleType | None) -> Call:
+    """How often the file wants its functions called: per group unless it says ``batch``."""
+    said: Any = getattr(module, "REWARD_TYPE", "group")
+    if said not in ("group", "batch"):
+        raise ValueError(f"REWARD_TYPE = {said!r}: of TRL's form it can be 'group' or 'batch'")
+    return "batch" if said == "batch" else "group"
+
+
+def _one_grid(grids: Any) -> Any:
+    """The grid of a sample's one picture, as VLM-R1 passes it; of several, the list."""
+    return grids[0] if isinstance(grids, list | tuple) and len(grids) == 1 else grids
 
 
 def _add_column(
     columns: dict[str, Any], name: str, items: Sequence[RewardItem], required: bool
 ) -> None:
     try:
-        columns[name] = [column(item, name) for item in items]
+        columns[name] = [row_column(item, name) for item in items]
     except KeyError:
         if required:
             raise ValueError(f"the records have no column '{name}'") from None
 
 
 def _messages(item: RewardItem) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.text} for message in item.sample.messages]
+    asked = item.sample.messages[: item.sample.demonstrated_from]
+    return [{"role": message.role, "content": message.text} for message in asked]
 
 
 def _reply(item: RewardItem) -> list[dict[str, str]]:
@@ -228,6 +296,54 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*nested)
 
 
+# --- AReaL -------------------------------------------------------------------------------------
+
+
+def _areal(function: Callable[..., Any], options: Mapping[str, Any]) -> Dialect:
+    """One completion per call, as a text: ``completions`` is one of them."""
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    optional = {p.name for p in parameters if p.default is not p.empty}
+    if "prompt_ids" in names and _uses(function, "prompt_ids"):
+        raise ValueError(
+            "it reads 'prompt_ids' as AReaL gives them; a reward function here gets the prompt as "
+            "text only, in 'prompt'"
+        )
+
+    def arguments(items: Sequence[RewardItem]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        (item,) = items
+        given = {
+            "prompt": item.prompt,
+            "completions": item.completion,
+            "prompt_ids": [],
+            "completion_ids": list(item.token_ids),
+        }
+        columns = all_row_columns(item) if takes_all else {}
+        for name in names:
+            if name in given or name in options:
+                continue
+            try:
+                columns[name] = row_column(item, name)
+            except KeyError:
+                if name not in optional:
+                    raise ValueError(f"the record '{item.sample.id}' has no '{name}'") from None
+        columns.pop("completion", None)
+        known = {n: v for n, v in given.items() if takes_all or n in names}
+        return (), {**columns, **known}
+
+    return Dialect("AReaL", "item", arguments)
+
+
+def _uses(function: Callable[..., Any], name: str) -> bool:
+    """Does the function's own code read this parameter?"""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if not isinstance(code, CodeType):
+        return True
+    loads = (i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD_"))
+    return any(name in (value if isinstance(value, tuple) else (value,)) for value in loads)
+
+
 # --- EasyR1, verl, OpenRLHF --------------------------------------------------------------------
 
 
@@ -244,8 +360,8 @@ def _easyr1(first: str, module: ModuleType | None, options: Mapping[str, Any]) -
         }
 
     if kind == "batch":
-        return Dialect("EasyR1", True, lambda items: (([row(item) for item in items],), {}))
-    return Dialect("EasyR1", False, lambda items: ((row(items[0]),), {}))
+        return Dialect("EasyR1", "batch", lambda items: (([row(item) for item in items],), {}))
+    return Dialect("EasyR1", "item", lambda items: ((row(items[0]),), {}))
 
 
 def _openrlhf(options: Mapping[str, Any]) -> Dialect:
@@ -253,15 +369,20 @@ def _openrlhf(options: Mapping[str, Any]) -> Dialect:
         queries = [item.prompt + item.completion for item in items]
         return (queries, [i.prompt for i in items], [i.sample.answer for i in items]), {}
 
-    return Dialect("OpenRLHF", True, arguments)
+    return Dialect("OpenRLHF", "batch", arguments)
 
 
-def _extra_info(item: RewardItem) -> dict[str, Any]:
-    return {"index": item.sample.id, "question": item.sample.question, **item.sample.meta}
+def _extra_info(item: RewardItem) -> Any:
+    """The row's own; without one, what verl's scripts for datasets write there, and the columns."""
+    meta = {name: value for name, value in item.sample.meta.items() if name != ROW}
+    own = {**meta, **item.sample.meta.get(ROW, {})}
+    if "extra_info" in own:
+        return own["extra_info"]
+    return {"index": item.sample.id, "question": item.sample.question, **own}
 
 
 _FIELDS: dict[str, Callable[[RewardItem], Any]] = {
-    "data_source": lambda i: i.sample.source,
+    "data_source": lambda i: row_column(i, "data_source"),
     "solution_str": lambda i: i.completion,
     "ground_truth": lambda i: i.sample.answer,
     "extra_info": _extra_info,
@@ -288,7 +409,7 @@ class _FieldDialect:
                 return (), {n: [get(item) for item in items] for n, get in fields.items()}
             return (), {n: get(items[0]) for n, get in fields.items()}
 
-        return Dialect(self.name, self.plural, arguments)
+        return Dialect(self.name, "batch" if self.plural else "item", arguments)
 
     def _knows(self, name: str) -> bool:
         return name[:-1] in _FIELDS and name.endswith("s") if self.plural else name in _FIELDS

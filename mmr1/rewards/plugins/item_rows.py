@@ -49,7 +49,7 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
         return RewardItem(
             completion,
             sample,
-            prompt=str(row.get("prompt", "")),
+            prompt=str(row.get("prompt") or ""),
             token_ids=tuple(row.get("token_ids") or ()),
             truncated=bool(row.get("truncated", False)),
             group=int(row.get("group", 0)),
@@ -62,6 +62,18 @@ def to_item(row: Mapping[str, Any], where: str) -> RewardItem:
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from error
+
+
+def with_groups(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The rows with a ``group``: those of the same ``id``, else prompt, else question are one.
+
+    A row that has its own keeps it, and one that has none of the three is alone.
+    """
+    numbers: dict[Any, int] = {}
+    for index, row in enumerate(rows):
+        named = next((n for n in ("id", "prompt", "question") if row.get(n) is not None), None)
+        key = index if named is None else (named, repr(row[named]))
+        yield {"group": numbers.setdefault(key, len(numbers)), **row}
 
 
 def _media(row: Mapping[str, Any]) -> list[MediaRef]:
@@ -118,15 +130,3 @@ def scored_row(row: Mapping[str, Any], reward: Reward) -> dict[str, Any]:
         "status": reward.status.value,
         "error": reward.error,
     }
-
-
-def batches(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of up to ``size`` rows."""
-    batch: list[Any] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -1,89 +1,163 @@
-"""A user's reward function: load it, find its dialect, call it in the sandbox or here."""
+"""A user's reward function: load it, find its dialect, call it in a process of its own."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import inspect
-import queue
-import threading
+import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from types import TracebackType
 from typing import Any
 
 import yaml
 
 from mmr1.deadline import Deadline
 from mmr1.rewards.builtin import REWARDS
-from mmr1.rewards.item import Job, RewardItem, invalid, reward_of_exception, without_bytes
+from mmr1.rewards.item import (
+    Job,
+    RewardItem,
+    group_means,
+    without_accuracy,
+    without_bytes,
+)
 from mmr1.rewards.plugins.columns import check_options
-from mmr1.rewards.plugins.dialects import Dialect, call, detect, rewards_of
+from mmr1.rewards.plugins.dialects import Call, Dialect, call, detect, rewards_of
 from mmr1.rewards.sandbox.limits import GIB, Limits
 from mmr1.rewards.sandbox.pool import START_S, Pool
 from mmr1.rewards.sandbox.readable import plugin_paths
-from mmr1.types import Reward, Status
+from mmr1.types import Reward
 
 PLUGIN_LIMITS = Limits(memory=8 * GIB, open_files=256)
 _MEDIA = {"media", "image", "images", "video", "videos"}
-_PROBES, _MAX_STUCK = 4, 8
-_REMEDY = "; it ran isolated: set isolated: false for a reward that writes, connects or needs a GPU"
+_PROBES = 4
+_REMEDY = "; it ran isolated: set sandbox: null for a reward that writes, connects or needs a GPU"
 _READING = (
     "; it ran isolated: name what it reads outside its own folder in "
-    "rewards.functions.NAME.readable"
+    "rewards.functions.NAME.sandbox.readable, or set sandbox: null"
 )
 _IMPORTED = Job("mmr1.rewards.plugins.user_function:imported", ())
+_OURS = ("conversational", "of")
+"""Options that are for this module, and not for the function unless it has such a parameter."""
 
 
 @lru_cache(64)
-def load(spec: str, options: str) -> tuple[Callable[..., Any], Dialect]:
+def load(spec: str, options: str, call: Call | None) -> tuple[Callable[..., Any], Dialect]:
     """The function behind a spec and its dialect.
 
     Args:
-        spec: ``file.py:function``, a dotted path or an entry point.
+        spec: ``file.py:function``, a dotted path or an entry point. A class is made an object of,
+            and that is called: ms-swift's ORMs.
         options: The function's options as YAML, so that the cache can tell them apart.
+        call: As the configuration says.
 
     Raises:
         ValueError: It cannot be imported, is no function, has the signature of no dialect or does
             not take an option.
     """
-    function = REWARDS.load(spec)
-    if not callable(function) or inspect.isclass(function):
-        raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
-    keywords = dict(yaml.safe_load(options))
-    conversational = keywords.pop("conversational", None)
-    check_options(function, keywords, spec)
     try:
-        return function, detect(function, keywords, conversational)
+        loaded = REWARDS.load(spec)
+    except ValueError as error:
+        raise ValueError(f"{error}{_denied(error.__cause__)}{_lacking(error)}") from error
+    function = _made(loaded, spec) if inspect.isclass(loaded) else loaded
+    if not callable(function):
+        raise ValueError(f"{spec} is a {type(function).__name__}, not a function")
+    own, keywords = _split(function, options)
+    check_options(function, keywords, spec)
+    # An ORM's completions are texts.
+    conversational = own.get("conversational", False if inspect.isclass(loaded) else None)
+    try:
+        return function, detect(function, keywords, conversational, call)
     except ValueError as error:
         raise ValueError(f"reward function '{spec}': {error}") from error
+
+
+def _made(cls: type, spec: str) -> Any:
+    """An object of a class whose objects are called with completions."""
+    if not any("__call__" in vars(base) for base in cls.__mro__):
+        raise ValueError(f"{spec} is a class without __call__, not a function")
+    try:
+        return cls()
+    except Exception as error:
+        raise ValueError(
+            f"{spec} is a class; making an object of it: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _split(function: Callable[..., Any], options: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options for this module, and those for the function."""
+    keywords = dict(yaml.safe_load(options))
+    ours = [n for n in _OURS if n in keywords and n not in inspect.signature(function).parameters]
+    return {name: keywords.pop(name) for name in ours}, keywords
+
+
+def _lacking(error: ValueError) -> str:
+    """What to do about ms-swift's base class where ms-swift is not installed."""
+    cause = error.__cause__
+    if not isinstance(cause, ModuleNotFoundError) or (cause.name or "").split(".")[0] != "swift":
+        return ""
+    return "; install ms-swift here, or leave out its base class ORM: __call__ is all that is asked"
+
+
+def _denied(error: BaseException | None) -> str:
+    """The file that a library could not open, where the system's error does not name it.
+
+    OpenSSL's does not. The names that the calls have in hand are tried.
+    """
+    if not isinstance(error, PermissionError) or error.filename is not None:
+        return ""
+    frames: list[TracebackType] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.insert(0, traceback)
+        traceback = traceback.tb_next
+    for frame in frames:
+        for value in frame.tb_frame.f_locals.values():
+            if isinstance(value, str | os.PathLike) and _closed(value):
+                return f": {os.fspath(value)}"
+    return ""
+
+
+def _closed(path: str | os.PathLike[str]) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def imported() -> None:
     """What the zygote runs: this module and what it imports are then in every worker."""
 
 
-def describe(spec: str, options: str) -> dict[str, Any]:
+def describe(spec: str, options: str, call: Call | None) -> dict[str, Any]:
     """What the parent process must know of a function that only the workers import."""
-    function, dialect = load(spec, options)
+    function, dialect = load(spec, options, call)
+    own, _ = _split(function, options)
+    parameters = set(inspect.signature(function).parameters)
     return {
-        "batch": dialect.batch,
-        "media": bool(_MEDIA & set(inspect.signature(function).parameters)),
+        "call": dialect.call,
+        "media": bool(_MEDIA & parameters),
+        "scores": "scores" in parameters,
+        "of": own.get("of"),
     }
 
 
-def run(spec: str, options: str, items: Sequence[RewardItem]) -> list[Reward]:
-    """One call with these items; a single item unless the dialect is a batch dialect.
+def run(spec: str, options: str, call_: Call | None, items: Sequence[RewardItem]) -> list[Reward]:
+    """One call with these items; a single item unless the dialect takes lists.
 
     Raises:
         Exception: Whatever the function raises.
     """
-    function, dialect = load(spec, options)
-    keywords = {k: v for k, v in yaml.safe_load(options).items() if k != "conversational"}
-    value = call(function, dialect, items, keywords)
+    function, dialect = load(spec, options, call_)
+    value = call(function, dialect, items, _split(function, options)[1])
     if inspect.isawaitable(value):
         value = asyncio.run(_awaited(value))
-    return rewards_of(value, len(items), dialect.batch)
+    return rewards_of(value, len(items), dialect.call != "item", dialect.skips)
 
 
 async def _awaited(value: Any) -> Any:
@@ -91,15 +165,18 @@ async def _awaited(value: Any) -> Any:
 
 
 class PluginReward:
-    """A user's function as a ``RewardFunction``.
+    """A user's function as a ``RewardFunction``, called in processes of its own.
 
     Args:
         spec: ``file.py:function``, a dotted path or an entry point.
-        options: Keyword options passed to the function.
-        isolated: Run it in sandboxed worker processes. Otherwise it runs here in a thread; a call
-            that hangs there is given up, but may keep running.
+        options: Keyword options passed to the function. ``of`` names a function before this one,
+            whose value it gets as ``accuracy``.
+        call: What a function that takes lists gets per call: ``group`` or ``batch``.
+        earlier: The names of the functions before this one.
+        isolated: Run it behind the walls of the sandbox. Otherwise it has what this process has,
+            and one process, so that a model is loaded once.
         workers: Worker processes of an isolated function.
-        timeout_s: Deadline of one call, which for a batch function is that of the whole batch.
+        timeout_s: Deadline of one call, which may be that of a group or of the whole batch.
         start_timeout_s: Longest wait for a worker to import it.
         readable: Files and folders that it may read besides its own folder and Python's.
         allow_weak: Run it where a required wall of the sandbox is missing.
@@ -107,7 +184,8 @@ class PluginReward:
     Attributes:
         batch: It is called once for all items.
         reads_media: It asks for media.
-        isolated: It runs in worker processes.
+        isolated: It runs behind the walls.
+        reads_earlier: It stands on the values of the functions before it.
 
     Raises:
         ValueError: The function cannot be loaded or understood, or a wall is missing.
@@ -118,6 +196,8 @@ class PluginReward:
         spec: str,
         options: Mapping[str, Any],
         *,
+        call: Call | None = None,
+        earlier: Sequence[str] = (),
         isolated: bool,
         workers: int,
         timeout_s: float,
@@ -125,102 +205,137 @@ class PluginReward:
         readable: Sequence[str] = (),
         allow_weak: bool = False,
     ) -> None:
-        self._spec, self._options, self._timeout_s = spec, yaml.safe_dump(dict(options)), timeout_s
-        self._pool: Pool | None = None
-        self._stuck: list[threading.Thread] = []
-        if isolated:
-            self._pool = Pool(
-                workers,
-                deadline=Deadline(timeout_s),
-                warm=_IMPORTED,
-                prepare=Job("mmr1.rewards.plugins.user_function:describe", (spec, self._options)),
-                limits=PLUGIN_LIMITS,
-                readable=plugin_paths(spec, readable),
-                start_s=start_timeout_s,
-                allow_weak=allow_weak,
-            )
-            described = _started(self._pool, spec)
-        else:
-            described = describe(spec, self._options)
-        self.batch, self.reads_media = described["batch"], described["media"]
+        self._function = (spec, yaml.safe_dump(dict(options)), call)
+        self._pool = Pool(
+            workers if isolated else 1,
+            deadline=Deadline(timeout_s),
+            warm=_IMPORTED,
+            prepare=Job("mmr1.rewards.plugins.user_function:describe", self._function),
+            limits=PLUGIN_LIMITS,
+            readable=plugin_paths(spec, readable),
+            start_s=start_timeout_s,
+            allow_weak=allow_weak,
+            walls=isolated,
+        )
         self.isolated = isolated
+        try:
+            described = _started(self._pool, spec, isolated)
+            self._of = described["of"]
+            if self._of is not None and self._of not in earlier:
+                raise ValueError(
+                    f"reward '{spec}': of={self._of} is not a function before it "
+                    f"({', '.join(earlier) or 'there is none'})"
+                )
+        except BaseException:
+            self._pool.close()
+            raise
+        self._call_takes = described["call"]
+        self.batch, self.reads_media = described["call"] == "batch", described["media"]
+        self._scores = described["scores"]
+        self.reads_earlier = self._scores or self._of is not None
 
-    def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
+    def score(
+        self, items: Sequence[RewardItem], values: Sequence[Mapping[str, Reward]]
+    ) -> list[Reward]:
+        """One reward per item. One that stands on a value that is not valid has none."""
+        if not self.reads_earlier:
+            return self._scored(items)
+        items = self._with_earlier(items, values)
+        if self._of is None:
+            return self._scored(items)
+        founded = [item for item in items if item.earlier["accuracy"] is not None]
+        rewards = iter(self._scored(founded))
+        return [
+            without_accuracy(self._of, earlier[self._of])
+            if item.earlier["accuracy"] is None
+            else next(rewards)
+            for item, earlier in zip(items, values, strict=True)
+        ]
+
+    def _with_earlier(
+        self, items: Sequence[RewardItem], values: Sequence[Mapping[str, Reward]]
+    ) -> list[RewardItem]:
+        """The items with what the functions before this one gave, as far as it is asked for."""
+        earlier: list[dict[str, Any]] = [
+            {"scores": {name: reward.value for name, reward in before.items()}}
+            if self._scores
+            else {}
+            for before in values
+        ]
+        if self._of is not None:
+            found = [before[self._of] for before in values]
+            means = group_means([(i.group, r) for i, r in zip(items, found, strict=True)])
+            for item, reward, named in zip(items, found, earlier, strict=True):
+                named |= {"accuracy": reward.value, "group_accuracy": means.get(item.group)}
+        return [replace(item, earlier=e) for item, e in zip(items, earlier, strict=True)]
+
+    def _scored(self, items: Sequence[RewardItem]) -> list[Reward]:
         """One reward per item.
 
-        A batch call that fails is repeated item by item, so that one bad item does not cost the
-        others their rewards. If the first few items fail too, the function itself is at fault and
-        the rest is not tried.
+        A call with several items that fails is repeated item by item, so that one bad item does not
+        cost the others their rewards. If the first few items fail too, the function itself is at
+        fault and the rest is not tried.
         """
-        if not items:
-            return []
-        if not self.batch:
-            return [rewards[0] for rewards in self._call([[item] for item in items])]
-        (rewards,) = self._call([items])
-        if len(rewards) == len(items):
-            return rewards
-        probes = [single[0] for single in self._call([[item] for item in items[:_PROBES]])]
-        if not any(reward.valid for reward in probes):
-            return probes + rewards * (len(items) - len(probes))
-        return probes + [single[0] for single in self._call([[i] for i in items[_PROBES:]])]
+        calls = _calls(items, self._call_takes)
+        answers = self._call([[items[i] for i in call] for call in calls])
+        rewards: dict[int, Reward] = {}
+        failed: list[tuple[int, Reward]] = []
+        for indices, answer in zip(calls, answers, strict=True):
+            if len(answer) == len(indices):
+                rewards.update(zip(indices, answer, strict=True))
+            else:
+                failed += [(index, answer[0]) for index in indices]
+        probes = [index for index, _ in failed[:_PROBES]]
+        rewards.update(self._one_by_one(items, probes))
+        rest = failed[_PROBES:]
+        if any(rewards[index].valid for index in probes):
+            rewards.update(self._one_by_one(items, [index for index, _ in rest]))
+        else:
+            rewards.update(rest)
+        return [rewards[index] for index in range(len(items))]
+
+    def _one_by_one(
+        self, items: Sequence[RewardItem], indices: Sequence[int]
+    ) -> list[tuple[int, Reward]]:
+        answers = self._call([[items[index]] for index in indices])
+        return [(index, answer[0]) for index, answer in zip(indices, answers, strict=True)]
 
     def check_gold(self, items: Sequence[RewardItem]) -> list[str | None]:
         """Nothing is checked: only the function knows what its golds are."""
         return [None] * len(items)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
+        self._pool.close()
 
     def _call(self, batches: Sequence[Sequence[RewardItem]]) -> list[list[Reward]]:
-        if self._pool is None:
-            return [self._call_here(batch) for batch in batches]
         jobs = [
             Job(
                 "mmr1.rewards.plugins.user_function:run",
-                (self._spec, self._options, [self._light(item) for item in batch]),
+                (*self._function, [self._light(item) for item in batch]),
                 cached=False,
                 size=len(batch),
             )
             for batch in batches
         ]
-        return [[_with_remedy(r) for r in rewards] for rewards in self._pool.run(jobs)]
-
-    def _call_here(self, batch: Sequence[RewardItem]) -> list[Reward]:
-        self._stuck = [thread for thread in self._stuck if thread.is_alive()]
-        if len(self._stuck) > _MAX_STUCK:
-            raise ValueError(
-                f"{len(self._stuck)} calls of reward function '{self._spec}' hang in this process; "
-                "set isolated: true so that they can be ended"
-            )
-        answer: queue.SimpleQueue[list[Reward]] = queue.SimpleQueue()
-        thread = threading.Thread(target=lambda: answer.put(self._attempt(batch)), daemon=True)
-        thread.start()
-        try:
-            return answer.get(timeout=self._timeout_s)
-        except queue.Empty:
-            _interrupt(thread)
-            self._stuck.append(thread)
-            return [invalid(Status.TIMEOUT, f"no value in {self._timeout_s:g} s")]
-
-    def _attempt(self, batch: Sequence[RewardItem]) -> list[Reward]:
-        try:
-            return run(self._spec, self._options, batch)
-        except BaseException as error:  # SystemExit would otherwise end the thread in silence
-            return [reward_of_exception(error)]
+        answers = self._pool.run(jobs)
+        return [[_with_remedy(r) for r in a] for a in answers] if self.isolated else answers
 
     def _light(self, item: RewardItem) -> RewardItem:
         """The item without encoded media, unless the function asks for media."""
         return item if self.reads_media else replace(item, sample=without_bytes(item.sample))
 
 
-def _interrupt(thread: threading.Thread) -> None:
-    """End a thread that loops in Python, which would slow this process down; C code continues."""
-    exception = ctypes.py_object(SystemExit)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), exception)
+def _calls(items: Sequence[RewardItem], takes: str) -> list[list[int]]:
+    """The indices of the items of each call."""
+    if takes == "item":
+        return [[index] for index in range(len(items))]
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index, item in enumerate(items):
+        groups[item.group if takes == "group" else 0].append(index)
+    return list(groups.values())
 
 
-def _started(pool: Pool, spec: str) -> dict[str, bool]:
+def _started(pool: Pool, spec: str, isolated: bool) -> dict[str, Any]:
     """Start the workers; what the function is, checked, for a plugin's process said so.
 
     Raises:
@@ -231,9 +346,11 @@ def _started(pool: Pool, spec: str) -> dict[str, bool]:
     except ValueError as error:
         named = spec.partition(":")[0] in str(error)
         message = str(error) if named else f"reward '{spec}': {error}"
-        raise ValueError(message + _remedy(message)) from error
-    keys = ("batch", "media")
-    if not isinstance(described, dict) or any(type(described.get(k)) is not bool for k in keys):
+        raise ValueError(message + (_remedy(message) if isolated else "")) from error
+    kinds = {"call": str, "media": bool, "scores": bool, "of": str | None}
+    if not isinstance(described, dict) or any(
+        not isinstance(described.get(key), kind) for key, kind in kinds.items()
+    ):
         raise ValueError(f"reward '{spec}': its process did not say what it is")
     return described
 

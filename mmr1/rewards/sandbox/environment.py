@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-_KEPT = re.compile(
-    r"PATH|HOME|LANG|LANGUAGE|LC_[A-Z]+|TZ|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX"
-    r"|PYTHON[A-Z]+|MMR1_[A-Z_]+"
-)
-_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY")
+_KEPT = frozenset(
+    ("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY",
+     "LC_NUMERIC", "LC_TIME", "TZ", "PATH", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV",
+     "CONDA_PREFIX", "PYTHONHASHSEED", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE",
+     "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONPLATLIBDIR", "PYTHONUTF8", "PYTHONIOENCODING",
+     "PYTHONCOERCECLOCALE", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONOPTIMIZE",
+     "PYTHONWARNINGS", "PYTHONMALLOC")
+)  # fmt: skip
 # Pure-Python integers can be interrupted by a kill like anything else, but gmpy2 aborts the whole
 # process when it runs out of memory; and one BLAS thread is enough.
 _FIXED = {
@@ -25,9 +27,4 @@ _FIXED = {
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What of the trainer's environment a worker gets, and what is fixed for all of them."""
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if _KEPT.fullmatch(name) and not _SECRET.search(name)
-    }
-    return {**kept, **_FIXED}
+    return {**{n: v for n, v in environment.items() if n in _KEPT}, **_FIXED}

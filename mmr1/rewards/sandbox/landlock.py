@@ -34,7 +34,8 @@ def abi() -> int:
 def restrict(readable: Sequence[str]) -> None:
     """Let this process open nothing but these files and folders, for reading; for good.
 
-    Paths that are not there, or that this user cannot reach, are passed over.
+    Paths that are not there, or that this user cannot reach, are passed over. Of a folder with a
+    slash at its end, the names can be listed and no file opened.
 
     Raises:
         OSError: The kernel has no Landlock.
@@ -65,7 +66,8 @@ def _allow_reading(ruleset: int, path: str) -> None:
     except OSError:
         return
     try:
-        rights = _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)  # noqa: PTH112
+        rights = 0 if path.endswith("/") else _READ_FILE
+        rights |= _READ_DIR if os.path.isdir(path) else 0  # noqa: PTH112
         _call(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
     finally:
         os.close(descriptor)

@@ -15,10 +15,12 @@ class Limits:
     Attributes:
         memory: Bytes of address space.
         open_files: File descriptors; with 0 nothing can be opened, and what is open stays so.
+        threads: May it start threads? They count for the process ids of the machine and the user.
     """
 
     memory: int = GIB
     open_files: int = 64
+    threads: bool = True
 
 
 def set_limits(limits: Limits) -> None:

@@ -89,6 +89,8 @@ class Pool:
         cache_size: Results of cached jobs to remember, time-outs included.
         start_s: Longest wait for the warm-up, and for a worker's preparation.
         allow_weak: Work where a required wall is missing.
+        walls: Raise them. Without, a worker is a process that has what this one has, and can still
+            be killed; its code runs in its main thread.
         once: A worker serves one job, and another one is put in its place.
         lambdify: Leave sympy's ``lambdify``, for code that may run anything.
         max_result: Bytes of the longest answer; a worker that sends more is replaced.
@@ -108,15 +110,17 @@ class Pool:
         cache_size: int = 100_000,
         start_s: float = START_S,
         allow_weak: bool = False,
+        walls: bool = True,
         once: bool = False,
         lambdify: bool = False,
         max_result: int = MAX_RESULT,
     ) -> None:
         self._deadline = deadline or rule_deadline(timeout_s)
         self._warm = warm
-        self._settings = Settings(limits or Limits(), readable, allow_weak, lambdify)
+        self._settings = Settings(limits or Limits(), readable, allow_weak, lambdify, walls)
         self._prepare = prepare
-        self._environment = worker_environment(os.environ if environment is None else environment)
+        environment = os.environ if environment is None else environment
+        self._environment = worker_environment(environment) if walls else dict(environment)
         self._start_s = start_s
         self._cache: OrderedDict[Job, list[Reward]] = OrderedDict()
         self._cache_size = cache_size

@@ -104,7 +104,7 @@ class Processes:
             OSError: There is no descriptor left.
         """
         self._leave()
-        self._zygote = shared_zygote(warm, environment, patience_s)
+        self._zygote = shared_zygote(warm, environment, patience_s, walls=settings.walls)
         self._line = self._zygote.connect(settings)
         self._line.settimeout(patience_s)
         self._allow_weak = settings.allow_weak

@@ -127,15 +127,18 @@ _REFUSE, _ABSENT = _ERRNO | 1, _ERRNO | 38  # EPERM, ENOSYS
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 
-def filter_system_calls() -> None:
+def filter_system_calls(threads: bool = True) -> None:
     """Install the filter for this process and all it will ever be; needs no_new_privs.
+
+    Args:
+        threads: Threads may be started; processes never.
 
     Raises:
         OSError: The machine or the kernel has none.
     """
     if platform.machine() not in _ARCHITECTURES:
         raise OSError(f"there is no system call filter for {platform.machine()}")
-    program = _program(*_ARCHITECTURES[platform.machine()])
+    program = _program(*_ARCHITECTURES[platform.machine()], threads)
     described = _SockFprog(len(program) // 8, program)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(described), 0, 0) != 0:
@@ -146,7 +149,7 @@ class _SockFprog(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def _program(column: int, architecture: int) -> bytes:
+def _program(column: int, architecture: int, threads: bool) -> bytes:
     """The filter; a system call's number is equal to at most one of the numbers in it."""
     program = [
         _instruction(_LOAD, _ARCH),
@@ -170,7 +173,7 @@ def _program(column: int, architecture: int) -> bytes:
         _CLONE[column]: [
             *_argument(0),
             *_if_any(0xFFFFFFFF ^ _FLAGS_OF_A_THREAD, _REFUSE),
-            *_if_any(_CLONE_THREAD, _ALLOW),
+            *_if_any(_CLONE_THREAD, _ALLOW if threads else _REFUSE),
             *_return(_REFUSE),
         ],
         # Its flags lie in memory, where a filter cannot read; glibc falls back to clone.

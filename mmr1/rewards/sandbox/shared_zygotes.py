@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 
 from mmr1.rewards.item import Job
 from mmr1.rewards.sandbox.wire import describe, recv_frame, send_frame
@@ -23,7 +24,7 @@ from mmr1.rewards.sandbox.zygote import Settings
 _BOOT = (
     "import json, sys; a = json.loads(sys.argv[1]); sys.path[:] = a['path']; "
     "from mmr1.rewards.sandbox import zygote; "
-    "zygote.main(int(sys.argv[2]), a['target'], a['args'])"
+    "zygote.main(int(sys.argv[2]), a['target'], a['args'], walls=a['walls'])"
 )
 _END_S = 2.0
 
@@ -42,23 +43,25 @@ class Zygote:
         command: What to start; the descriptor of its door is added.
         environment: Its environment.
         patience_s: Longest wait for the warm-up.
+        walls: What the workers print goes nowhere. Without, it goes where this process prints.
 
     Raises:
         ValueError: The warm-up fails or takes too long.
     """
 
     def __init__(
-        self, command: list[str], environment: Mapping[str, str], patience_s: float
+        self, command: list[str], environment: Mapping[str, str], patience_s: float, *, walls: bool
     ) -> None:
         self._door, theirs = socket.socketpair()
+        output = subprocess.DEVNULL if walls else None
         with theirs:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno())],
                 env=dict(environment),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
             )
         self._forgotten = False
@@ -114,8 +117,10 @@ _zygotes: weakref.WeakValueDictionary[str, Zygote] = weakref.WeakValueDictionary
 _keepers: list[set[Zygote]] = []
 
 
-def shared_zygote(warm: Job, environment: Mapping[str, str], patience_s: float) -> Zygote:
-    """The zygote with this warm-up and environment; started if there is none.
+def shared_zygote(
+    warm: Job, environment: Mapping[str, str], patience_s: float, *, walls: bool
+) -> Zygote:
+    """The zygote of this folder with this warm-up and environment; started if there is none.
 
     Raises:
         ValueError: Its warm-up fails or takes too long.
@@ -124,13 +129,15 @@ def shared_zygote(warm: Job, environment: Mapping[str, str], patience_s: float) 
         "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100 - "" is the cwd
         "target": warm.target,
         "args": warm.args,
+        "walls": walls,
     }
     command = [sys.executable, "-c", _BOOT, json.dumps(boot)]
-    key = json.dumps([command, sorted(environment.items())])
+    folder = Path().stat()  # relative paths of plugins are looked up in it
+    key = json.dumps([command, sorted(environment.items()), folder.st_dev, folder.st_ino])
     with _lock:
         zygote = _zygotes.get(key)
         if zygote is None or not zygote.usable:
-            zygote = _zygotes[key] = Zygote(command, environment, patience_s)
+            zygote = _zygotes[key] = Zygote(command, environment, patience_s, walls=walls)
         for kept in _keepers:
             kept.add(zygote)
     return zygote

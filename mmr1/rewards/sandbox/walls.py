@@ -54,7 +54,7 @@ def raise_walls(limits: Limits, readable: Sequence[str], parent: int) -> Missing
         **_try(NO_NEW_PRIVS, _set_no_new_privs),
         **_try(LANDLOCK, lambda: landlock.restrict(readable)),
         **_try(LIMITS, lambda: set_limits(limits)),  # they may forbid to open what Landlock opens
-        **_try(SECCOMP, filter_system_calls),
+        **_try(SECCOMP, lambda: filter_system_calls(limits.threads)),
     }
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mmr1.lifetime import die_with
 from mmr1.rewards.item import as_reward, reward_of_exception
 from mmr1.rewards.sandbox.limits import Limits
 from mmr1.rewards.sandbox.readable import python_paths
@@ -32,6 +33,7 @@ def work(
     *,
     allow_weak: bool,
     lambdify: bool,
+    walls: bool,
 ) -> None:
     """Raise the walls, report which are missing, and serve jobs on this channel.
 
@@ -43,15 +45,20 @@ def work(
         parent: Process whose death ends this one.
         allow_weak: Go on without a wall that is required.
         lambdify: Leave sympy's ``lambdify`` as it is.
+        walls: Raise them; without, no more is done than to die with the parent.
     """
-    if not lambdify:
+    if walls and not lambdify:
         disable_lambdify()
-    provide_stand_ins()
+    if walls:
+        provide_stand_ins()
     # The filter allows read and write only; a socket's own methods are other system calls.
     reader = os.fdopen(channel.fileno(), "rb")
     writer = os.fdopen(channel.detach(), "wb", closefd=False)
     close_other_descriptors(reader.fileno())
-    missing = {**missing, **raise_walls(limits, [*python_paths(), *readable], parent)}
+    if walls:
+        missing = {**missing, **raise_walls(limits, [*python_paths(), *readable], parent)}
+    else:
+        die_with(parent)
     _send(writer, json.dumps(missing).encode())
     if refusal(missing) and not allow_weak:
         return

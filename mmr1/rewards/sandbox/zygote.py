@@ -39,12 +39,14 @@ class Settings:
         readable: Files and folders that the workers may read besides Python's own.
         allow_weak: Let workers run without a required wall.
         lambdify: Leave sympy's ``lambdify`` as it is.
+        walls: Raise them.
     """
 
     limits: Limits
     readable: Sequence[str]
     allow_weak: bool
     lambdify: bool
+    walls: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +58,22 @@ class _Customer:
     workers: set[int] = field(default_factory=set)
 
 
-def main(door_fd: int, target: str, args: Sequence[Any]) -> None:
+def main(door_fd: int, target: str, args: Sequence[Any], *, walls: bool) -> None:
     """Warm up, report, then fork and kill until the owner hangs up.
 
     Args:
         door_fd: A socket. Each descriptor that comes through it is the line of another pool.
         target: ``"module:function"`` of ours to warm up with.
         args: Its arguments.
+        walls: The workers have them.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     owner = os.getppid()
     door = socket.socket(fileno=door_fd)
-    missing = drop_network()  # before an import starts a thread, which would forbid it
+    missing = (
+        drop_network() if walls else {}
+    )  # before an import starts a thread, which would forbid it
     try:
         call_target(target, args)
     except BaseException as error:
@@ -141,6 +147,7 @@ def _fork(channel_fd: int, customer: _Customer, missing: Missing) -> int:
                 zygote,
                 allow_weak=settings.allow_weak,
                 lambdify=settings.lambdify,
+                walls=settings.walls,
             )
         finally:
             os._exit(0)

@@ -143,7 +143,7 @@ class AllRanks(Generic[Built]):
         for rank, silence in (no_sign | late).items():
             raise HungError(
                 f"rank {rank} is stuck ({silence}), longer than resources.collective_timeout_s="
-                f"{self._collective_s:g}. --resume goes on from the last checkpoint"
+                f"{self._collective_s:g}. --resume continues from the last checkpoint"
             )
 
 
@@ -169,7 +169,7 @@ class OnRanks(Generic[Part]):
         *args: Arguments.args,
         **options: Arguments.kwargs,
     ) -> Result:
-        """Call a method on all ranks with the same arguments; what rank 0 returns."""
+        """Call a method on all ranks with the same arguments; returns rank 0's result."""
         assert not options, "ranks are called by position"
         self.ranks.begin()
         own = PartMethod(self.find, method)
@@ -178,7 +178,7 @@ class OnRanks(Generic[Part]):
         return result
 
     def ask(self, method: Callable[[Part], Result]) -> Result:
-        """What rank 0 answers without the others."""
+        """Call a method on rank 0 alone."""
         own = PartMethod(self.find, method)
         result: Result = self.ranks.get([self.ranks.actors[0].start(Rank.ask, own)])[0]
         return result
@@ -190,7 +190,7 @@ class OnRanks(Generic[Part]):
         *args: Arguments.args,
         **options: Arguments.kwargs,
     ) -> list[Result]:
-        """Call a method with the item of each share; what it returns for them.
+        """Call a method with the item of each share; returns the result of each.
 
         Args:
             args: Further arguments, the same for all.
@@ -213,7 +213,7 @@ class OnRanks(Generic[Part]):
         method: Callable[[Part, Sequence[RolloutGroup]], Result],
         groups: Sequence[RolloutGroup],
     ) -> list[Result]:
-        """Call a method with each share of the groups; what it returns for them."""
+        """Call a method with each share of the groups; returns the result of each."""
         shares = self.ranks.shares(groups)
         return self.each(method, [[groups[i] for i in share] for share in shares])
 
@@ -287,7 +287,8 @@ class OnRanks(Generic[Part]):
         """Make the ranks write the snapshot that a method takes.
 
         Args:
-            copy: Of what is now, and while training goes on; else of what is when it is called.
+            copy: Write a copy of the present state, while training continues. Otherwise write the
+                state at the time of writing.
             args: Further arguments of the method.
         """
         assert not options, "ranks are called by position"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmr1.config import Config
+from mmr1.config import ColocatedVllmConfig, Config, VllmArguments, VllmConfig
 from mmr1.rollout.engines import samples_at_once
 from mmr1.trainer.distributed.all_ranks import AllRanks, OnRanks, PromptCost
 from mmr1.trainer.distributed.colocation import Colocation
@@ -193,15 +193,16 @@ def workers(
 
 
 def of_workers(config: Config, ranks: int, engines: int) -> Config:
-    """The configuration as so many ranks and engines see it: alone, neither shares a GPU."""
-    if ranks and engines:
+    """The configuration for these workers: ranks alone, or engines alone, do not share GPUs."""
+    engine = config.rollout.engine
+    if (ranks and engines) or not isinstance(engine, ColocatedVllmConfig):
         return config
-    resources = config.resources.model_copy(update={"colocate": False})
-    return config.model_copy(update={"resources": resources})
+    kept = {key: getattr(engine, key) for key in VllmArguments.model_fields}
+    return config.changed({"rollout.engine": VllmConfig(**kept)})
 
 
 def _environment_of_ranks() -> dict[str, str]:
-    """The key of a reference behind a server, for the ranks ask it."""
+    """The key of a reference server, which the ranks ask."""
     return {API_KEY: os.environ[API_KEY]} if API_KEY in os.environ else {}
 
 
@@ -223,13 +224,13 @@ def hung_or_lost(error: WorkerLostError, folder: Path, begin: float) -> RuntimeE
         return error
     return HungError(
         "a collective call did not end within resources.collective_timeout_s, and a rank was ended "
-        f"for it. What the ranks were at is in {', '.join(map(str, written))}; --resume goes on "
+        f"for it. What the ranks were at is in {', '.join(map(str, written))}; --resume continues "
         f"from the last checkpoint. ({error})"
     )
 
 
 def prompt_cost(config: Config) -> PromptCost:
-    """As micro-batches count it, from the headers of the media: nothing is decoded here."""
+    """The cost of a prompt as micro-batches count it, from the headers of its media."""
     family = family_of(config)
     of_vision_token = 0.0 if config.model.freeze_vision_tower else vision_token_cost(config)
 
@@ -245,19 +246,19 @@ def _wait_for_room(actor: Actor[Any], timeout_s: float) -> None:
     """Wait until an actor runs; its machine may be gone.
 
     Raises:
-        WorkerLostError: The cluster has no room for it.
+        WorkerLostError: The cluster is too small for it.
     """
     _, lost = outcomes({0: actor.ready()}, timeout_s)
     if lost:
         raise WorkerLostError(
-            f"the Ray cluster has no room for another engine ({lost[0]}); --resume goes on from "
+            f"the Ray cluster has no room for another engine ({lost[0]}); --resume continues from "
             "the last checkpoint, with what is left of the cluster"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where workers go.
+    """The places of workers on the cluster.
 
     Attributes:
         bundles: GPUs of each bundle of resources, which lies on one machine.
@@ -269,7 +270,7 @@ class Places:
 
 
 def own_places(ranks: int, engines: int, engine_gpus: int) -> Places:
-    """Every rank, then every engine, has GPUs of its own."""
+    """Give every rank, and after them every engine, its own GPUs."""
     bundles = [1] * ranks + [engine_gpus] * engines
     return Places(bundles, [(i, 1.0) for i, _ in enumerate(bundles)])
 

@@ -14,7 +14,7 @@ from mmr1.trainer.distributed.engine_actor import Engine
 
 
 class Colocation:
-    """Whose turn it is; at first that of the ranks.
+    """Decides whose turn it is. The ranks come first.
 
     Args:
         call_engines: Calls a method of all engines.

@@ -1,4 +1,4 @@
-"""What ranks keep on a device and need only when they learn: in main memory while engines sample.
+"""Move what ranks need only for learning to main memory while engines sample.
 
 A tensor leaves with its storage, which is emptied and filled again. So the tensor stays the same,
 and so do the views of it that FSDP2 and the optimizer hold.
@@ -71,7 +71,7 @@ def storages(tensors: Iterable[torch.Tensor]) -> dict[int, torch.UntypedStorage]
 
 
 class CpuOffload:
-    """Empties the device for engines, and fills it again for the ranks.
+    """Moves weights and optimizer states to main memory for engines, and back for the ranks.
 
     Args:
         models: The one whose weights are sent to the engines is the first.

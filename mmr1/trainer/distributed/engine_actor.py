@@ -25,7 +25,7 @@ _MOMENT_S = 0.05  # then turns that have come meanwhile are let in
 
 
 class Engine:
-    """One rollout engine in a process of its own.
+    """The actor of one rollout engine.
 
     Args:
         on_machine: Engines on this machine.
@@ -90,7 +90,7 @@ class Engine:
 def build_engine_with_own_weights(
     config: Config, family: ModelFamily, media: MediaCache, colocated: bool = False
 ) -> BuiltEngine:
-    """An engine with its own copy of the weights."""
+    """Build an engine that has its own copy of the weights."""
     model, features = None, None
     if engine_type(config).samples_from_policy:  # on Ray from a copy
         set_up_torch(config.seed, config.trainer.threads, config.full_determinism)

@@ -26,7 +26,7 @@ def call_seconds(config: Config) -> float:
 
 
 def call_limit(config: Config) -> str:
-    """What sets ``call_seconds``, in words."""
+    """The key that sets ``call_seconds``, for messages."""
     if call_seconds(config) == config.rollout.timeout_s:
         return "rollout.timeout_s"
     return "half of resources.collective_timeout_s"
@@ -59,16 +59,16 @@ class EngineLink:
 
     @property
     def sends(self) -> bool:
-        """Does this rank send? All do to engines on their own GPUs, else the first."""
+        """True if this rank sends: the first one, or every rank to an engine on its own GPU."""
         return self._rank == 0 or self._backend == "ipc"
 
     @property
     def device(self) -> str:
-        """Where weights have to be."""
+        """The device that weights are sent from."""
         return "cpu" if self._backend == "tcp" else "cuda"
 
     def send(self, source: WeightSource, engines: Sequence[Actor[Engine]], version: int) -> None:
-        """All of these engines sample with the weights of the source when this returns.
+        """Send the weights of the source to these engines, and wait until they sample with them.
 
         Raises:
             TransferError: An engine is lost, or failed. None of them may be used before the next
@@ -91,7 +91,7 @@ class EngineLink:
             what = f"the weights did not reach all engines: {error}"
             if self._backend == "ipc":  # the other ranks are in a call that waits for this one
                 raise WorkerLostError(
-                    f"{what}; --resume goes on from the last checkpoint"
+                    f"{what}; --resume continues from the last checkpoint"
                 ) from error
             raise TransferError(what) from error
 

@@ -159,12 +159,12 @@ def _explained(error: RuntimeError, timeout_s: float, stacks: Path) -> RuntimeEr
     """A backend's failure as an error that a user can read; None for other failures."""
     message = str(error).lower()
     if any(words in message for words in _GONE):
-        return WorkerLostError("a rank is gone; --resume goes on from the last checkpoint")
+        return WorkerLostError("a rank is gone; --resume continues from the last checkpoint")
     if any(words in message for words in _LATE):
         return HungError(
             f"a collective call did not end within resources.collective_timeout_s={timeout_s:g}: a "
             f"rank is stuck. What the others were at is in {stacks.parent}/rank_*.stacks; --resume "
-            "goes on from the last checkpoint"
+            "continues from the last checkpoint"
         )
     return None
 

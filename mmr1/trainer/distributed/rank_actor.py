@@ -163,7 +163,7 @@ class Rank:
         return method.of(self._built)()
 
     def silent_s(self) -> float:
-        """Seconds since this rank began a call or a forward pass; called in a thread of its own."""
+        """Seconds since this rank began a call or a forward pass; called in a separate thread."""
         return fsdp.PROGRESS.silent_s
 
     @collective
@@ -196,7 +196,7 @@ class Rank:
         source.end()
 
     def send_kept(self, key: int, engines: list[Actor[Engine]], version: int) -> None:
-        """Send what ``keep`` copied; called in a thread of its own while the ranks learn."""
+        """Send what ``keep`` copied; called in a separate thread while the ranks learn."""
         self._link.send(self._kept[key], engines, version)
 
     def make_room(self, sent: bool) -> None:
@@ -246,7 +246,7 @@ class Rank:
         return {name: tensor.detach().cpu() for name, tensor in weights.items()}
 
     def share(self, method: PartMethod) -> list[Any]:
-        """What ``gather`` gives, for whoever holds the reference; nothing but on rank 0."""
+        """Put what ``gather`` returns into Ray's object store. Only rank 0 returns a reference."""
         import ray
 
         weights = self.gather(method)
@@ -260,11 +260,11 @@ class Rank:
 
     @collective
     def take(self, method: PartMethod, *args: Any) -> None:
-        """Take a snapshot, a copy, that ``write`` writes while training goes on."""
+        """Take a snapshot as a copy, which ``write`` writes while training continues."""
         self._taken[method.name] = method.of(self._built)(True, *args)
 
     def write(self, method: PartMethod, folder: Path) -> Digests:
-        """Write the last snapshot that the method took; called in a thread of its own."""
+        """Write the last snapshot that the method took; called in a separate thread."""
         return self._taken.pop(method.name)(folder)
 
     def _source(self, method: PartMethod) -> RankSource:

@@ -1,4 +1,4 @@
-"""Weights on the ranks, as the driver has them: it has them sent to engines, and reads none."""
+"""Handles of weights on the ranks. The driver sends them to engines without reading them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RankWeights(Protocol):
     """Weights that lie on the ranks."""
 
     def send(self, engines: Sequence[Actor[Engine]], version: int) -> None:
-        """These engines get them, and then sample with them.
+        """Send them to these engines, which then sample with them.
 
         Raises:
             TransferError: Not all engines have them.
@@ -25,7 +25,7 @@ class RankWeights(Protocol):
         ...
 
     def release(self) -> None:
-        """They are not needed any more."""
+        """Free them."""
         ...
 
 
@@ -46,7 +46,7 @@ class LiveWeights:
         get(calls, self.timeout_s)
 
     def release(self) -> None:
-        """Nothing is kept."""
+        """Nothing to free."""
 
 
 @dataclass(frozen=True, slots=True)

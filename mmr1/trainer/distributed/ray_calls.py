@@ -58,17 +58,17 @@ class Actor(Generic[Owner]):
         return Call(self.handle.__ray_ready__.remote())
 
     def within(self, group: str) -> Actor[Owner]:
-        """The same object; its calls run in a concurrency group, beside those of others."""
+        """A handle of the same object whose calls run in a concurrency group."""
         return replace(self, group=group)
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Looks after workers that are waited for.
+    """Checks workers while their results are awaited.
 
     Attributes:
         every_s: Seconds without any result after which it looks, again and again.
-        look: Is told whose calls are pending; raises where that is no use.
+        look: Gets the indices of pending calls; raises an error if waiting is useless.
     """
 
     every_s: float
@@ -82,7 +82,7 @@ def get(
 
     Args:
         timeout_s: Longest time to wait for all of them together; None for any.
-        watch: Looks after those who do not answer.
+        watch: Checks workers that do not answer.
 
     Raises:
         WorkerLostError: A worker died, or has not answered in time.
@@ -90,7 +90,7 @@ def get(
     results, lost = outcomes(dict(enumerate(calls)), timeout_s, wait_for_all=False, watch=watch)
     for why in lost.values():
         raise WorkerLostError(
-            f"a rank or an engine died or is stuck ({why}); --resume goes on from the last "
+            f"a rank or an engine died or is stuck ({why}); --resume continues from the last "
             "checkpoint"
         )
     return [results[i] for i in range(len(calls))]
@@ -111,8 +111,8 @@ def outcomes(
     Args:
         timeout_s: Longest time to wait for all of them together; None for any.
         wait_for_all: Also wait for the others where a worker is lost.
-        only_first: Wait for one alone; the others go on.
-        watch: Looks after those who do not answer, where there is no longest time.
+        only_first: Wait for one result; the other calls continue.
+        watch: Checks workers that do not answer, if there is no longest time.
         limit: The key that sets the longest time, for the message.
     """
     import ray

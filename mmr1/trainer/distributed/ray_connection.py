@@ -70,7 +70,7 @@ def join_cluster(address: str) -> None:
 
 
 def _connect_once(address: str) -> None:
-    """Raise OSError when nobody listens at ``HOST:PORT``; Ray itself would try for minutes."""
+    """Raise OSError if no server listens at ``HOST:PORT``; Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if port.isdigit() and "/" not in host:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

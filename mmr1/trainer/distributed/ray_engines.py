@@ -189,7 +189,7 @@ class RayEngines:
                 _, lost = outcomes(calls, self._timeout_s)
                 if repeated and not lost:
                     raise WorkerLostError(
-                        f"{error}; it was repeated. --resume goes on from the last checkpoint"
+                        f"{error}; it was repeated. --resume continues from the last checkpoint"
                     ) from error
                 logger.warning("%s; it is repeated", error)
                 for i, why in lost.items():
@@ -219,12 +219,12 @@ class RayEngines:
         if self.colocation is not None:
             raise WorkerLostError(
                 f"{_lost(i, why)}; engines that share the ranks' GPUs are not replaced. --resume "
-                "goes on from the last checkpoint"
+                "continues from the last checkpoint"
             )
         if self.restarted == self._restarts:
             raise WorkerLostError(
                 f"{_lost(i, why)}; rollout.max_restarts={self._restarts} are used up. --resume "
-                "goes on from the last checkpoint"
+                "continues from the last checkpoint"
             )
         self.restarted += 1
         counted = f"{self.restarted} of {self._restarts}"

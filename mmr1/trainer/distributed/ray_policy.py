@@ -56,7 +56,7 @@ class RayPolicy:
         return stats
 
     def weights(self, copy: bool = False) -> RankWeights:
-        """On the ranks, from where they do not pass this process."""
+        """A handle of the weights, which stay on the ranks."""
         if self._hands_adapters:
             return self._policy.adapters(LocalPolicy.weights)
         return self._policy.weights(LocalPolicy.engine_weights, copy)
@@ -165,7 +165,7 @@ class RayLearner(Generic[Example]):
         self._learner.call(ScalarLearner.shift, offset)
 
     def weights(self) -> RankWeights:
-        """On the ranks, from where they do not pass this process."""
+        """A handle of the weights, which stay on the ranks."""
         return self._learner.weights(PolicyLearner.engine_weights)
 
     def snapshot(self, copy: bool = False) -> WriteCheckpoint:
@@ -184,7 +184,7 @@ class RayLearner(Generic[Example]):
 def parts_of_update(
     experience: Experience, prompt_cost: PromptCost, ranks: int
 ) -> list[Experience]:
-    """What each rank learns from."""
+    """Each rank's part of the experience of an update."""
     shares = shares_of_update(experience, prompt_cost, ranks)
     rows = rows_of_groups(experience)
     return [
@@ -207,7 +207,7 @@ def _demonstrations(
 
 
 def rows_of_groups(experience: Experience) -> list[range]:
-    """Which sequences are each group's."""
+    """The rows of each group's sequences."""
     ends = list(accumulate(len(s.group.completions) for s in experience.groups))
     return [range(*pair) for pair in pairwise([0, *ends])]
 
@@ -255,7 +255,7 @@ def shares_of_update(
 
 
 def _costs_of_learning(experience: Experience, prompt_cost: PromptCost) -> list[float]:
-    """Of each group: its prompt and the completions that learn; 0 where none does."""
+    """The cost of each group: its prompt and the completions that learn; 0 if none does."""
     costs, start = [], 0
     for group in (scored.group for scored in experience.groups):
         rows = range(start, start := start + len(group.completions))

@@ -1,4 +1,4 @@
-"""Runs that go on by themselves: from the last checkpoint, on what is left of the cluster."""
+"""Restart runs from the last checkpoint, on what is left of the cluster."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def _enough(resources: ResourcesConfig, room: int, least: int, **numbers: int) -
     if min(numbers.values()) < 1 or max(numbers.values()) < least:
         needed = ", ".join(f"resources.{name}={getattr(resources, name)}" for name in numbers)
         raise WorkerLostError(
-            f"the Ray cluster has {room} devices left, too few to go on with a part of {needed} "
+            f"the Ray cluster has {room} devices left, too few to continue with a part of {needed} "
             f"(resources.fsdp_size={resources.fsdp_size} "
-            f"context_parallel_size={resources.context_parallel_size}); add nodes, and go on with "
-            "--resume"
+            f"context_parallel_size={resources.context_parallel_size}); add nodes, and continue "
+            "with --resume"
         )
     return resources.changed(numbers)
 

@@ -1,4 +1,4 @@
-"""Which engine samples which turns of conversations."""
+"""Assign turns of conversations to engines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TurnRouter:
         return [engine for engine, of in enumerate(self._open) if of]
 
     def take(self, engine: int) -> dict[int, Request]:
-        """What an engine has not been sent."""
+        """Take the requests that an engine has not been sent."""
         taken = sorted(self._unsent[engine])
         self._unsent[engine] = set()
         return {number: self._open[engine][number] for number in taken}
@@ -50,7 +50,7 @@ class TurnRouter:
         self._unsent[engine] = set(self._open[engine])
 
     def _engine(self, request: Request) -> int:
-        """Where the prompt is already; else the engine with the fewest prompts."""
+        """The engine that has the prompt already, or else the one with the fewest prompts."""
         prompt = (request.prompt.sample.id, request.prompt.text)  # the same in all turns
         if prompt not in self._engine_of:
             engine = self._prompts.index(min(self._prompts))

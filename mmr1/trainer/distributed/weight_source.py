@@ -108,7 +108,7 @@ class RankSource:
         return self._pass
 
     def _meta(self, name: str, weights: Mapping[str, torch.Tensor]) -> ParamMeta:
-        """Without putting the weight together."""
+        """Describe a weight without gathering its shards."""
         shards = weights.shards if isinstance(weights, WholeWeights) else weights
         like = torch.empty(shards[name].shape, device="meta")
         shape = tuple(self._layout.of(name, like).shape)

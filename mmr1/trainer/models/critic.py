@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
@@ -149,12 +150,7 @@ class LocalCritic:
         tensors = self.optimizer.tensors()
         if copy:
             tensors = copies(tensors)
-        group = self._scalar_model.packed_model.process_group
-
-        def write_files(folder: Path) -> Digests:
-            return sync_and_digest(folder, save_tensors(folder / FOLDER, tensors, group.saving))
-
-        return write_files
+        return partial(_write_files, tensors, self._scalar_model.packed_model.process_group)
 
     def load_snapshot(self, checkpoint: Path) -> None:
         load_tensors(checkpoint / FOLDER, self.optimizer.tensors())
@@ -192,6 +188,10 @@ class LocalCritic:
             self.optimizer.zero_grad()
         check_finite(mean)
         return mean
+
+
+def _write_files(tensors: Mapping[str, torch.Tensor], group: ProcessGroup, folder: Path) -> Digests:
+    return sync_and_digest(folder, save_tensors(folder / FOLDER, tensors, group.saving))
 
 
 def build_critic(

@@ -20,6 +20,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.parts import outside_language_model, parameters_of
 from mmr1.trainer.models.quantization import keep_layout, quantization
 from mmr1.vision.families.loading import architecture_of, find_architecture, load_family
+from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.features import FeatureCache
 
 NO_RATES: Mapping[str, float] = MappingProxyType({})
@@ -85,7 +86,7 @@ def trainable_on_meta(
         ValueError: There is no model at ``config.path``, or no family for it.
     """
     auto_class = find_architecture(config.path, key).auto_class
-    shapes = AutoConfig.from_pretrained(config.path)
+    shapes = from_pretrained(AutoConfig, config.path)
     with torch.device("meta"):
         model = auto_class.from_config(shapes, dtype=getattr(torch, config.dtype))
         return _made_trainable(model, config, lr_of_parts)
@@ -130,7 +131,8 @@ def _load_weights(config: ModelConfig, key: str, **options: Any) -> Any:
             "code; save them as safetensors: model.save_pretrained(...) of transformers does"
         )
     try:
-        model, report = auto_class.from_pretrained(
+        model, report = from_pretrained(
+            auto_class,
             config.path,
             dtype=getattr(torch, config.dtype),
             use_safetensors=True,

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from mmr1.config import OptimizerConfig
+from mmr1.runtime import return_freed_memory
 from mmr1.trainer.models import bf16_adamw as bf16_adamw
 from mmr1.trainer.models.parts import parameters_of
 
@@ -89,6 +90,7 @@ class Optimizer:
         self.steps_taken += 1
         self.zero_grad()
         self._masters_to_parameters()
+        return_freed_memory()
         return norm
 
     @torch.no_grad()

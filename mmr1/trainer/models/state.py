@@ -36,6 +36,7 @@ from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
 from mmr1.trainer.models.digests import Digests, sync_and_digest
 from mmr1.trainer.models.lora import adapter_state, plain_weights, save_pretrained
 from mmr1.trainer.models.optimizer import Optimizer
+from mmr1.trainer.models.streaming import StreamingWriter
 
 TRAINING = "training"
 
@@ -205,7 +206,9 @@ def copy_into(own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tenso
 def save_tensors(
     folder: Path, tensors: Mapping[str, torch.Tensor], group: Any = None
 ) -> list[Path]:
-    """Write tensors, or this rank's shards of DTensors. A collective call where there are ranks.
+    """Write tensors, or this rank's shards of DTensors, piece by piece.
+
+    A collective call where there are ranks.
 
     Args:
         folder: New, or empty.
@@ -221,7 +224,7 @@ def save_tensors(
     with _without_notice(), _cause_raised():
         dcp.save(
             {name: _at_least_1d(tensor) for name, tensor in tensors.items()},
-            storage_writer=dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True),
+            storage_writer=StreamingWriter(folder),
             process_group=group,
             no_dist=not torch.distributed.is_initialized(),
         )

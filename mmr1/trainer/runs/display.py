@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mmr1.config import TrainerConfig
+from mmr1.terminal import printable
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.types import StepStats
 
@@ -39,21 +40,21 @@ class Display:
         self, config: TrainerConfig, directory: RunDirectory, functions: Iterable[str] = ()
     ) -> None:
         """``functions``: the names of the reward functions."""
-        self._console = Console()
+        self._console = Console(markup=False, emoji=False)
         self._config = config
         rewards = {f"reward/{name}": name for name in functions}
         self._shown = {"reward/mean": "reward", **rewards, **SHOWN}
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             console=self._console,
             disable=not self._console.is_terminal,
         )
         self._task = self._progress.add_task(
-            directory.path.name, total=config.max_steps, numbers=""
+            printable(directory.path.name), total=config.max_steps, numbers=""
         )
 
     def __enter__(self) -> Self:
@@ -64,9 +65,9 @@ class Display:
         self._progress.stop()
 
     def say(self, line: str) -> None:
-        """One plain line, also in the log."""
+        """One plain line as it is, also in the log."""
         logger.info("%s", line)
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(printable(line), highlight=False, soft_wrap=True)
 
     def show(self, stats: StepStats) -> None:
         """One step: moves the bar, or prints a line every ``trainer.logging_steps`` steps."""

@@ -5,6 +5,7 @@ Imports no torch: this is asked before anything is loaded.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 from mmr1.config import Config
 from mmr1.config.file import published, read_written
 from mmr1.config.secrets import is_same
+from mmr1.logs import log_to_file
+from mmr1.trainer.runs.named_files import FREE_SECTIONS, accept, changed_files
 
-FREE_SECTIONS = ("trainer", "eval", "resources")
-"""Sections that may change when a run is resumed; they do not affect what a step computes."""
+logger = logging.getLogger(__name__)
+
 _ANOTHER = "name another trainer.output_dir, or remove this one"
 
 
@@ -25,7 +28,7 @@ def check_directory(config: Config, *, resume: bool) -> None:
 
     Raises:
         ValueError: It holds another run, files that no configuration explains, or a run whose
-            configuration has changed.
+            configuration or whose data and plugins have changed.
     """
     path = Path(config.trainer.output_dir)
     written = path / "config.yaml"
@@ -49,6 +52,25 @@ def check_directory(config: Config, *, resume: bool) -> None:
             f"resume it with `mmr1 train {written} --resume`, or name another trainer.output_dir "
             f"(only {', '.join(FREE_SECTIONS)} may change)"
         )
+    if changed := changed_files(path, config):
+        raise ValueError(
+            f"since the run in {path} was started, {_and(changed)} changed, so it would not go on "
+            "as it was; put the contents back, name another trainer.output_dir, or go on with "
+            "them: --resume --accept-changes"
+        )
+
+
+def accept_changes(config: Config) -> None:
+    """Go on with the files as they are now.
+
+    Raises:
+        ValueError: The digests cannot be read.
+    """
+    path = Path(config.trainer.output_dir)
+    if (path / "config.yaml").exists() and (changed := changed_files(path, config)):
+        accept(path, config, changed)
+        with log_to_file(path / "train.log"):
+            logger.warning("the run goes on although %s changed", _and(changed))
 
 
 def changed_keys(before: Config, now: Config) -> list[str]:
@@ -85,6 +107,11 @@ def _anywhere(engine: dict[str, Any]) -> dict[str, Any]:
     kind = "vllm" if engine["type"] == "vllm_colocate" else engine["type"]
     placed = ("type", "offload_trainer", "tensor_parallel_size")
     return {"type": kind} | {k: v for k, v in engine.items() if k not in placed}
+
+
+def _and(names: list[str]) -> str:
+    shown = ", ".join(names[:5])
+    return f"{shown} and {len(names) - 5} more files" if len(names) > 5 else shown
 
 
 def _held(path: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """The output directory of a run: configuration, metrics, rollouts, checkpoints.
 
 OUTPUT/config.yaml            the resolved configuration
+OUTPUT/inputs.json            digests of the data and plugins that the configuration names
 OUTPUT/metrics.jsonl          one object per step
 OUTPUT/train.log              what mmr1 logs, INFO and above
 OUTPUT/rollouts/step_*.jsonl  one object per prompt
@@ -29,6 +30,7 @@ from mmr1.config import Config
 from mmr1.config.file import read_written, write_yaml
 from mmr1.files import atomic, atomic_binary
 from mmr1.logs import log_to_file
+from mmr1.terminal import failing_output_muted
 from mmr1.trainer.runs.checkpoint import (
     Checkpoints,
     DamagedCheckpointError,
@@ -38,6 +40,7 @@ from mmr1.trainer.runs.checkpoint import (
     verify_checkpoint,
 )
 from mmr1.trainer.runs.full_disk import append
+from mmr1.trainer.runs.named_files import write_digests
 from mmr1.trainer.runs.summary import RunSummary
 from mmr1.types import Completion, MediaRef, Reward, ScoredGroup, Span, StepStats, TextPart
 from mmr1.vision.prepare import MediaCache, Medium
@@ -91,6 +94,7 @@ class RunDirectory:
         self._dropped = -1  # as many rows as quarantine.jsonl names; not written yet
         self._log = ExitStack()
         self._log.enter_context(log_to_file(self.path / "train.log"))
+        self._log.enter_context(failing_output_muted())
         self._summary = RunSummary(self.path / "summary.json")
         self.metrics_file = self.path / "metrics.jsonl"
         kept = config.trainer.checkpoints
@@ -121,6 +125,7 @@ class RunDirectory:
         self._rewind(done)
         with self._writable():
             write_yaml(self.path / "config.yaml", self._config)
+            write_digests(self.path, self._config)
         self._summary.begin(done)
 
     @contextmanager

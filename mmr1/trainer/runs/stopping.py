@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: the current step is finished and saved, within a grace period."""
+"""SIGTERM, Ctrl-C and SIGHUP: the current step is finished and saved, within a grace period."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ class StoppedError(RuntimeError):
 
 
 class StopSignal:
-    """While active, the first SIGTERM or Ctrl-C only sets ``received``.
+    """While active, the first SIGTERM, Ctrl-C or SIGHUP only sets ``received``.
+
+    SIGHUP comes when a terminal is closed or an SSH session drops. A run under ``nohup`` ignores
+    it, and goes on.
 
     A second one, or the end of the grace period, raises ``StoppedError`` in the main thread at
     once. The current step is then lost; earlier checkpoints are not.
@@ -28,7 +31,10 @@ class StopSignal:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
-        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        heard = [signal.SIGTERM, signal.SIGINT, signal.SIGALRM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            heard.append(signal.SIGHUP)
+        for signum in heard:
             self._before[signum] = signal.signal(signum, self._handle)
         return self
 

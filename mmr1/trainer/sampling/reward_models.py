@@ -1,9 +1,14 @@
-"""Reward models as reward functions: ``use: reward_model`` with the option ``path``."""
+"""Reward models that ``mmr1 rm`` trained: as reward functions, and as judges of steps.
+
+``use: reward_model`` with the option ``path`` is a reward function. By ``algorithm.step_rewards``
+each step of a completion has a reward.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -25,10 +30,12 @@ from mmr1.trainer.models.scalar_model import (
     rewards_of,
     supervision_of,
 )
-from mmr1.trainer.sampling.process_reward_model import ProcessRewardModel
-from mmr1.types import Completion, Prompt, Reward, RolloutGroup
+from mmr1.trainer.sampling.step_ends import step_ends, token_at
+from mmr1.types import Completion, Prompt, Reward, RolloutGroup, ScoredGroup
 from mmr1.vision.build import family_of, media_cache
+from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
+from mmr1.vision.prepare import MediaCache
 
 
 def reward_models(config: Config) -> dict[str, RewardFunction]:
@@ -77,12 +84,8 @@ class RewardModelReward:
             judge = ProcessRewardModel(config, key, path, self._family, media)
             self._rewards = partial(_reduced, judge, REDUCTIONS[reduce or "min"])
         else:
-            scalar = load_scalar_model(model, key).requires_grad_(False)
-            inputs = ModelInputs(self._family, media)
-            backbone = build_packed_model(
-                model_config, scalar.backbone, inputs, 1.0, FeatureCache()
-            )
-            self._rewards = partial(_at_the_end, PackedScalarModel(scalar, backbone, read="at"))
+            scalar_model = _loaded(model_config, key, path, self._family, media)
+            self._rewards = partial(_at_the_end, scalar_model)
 
     def score(self, items: Sequence[RewardItem], values: Sequence[Any]) -> list[Reward]:
         """Each completion's value: at its last token, or from the chances of its steps."""
@@ -133,3 +136,56 @@ def _reduced(
         Reward(reduce([chance for _, chance in steps])) if steps else no_answer()
         for steps in judge.steps(groups)
     ]
+
+
+StepChances = tuple[tuple[int, float], ...]
+"""For each step of a completion the index of its last token and the chance that it is right."""
+
+
+class ProcessRewardModel:
+    """Judges the steps of completions; its tokenizer is the policy's.
+
+    Raises:
+        ValueError: There is no reward model of steps at ``path``; names ``key``.
+    """
+
+    def __init__(
+        self, config: Config, key: str, path: str, family: ModelFamily, media: MediaCache
+    ) -> None:
+        if not is_scalar_model(path) or supervision_of(path).kind != "process":
+            raise ValueError(
+                f"{key} '{path}' is no reward model of steps; train one with mmr1 rm and "
+                "rm.supervision=process"
+            )
+        self._separator = supervision_of(path).step_separator
+        self._decode = partial(family.tokenizer.decode, skip_special_tokens=True)
+        self._scalar_model = _loaded(config, key, path, family, media)
+
+    def steps(self, groups: Sequence[RolloutGroup]) -> list[StepChances]:
+        """Of each completion, in group order. A blank completion has no step."""
+        chances = self._scalar_model.group_values(groups).sigmoid()
+        completions = [completion for group in groups for completion in group.completions]
+        return [
+            tuple(
+                (token, float(row[token]))
+                for end in step_ends(completion.text, self._separator)
+                for token in [token_at(completion, end, self._decode)]
+            )
+            for completion, row in zip(completions, chances, strict=True)
+        ]
+
+    def score(self, scored: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+        """The same groups with their ``steps``; a step's reward is its chance."""
+        steps = iter(self.steps([s.group for s in scored]))
+        return [replace(s, steps=tuple(next(steps) for _ in s.group.completions)) for s in scored]
+
+
+def _loaded(
+    config: Config, key: str, path: str, family: ModelFamily, media: MediaCache
+) -> PackedScalarModel:
+    """The model of a checkpoint of ``mmr1 rm``, which is not trained here; ``key`` names it."""
+    model = config.model.changed(path=path, lora=None)
+    scalar = load_scalar_model(model, key).requires_grad_(False)
+    inputs = ModelInputs(family, media)
+    backbone = build_packed_model(config, scalar.backbone, inputs, 1.0, FeatureCache())
+    return PackedScalarModel(scalar, backbone, read="at")

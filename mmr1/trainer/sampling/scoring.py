@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mmr1.data.rows import measured
+from mmr1.data.quarantine import Quarantine
+from mmr1.data.rows import kept, measured
 from mmr1.rewards import CompositeReward, RewardItem
 from mmr1.rewards.accounting import refuse_too_many_invalid, tell_invalid
 from mmr1.rewards.item import invalid
@@ -18,32 +19,44 @@ from mmr1.types import Completion, Reward, RolloutGroup, Sample, ScoredGroup, Sp
 from mmr1.vision.prepare import MediaCache
 
 
-def check_gold(
-    composite_reward: CompositeReward, samples: Sequence[Sample], facts: Mapping[str, Any]
-) -> None:
-    """Check the gold answers of a dataset before the first step.
+def keep_readable(
+    composite_reward: CompositeReward,
+    spec: str,
+    samples: Sequence[Sample],
+    quarantine: Quarantine,
+    facts: Mapping[str, Any],
+) -> Sequence[Sample]:
+    """The samples whose gold answers the reward functions can read, checked before the first step.
 
     Args:
         composite_reward: Reads them.
-        samples: The dataset.
+        spec: The dataset that they were read from.
+        samples: Those of its rows that can be read.
+        quarantine: Has counted the rows, and collects the samples that are left out.
         facts: What the outcome depends on but the samples, as JSON values.
 
     Raises:
-        ValueError: A reward function cannot read one. Names the first and counts the others.
+        ValueError: More are left out than ``data.max_bad_fraction`` allows. Names the first.
     """
 
     def failed(block: list[Sample]) -> list[int]:
         without = {id(sample) for sample, _ in composite_reward.check_gold(block)}
         return [int(id(sample) in without) for sample in block]
 
-    unreadable = np.flatnonzero(measured(samples, "gold answers", facts, failed))
-    if len(unreadable):
-        sample, message = composite_reward.check_gold([samples[int(unreadable[0])]])[0]
-        more = f" ({len(unreadable) - 1} more like it)" if len(unreadable) > 1 else ""
-        raise ValueError(
-            f"sample '{sample.id}': the answer {sample.answer!r} cannot be used: {message}{more}"
-            "; fix or drop these rows, or choose another reward function"
+    unreadable = measured(samples, "gold answers", facts, failed) != 0
+    left_out = np.flatnonzero(unreadable).tolist()
+    more = f" ({len(left_out) - 1} more like it)" if len(left_out) > 1 else ""
+    for index in left_out:
+        sample, message = composite_reward.check_gold([samples[index]])[0]
+        quarantine.drop(
+            spec,
+            sample.id,
+            f"the answer {sample.answer!r} cannot be used: {message}{more}; fix or drop these "
+            "rows, or choose another reward function",
         )
+        more = ""
+    quarantine.check(spec)
+    return kept(samples, np.flatnonzero(~unreadable))
 
 
 class RewardManager:

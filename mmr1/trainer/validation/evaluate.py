@@ -272,7 +272,8 @@ def _rows(mode: str, scored: ScoredGroup, accuracy_name: str, config: EvalConfig
     kind = sample.meta.get(config.group_by) if config.group_by else sample.task
     completions = scored.group.completions
     for index, (completion, reward) in enumerate(zip(completions, scored.rewards, strict=True)):
-        score = _score(reward.components.get(accuracy_name), config) if reward.valid else None
+        value = reward.components.get(accuracy_name) if reward.valid else None
+        score = None if value is None else _score(value, config)  # no fault counts as 0, no skip
         yield {
             "mode": mode,
             "id": sample.id,
@@ -310,10 +311,8 @@ def is_right(reward: Reward, accuracy_name: str) -> bool:
     return value is not None and value >= 1.0
 
 
-def _score(value: float | None, config: EvalConfig) -> float:
+def _score(value: float, config: EvalConfig) -> float:
     """1 or 0 by the first of ``eval.accuracy_thresholds``; without thresholds the value itself."""
-    if value is None:
-        return 0.0
     return (
         float(value >= config.accuracy_thresholds[0])
         if config.accuracy_thresholds

@@ -70,7 +70,13 @@ class Chat:
         if system_prompt is not None and all(m.role != "system" for m in messages):
             messages = (Message("system", (TextPart(system_prompt),)), *messages)
         text = self._rendered(self._with_instructions(messages), add_generation_prompt=True)
-        return Prompt(sample=sample, text=text, token_ids=self._ids(text))
+        ids = self._ids(text)
+        if not ids:
+            raise ValueError(
+                "the chat template makes an empty text of it; name another template in "
+                "data.chat_template"
+            )
+        return Prompt(sample=sample, text=text, token_ids=ids)
 
     def observation_ids(self, messages: Sequence[Message], ended: bool) -> tuple[int, ...]:
         """See ``ModelFamily.observation_ids``."""
@@ -94,9 +100,16 @@ class Chat:
         if not self.knows_tools:
             messages = _as_user(messages)
         conversation = [{"role": m.role, "content": self.content(m)} for m in messages]
-        return self.processor.apply_chat_template(
-            conversation, tokenize=False, **self.variables, **options
-        )
+        try:
+            return self.processor.apply_chat_template(
+                conversation, tokenize=False, **self.variables, **options
+            )
+        except Exception as error:  # a template is a program: it may raise anything
+            told = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise ValueError(
+                f"the chat template cannot render it ({told}); name another template in "
+                "data.chat_template, or change the messages"
+            ) from error
 
     def _with_instructions(self, messages: Sequence[Message]) -> Sequence[Message]:
         if not self.tool_instructions:

@@ -19,7 +19,11 @@ from mmr1.vision.families.family import (
     ModelParts,
     PackedArchitecture,
 )
-from mmr1.vision.families.model_path import check_directory_of_model, family_name
+from mmr1.vision.families.model_path import (
+    check_directory_of_model,
+    family_name,
+    from_pretrained,
+)
 from mmr1.vision.families.registry import FAMILIES, GENERAL
 
 UNCHANGED = ChatOptions()
@@ -40,7 +44,7 @@ def load_family(path: str, chat: ChatOptions = UNCHANGED, **media_options: float
     """
     architecture = find_architecture(path)
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = from_pretrained(AutoConfig, path)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}' has no configuration to read: {error}") from error
     return architecture.load_family(path, config, chat, **media_options)
@@ -99,7 +103,7 @@ def names_in_files(model: Any) -> dict[str, str]:
 def names_of_hub(path: str) -> dict[str, str]:
     """:func:`names_in_files` of the model at ``path``, whose weights take no memory."""
     auto_class = find_architecture(path).auto_class
-    return names_in_files(auto_class.from_pretrained(path, device_map="meta"))
+    return names_in_files(from_pretrained(auto_class, path, device_map="meta"))
 
 
 def keep_names_in_files(read: Any, model: Any) -> None:

@@ -42,6 +42,26 @@ def check_directory_of_model(path: str, key: str) -> None:
         )
 
 
+def from_pretrained(auto_class: Any, path: str, **options: Any) -> Any:
+    """``auto_class.from_pretrained``, without code of the repository and without a question.
+
+    Left to itself, transformers asks on the terminal whether to run it.
+
+    Raises:
+        ValueError: The files cannot be used without such code.
+    """
+    try:
+        return auto_class.from_pretrained(path, trust_remote_code=False, **options)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ValueError(
+            f"'{path}' needs Python code of its own repository (auto_map), which is never run; "
+            "take a model that transformers has itself, or a version of transformers that has "
+            "this one"
+        ) from error
+
+
 def family_name(settings: Mapping[str, Any], path: str, key: str) -> str:
     """The name of the family for a model with this ``config.json``.
 

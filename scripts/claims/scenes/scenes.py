@@ -18,8 +18,7 @@ from scripts.claims.claim import Measured, Trial
 from scripts.claims.tasks import Splits, made
 from scripts.claims.training import by_kind, evaluated, measured, taught, train
 
-BY_RL, BY_SFT = "RL", "SFT"
-ARMS: dict[str, tuple[str, ...]] = {BY_RL: (), BY_SFT: ()}
+BY_SFT = "SFT"
 PLAIN = "plain"
 SIZES = {"start": 200, "rl": 480, "eval": 500}
 """Scenes: for the cold start, for both arms, and held out. Each that is held out is drawn in the
@@ -61,7 +60,7 @@ class Task:
     options: Mapping[str, Any]
 
 
-def run(task: Task, trial: Trial) -> Measured:
+def run_task(task: Task, trial: Trial) -> Measured:
     """Both arms of a seed share data and cold start."""
     shared = trial.folder.parent
     data = made(shared / "data", partial(build, task, trial.seed))

@@ -6,15 +6,15 @@ ranked_by=math tiny=()
 if [[ -n "$smoke" ]]; then  # a random model is never right: what ranks it must differ all the same
     ranked_by=repetition
     tiny=(rewards.functions.repetition.weight=0 rewards.functions.repetition.options.ngram=1 iterate.ranked_by=liked)
-    tiny+=(iterate.rounds=2 iterate.rm_steps=2 data.train_batch_size=2)
+    tiny+=(iterate.rounds=2 iterate.rm_steps=2)
 fi
 
 convert train geometry3k_hub geometry3k/train
 convert geometry3k geometry3k_hub geometry3k/test
-stage eval iterate trainer.validation.data="$(records train)" eval.sampled.n=8 rewards.functions.liked=null "${tiny[@]}" eval.output_dir="$out/sampled"
+stage eval iterate eval.data="$(records train)" eval.sampled.n=8 rewards.functions.liked=null "${tiny[@]}" eval.output_dir="$out/sampled"
 rankings="$out/data/rankings.jsonl"
 rm -f "$rankings"
 "$python" -m datasets_prep rankings "$(records train)" "$out/sampled/completions.jsonl" --function "$ranked_by" --output "$rankings"
-stage rm first data.train="$rankings" ${smoke:+data.train_batch_size=2}
+stage rm first data.train="$rankings"
 stage iterate iterate data.train="$(records train)" trainer.validation.data="$(records geometry3k)" iterate.history="$rankings" \
     "rewards.functions.liked.options.path=$(checkpoint first)" "${tiny[@]}"

@@ -213,13 +213,13 @@ MATHEMATICS = [
                 },
                 {
                     "id": "b", "answer": "D", "image_urls": ["inspire/hdd/x/imgs/b.png"],
-                    "conversations": [{"role": "user", "content": "<image>Which?"}],
+                    "conversations": [{"role": "user", "content": "<image>Which of A to D?"}],
                 },
             ]
         },
         [
             Record(["user: [imgs/a.png]Find x."], "3", "math", {"source_id": "a"}),
-            Record(["user: [imgs/b.png]Which?"], "D", "math", {"source_id": "b"}),
+            Record(["user: [imgs/b.png]Which of A to D?"], "D", "math", {"source_id": "b"}),
         ],
         media=["imgs/a.png", "imgs/b.png"],
         changed={"image found by the end of its path": 2},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +20,11 @@ from PIL import Image
 from mmr1.config import RewardFunctionConfig, RewardsConfig
 from mmr1.rewards import build_composite_reward
 from mmr1.rewards.item import RewardItem
+from mmr1.rewards.judges.judge import JudgeReward
 from mmr1.rewards.judges.options import JudgeOptions, read_judge_options
 from mmr1.rewards.judges.verdict import read_verdict
 from mmr1.types import MediaRef, Message, Reward, Sample, Status, TextPart
+from tests.faults import faults_told
 from tests.rewards.plugins.raw_server import OK, Behaviour, drips, raw_server, replies, silent
 
 Answer = tuple[int, Any]
@@ -143,6 +146,56 @@ def test_equal_requests_are_asked_once_and_kept_on_disk(tmp_path: Path) -> None:
     assert [r.value for r in first] == [r.value for r in again] == [0.5] * 3
     assert [r.components["liked/calls"] for r in first] == [1, 0, 1]
     assert [r.components["liked/prompt_tokens"] for r in again] == [0, 0, 0]
+
+
+@contextmanager
+def full_disk(path: Path) -> Iterator[None]:
+    """No file of this process grows beyond the cache's present size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = max(file.stat().st_size for file in path.parent.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def damaged(path: Path) -> Iterator[None]:
+    """Its pages are overwritten while it is in use."""
+    for file in path.parent.iterdir():
+        file.write_bytes(b"\xff" * file.stat().st_size)
+    yield
+
+
+@pytest.mark.parametrize("broken", [full_disk, damaged])
+def test_a_cache_that_breaks_is_left_alone(tmp_path: Path, broken: Any) -> None:
+    path = tmp_path / "own" / "replies.sqlite"
+    with chat_server(lambda body: said('{"score": 0.5}')) as url:
+        reward = JudgeReward("liked", {"url": url, "model": "m", "cache": path}, timeout_s=10.0)
+        assert reward.score([item("a")], [{}])[0].value == 0.5
+        with faults_told() as told, broken(path):
+            texts = [f"{n} {'long ' * 2000}" for n in range(8)]
+            rewards = reward.score([item(text) for text in texts], [{}] * 8)
+            again = reward.score([item(text) for text in texts], [{}] * 8)
+        reward.close()
+    assert [r.value for r in rewards + again] == [0.5] * 16
+    assert told.counts() == {"judge/cache": 1}
+    assert str(path) in told.faults[0][2]
+
+
+def test_a_kept_reply_that_other_options_cannot_read(tmp_path: Path) -> None:
+    with chat_server(lambda body: said('{"score": 0.5}')) as url:
+        cache = tmp_path / "replies.sqlite"
+        judge(url, [item("a")], cache=cache)
+        (reward,) = judge(url, [item("a")], cache=cache, score_key="mark")
+    assert reward.status is Status.ERROR
+
+
+def test_a_cache_that_is_none_is_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x" * 5000)
+    with pytest.raises(ValueError, match=r"notes\.txt cannot be used.*delete the file, or name"):
+        judge("http://127.0.0.1:9/v1", [], cache=tmp_path / "notes.txt")
 
 
 def longer_wins(body: dict[str, Any]) -> Answer:

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -482,19 +483,106 @@ def test_the_server_says_what_it_cannot_read() -> None:
 
 def test_the_server_bounds_a_request() -> None:
     httpx = pytest.importorskip("httpx")
+    headers = {"Content-Type": "application/json"}
     with serving({"format": RewardFunctionConfig()}, max_body=100_000) as url:
         long = json.dumps({"query": ["x" * 100_000]}).encode()
         pieces = (long[start : start + 1000] for start in range(0, len(long), 1000))
         for content in (long, pieces):  # with a declared length, and in chunks without one
-            refused = httpx.post(url, content=content)
+            refused = httpx.post(url, content=content, headers=headers)
             assert (refused.status_code, "longer than 100,000 bytes" in refused.text) == (413, True)
         for body, told in (
             (b"[" * 50_000, "nests deeper"),
             (b'{"rows": [' + b'{"a":' * 10_000, "nests deeper"),
             (b"{", "no JSON"),
             (b'{"query": 3}', "query"),
+            (b'{"query": ["a"], "labels": [1e400]}', "1e400 is not a finite number"),
+            (b'{"query": ["a"], "labels": [NaN]}', "NaN is not a finite number"),
         ):
-            refused = httpx.post(url, content=body)
+            refused = httpx.post(url, content=body, headers=headers)
             assert (refused.status_code, told in refused.text) == (422, True)
         good = httpx.post(url, json={"query": ["<think>a</think><answer>b</answer>"]})
         assert good.json()["rewards"] == [1.0]
+
+
+def test_a_lone_surrogate_is_scored_and_told_escaped() -> None:
+    httpx = pytest.importorskip("httpx")
+    with serving({"count": RewardFunctionConfig()}) as url:
+        rows = [
+            {"completion": "a", "answer": "\\ud800"},
+            {"completion": "<answer>4</answer>", "answer": 4},
+        ]
+        body = json.dumps({"rows": rows}).replace("\\\\ud800", "\\ud800")
+        answer = httpx.post(url, content=body, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["rewards"]) == (200, [None, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Basic !"}, 401),
+        ({"Authorization": "Bearer s3cret"}, 200),
+        ({"Authorization": "Bearer s3cret", "Host": "rebound.example"}, 421),
+        ({"Authorization": "Bearer s3cret", "Host": "localhost:1"}, 200),
+        ({"Authorization": "Bearer s3cret", "Origin": "https://elsewhere.example"}, 403),
+        ({"Authorization": "Bearer s3cret", "Origin": "null"}, 403),
+        ({"Authorization": "Bearer s3cret", "Content-Type": "text/plain"}, 415),
+    ],
+)
+def test_whom_the_server_answers(headers: dict[str, str], status: int) -> None:
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip("fastapi")
+    from mmr1.rewards.http.guard import guard_of
+
+    with serving({"format": RewardFunctionConfig()}, guard=guard_of("127.0.0.1", "s3cret")) as url:
+        given = {"Content-Type": "application/json", **headers}
+        answer = httpx.post(url, content=b'{"query": ["a"]}', headers=given)
+        assert answer.status_code == status
+        if "Host" in headers and status != 200:
+            assert httpx.get(f"{url}/health", headers=given).status_code == status
+
+
+def test_a_served_reward_is_asked_with_its_token_as_a_password() -> None:
+    from mmr1.rewards.http.guard import guard_of
+
+    with serving({"format": RewardFunctionConfig()}, guard=guard_of("0.0.0.0", "s3cret")) as url:
+        assert score(url)[0].value is None
+        scored = score(url.replace("http://", "http://any:s3cret@"))
+        assert None not in [reward.value for reward in scored]
+
+
+def test_pictures_in_requests_stay_below_the_media_root(tmp_path: Path) -> None:
+    httpx = pytest.importorskip("httpx")
+    root, outside = tmp_path / "root", tmp_path / "passport.png"
+    root.mkdir()
+    (root / "a.png").write_bytes(b"picture")
+    outside.write_bytes(b"a scan")
+    (root / "link.png").symlink_to(outside)
+    with (root / "large.png").open("wb") as file:
+        file.truncate((32 << 20) + 1)
+    (tmp_path / "opens.py").write_text(
+        "def reward(completion, answer, image_path):\n"
+        "    return float(len(open(image_path[0], 'rb').read()))\n"
+    )
+    function = RewardFunctionConfig(use=f"{tmp_path}/opens.py:reward", isolated=False)
+
+    def asked(url: str, row: dict[str, Any]) -> tuple[int, Any]:
+        answer = httpx.post(url, json={"rows": [{"completion": "a", **row}]}, timeout=30)
+        return answer.status_code, answer.json()
+
+    with serving({"opens": function}, media_root=root) as url:
+        for name in ("images", "image_path"):
+            status, answer = asked(url, {name: ["a.png"]})
+            assert (status, answer["rewards"]) == (200, [7.0])
+            outer = (str(outside), "../passport.png", "link.png")
+            for refused in (*outer, "none.png", "large.png", 3):
+                status, answer = asked(url, {name: [refused]})
+                assert status == 422
+                assert name in answer["detail"]
+        assert asked(url, {"image_path": "a.png"})[1]["rewards"] == [None]  # "/" is not a file
+        assert asked(url, {"images": ["a.png"] * 65})[0] == 422
+        assert asked(url, {"row": {"image_path": [str(outside)]}})[0] == 422
+    with serving({"format": RewardFunctionConfig()}) as url:
+        status, answer = asked(url, {"images": [str(outside)]})
+        assert (status, "--media-root" in answer["detail"]) == (422, True)

@@ -119,7 +119,7 @@ def test_options_and_columns_reach_the_function() -> None:
     spec = f"{PLUGINS}/own.py:shortest"
     assert score(spec, items(["x" * 50]), options={"limit": 100})[0].value == 0.5
     with_grid = [item("x", grid_thw=((1, 4, 6),), meta={"image_path": ["a.png", "b.png"]})]
-    assert score(f"{PLUGINS}/trl.py:grid_reward", with_grid)[0].value == 3.0
+    assert score(f"{PLUGINS}/trl.py:grid_reward", with_grid)[0].value == 6.0
 
 
 def test_a_dotted_path() -> None:

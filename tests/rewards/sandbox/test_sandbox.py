@@ -64,7 +64,7 @@ HANGS = {
 def alone(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> dict[str, str]:
     """An environment with which a pool has a zygote of its own, which ends with the pool."""
     monkeypatch.setattr(shared_zygotes, "_keepers", [])
-    return {**os.environ, "MMR1_TEST": request.node.name}
+    return {**os.environ, "LANGUAGE": request.node.name}
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +291,7 @@ def test_a_zygote_serves_more_pools_than_select_has_room_for(alone: dict[str, st
     with Pool(1, warm=NOTHING, environment=alone) as pool, ExitStack() as others:
         pool.start()
         assert pool._state._zygote is not None
-        settings = Settings(Limits(), [], allow_weak=False, lambdify=False)
+        settings = Settings(Limits(), [], allow_weak=False, lambdify=False, walls=True)
         for _ in range(1100):
             others.enter_context(pool._state._zygote.connect(settings))
         with Pool(1, warm=NOTHING, environment=alone) as last:

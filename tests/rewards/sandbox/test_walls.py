@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import pwd
 import shutil
 import socket
 import subprocess
@@ -139,7 +140,13 @@ def test_a_plugin_in_the_home_folder_does_not_open_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "project"), *sys.path])
+    project = tmp_path / "project"
+    (project / "package").mkdir(parents=True)
+    (project / "package" / "__init__.py").touch()
+    (project / "module.py").touch()
+    (project / ".env").touch()
+    (project / "data").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(project), *sys.path])
     plugin = str(tmp_path / "reward.py")
     assert plugin_paths(f"{plugin}:reward", ()) == (plugin,)
     below = tmp_path / "rewards" / "mine.py"
@@ -147,9 +154,47 @@ def test_a_plugin_in_the_home_folder_does_not_open_it(
         str(below.parent),
         str(tmp_path / "table"),
     )
-    assert plugin_paths("package.module:reward", ()) == ()
-    assert str(tmp_path) not in python_paths()
-    assert str(tmp_path / "project") in python_paths()
+    assert plugin_paths("package.module:reward", ()) == (f"{project}/package",)
+    assert plugin_paths("nowhere.module:reward", ()) == ()
+    opened = [path for path in python_paths() if path.startswith(str(tmp_path))]
+    assert sorted(opened) == [
+        f"{project}/", f"{project}/module.py", f"{project}/package"
+    ]  # fmt: skip
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(
+        pwd, "getpwuid", lambda _: pwd.struct_passwd(["u"] * 5 + [str(tmp_path), ""])
+    )
+    assert str(tmp_path) not in [path.rstrip("/") for path in python_paths()]
+    assert plugin_paths(f"{plugin}:reward", ()) == (plugin,)
+
+
+def test_a_worker_reads_the_modules_of_a_folder_on_the_path_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "labels.py").write_text("SECRET = 3")
+    (tmp_path / ".env").write_text("KEY=hunter2")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "golds.json").write_text("[]")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as python -m and PYTHONPATH=. have it
+    with light_pool() as own:
+        own.start()
+        needs_landlock(own)
+        assert ask(own, "read_file", str(tmp_path / "labels.py")).value == 1.0
+        for hidden in (".env", "data/golds.json"):
+            assert "[Errno 13]" in (ask(own, "read_file", str(tmp_path / hidden)).error or "")
+
+
+def test_what_is_hidden_beside_a_plugin_stays_closed(tmp_path: Path) -> None:
+    (tmp_path / "reward.py").touch()
+    (tmp_path / "table.json").write_text("{}")
+    (tmp_path / ".env").write_text("KEY=hunter2")
+    with light_pool(readable=plugin_paths(f"{tmp_path}/reward.py:reward", ())) as own:
+        own.start()
+        needs_landlock(own)
+        assert ask(own, "read_file", str(tmp_path / "table.json")).value == 1.0
+        assert ask(own, "list_folder", str(tmp_path)).value == 1.0
+        assert "[Errno 13]" in (ask(own, "read_file", str(tmp_path / ".env")).error or "")
 
 
 # --- the environment -----------------------------------------------------------------------------
@@ -158,7 +203,9 @@ def test_a_plugin_in_the_home_folder_does_not_open_it(
 def test_secrets_stay_outside() -> None:
     secrets = {
         "HF_TOKEN": "x", "WANDB_API_KEY": "x", "AWS_SECRET_ACCESS_KEY": "x", "OPENAI_API_KEY": "x",
-        "MMR1_API_KEY": "x", "PYTHONTOKEN": "x", "SSH_AUTH_SOCK": "x", "DATABASE_URL": "x",
+        "MMR1_API_KEY": "x", "MMR1_APIKEY": "x",
+        "MMR1_PAT": "x", "LC_SECRET": "x",
+        "PYTHONTOKEN": "x", "SSH_AUTH_SOCK": "x", "DATABASE_URL": "x",
     }  # fmt: skip
     kept = {"PATH": "/bin", "HOME": "/h", "LANG": "C", "LC_ALL": "C", "PYTHONHASHSEED": "0"}
     environment = worker_environment({**secrets, **kept})

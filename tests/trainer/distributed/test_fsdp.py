@@ -65,7 +65,7 @@ def test_a_rank_that_nccl_ends_has_hung_if_it_wrote_its_stacks(tmp_path):
     (tmp_path / "rank_1.stacks").write_text("Timeout (0:27:00)!")
     explained = hung_or_lost(lost, tmp_path, begin)
     assert isinstance(explained, HungError)
-    assert "rank_1.stacks; --resume goes on" in str(explained)
+    assert "rank_1.stacks; --resume continues" in str(explained)
     assert "rank 1 died" in str(explained)
     os.utime(tmp_path / "rank_1.stacks", (begin - 10, begin - 10))  # of an earlier start
     assert hung_or_lost(lost, tmp_path, begin) is lost

@@ -594,7 +594,7 @@ def test_a_rank_that_is_stuck_ends_the_run_typed(tiny_model, mixed, reward, tmp_
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "HungError" in errors
-    assert "--resume goes on" in errors
+    assert "--resume continues" in errors
     assert time.monotonic() - begin < 120
     assert not left_over()
     written = [p.read_text() for p in (tmp_path / "run").glob("rank_*.stacks")]
@@ -622,7 +622,7 @@ def test_an_engine_that_is_stuck_ends_the_run_with_its_checkpoint(
     assert process.returncode == 1
     assert "WorkerLostError: rollout engine" in errors
     assert "no answer for 20 s" in errors
-    assert "--resume goes on from the last checkpoint" in errors
+    assert "--resume continues from the last checkpoint" in errors
     assert not left_over()
     assert subprocess.run(command, timeout=600, check=False).returncode == 0
     assert len(metrics(tmp_path / "run")) == 12

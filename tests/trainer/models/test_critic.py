@@ -271,8 +271,8 @@ def test_a_saved_model_is_loaded_with_its_head(parts, tmp_path):
 def test_a_policy_gives_a_critic_that_claims_nothing(tiny_model):
     model = load_scalar_model(ModelConfig(path=str(tiny_model), dtype="float32"), "a.path")
     assert not model.head.weight.any()
-    with pytest.raises(ValueError, match=r"algorithm.critic.path '/no/where/here'"):
-        load_scalar_model(ModelConfig(path="/no/where/here"), "algorithm.critic.path")
+    with pytest.raises(ValueError, match=r"algorithm.advantage.critic.path '/no/where/here'"):
+        load_scalar_model(ModelConfig(path="/no/where/here"), "algorithm.advantage.critic.path")
 
 
 @pytest.mark.parametrize(

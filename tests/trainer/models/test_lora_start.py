@@ -119,3 +119,12 @@ def test_a_tower_that_has_adapters_is_not_frozen(parts, base, tmp_path):
         load_trainable(model_config(base, tmp_path / "both", freeze_vision_tower=True))
     model = load_trainable(model_config(base, tmp_path / "both"))
     assert any("visual" in n for n, p in model.named_parameters() if p.requires_grad)
+
+
+def test_pickled_adapters_are_not_loaded(tiny_model, tmp_path):
+    """A pickle can run code."""
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    torch.save({}, tmp_path / "adapter_model.bin")
+    config = ModelConfig(path=str(tiny_model), lora={"path": str(tmp_path)})
+    with pytest.raises(ValueError, match=r"adapter_model\.safetensors"):
+        load_trainable(config)

@@ -164,7 +164,7 @@ def test_every_rank_gets_a_share_of_every_mini_batch(parts, ranks):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.ppo_mini_batch_size=5"], "=5 does not divide rollout.batch_size=16"),
+        (["algorithm.ppo_mini_batch_size=5"], "=5 does not divide data.train_batch_size=16"),
         (
             ["algorithm.name=ppo"],
             r"critic\.ppo_mini_batch_size=3 does not divide",

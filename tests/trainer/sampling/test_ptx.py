@@ -109,7 +109,7 @@ def test_a_whole_run(tiny_model, digits, tmp_path):
     data["ptx"] = str(digits / "rl.jsonl")
     config = Config.model_validate({**config.model_dump(), "data": data})
     trainer = config.trainer.model_copy(update={"output_dir": str(tmp_path / "other")})
-    with pytest.raises(ValueError, match=r"data.ptx: sample .* has no assistant message"):
+    with pytest.raises(ValueError, match=r"algorithm.ptx.data: sample .* has no assistant message"):
         run_training(config.model_copy(update={"trainer": trainer}))
     assert not (tmp_path / "other").exists()
 

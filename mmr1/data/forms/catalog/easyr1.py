@@ -11,11 +11,10 @@ from mmr1.types import Sample
 
 
 def read(row: Row, place: Place) -> Sample:
-    """Columns in the plural have a tag for each medium; others may have none."""
+    """A problem without tags has its media before it."""
     return assemble_question(
         row, place, row["problem"], row["answer"], images=images_of(row), videos=videos_of(row),
         task="math", used=("problem", "answer", "system"), system=row.get("system"),
-        untagged="images" not in row and "videos" not in row,
     )  # fmt: skip
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mmr1.data.forms.answers import tagged_answer
+from mmr1.data.forms.answers import inside_answer, tagged_answer
 from mmr1.data.forms.assemble import assemble
 from mmr1.data.forms.form import Form, Place, Row
-from mmr1.data.forms.options import read_options
+from mmr1.data.forms.option_columns import options_of
 from mmr1.types import Sample
 
 VIDEO_R1_TASKS = {
@@ -29,7 +29,7 @@ def read(row: Row, place: Place) -> Sample:
     if kind not in VIDEO_R1_TASKS:
         raise ValueError(f"problem_type '{kind}' has no verifiable answer of one kind")
     task = VIDEO_R1_TASKS[kind]
-    options = read_options(row.get("options"))
+    options, columns = options_of(row, inside_answer(row["solution"]))
     question = row["problem"] if options is None else options.ask(row["problem"])
     turns = [("user", question)]
     if row.get("process"):
@@ -47,7 +47,8 @@ def read(row: Row, place: Place) -> Sample:
         answer, extra = grounding["time"], {"boxes": grounding.get("boxes")}
     return assemble(
         row, place, turns, answer=answer, task=task, meta=extra,
-        used=("problem", "solution", "process", "path", "problem_type", "data_type", "options"),
+        used=("problem", "solution", "process", "path", "problem_type", "data_type", "options",
+              *columns),
         untagged=True, **media,
     )  # fmt: skip
 

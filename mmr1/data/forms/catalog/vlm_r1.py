@@ -10,6 +10,7 @@ from mmr1.data.forms.boxes import gold_boxes, grounded
 from mmr1.data.forms.chat import read_chat, with_system
 from mmr1.data.forms.columns import first_of, videos_of
 from mmr1.data.forms.form import Form, Place, Row, Turns
+from mmr1.rewards.plugins.columns import ROW
 from mmr1.types import Sample
 
 _SHORT = 200
@@ -29,6 +30,7 @@ def read(row: Row, place: Place) -> Sample:
         return assemble(
             row, place, turns, images=images, videos=chat.videos(videos_of(row)), answer=answer,
             task=task, used=("conversations", "answer", "system"), untagged=True,
+            meta={ROW: _as_loaded(turns, reply)} if reply and task else None,
         )  # fmt: skip
 
     if images and answer is not None:
@@ -36,6 +38,17 @@ def read(row: Row, place: Place) -> Sample:
         if (boxes := gold_boxes(row, answer, question)) is not None:
             return grounded(sample(turns[:-1] if reply else turns, None), boxes)
     return sample(turns, answer)
+
+
+def _as_loaded(turns: Turns, reply: str) -> dict[str, str]:
+    """The columns that VLM-R1's own loader makes of a row, which its reward functions read."""
+    text = reply.replace("<answer>", "").replace("</answer>", "").strip()
+    problem = next((text for role, text in turns if role == "user"), "")
+    return {
+        "problem": problem.replace("<image>", ""),
+        "solution": f"<answer> {text} </answer>",
+        "accu_reward_method": "default",
+    }
 
 
 def _gold(reply: str) -> str | None:

@@ -12,7 +12,7 @@ from mmr1.types import Sample
 
 def read(row: Row, place: Place) -> Sample:
     """A hint goes before the question."""
-    options = {letter: row[letter] for letter in LETTERS if row.get(letter) is not None}
+    options = {letter: row[letter] for letter in LETTERS if letter in row}
     answer, task = answer_and_task(row["answer"])
     hint = f"{row['hint']}\n" if row.get("hint") else ""
     return assemble_question(

@@ -16,6 +16,7 @@ from mmr1.vision.budget import PixelBudget, VideoBudget, image_grid
 from mmr1.vision.decoded import as_decoded
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import Kind, ReadPrompt
+from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.images import MAX_PIXELS, image_size, load_image
 from mmr1.vision.prepare import Medium, PreparedMedia
@@ -173,7 +174,7 @@ def load_family(
 ) -> GeneralFamily:
     """See ``Architecture.load_family``."""
     try:
-        processor = AutoProcessor.from_pretrained(path)
+        processor = from_pretrained(AutoProcessor, path)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
     if not hasattr(processor, "tokenizer") or not hasattr(processor, "image_processor"):

@@ -20,6 +20,7 @@ from mmr1.vision.budget import (
 )
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat, message_parts
 from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
+from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.mrope import mrope_positions
 from mmr1.vision.families.placeholders import expand_placeholders, expanded_spans
 from mmr1.vision.families.qwen_vl.media import (
@@ -151,7 +152,7 @@ def load_family(
 ) -> QwenVLFamily:
     """See ``Architecture.load_family``."""
     try:
-        processor = AutoProcessor.from_pretrained(path)
+        processor = from_pretrained(AutoProcessor, path)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its processor cannot be loaded: {error}") from error
     if hasattr(processor.video_processor, "cap_pixels_per_frame"):

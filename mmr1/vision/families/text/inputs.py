@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 from mmr1.types import MediaRef, Message, Prompt, Sample
 from mmr1.vision.families.chat import Chat, ChatOptions, load_chat
 from mmr1.vision.families.family import EngineInput, Kind, ReadPrompt, read_expanded
+from mmr1.vision.families.model_path import from_pretrained
 from mmr1.vision.families.stopping import stop_ids
 from mmr1.vision.prepare import Medium
 
@@ -97,7 +98,7 @@ class TextFamily:
 def load_family(path: str, chat: ChatOptions) -> TextFamily:
     """See ``Architecture.load_family``."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = from_pretrained(AutoTokenizer, path)
     except (OSError, ValueError) as error:
         raise ValueError(f"model.path '{path}': its tokenizer cannot be loaded: {error}") from error
     _check_tokenizer(path, tokenizer)

@@ -26,4 +26,4 @@ def length_reward(completions, **kwargs):
 
 def grid_reward(completions, image_grid_thw, image_path, **kwargs):
     pairs = zip(image_grid_thw, image_path, strict=True)
-    return [float(len(grid) + len(path)) for grid, path in pairs]
+    return [float(grid[1] + len(path)) for grid, path in pairs]

@@ -1,0 +1,44 @@
+"""The command: run the arms, and say how they differ."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mmr1.compare.plan import read_plan
+from mmr1.compare.results import write_results
+from mmr1.compare.trials import run_trials
+
+
+def run_comparison(
+    arguments: Sequence[str], metrics: Sequence[str], seeds: int, output: Path, margin: float | None
+) -> None:
+    """Run every arm with seeds 0 to ``seeds - 1`` in ``output``; print and write what was found.
+
+    Raises:
+        ValueError: Something of it cannot be used.
+        RuntimeError: A run failed.
+    """
+    plan = read_plan(arguments, metrics, margin)
+    with _terminated_like_interrupted():
+        trials = run_trials(plan, seeds, output)
+    print(write_results(output, plan, trials), end="")
+    print(f"written: {output}/compare.md, compare.json, compare.png")
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM too lets the run that is under way save its step."""
+
+    def stop(number: int, frame: Any) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

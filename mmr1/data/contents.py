@@ -1,0 +1,64 @@
+"""What was read of a dataset, in one line: media, text alone, and columns that nothing read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mmr1.data.forms.columns import kinds_named, without_media
+from mmr1.data.rows import kinds_of
+from mmr1.types import Sample
+
+_SHOWN = 12
+"""Columns that are named; of more their number is said."""
+_READ = {"options", "choices"}
+"""Entries of ``meta`` that rewards read."""
+
+
+def unread_columns(row: Mapping[str, Any], sample: Sample, columns: Mapping[str, str]) -> list[str]:
+    """The columns of a row that no form read, in order.
+
+    Args:
+        row: The row.
+        sample: What it was read as; such columns are in its ``meta``.
+        columns: The columns that the user named: see :class:`mmr1.config.DataConfig`.
+    """
+    if "version" in row or "record" in row:  # a record's meta is no column
+        return []
+    unread = row.keys() & sample.meta.keys() - _READ
+    if columns:
+        unread |= row.keys() - without_media(row, kinds_named(columns)).keys()
+        unread -= set(columns.values())
+    return [name for name in row if name in unread] if unread else []
+
+
+def contents(spec: str, samples: Sequence[Sample], unread: Iterable[str]) -> str:
+    """How many samples have images, videos or text alone, and the columns that were not read.
+
+    Args:
+        spec: The dataset's name.
+        samples: Its samples.
+        unread: The columns that no form read.
+    """
+    counts = Counter(media_class(kinds) for kinds in kinds_of(samples))
+    return described(f"{spec}: {len(samples):,} record(s)", counts, unread)
+
+
+def described(what: str, counts: Mapping[str, int], unread: Iterable[str]) -> str:
+    """One line of how many samples are of which class of media, and of columns not read."""
+    each = [f"{count:,} {name}" for name, count in sorted(counts.items(), reverse=True)]
+    names = list(unread)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    left = f"; columns not read: {', '.join(names[:_SHOWN])}{more}" if names else ""
+    return f"{what}, {', '.join(each)}{left}"
+
+
+def media_class(kinds: Sequence[str]) -> str:
+    """``with images``, ``with images and videos``, ``text only``, … of the kinds of media.
+
+    >>> media_class(["image", "image"]), media_class([])
+    ('with images', 'text only')
+    """
+    names = " and ".join(f"{kind}s" for kind in sorted(set(kinds)))
+    return f"with {names}" if names else "text only"

@@ -1,0 +1,143 @@
+"""Columns with media that a form did not read: they refuse the row, for it would lose them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from mmr1.data.forms.columns import kind_of_column
+from mmr1.data.forms.form import Row
+from mmr1.data.forms.guess import guess
+from mmr1.data.forms.media_kinds import (
+    LONGEST_PATH,
+    Leaf,
+    may_hold_media,
+    media_in,
+    named_kind,
+)
+from mmr1.types import MediaRef
+
+
+def refuse_unread(
+    row: Row, used: Sequence[str], refs: Sequence[MediaRef], values: Sequence[Any], root: Path
+) -> None:
+    """Check that no column with media was left behind.
+
+    A row without media may not have any such column: not even a path whose file is missing, or an
+    id of a picture. Beside media that were read, a column may repeat them, or name a file that is
+    not there; a picture or video of its own may not.
+
+    Args:
+        row: The row.
+        used: Columns that the form reads as something else.
+        refs: The media that were read.
+        values: The values that they were read from: of images and of videos.
+        root: Folder of the media.
+
+    Raises:
+        ValueError: Names the column and what to do.
+    """
+    for name, value in row.items():
+        if value is None or name in used or value is values[0] or value is values[1]:
+            continue
+        if not may_hold_media(value) and (refs or named_kind(name) is None):
+            continue  # nearly all columns: what follows takes time
+        _refuse_if_unread(row, name, refs, values, root)
+
+
+def _refuse_if_unread(
+    row: Row, name: str, refs: Sequence[MediaRef], values: Sequence[Any], root: Path
+) -> None:
+    value = row[name]
+    found = list(media_in(value))
+    if refs and not found:
+        return
+    flat = list(_flat(values))
+    if _is_read(value, {id(item) for item in flat}):
+        return
+    if refs and (known := kind_of_column(name)) and _repeats(known, value, refs):
+        return
+    for kind, leaf in found:
+        if not refs or _is_another(leaf, refs, flat, root):
+            raise ValueError(_reason(row, name, kind, leaf, refs))
+    if not refs and (of_name := named_kind(name)) and _names_something(value):
+        raise ValueError(_reason_of_id(name, of_name, value))
+
+
+def _flat(values: Sequence[Any]) -> Iterator[Any]:
+    for value in values:
+        yield value
+        if isinstance(value, list | tuple):
+            yield from value
+
+
+def _is_read(value: Any, read: set[int]) -> bool:
+    if id(value) in read:
+        return True
+    listed = isinstance(value, list | tuple) and len(value) > 0
+    return listed and all(id(item) in read for item in value)
+
+
+def _repeats(kind: str, value: Any, refs: Sequence[MediaRef]) -> bool:
+    """Whether a column of a known name may hold the media that were read, in another form."""
+    count = len(value) if isinstance(value, list | tuple) else 1
+    return count == sum(ref.kind == kind for ref in refs)
+
+
+def _is_another(leaf: Leaf, refs: Sequence[MediaRef], values: Sequence[Any], root: Path) -> bool:
+    """Whether a medium is there and is none of those that were read."""
+    if isinstance(leaf, bytes):
+        return all(ref.data != leaf for ref in refs)
+    if not isinstance(leaf, str):
+        return True
+    if len(leaf) > LONGEST_PATH or leaf.startswith("data:"):
+        return all(ref.data is None for ref in refs)
+    names = {ref.path.name for ref in refs if ref.path}
+    names |= {PurePath(str(v["path"])).name for v in values if _has_path(v)}
+    path = os.path.join(root, leaf)  # noqa: PTH118 - for every row
+    if PurePath(leaf).name in names or not os.path.isfile(path):  # noqa: PTH113
+        return False
+    size = os.path.getsize(path)  # noqa: PTH202
+    same_size = (ref.data for ref in refs if ref.data is not None and len(ref.data) == size)
+    return all(data != Path(path).read_bytes() for data in same_size)
+
+
+def _has_path(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value.get("path"))
+
+
+def _names_something(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_names_something, value))
+    if isinstance(value, str):
+        return bool(value.strip()) and value.strip().lower() not in ("none", "null", "nan")
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _reason(row: Row, name: str, kind: str, leaf: Leaf, refs: Sequence[MediaRef]) -> str:
+    shown = repr(leaf[:60]) if isinstance(leaf, str) else type(leaf).__name__
+    article = "an image" if kind == "image" else "a video"
+    loss = (
+        f"; the row has {len(refs)} other media, and this one would be lost"
+        if refs
+        else "; the question would be text alone"
+    )
+    columns = {f: c for f, c in guess(row).items() if f in ("question", "answer")}
+    mapped = ",".join(f"{f}={c}" for f, c in (columns or {"question": "…", "answer": "…"}).items())
+    drop = ", or remove it" if refs else ""
+    return (
+        f"the column '{name}' holds {article} ({shown}) that is not read{loss}. Name the column: "
+        f"data.{kind}_key={name} (with prompt_key and answer_key), or mmr1-data convert rows --map "
+        f"{mapped},{kind}={name}; or rename it to '{kind}s'{drop}"
+    )
+
+
+def _reason_of_id(name: str, kind: str, value: Any) -> str:
+    return (
+        f"the column '{name}' names {'an image' if kind == 'image' else 'a video'} "
+        f"({value!r:.40}), and the row holds no file of it; the question would be text alone. Add "
+        f"a column '{kind}' with the path of the file, or name the one that has it "
+        f"(data.{kind}_key, --map {kind}=…); remove '{name}' if the question needs none"
+    )

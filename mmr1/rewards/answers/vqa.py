@@ -1,0 +1,151 @@
+"""The scores of question answering about documents, photographs and charts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from rapidfuzz.distance import Levenshtein
+
+from mmr1.rewards.answers.text import gold_strings
+from mmr1.rewards.extract import Where, extract_answer
+from mmr1.rewards.item import BadGoldError, no_answer, plain_value
+from mmr1.rewards.math.equality import MAX_ANSWER
+from mmr1.rewards.math.numeric import in_unit_of, read_quantity
+from mmr1.rewards.math.units import PERCENT
+from mmr1.rewards.math.words import with_digits
+from mmr1.types import Reward
+
+VOTES = 3  # so many of ten people make an answer wholly right
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_PUNCTUATION = re.compile(r"[^\w\s'.,:%$€£°/+-]|[.,:](?!\d)|(?<!\d)[.:](?=\s)")
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
+
+
+def anls(
+    completion: str, answer: Any, *, threshold: float = 0.5, extract: Where = "auto"
+) -> float | Reward:
+    """ANLS, the score of DocVQA and ST-VQA: 1 - the normalised edit distance, best over the golds.
+
+    The distance is divided by the longer text's length; at the threshold or beyond it the score
+    is 0. Case and runs of whitespace do not count. Biten et al. 2019, arXiv:1905.13648.
+
+    Args:
+        completion: The whole completion.
+        answer: The gold text, or a list of texts.
+        threshold: Normalised distance from which on an answer is wrong.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+
+    >>> round(anls("<answer>Novmber 5</answer>", ["November 5", "5 November"]), 2)
+    0.9
+    """
+    golds = gold_strings(answer)
+    prediction = extract_answer(completion, extract)
+    if prediction is None:
+        return no_answer()
+    if len(prediction) > MAX_ANSWER:
+        return 0.0
+    distance = min(
+        Levenshtein.normalized_distance(_folded(prediction), _folded(gold)) for gold in golds
+    )
+    return 1.0 - distance if distance < threshold else 0.0
+
+
+def vqa_soft(completion: str, answer: Any, *, extract: Where = "auto") -> float | Reward:
+    """The soft score of VQAv2, OK-VQA and TextVQA: a third for each of ten people who say the same.
+
+    At most 1. Case, articles, punctuation and words for numbers do not count. The benchmarks'
+    own figure is the mean over ten sets of nine people: 0.3, 0.6, 0.9 where this is 1/3, 2/3, 1.
+    Antol et al. 2015, arXiv:1505.00468.
+
+    Args:
+        completion: The whole completion.
+        answer: What ten people answered: texts, or mappings with ``answer``.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+
+    >>> vqa_soft("<answer>Two</answer>", ["2", "2", "3"] * 3 + ["4"])
+    1.0
+    """
+    people = [_said(text) for text in _people(answer)]
+    prediction = extract_answer(completion, extract)
+    if prediction is None:
+        return no_answer()
+    if len(prediction) > MAX_ANSWER:
+        return 0.0
+    agreeing = people.count(_said(prediction))
+    needed = min(VOTES, len(people))  # a single gold is met by one
+    return min(1.0, agreeing / needed)
+
+
+def relaxed(
+    completion: str, answer: Any, *, relative: float = 0.05, extract: Where = "auto"
+) -> float | Reward:
+    """The relaxed accuracy of ChartQA: 1 where a number is within 5% of the gold, else 0.
+
+    A text must be the gold text, whatever its case. Thousands separators and signs of currency do
+    not count. 23% is met by 23 and by 0.23, and 0.23 and 23 by 23%: charts leave the sign to their
+    axis. Masry et al. 2022, arXiv:2203.10244.
+
+    Args:
+        completion: The whole completion.
+        answer: The gold text or number, or a list of texts.
+        relative: Largest difference as a share of the gold's magnitude.
+        extract: Where the answer is: ``auto``, ``answer``, ``boxed`` or ``whole``.
+
+    >>> relaxed("<answer>1,020</answer>", 1000), relaxed("<answer>1,060</answer>", 1000)
+    (1.0, 0.0)
+    """
+    golds = gold_strings(plain_value(answer))
+    prediction = extract_answer(completion, extract)
+    if prediction is None:
+        return no_answer()
+    if len(prediction) > MAX_ANSWER:
+        return 0.0
+    return float(any(_is_near(gold, prediction, Fraction(str(relative))) for gold in golds))
+
+
+def _is_near(gold: str, prediction: str, relative: Fraction) -> bool:
+    if _folded(gold) == _folded(prediction):
+        return True
+    expected, number = read_quantity(gold), read_quantity(prediction)
+    if expected is None or number is None or not _plain_number(gold):
+        return False
+    percents = (expected.unit == PERCENT) - (number.unit == PERCENT)
+    if percents:  # the sign stands on one side only
+        readings = [number.value, number.value * Fraction(100) ** percents]
+    else:
+        value = in_unit_of(expected, number)
+        readings = [] if value is None else [value]
+    return any(abs(value - expected.value) <= relative * abs(expected.value) for value in readings)
+
+
+def _plain_number(gold: str) -> bool:
+    """Whether a gold is a number with at most a sign or a unit; "Q3 2019" is a text."""
+    return re.fullmatch(r"\W*[\d.,]+\s*[^\d\s]*(?:\s+[A-Za-z]+)?\W*", gold) is not None
+
+
+def vqa_gold(answer: Any) -> None:
+    """Raises BadGoldError when the record has no list of people's answers."""
+    _people(answer)
+
+
+def _people(answer: Any) -> Sequence[str]:
+    answer = plain_value(answer)
+    if isinstance(answer, list | tuple) and answer:
+        texts = [a.get("answer") if isinstance(a, Mapping) else a for a in answer]
+        if all(isinstance(text, str | int | float) for text in texts):
+            return [str(text) for text in texts]
+        raise BadGoldError(f"the gold answers {answer!r:.60} are not texts")
+    return gold_strings(answer)
+
+
+def _said(text: str) -> str:
+    """An answer as VQA's people are compared: in lower case, bare of articles and punctuation."""
+    text = _PUNCTUATION.sub(" ", _THOUSANDS.sub("", with_digits(text.casefold())))
+    return " ".join(_ARTICLES.sub(" ", text).split())
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())

@@ -1,0 +1,31 @@
+"""RL against SFT on the same canvases: where is the box, also in other looks."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from datasets_prep.generators.canvases import OTHER_LOOKS, plain
+from datasets_prep.generators.grounding import QUESTION, SHOWN, random_box
+from scripts.claims.scenes.scenes import PLAIN, Scene, Task, run_task
+
+LOOKS = {PLAIN: plain, **OTHER_LOOKS}
+ENLARGED = {"min_pixels": SHOWN**2, "max_pixels": SHOWN**2}
+
+
+def scene(rng: np.random.Generator) -> Scene:
+    box = random_box(rng)
+    x1, y1, x2, y2 = box
+
+    def draw(look: str, rng: np.random.Generator) -> Image.Image:
+        return LOOKS[look](box, rng)
+
+    said = str(list(box))
+    return Scene(QUESTION, [list(box)], f"From {x1} {y1} to {x2} {y2}.", said, draw)
+
+
+TASK = Task(Path(__file__).parent, "iou", scene, [*OTHER_LOOKS], ENLARGED)
+run = partial(run_task, TASK)

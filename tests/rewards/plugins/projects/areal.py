@@ -1,0 +1,14 @@
+"""As AReaL's functions: ``completions`` is one text, and the row's columns are keywords."""
+
+
+def reward_fn(prompt, completions, prompt_ids, completion_ids, answer, **kwargs):
+    if not completions.startswith("["):
+        return 0
+    return (
+        int(completions[1:-1].replace(" ", "") == answer.replace(" ", ""))
+        + len(completion_ids) * kwargs["level"]
+    )
+
+
+def reads_ids(prompt, completions, prompt_ids, completion_ids, answer, **kwargs):
+    return float(len(prompt_ids) > 3)

@@ -1,0 +1,128 @@
+"""Media of a dataset open no other file, and their decoders see no secrets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import pytest
+from PIL import Image
+
+from mmr1.environments.pictures import Video
+from mmr1.types import MediaRef
+from mmr1.vision import videos
+from mmr1.vision.build import Preparers
+from mmr1.vision.containers import open_video
+from mmr1.vision.videos import load_video, probe_video
+from tests.vision.media import write_video
+
+MANIFESTS = {
+    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n{secret}\n#EXT-X-ENDLIST\n",
+    "concat": "ffconcat version 1.0\nfile {secret}\n",
+    "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\nc=IN IP4 127.0.0.1\nm=video 5004 RTP/AVP 96\n",
+    "dash": "<?xml version='1.0'?><MPD type='static'><Period><AdaptationSet><Representation>"
+    "<BaseURL>{secret}</BaseURL></Representation></AdaptationSet></Period></MPD>",
+}
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    (tmp_path / "outside").mkdir()
+    return write_video(tmp_path / "outside/secret.ts", codec="mpeg2video")
+
+
+@pytest.mark.parametrize("name", ["x.m3u8", "x.mp4", "x.ffconcat", "x.mpd", "x"])
+@pytest.mark.parametrize("kind", MANIFESTS)
+def test_a_manifest_is_no_video(kind: str, name: str, secret: Path, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    path = tmp_path / "root" / name
+    path.write_text(MANIFESTS[kind].format(secret="../outside/secret.ts"))
+    for read in (probe_video, load_video):
+        with pytest.raises(ValueError, match=r"x.*: cannot be decoded as a video: it begins with"):
+            read(MediaRef("video", path))
+    with pytest.raises(ValueError, match="it begins with"):
+        load_video(MediaRef("video", data=path.read_bytes()))
+    with pytest.raises(ValueError, match="it begins with"):
+        Video(path.read_bytes()).frames([0])
+
+
+def test_the_playlist_would_show_what_is_outside(secret: Path, tmp_path: Path) -> None:
+    """FFmpeg alone opens it: the test above tests something."""
+    path = tmp_path / "x.m3u8"
+    path.write_text(MANIFESTS["hls"].format(secret="outside/secret.ts"))
+    with av.open(str(path)) as container:
+        assert next(container.decode(video=0)).width == 64
+
+
+def test_a_pattern_of_names_is_no_video(tmp_path: Path) -> None:
+    """FFmpeg would read frame1.png, frame2.png, ... in the place of the file of that name."""
+    for name in ("frame1.png", "frame%d.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    with av.open(str(tmp_path / "frame%d.png")) as container:
+        assert container.format.name == "image2"
+    with pytest.raises((ValueError, av.FFmpegError)), open_video(str(tmp_path / "frame%d.png")):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("a.mp4", "libx264"),
+        ("a.mov", "mpeg4"),
+        ("a.mkv", "libx264"),
+        ("a.webm", "libvpx"),
+        ("a.avi", "mpeg4"),
+        ("a.ts", "mpeg2video"),
+        ("a.m2ts", "mpeg2video"),
+        ("a.mpg", "mpeg2video"),
+        ("a.flv", "flv"),
+        ("a.wmv", "wmv2"),
+        ("a.ogv", "libtheora"),
+        ("a.y4m", "rawvideo"),
+        ("a.nut", "mpeg4"),
+        ("a.h264", "libx264"),
+        ("a.ivf", "libvpx"),
+    ],
+)
+def test_videos_of_each_container_are_opened(name: str, codec: str, tmp_path: Path) -> None:
+    try:
+        path = write_video(tmp_path / name, fps=25, codec=codec)
+    except (av.FFmpegError, ValueError) as error:
+        pytest.skip(f"this FFmpeg cannot write it: {error}")
+    with av.open(str(path)) as truth:
+        expected = (truth.format.name, next(truth.decode(video=0)).width)
+    for source in (str(path), path.read_bytes()):
+        with open_video(source) as container:
+            assert (container.format.name, next(container.decode(video=0)).width) == expected
+
+
+def test_the_decoder_of_videos_sees_no_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("HF_TOKEN", "JUDGE", "MMR1_APIKEY"):
+        monkeypatch.setenv(name, "hidden-9")
+    videos._decoder.close()
+    probe_video(MediaRef("video", write_video(tmp_path / "a.mp4")))
+    process = videos._decoder._process
+    assert process is not None
+    environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+    assert b"PATH=" in environment
+    assert b"hidden-9" not in environment
+
+
+def reads_environment() -> Callable[[MediaRef], object]:
+    """Loading may need the hub's token; decoding does not."""
+    assert os.environ["HF_TOKEN"] == "hidden-9"
+    return lambda medium: dict(os.environ)
+
+
+def test_processes_that_prepare_media_drop_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "JUDGE"):
+        monkeypatch.setenv(name, "hidden-9")
+    workers = Preparers(reads_environment, 1)  # type: ignore[arg-type]
+    environment: object = workers.submit(MediaRef("image", data=b"")).result()
+    assert isinstance(environment, dict)
+    assert "PATH" in environment
+    assert "hidden-9" not in environment.values()
