@@ -114,5 +114,5 @@ def test_adapters_are_measured_against_the_model_without_them(parts):
 
 def test_it_is_no_reward():
     keys = ["model.path=a", "algorithm.kl.type=full", "algorithm.kl.coef=0.1"]
-    with pytest.raises(ValueError, match="set use_kl_loss=true, or an estimator of sampled tokens"):
-        load_config(None, [*keys, "algorithm={}"])
+    with pytest.raises(ValueError, match="type 'full' has no 'estimator'"):
+        load_config(None, [*keys, "algorithm.kl.estimator=k1"])

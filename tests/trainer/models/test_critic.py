@@ -80,8 +80,8 @@ def test_values_are_the_head_on_the_state_of_each_token(parts, read, budget):
         assert not row[len(wanted) :].any()
 
 
-def ppo(**settings):
-    config = AlgorithmConfig(name="ppo", critic=settings)
+def ppo(**advantage):
+    config = AlgorithmConfig(name="ppo", advantage=advantage)
     return config, build_algorithm(config)
 
 
@@ -278,8 +278,8 @@ def test_a_policy_gives_a_critic_that_claims_nothing(tiny_model):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.name=ppo"], "leave algorithm.critic out"),
-        (["algorithm.advantage.critic.lr=1"], "grpo does not read critic"),
+        (["algorithm.name=ppo", "algorithm.advantage.critic=null"], "algorithm.advantage.critic"),
+        (["algorithm.advantage.critic.lr=1"], "type 'grpo' has no 'critic'"),
         (["algorithm.name=ppo", "algorithm.advantage.critic.warmup_steps=100"], "never learn"),
         (["algorithm.name=ppo", "algorithm.advantage.lam=1.5"], "less than or equal to 1"),
     ],
@@ -291,12 +291,13 @@ def test_critics_that_make_no_sense_are_refused(overrides, said):
 
 def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
     config = rl(tiny_model, digits, tmp_path / "run")
-    settings = {"warmup_steps": 1, "lr": 1e-3, "ppo_epochs": 2}
-    algorithm = AlgorithmConfig(name="ppo", critic=settings)
-    data = config.data.model_copy(update={"eval": None})
-    optimizer = OptimizerConfig(lr=0.0001, scheduler={"warmup_steps": 0})
-    changed = {"algorithm": algorithm, "data": data, "optimizer": optimizer}
-    checkpoint = run_training(config.model_copy(update=changed))
+    critic = {"warmup_steps": 1, "lr": 1e-3, "ppo_epochs": 2}
+    changed = {
+        "algorithm": AlgorithmConfig(name="ppo", advantage={"critic": critic}),
+        "trainer.validation": None,
+        "optimizer": OptimizerConfig(lr=0.0001, scheduler={"warmup_steps": 0}),
+    }
+    checkpoint = run_training(config.changed(changed))
     first, second, third = lines(tmp_path / "run/metrics.jsonl")
     assert "loss" not in first
     assert "critic/loss" in first

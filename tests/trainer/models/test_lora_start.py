@@ -57,7 +57,7 @@ def test_the_reference_is_the_policy_at_the_start(stored, parts, base):
     config = Config(
         model=model_config(base, folder),
         rollout={"engine": "hf"},
-        algorithm={"kl_coef": 0.1},
+        algorithm={"kl": {"coef": 0.1}},
     )
     family, _, media, scored = parts
     models = build_training_models(config, family, media)
