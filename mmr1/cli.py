@@ -334,7 +334,7 @@ def model_new(
 
 
 def _run(run: Callable[..., Path], config: Config, resume: bool, *, samples: bool) -> None:
-    """Run a training command, on Ray as often as ``resources.max_restarts`` allows."""
+    """Run a training command, on Ray as often as ``resources.ray.max_restarts`` allows."""
     from mmr1.trainer.distributed.supervise import supervised
 
     with failing_output_muted():
