@@ -62,9 +62,9 @@ class Comparison:
 def run_evaluations(config: Config) -> tuple[Results, list[Comparison]]:
     """Every model of ``eval.models`` on every dataset of ``eval.data``.
 
-    Without these, ``model.path`` on ``trainer.validation.data``. With ``eval.output_dir`` the completions are
-    saved batch by batch, and an interrupted evaluation is continued. For several pairs of model and
-    dataset, ``results.json`` there holds the metrics and comparisons.
+    Without these, ``model.path`` on ``trainer.validation.data``. With ``eval.output_dir`` the
+    completions are saved batch by batch, and an interrupted evaluation is continued. For several
+    pairs of model and dataset, ``results.json`` there holds the metrics and comparisons.
 
     Raises:
         ValueError: Something that the user can fix; nothing has been sampled yet.
@@ -93,7 +93,7 @@ def _pairs(config: Config) -> list[tuple[str, str, Config, Path | None]]:
         data = {"": config.eval_records}
     if not data:
         raise ValueError(
-            "there is nothing to evaluate on; name the held-out records, trainer.validation.data=PATH, or "
+            "there is nothing to evaluate on; name the held-out records, eval.data=PATH, or "
             "several, eval.data.NAME=PATH"
         )
     pairs = []

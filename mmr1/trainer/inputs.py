@@ -35,7 +35,8 @@ class Inputs:
         weights: Share of each source.
         held_out: Samples of ``trainer.validation.data``.
         check: Decides whether the media of a training sample can be decoded.
-        quarantines: Of ``data.train``, ``trainer.validation.data`` and ``algorithm.ptx.data``, by key.
+        quarantines: Of ``data.train``, ``trainer.validation.data`` and ``algorithm.ptx.data``, by
+            ``train``, ``eval`` and ``ptx``.
         render: Turns a sample into the model's prompt.
         demonstrations: For the PTX term; None without one.
     """

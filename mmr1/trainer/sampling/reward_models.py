@@ -1,7 +1,7 @@
 """Reward models that ``mmr1 rm`` trained: as reward functions, and as judges of steps.
 
-``use: reward_model`` with the option ``path`` is a reward function. By ``algorithm.advantage.step_rewards``
-each step of a completion has a reward.
+``use: reward_model`` with the option ``path`` is a reward function. By
+``algorithm.advantage.step_rewards`` each step of a completion has a reward.
 """
 
 from __future__ import annotations
