@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmr1.config import AlgorithmConfig, LoraConfig, ModelConfig, OptimizerConfig
+from mmr1.config import AlgorithmConfig, ModelConfig, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_hidden
@@ -33,7 +33,7 @@ from tests.trainer.test_train import lines, rl
 
 
 def new_scalar_model(
-    parts, read="before", budget: int = 10_000, lora: LoraConfig | None = None, std: float = 0.1
+    parts, read="before", budget: int = 10_000, lora: NewLoraConfig | None = None, std: float = 0.1
 ):
     """Over a copy of the tiny model, its head drawn at random."""
     family, model, media, _ = parts
@@ -192,7 +192,7 @@ def test_explained_variance():
     assert explained_variance(returns, torch.ones(4)) is None
 
 
-@pytest.mark.parametrize(("lora", "lr"), [(None, 1e-3), (LoraConfig(rank=4), 3e-3)])
+@pytest.mark.parametrize(("lora", "lr"), [(None, 1e-3), (NewLoraConfig(rank=4), 3e-3)])
 def test_the_critic_learns_returns_it_can_tell_apart(parts, lora, lr):
     """It comes near the best there is: only before the first token are all states the same."""
     group = parts[3][0].group

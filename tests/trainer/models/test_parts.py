@@ -130,12 +130,12 @@ def test_a_warm_up_can_be_a_share_of_the_steps():
     ("overrides", "said"),
     [
         (["optimizer.lr_of_parts.vision_tower=0.0"], "frozen by model.freeze_vision_tower"),
-        (["optimizer.lr_of_parts.(=0.0"], "is no regular expression"),
+        (["optimizer.lr_of_parts.(=0.0"], "is not a regular expression"),
         (
             ["model.lora={}", "optimizer.lr_of_parts.lm_head=0.0"],
             "adapters are trained and no other",
         ),
-        (["optimizer.lr_of_parts={(: 1e-3}"], "is no regular expression"),
+        (["optimizer.lr_of_parts={(: 1e-3}"], "is not a regular expression"),
         (["optimizer.lr=1e-4", "optimizer.scheduler.min_lr=1e-3"], "no schedule rises"),
     ],
 )

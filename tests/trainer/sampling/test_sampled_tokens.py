@@ -55,7 +55,7 @@ def test_the_end_of_a_conversation_is_behind_its_observations(learning):
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_the_gradient_is_that_of_the_sampled_tokens(learning, mode, budget):
     model, media, scored = learning
-    config = AlgorithmConfig(name="rloo", loss={"agg_mode": mode})
+    config = AlgorithmConfig(name="rloo", loss={"type": "reinforce", "agg_mode": mode})
     own = copy.deepcopy(model)
     policy = policy_of(own, media, config, budget)
     caught = {}

@@ -80,8 +80,8 @@ def test_a_whole_run(clip, tiny_model, tmp_path):
         "temporal_contrast: {options: {of: own, bonus: 0.25}}}",
         "data.train_batch_size=3",
         "rollout={engine: hf, n: 4, max_response_length: 8}",
-        "trainer={max_steps: 3, threads: 1, log_completions_steps: 1}",
-        f"trainer.output_dir={tmp_path}/run",
+        f"trainer={{max_steps: 3, threads: 1, log_completions_steps: 1, "
+        f"output_dir: {tmp_path}/run}}",
     ]
     run_training(load_config(None, overrides))
     rollouts = sorted((tmp_path / "run/rollouts").iterdir())
