@@ -33,7 +33,7 @@ def main(records: Path, model_path: Path, steps: int = 3) -> None:
     config = Config(
         model={"path": str(model_path), "dtype": "float32"},
         rewards={"functions": {"exact": {}, "format": {"weight": 0.5}}},
-        rollout={"sampling": {"max_tokens": 16}},
+        rollout={"max_response_length": 16},
     )
     model, family = load_model(config.model), family_of(config)
     media, render = media_cache(family, config), renderer(family, config)
