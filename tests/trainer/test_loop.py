@@ -204,7 +204,7 @@ def test_adaptive_coefficients_are_logged(shared, files, digit_samples):
 
 def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     # An untrained model never answers: every reward is 0.
-    config = config_of(files, name="dapo", filter_groups={"max_num_gen_batches": 2})
+    config = config_of(files, {"format": {}}, name="dapo", filter_groups={"max_num_gen_batches": 2})
     with (
         build_composite_reward(config.rewards) as scorer,
         pytest.raises(NoSignalError, match="2 generation batches"),
