@@ -76,7 +76,7 @@ class PpoKlLoss(_Selecting):
     )
 
 
-class GspoLoss(LossConfig):
+class GspoLoss(_OfTokens):
     """GSPO's: the geometric mean of a completion's token ratios, clipped."""
 
     of_completions: ClassVar[bool] = True
