@@ -137,7 +137,7 @@ def test_a_truncated_completion_goes_on_with_the_critics_value(parts):
     assert own.final_values([s.group for s in parts[3]]).tolist() == pytest.approx(ends, abs=1e-5)
     returns = []
     for bootstrap in (False, True):
-        config, algorithm = ppo(gamma=0.9, lam=1.0, bootstrap_truncated=bootstrap)
+        config, algorithm = ppo(gamma=0.9, lam=1.0, critic={"bootstrap_truncated": bootstrap})
         batch = build_experience(groups, algorithm, config, Models(Fixed(-6.0), critic=own))
         returns.append(batch.critic.returns)
     length = len(cut[1].token_ids)

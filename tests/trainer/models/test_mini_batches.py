@@ -179,10 +179,10 @@ def test_sizes_that_do_not_fit_are_refused(overrides, said):
         load_config(None, ["model.path=a", *overrides])
 
 
-def test_a_policy_gradient_is_clipped_once_there_are_ratios():
-    """RLOO at ratio 2 and advantage 1: no gradient beyond the clip, as with further passes."""
+def test_the_preset_of_a_policy_gradient_is_clipped_where_the_plain_loss_is_not():
+    """RLOO at ratio 2 and advantage 1: no gradient beyond the clip; ``-A log p`` has no clip."""
     old, one = torch.zeros(1, 1), torch.ones(1, 1)
-    for keys, expected in (({}, -1.0), (TWO_AND_ONE, 0.0)):
+    for keys, expected in (({"loss": "reinforce"}, -1.0), ({}, 0.0)):
         new = torch.full((1, 1), math.log(2), requires_grad=True)
         inputs = LossInputs(new, old, one, one, one.bool())
         build_algorithm(AlgorithmConfig(name="rloo", **keys)).token_loss(inputs).sum().backward()
