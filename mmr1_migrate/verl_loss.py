@@ -142,7 +142,7 @@ def _clip(flat: Tree, migration: Migration, name: str, has_ratio: bool) -> None:
 def _covariance(flat: Tree, migration: Migration, name: str) -> None:
     """Of Clip-Cov and KL-Cov."""
     prefix = f"{ACTOR}.policy_loss"
-    own = {
+    own: dict[str, dict[str, str | None]] = {
         "clip_cov": {"clip_cov_ratio": "ratio", "clip_cov_lb": None, "clip_cov_ub": None},
         "kl_cov": {"kl_cov_ratio": "ratio", "ppo_kl_coef": "coef"},
     }
