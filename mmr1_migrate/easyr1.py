@@ -22,6 +22,7 @@ from mmr1_migrate.easyr1_keys import (
 )
 from mmr1_migrate.migration import Migration, Tree
 from mmr1_migrate.shared import (
+    loss_beside,
     set_checkpoints,
     set_kl,
     set_least_rate,
@@ -49,12 +50,19 @@ def _format(flat: Tree, migration: Migration) -> None:
 
 
 def _algorithm(flat: Tree, migration: Migration) -> None:
-    """Their advantage and their loss are two keys; ours is an algorithm, with another advantage."""
+    """A preset of ours, with another advantage or another loss."""
     estimator, loss = flat.pop("algorithm.adv_estimator"), flat.pop("worker.actor.loss_type")
+    kind = LOSSES.get(loss, "ppo")
+    if loss not in LOSSES:
+        migration.note("worker.actor.loss_type", loss, "no such loss here; it is the clipped")
+    if loss == "gspo_token":
+        migration.note(
+            "worker.actor.loss_type",
+            loss,
+            "gspo, which has the same gradient: all tokens of a completion have one advantage",
+        )
     if estimator in OWN_ALGORITHMS:
         name = OWN_ALGORITHMS[estimator]
-        if loss != "default":
-            migration.note("worker.actor.loss_type", loss, f"{name} has PPO's clipped loss here")
         if name != "remax":
             migration.note(
                 "algorithm.adv_estimator",
@@ -63,30 +71,25 @@ def _algorithm(flat: Tree, migration: Migration) -> None:
                 "the sample's, which is larger by sqrt(N / (N - 1))",
             )
     elif estimator in ESTIMATORS:
-        name = LOSSES.get(loss, "grpo")
+        name = "grpo" if kind == "ppo" else kind
         if ESTIMATORS[estimator] is not None:
             migration.set("algorithm.advantage.type", ESTIMATORS[estimator])
-        if loss not in LOSSES:
-            migration.note("worker.actor.loss_type", loss, "no such loss here; it is the clipped")
-        if loss == "gspo_token":
-            migration.note(
-                "worker.actor.loss_type",
-                loss,
-                "gspo, which has the same gradient: all tokens of a completion have one advantage",
-            )
     else:
         raise ValueError(
             f"algorithm.adv_estimator: '{estimator}' has no counterpart; it can be one of "
             f"{', '.join([*ESTIMATORS, *OWN_ALGORITHMS])}"
         )
     migration.set("algorithm.name", name)
+    kind = loss_beside(migration, "worker.actor.loss_type", name, kind)
     clip = [flat.pop(f"worker.actor.clip_ratio_{bound}") for bound in ("low", "high", "dual")]
     taus = [flat.pop(f"worker.actor.tau_{sign}") for sign in ("positive", "negative")]
-    if name == "sapo":
-        migration.set("algorithm.loss", {"tau_pos": taus[0], "tau_neg": taus[1]})
+    if kind == "sapo":
+        migration.set("algorithm.loss.tau_pos", taus[0])
+        migration.set("algorithm.loss.tau_neg", taus[1])
     else:
-        migration.set("algorithm.loss", {"clip_ratio_low": clip[0], "clip_ratio_high": clip[1]})
-        if name != "cispo":
+        migration.set("algorithm.loss.clip_ratio_low", clip[0])
+        migration.set("algorithm.loss.clip_ratio_high", clip[1])
+        if kind != "cispo":
             migration.set("algorithm.loss.clip_ratio_dual", clip[2])
     if flat["worker.actor.loss_avg_mode"] == "seq":
         migration.note(

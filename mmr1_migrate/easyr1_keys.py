@@ -126,7 +126,7 @@ TRANSLATED: dict[str, tuple[str, dict[str, str]]] = {
 ESTIMATORS = {"grpo": None, "rloo": "rloo", "grpo_passk": "pass_at_k"}
 OWN_ALGORITHMS = {"remax": "remax", "reinforce_plus_plus": "reinforce_pp", "gae": "ppo"}
 LOSSES = {
-    "default": "grpo", "gspo": "gspo", "gspo_token": "gspo", "cispo": "cispo", "sapo": "sapo",
+    "default": "ppo", "gspo": "gspo", "gspo_token": "gspo", "cispo": "cispo", "sapo": "sapo",
 }  # fmt: skip
 KL = {"kl": "k1", "abs": "absolute", "mse": "k2", "low_var_kl": "k3"}
 
@@ -187,7 +187,8 @@ COMPOSED = {
     "worker.actor.clip_ratio_dual": "`algorithm.loss.clip_ratio_dual`",
     "worker.actor.tau_positive": "`algorithm.loss.tau_pos`",
     "worker.actor.tau_negative": "`algorithm.loss.tau_neg`",
-    "worker.actor.loss_type": "`algorithm.name`; gspo_token is gspo, with the same gradient",
+    "worker.actor.loss_type": "`algorithm.name`, or `algorithm.loss.type` under another advantage; "
+    "gspo_token is gspo, with the same gradient",
     "worker.actor.model.lora.rank": "`model.lora.rank`; 0: no adapters",
     "worker.actor.model.lora.alpha": "`model.lora.alpha`",
     "worker.actor.model.lora.target_modules": "`model.lora.target_modules`",

@@ -115,6 +115,19 @@ def set_lengths(
     migration.set("rollout.max_response_length", response)
 
 
+def loss_beside(migration: Migration, key: str, name: str, kind: str) -> str:
+    """The type of loss under a preset of ours; ``key`` is what they call it."""
+    if kind == "gspo" and name in ("ppo", "reinforce_pp"):
+        migration.note(
+            key, kind, f"{name} has advantages of tokens, which do not go with one ratio per "
+            "completion; the loss is PPO's clipped one",
+        )  # fmt: skip
+        return "ppo"
+    if kind not in ("ppo", name):
+        migration.set("algorithm.loss.type", kind)
+    return kind
+
+
 def set_kl(migration: Migration, coef: float, in_loss: bool, estimator: str) -> None:
     """A KL to the policy at the start."""
     kind = "loss" if in_loss else "reward"

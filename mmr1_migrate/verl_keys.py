@@ -175,7 +175,7 @@ OWN_ALGORITHMS = {
     "reinforce_plus_plus_baseline": "reinforce_pp_baseline", "gpg": "gpg",
 }  # fmt: skip
 LOSSES = {
-    "vanilla": "grpo", "gspo": "gspo", "sapo": "sapo", "cispo": "cispo", "clip_cov": "clip_cov",
+    "vanilla": "ppo", "gspo": "gspo", "sapo": "sapo", "cispo": "cispo", "clip_cov": "clip_cov",
     "kl_cov": "kl_cov",
 }  # fmt: skip
 DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
@@ -231,7 +231,8 @@ COMPOSED = {
     f"{ACTOR}.policy_loss.clip_cov_ub": "none: 5",
     f"{ACTOR}.policy_loss.kl_cov_ratio": "`algorithm.loss.ratio`",
     f"{ACTOR}.policy_loss.ppo_kl_coef": "`algorithm.loss.coef`",
-    f"{ACTOR}.policy_loss.loss_mode": "`algorithm.name`: vanilla is grpo, others keep their name; "
+    f"{ACTOR}.policy_loss.loss_mode": "`algorithm.name`, or `algorithm.loss.type` under "
+    "another advantage: vanilla is grpo, others keep their name; "
     "gpg is `algorithm.loss.type=reinforce`, with gpg, rloo or remax",
     f"{ACTOR}.loss_agg_mode": "`algorithm.loss.agg_mode`, the same names; gspo and sapo "
     "always have seq-mean-token-mean",

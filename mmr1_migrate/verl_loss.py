@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmr1_migrate.migration import Migration, Tree
-from mmr1_migrate.shared import set_correction, set_kl, set_resampling, set_target
+from mmr1_migrate.shared import loss_beside, set_correction, set_kl, set_resampling, set_target
 from mmr1_migrate.verl_keys import (
     ACTOR,
     AGGREGATIONS,
@@ -24,7 +24,7 @@ from mmr1_migrate.verl_keys import (
 
 
 def carry_algorithm(flat: Tree, migration: Migration) -> None:
-    """Their advantage and their loss are two keys; ours is an algorithm, with another advantage."""
+    """A preset of ours, with another advantage or another loss."""
     estimator, loss = (
         flat.pop("algorithm.adv_estimator"),
         flat.pop(f"{ACTOR}.policy_loss.loss_mode"),
@@ -33,7 +33,8 @@ def carry_algorithm(flat: Tree, migration: Migration) -> None:
     advantage = _advantage(estimator, by_deviation, migration)
     if not advantage and estimator not in (*ESTIMATORS, *OWN_ALGORITHMS):
         migration.note("algorithm.adv_estimator", estimator, "no such advantage here; it is GRPO's")
-    name = OWN_ALGORITHMS.get(estimator) or LOSSES.get(loss, "grpo")
+    kind = LOSSES.get(loss, "ppo")
+    name = OWN_ALGORITHMS.get(estimator) or ("grpo" if kind == "ppo" else kind)
     if loss == "gpg" and advantage == {"type": "rloo"}:
         name, advantage = "rloo", {}
     if estimator in ESTIMATORS and flat[f"{ROLLOUT}.n"] == 1 and not flat["distillation.enabled"]:
@@ -45,9 +46,9 @@ def carry_algorithm(flat: Tree, migration: Migration) -> None:
     migration.set("algorithm.name", name)
     if advantage:
         migration.set("algorithm.advantage", advantage)
-    has_ratio = _loss(loss, name, migration)
-    _aggregation(flat, migration, name)
-    _clip(flat, migration, name, has_ratio)
+    kind = _loss(loss, name, migration)
+    _aggregation(flat, migration, kind)
+    _clip(flat, migration, kind)
     _critic(flat, migration, name)
 
 
@@ -78,28 +79,25 @@ def _advantage(estimator: str, by_deviation: bool, migration: Migration) -> Tree
     return {} if kind is None else {"type": kind}
 
 
-def _loss(loss: str, name: str, migration: Migration) -> bool:
-    """Sets the kind of loss, and tells whether it has a ratio to clip."""
+def _loss(loss: str, name: str, migration: Migration) -> str:
+    """The type of ours."""
     key = f"{ACTOR}.policy_loss.loss_mode"
     if loss == "gpg" and name in ("rloo", "remax", "gpg"):
-        migration.set("algorithm.loss.type", "reinforce")
-        return False
+        return loss_beside(migration, key, name, "reinforce")
     if loss not in LOSSES:
         migration.note(
             key, loss, "no such loss here; it is the clipped one, whose gradient is that of the "
             "plain policy gradient as long as a rollout has one update",
         )  # fmt: skip
-    elif name != LOSSES[loss] and loss != "vanilla":
-        migration.note(key, loss, f"{name} has PPO's clipped loss here")
-    return True
+    return loss_beside(migration, key, name, LOSSES.get(loss, "ppo"))
 
 
-def _aggregation(flat: Tree, migration: Migration, name: str) -> None:
+def _aggregation(flat: Tree, migration: Migration, kind: str) -> None:
     key = f"{ACTOR}.loss_agg_mode"
     mode, length = flat.pop(key), flat["data.max_response_length"]
-    if name in ("gspo", "sapo") and mode != "seq-mean-token-mean":
+    if kind in ("gspo", "sapo") and mode != "seq-mean-token-mean":
         migration.note(
-            key, mode, f"verl's {name} does not read it, and is seq-mean-token-mean; so are the "
+            key, mode, f"verl's {kind} does not read it, and is seq-mean-token-mean; so are the "
             f"terms of the KL and the entropy here, which are {mode} in verl",
         )  # fmt: skip
         mode = "seq-mean-token-mean"
@@ -115,7 +113,7 @@ def _aggregation(flat: Tree, migration: Migration, name: str) -> None:
         )  # fmt: skip
 
 
-def _clip(flat: Tree, migration: Migration, name: str, has_ratio: bool) -> None:
+def _clip(flat: Tree, migration: Migration, kind: str) -> None:
     both, taus = (
         flat.pop(f"{ACTOR}.clip_ratio"),
         [flat.pop(f"{ACTOR}.tau_pos"), flat.pop(f"{ACTOR}.tau_neg")],
@@ -127,19 +125,19 @@ def _clip(flat: Tree, migration: Migration, name: str, has_ratio: bool) -> None:
             f"{ACTOR}.clip_ratio", both, f"verl does not read it: clip_ratio_low={low} and "
             f"clip_ratio_high={high} are set",
         )  # fmt: skip
-    _covariance(flat, migration, name)
-    if name == "sapo":
+    _covariance(flat, migration, kind)
+    if kind == "sapo":
         migration.set("algorithm.loss.tau_pos", taus[0])
         migration.set("algorithm.loss.tau_neg", taus[1])
-    if name in ("sapo", "kl_cov") or not has_ratio:
+    if kind in ("sapo", "kl_cov", "reinforce"):
         return
     migration.set("algorithm.loss.clip_ratio_low", low)
     migration.set("algorithm.loss.clip_ratio_high", high)
-    if name not in ("cispo", "gspo", "clip_cov"):  # whose loss does not read it
+    if kind not in ("cispo", "gspo", "clip_cov"):  # whose loss does not read it
         migration.set("algorithm.loss.clip_ratio_dual", dual)
 
 
-def _covariance(flat: Tree, migration: Migration, name: str) -> None:
+def _covariance(flat: Tree, migration: Migration, kind: str) -> None:
     """Of Clip-Cov and KL-Cov."""
     prefix = f"{ACTOR}.policy_loss"
     own: dict[str, dict[str, str | None]] = {
@@ -149,13 +147,13 @@ def _covariance(flat: Tree, migration: Migration, name: str) -> None:
     for loss, keys in own.items():
         for theirs, ours in keys.items():
             value, usual = flat.pop(f"{prefix}.{theirs}"), DEFAULTS[f"{prefix}.{theirs}"]
-            if name == loss and ours is not None:
+            if kind == loss and ours is not None:
                 migration.set(f"algorithm.loss.{ours}", value)
-            elif name == loss and value != usual:
+            elif kind == loss and value != usual:
                 migration.note(f"{prefix}.{theirs}", value, f"it is {usual:g}")
-    if name in own:
+    if kind in own:
         migration.note(
-            f"{ACTOR}.policy_loss.loss_mode", name, "tokens are chosen by the log-probs before the "
+            f"{ACTOR}.policy_loss.loss_mode", kind, "tokens are chosen by the log-probs before the "
             "rollout's first update, in verl by those of each update",
         )  # fmt: skip
 

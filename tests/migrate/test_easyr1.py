@@ -294,6 +294,17 @@ def test_a_bare_configuration_has_their_defaults():
     assert named.tree["rewards"]["functions"]["easyr1"]["use"] == "x.py:main"
 
 
+def test_an_advantage_of_tokens_and_another_loss():
+    plain = "algorithm.adv_estimator=reinforce_plus_plus"
+    cispo = config_of(plain, "worker.actor.loss_type=cispo").algorithm
+    assert (cispo.advantage.type, cispo.loss.type, cispo.loss.clip_ratio_high) == (
+        "reinforce_pp", "cispo", 0.3,
+    )  # fmt: skip
+    gspo = (plain, "worker.actor.loss_type=gspo")
+    assert config_of(*gspo).algorithm.loss.type == "ppo"
+    assert any("do not go with one ratio per completion" in n for n in migrated(*gspo).notes)
+
+
 def test_greedy_validation():
     prefix = "worker.rollout.val_override_config"
     assert config_of(f"{prefix}.temperature=0").eval.n == 0

@@ -352,6 +352,21 @@ LOSSES: dict[str, tuple[str | None, list[str]]] = {
     "LoRA": ("tuning/lora/run_qwen2_5_vl_7b_fsdp.sh", []),
     "video": ("grpo_trainer/run_qwen3_5_2b_video_fsdp.sh", []),
     "baseline": ("reinforce_plus_plus_trainer/run_qwen2-7b_math_rf_baseline.sh@0.8", []),
+    "baseline, cispo": (
+        None,
+        [
+            "algorithm.adv_estimator=reinforce_plus_plus_baseline",
+            f"{ACTOR}.policy_loss.loss_mode=cispo",
+            f"{ACTOR}.clip_ratio_high=0.1",
+        ],
+    ),
+    "baseline, gspo": (
+        None,
+        [
+            "algorithm.adv_estimator=reinforce_plus_plus_baseline",
+            f"{ACTOR}.policy_loss.loss_mode=gspo",
+        ],
+    ),
     "rloo, plain": (None, ["algorithm.adv_estimator=rloo", f"{ACTOR}.policy_loss.loss_mode=gpg"]),
     "opo": (None, ["algorithm.adv_estimator=opo", f"{ACTOR}.entropy_coeff=0.01"]),
     "pass@k": (None, ["algorithm.adv_estimator=grpo_passk", f"{ACTOR}.clip_ratio_c=1.2"]),
