@@ -243,6 +243,7 @@ RENAMED = {
     "rollout.temperature": "rollout.temperature",
     "train.max_epochs": "algorithm.ppo_epochs",
     "train.seed": "seed",
+    "train.full_determinism_enable": "full_determinism",
     "logger.logging_steps": "trainer.logging_steps",
     "data.processor_kwargs.min_pixels": "data.image.min_pixels",
     "data.processor_kwargs.max_pixels": "data.image.max_pixels",
@@ -353,7 +354,6 @@ UNNEEDED = {
     "train.micro_batch_size": "see trainer.max_tokens_per_gpu",
     "train.dynamic_batch_enable": "micro-batches are always cut by tokens",
     "train.max_tokens_per_gpu": "see trainer.max_tokens_per_gpu",
-    "train.full_determinism_enable": "full_determinism",
     "train.partial_rollout_enable": "completions are never cut to load weights",
     "train.enable_ema": "there is no average of the policy besides "
     "algorithm.kl.reference.mixup_alpha",

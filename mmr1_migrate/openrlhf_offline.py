@@ -49,6 +49,7 @@ RENAMED = {
     "lr_warmup_ratio": "optimizer.scheduler.warmup_steps",
     "ds.adam_offload": "optimizer.offload",
     "train.seed": "seed",
+    "train.full_determinism_enable": "full_determinism",
     "train.max_epochs": "trainer.total_epochs",
     "logger.logging_steps": "trainer.logging_steps",
 }
@@ -90,7 +91,7 @@ UNNEEDED = {
     **{
         key: shared.UNNEEDED[key]
         for key in (
-            "ref", "train.micro_batch_size", "train.full_determinism_enable", "ds", "ckpt.path",
+            "ref", "train.micro_batch_size", "ds", "ckpt.path",
             "ckpt.save_hf", "ckpt.disable_ds", "ckpt.max_mem", "ckpt.load_enable",
             "data.max_samples", "data.apply_chat_template", "data.disable_fast_tokenizer",
             "data.dataloader_num_workers", "logger.wandb", "local_rank", "use_ms",

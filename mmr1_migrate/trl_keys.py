@@ -52,6 +52,7 @@ RENAMED = {
     "weight_decay": "optimizer.weight_decay",
     "max_grad_norm": "optimizer.max_grad_norm",
     "seed": "seed",
+    "full_determinism": "full_determinism",
     "save_only_model": "trainer.save_only_model",
     "dataloader_num_workers": "data.num_workers",
 }
@@ -135,7 +136,6 @@ UNNEEDED = {
     "tf32": _SPEED,
     "bf16_full_eval": _SPEED,
     "fp16": "model.dtype is bfloat16 or float32",
-    "full_determinism": "full_determinism",
     "data_seed": "seed is that of everything",
     "dataset_num_proc": "rows are read without worker processes",
     "dataset_kwargs": "the format of the rows tells what they are",

@@ -194,6 +194,7 @@ def test_what_the_keys_mean():
     assert (both.dpo.loss.type, both.dpo.loss.nll_coef) == ("ipo", 0.2)
     assert both.data.train_batch_size == 32
     assert config_of("reward").optimizer.lr == 1e-4
+    assert config_of("sft", "full_determinism=True").full_determinism
     rloo = config_of("rloo", "reward_clip_range=[-1, 1]").algorithm
     assert (rloo.kl, rloo.reward_clip_range) == (KlReward(coef=0.05), (-1.0, 1.0))
 
