@@ -80,7 +80,7 @@ def test_a_run_goes_on_without_what_cannot_be_decoded(rl, tmp_path):
 
 def test_a_resumed_run_knows_what_was_left_out(rl, tmp_path):
     run_training(rl("whole"))
-    plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")
+    plan_accident(tmp_path, 15, "os.kill(trainer, signal.SIGTERM)")
     config = rl("stopped")
     with pytest.raises(StoppedError):
         run_training(config)

@@ -108,10 +108,13 @@ def reward(tmp_path) -> Path:
 
 
 def plan_accident(folder: Path, call: int, action: str) -> None:
-    """Do ``action`` at the given call of the reward, once."""
+    """Do ``action`` at the given call of the reward, once.
+
+    The reward has a process of its own. ``trainer`` is the process of the test, which trains.
+    """
     seen = str(folder / "calls")
     (folder / "accident").write_text(
-        "import os, signal, time\n"
+        f"import os, signal, time\ntrainer = {os.getpid()}\n"
         f"with open({seen!r}, 'a') as file: file.write('.')\n"
         f"if os.path.getsize({seen!r}) == {call}: {action}\n"
     )
@@ -160,7 +163,7 @@ def test_sigterm_saves_the_step_and_resuming_gives_the_same_run(
     algorithm, background, tiny_model, digits, reward, tmp_path
 ):
     run_training(rl(tiny_model, digits, reward, tmp_path / "undisturbed", algorithm))
-    plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")
+    plan_accident(tmp_path, 15, "os.kill(trainer, signal.SIGTERM)")
     out = tmp_path / "stopped"
     checkpoints = {"save_steps": 2, "async_save": background}
     config = rl(tiny_model, digits, reward, out, algorithm, checkpoints=checkpoints)
@@ -207,7 +210,7 @@ def test_a_stop_with_rollouts_ahead_skips_no_prompt(
     monkeypatch.setattr("mmr1.trainer.train.build_engine", engine_of_its_own)
     monkeypatch.setattr("mmr1.trainer.loop.Sampler", two_ahead)
     run_training(config("whole"))
-    plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")  # in the third rollout
+    plan_accident(tmp_path, 15, "os.kill(trainer, signal.SIGTERM)")  # in the third rollout
     with pytest.raises(StoppedError, match=r"SIGTERM: saved as .*step_00000[12]") as stopped:
         run_training(config("parts"))
     assert stopped.value.signum == signal.SIGTERM
@@ -220,7 +223,7 @@ def test_a_run_that_died_inside_a_step_goes_on_from_the_last_checkpoint(
     tiny_model, digits, reward, undisturbed, tmp_path
 ):
     # Nothing asked for an end, so nothing is saved: the step is lost wherever it is.
-    plan_accident(tmp_path, 27, "os.kill(os.getpid(), signal.SIGALRM); time.sleep(1)")
+    plan_accident(tmp_path, 27, "os.kill(trainer, signal.SIGALRM); time.sleep(1)")
     config = rl(tiny_model, digits, reward, tmp_path / "died")
     with pytest.raises(StoppedError):
         run_training(config)
@@ -246,7 +249,7 @@ def test_other_runs_resume_as_well(changes, tiny_model, digits, reward, tmp_path
         return rl(tiny_model, digits, reward, tmp_path / out).changed(changes)
 
     run_training(config("whole"))
-    plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")
+    plan_accident(tmp_path, 15, "os.kill(trainer, signal.SIGTERM)")
     with pytest.raises(StoppedError, match="saved"):
         run_training(config("parts"))
     run_training(config("parts"), resume=True)
@@ -266,9 +269,8 @@ def test_what_is_offloaded_changes_no_number(tiny_model, digits, reward, undistu
 
 
 def test_a_second_signal_does_not_wait_for_the_step(tiny_model, digits, reward, tmp_path):
-    # To the thread that handles signals, and so far apart that they do not become one.
-    again = "signal.pthread_kill(threading.main_thread().ident, signal.SIGINT); time.sleep(1)"
-    plan_accident(tmp_path, 15, f"import threading; {again}; {again}")
+    again = "os.kill(trainer, signal.SIGINT); time.sleep(1)"  # apart: they do not become one
+    plan_accident(tmp_path, 15, f"{again}; {again}")
     with pytest.raises(StoppedError, match="before the step was finished"):
         run_training(rl(tiny_model, digits, reward, tmp_path / "run"))
     saved = sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir())
@@ -276,7 +278,7 @@ def test_a_second_signal_does_not_wait_for_the_step(tiny_model, digits, reward, 
 
 
 def test_the_end_of_the_grace_time_is_such_a_signal(tiny_model, digits, reward, tmp_path):
-    plan_accident(tmp_path, 9, "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)")
+    plan_accident(tmp_path, 9, "os.kill(trainer, signal.SIGTERM); time.sleep(60)")
     begin = time.monotonic()
     with pytest.raises(StoppedError, match="before the step was finished"):
         run_training(rl(tiny_model, digits, reward, tmp_path / "run", grace_period_s=0.5))
@@ -286,7 +288,7 @@ def test_the_end_of_the_grace_time_is_such_a_signal(tiny_model, digits, reward, 
 def test_a_signal_in_the_last_step_leaves_the_evaluation_to_the_resumed_run(
     tiny_model, digits, reward, tmp_path
 ):
-    plan_accident(tmp_path, 9, "os.kill(os.getpid(), signal.SIGINT)")
+    plan_accident(tmp_path, 9, "os.kill(trainer, signal.SIGINT)")
     config = rl(tiny_model, digits, reward, tmp_path / "run", max_steps=2)
     validation = {"data": str(digits / "rl.jsonl")}
     config = config.changed({"trainer.validation": validation, "eval.limit": 2})

@@ -222,7 +222,7 @@ def test_sampling_from_another_policy_switches_the_correction_on():
     ("override", "said"),
     [
         ("rollout.max_off_policy_steps=1", "rollout.engine.type=hf, .*that engine samples from"),
-        ("rollout.engine.dtype=float32", "hf does not read dtype"),
+        ("rollout.engine.dtype=float32", "type 'hf' has no 'dtype'; type vllm"),
     ],
     ids=["ahead", "another dtype"],
 )
@@ -234,7 +234,7 @@ def test_the_transformers_engine_samples_from_the_policy_as_it_is(override, said
 
 def test_an_engine_of_this_process_is_checked_for_what_it_can_do():
     ahead = Config(model={"path": "any"}, rollout={"engine": "hf", "max_off_policy_steps": 1})
-    with pytest.raises(ValueError, match="max_off_policy_steps=1 and rollout.engine=hf"):
+    with pytest.raises(ValueError, match=r"max_off_policy_steps=1 and rollout\.engine=hf"):
         check_engine(ahead)
 
 

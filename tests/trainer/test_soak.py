@@ -200,12 +200,12 @@ def write_config(
         "thought": {
             "use": f"{work}/{out.name}_plugin/thought.py:reward",
             "weight": 0.25,
-            "call_timeout_s": 4,
+            "timeout_s": 4,
         },
         "remote": {
             "use": ",".join(urls),
             "weight": 0.25,
-            "call_timeout_s": 4,
+            "timeout_s": 4,
             "options": {"retries": 2},
         },
     }

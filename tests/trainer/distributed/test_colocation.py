@@ -90,7 +90,10 @@ COLOCATED = {"rollout": {"engine": "vllm_colocate"}, "resources": {"ranks": 2}}
     ("override", "refusal"),
     [
         ("resources.engines=3", r"resources\.engines=3, .*ranks=2: each rank shares its GPU"),
-        ("rollout.engine.tensor_parallel_size=2", "vllm_colocate does not read tensor_parallel"),
+        (
+            "rollout.engine.tensor_parallel_size=2",
+            "type 'vllm_colocate' has no 'tensor_parallel_size'",
+        ),
         ("rollout.max_off_policy_steps=1", "max_off_policy_steps=1: engines sleep while"),
     ],
 )
@@ -102,7 +105,7 @@ def test_what_cannot_be_colocated_is_refused(override, refusal):
 @pytest.mark.parametrize("engine", ["hf", "vllm"])
 def test_an_engine_with_gpus_of_its_own_is_not_told_how_to_share_them(engine):
     tree = {"model": {"path": "m"}, "rollout": {"engine": {"type": engine}}}
-    with pytest.raises(ValueError, match=f"{engine} does not read offload_trainer"):
+    with pytest.raises(ValueError, match=f"type '{engine}' has no 'offload_trainer'"):
         config_from(tree, ["rollout.engine.offload_trainer=true"])
 
 

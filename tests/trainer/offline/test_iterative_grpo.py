@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from mmr1.config import Config, ModelConfig, NewLoraConfig
-from mmr1.config.file import load_config
+from mmr1.config.file import read_written
 from mmr1.data.preferences import ranking_of
 from mmr1.data.rankings import ranked, write_rankings
 from mmr1.data.record import read_records
@@ -88,7 +88,7 @@ def test_each_round_begins_where_the_last_one_ended(config, reward_model, tmp_pa
     assert last == run / "round_3/policy/checkpoints/step_000002"
 
     def written(part: str) -> Config:
-        return load_config(run / part / "config.yaml")
+        return read_written(run / part / "config.yaml")
 
     assert written("round_1/policy").model.path == config.model.path
     for n in (1, 2):

@@ -574,7 +574,9 @@ def assert_loss_is_untempered(config: Config) -> None:
     with build_composite_reward(config.rewards) as rewards:
         inputs = check_inputs(config, rewards, train=True)
         model = load_trainable(config.model)
-        learner = build_dpo(config, inputs.family, inputs.media, None, lambda *_: (model, run))
+        learner = build_dpo(
+            config, inputs.family, inputs.media, None, lambda *_, **__: (model, run)
+        )
         engine = HfEngine(model, inputs.family, inputs.media)
         manager = RewardManager(rewards, inputs.media, 0.2)
         next(Rounds(config, inputs, engine, manager, learner).steps(0))

@@ -35,7 +35,7 @@ def config(tiny_model: Path, digits: Path, tmp_path: Path) -> Config:
             "threads": 1,
             "logging_steps": 1,
         },
-    )
+    ).for_command("sft")
 
 
 def sft(config: Config, tmp_path: Path, redirection: str = "") -> subprocess.CompletedProcess[str]:
@@ -86,7 +86,7 @@ def test_what_is_muted_before_the_log_is_open_is_in_the_log(tmp_path, monkeypatc
 
 def test_a_closed_terminal_saves_and_ends_as_sigterm_does(config, tmp_path):
     """The terminal's end closes, and the kernel sends SIGHUP to the session."""
-    config = config.for_command("sft").changed({"trainer.max_steps": 10_000})
+    config = config.changed({"trainer.max_steps": 10_000})
     file = tmp_path / "sft.yaml"
     file.write_text(dump_yaml(config))
     child, terminal = pty.fork()
