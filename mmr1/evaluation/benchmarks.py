@@ -87,6 +87,7 @@ def run_evaluations(config: Config) -> tuple[Results, list[Comparison]]:
 
 def _pairs(config: Config) -> list[tuple[str, str, Config, Path | None]]:
     """Each pair of model and dataset by name, with its configuration and folder."""
+    config = config.for_command("eval")
     models = config.eval.models or {"": config.model.path}
     data = config.eval.data if isinstance(config.eval.data, dict) else {}
     if not data and config.eval_records:
