@@ -151,8 +151,8 @@ class Run:
 
     def record(self, step: Step) -> None:
         """Log a finished step, and its completions when that is due."""
-        self.directory.log(step.stats)
-        self.trackers.log(step.stats)
+        self.directory.log(step.metrics)
+        self.trackers.log(step.metrics)
         ends = (1, self.config.trainer.steps)
         due = step.number % self.log_completions_steps == 0 or step.number in ends
         if step.scored and due:
@@ -160,7 +160,7 @@ class Run:
             self.directory.log_rollouts(step.number, step.scored, self.media, advantages)
             self.trackers.log_rollouts(step.number, step.scored, advantages)
         self._log_dropped()
-        self.display.show(step.stats)
+        self.display.show(step)
 
     def record_evaluation(self, result: Evaluation) -> None:
         """Write the evaluation of the last weights."""
@@ -201,7 +201,7 @@ def take_steps(
 
     def save(step: Step) -> None:
         with PhaseTimer(f"step {step.number}")("checkpoint"):
-            checkpoints.save(step.number, snapshot(step), step.stats)
+            checkpoints.save(step.number, snapshot(step), step.metrics)
 
     with StopSignal(config.grace_period_s) as stop:
         for step in steps:
