@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mmr1.config.algorithm_spec import algorithm_specs
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from mmr1.config.algorithm_spec import algorithm_specs
 from mmr1.report.curves import read_metrics
 
 RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
@@ -109,11 +109,7 @@ def train(args: argparse.Namespace, name: str, seed: int, folder: Path) -> float
     command: list[Any] = [
         *(sys.executable, "-m", "mmr1.cli", "train", RECIPE),
         *(f"algorithm.name={name}", f"seed={seed}", f"trainer.max_steps={args.steps}"),
-        *(
-            f"trainer.output_dir={folder}",
-            f"rollout.engine={args.engine}",
-            "trainer.validation.data=null",
-        ),
+        *(f"trainer.output_dir={folder}", f"rollout.engine={args.engine}", "trainer.validation.data=null"),
         *NEEDS.get(name, []),
     ]
     with (folder.parent / "log").open("w") as log:

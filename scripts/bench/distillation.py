@@ -64,11 +64,7 @@ def write_samples(teacher: Path, output: Path) -> Path:
     samples = output / "samples.jsonl"
     if not samples.is_file():
         folder = output / "sampled"
-        where = (
-            f"trainer.validation.data={DATA / 'rl.jsonl'}",
-            f"eval.output_dir={folder}",
-            "eval.sampled.n=8",
-        )
+        where = (f"trainer.validation.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=8")
         call("mmr1.cli", "eval", RECIPE, f"model.path={teacher}", "rollout.engine=hf", *where)
         call(
             *("datasets_prep", "demonstrations", DATA / "rl.jsonl", folder / "completions.jsonl"),

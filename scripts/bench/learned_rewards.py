@@ -61,11 +61,7 @@ def sample_start(output: Path) -> Path:
     """Eight completions of each training scan by the SFT checkpoint."""
     folder = output / "sampled"
     if not (folder / "result.json").is_file():
-        where = (
-            f"trainer.validation.data={DATA / 'rl.jsonl'}",
-            f"eval.output_dir={folder}",
-            "eval.sampled.n=8",
-        )
+        where = (f"trainer.validation.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=8")
         call("mmr1.cli", "eval", RECIPE, f"model.path={START}", "rollout.engine=hf", *where)
     return folder / "completions.jsonl"
 

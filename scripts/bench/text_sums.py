@@ -32,13 +32,7 @@ CONTROL_STEPS = 4000
 # the format alone.
 RL = (
     *("rewards.functions.thought=null", "rewards.functions.format.weight=0.1"),
-    *(
-        "rollout.engine=hf",
-        "data.train_batch_size=32",
-        "rollout.n=16",
-        LONGEST,
-        "optimizer.lr=1e-4",
-    ),
+    *("rollout.engine=hf", "data.train_batch_size=32", "rollout.n=16", LONGEST, "optimizer.lr=1e-4"),
 )
 STAGES = ("start", "sft", "control", "rl")
 
@@ -91,10 +85,7 @@ def train(run: Path, model: Path, seed: int, recipe: str, steps: int, *settings:
 def evaluate(model: Path, folder: Path, stage: str) -> list[str]:
     result = folder / "eval" / stage / "result.json"
     if not result.is_file():
-        where = (
-            f"trainer.validation.data={folder}/data/eval.jsonl",
-            f"eval.output_dir={result.parent}",
-        )
+        where = (f"trainer.validation.data={folder}/data/eval.jsonl", f"eval.output_dir={result.parent}")
         keys = ("rewards.functions.thought=null", "rollout.engine=hf", LONGEST)
         call("mmr1.cli", "eval", RECIPE / "rl.yaml", f"model.path={model}", *where, *keys)
     modes: dict[str, Any] = json.loads(result.read_text())

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmr1.config.algorithm_spec import algorithm_names, algorithm_specs
 from page_table import write_or_check
+
+from mmr1.config.algorithm_spec import algorithm_names, algorithm_specs
 
 PAGE = Path(__file__).parents[2] / "docs/algorithms.md"
 HEAD = "| name | advantage | loss | paper | when to choose it | file |"

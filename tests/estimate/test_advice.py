@@ -99,9 +99,7 @@ def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):
     assert of_alone == of_halved
     lines = advice(alone, load, memory)
     assert not any("micro_batch_tokens" in line for line in lines)
-    assert (
-        "resources.context_parallel_size=2 ranks=2: half of a sequence's activations each" in lines
-    )
+    assert "resources.context_parallel_size=2 ranks=2: half of a sequence's activations each" in lines
 
     def activations(**resources: int) -> float:
         items = estimate(run(resources=resources), load).items

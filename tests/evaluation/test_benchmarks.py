@@ -82,9 +82,7 @@ def test_the_precision_of_the_engine_decides():
         settings(Config(model=model, rollout={"dtype": dtype}), [])
         for dtype in ("float32", "bfloat16")
     )
-    assert [key for key in in_float32 if in_float32[key] != in_bfloat16[key]] == [
-        "rollout.engine.dtype"
-    ]
+    assert [key for key in in_float32 if in_float32[key] != in_bfloat16[key]] == ["rollout.engine.dtype"]
 
 
 def test_another_evaluation_is_not_mixed_in(config, mmr1):
