@@ -1,7 +1,7 @@
 """What was given in Python, as files: a run reads, repeats and resumes these as any others.
 
-OUTPUT/given/NAME-DIGEST.jsonl  rows, their pictures in base64
-OUTPUT/given/NAME-FINGERPRINT   a ``datasets.Dataset``
+OUTPUT/given/DIGEST/NAME.jsonl  rows, their pictures in base64
+OUTPUT/given/DIGEST/NAME        a ``datasets.Dataset``
 OUTPUT/given/model              a model and its processor
 """
 
@@ -30,7 +30,7 @@ def data_path(data: Any, folder: Path, name: str) -> str:
     if hasattr(data, "save_to_disk") and isinstance(data, Mapping):
         raise ValueError(f"data is a dataset with the splits {', '.join(data)}; give one of them")
     if hasattr(data, "save_to_disk"):  # its media stay encoded
-        saved = folder / f"{name}-{data._fingerprint}"
+        saved = folder / data._fingerprint / name
         if not saved.exists():
             data.save_to_disk(saved)
         return str(saved)
@@ -39,7 +39,8 @@ def data_path(data: Any, folder: Path, name: str) -> str:
             f"data is a {type(data).__name__}; give a path, a list of rows or a datasets.Dataset"
         )
     text = "".join(f"{_json(row, number)}\n" for number, row in enumerate(data))
-    path = folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.jsonl"
+    # Named by the content, so that other rows cannot take their place in a run that is resumed.
+    path = folder / hashlib.sha256(text.encode()).hexdigest()[:8] / f"{name}.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic(path) as file:
