@@ -182,7 +182,7 @@ def test_demonstrations_and_preferences(tiny_model, digits, tmp_path):
         command="sft",
     )
     assert [set(step.metrics) >= {"loss", "lr"} for step in sft.steps()] == [True, True]
-    with pytest.raises(ValueError, match="mmr1.evaluate"):
+    with pytest.raises(ValueError, match=r"call mmr1\.evaluate"):
         sft.evaluate(digits / "eval.jsonl")
     pairs = [
         {
