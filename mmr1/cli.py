@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import logging
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mmr1 import start
 from mmr1.config import Config
 from mmr1.config.commands import Command
 from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
@@ -24,7 +24,7 @@ from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
 from mmr1.rollout.forking import preload_engine
 from mmr1.terminal import failing_output_muted, printable
-from mmr1.trainer.preflight import check_evaluation, check_reward_names, check_training
+from mmr1.trainer.preflight import check_evaluation, check_reward_names
 from mmr1.trainer.runs.existing import accept_changes
 from mmr1.vision.families.registry import DEFAULT_FAMILY
 
@@ -71,11 +71,7 @@ def train(
 ) -> None:
     """Train with reinforcement learning."""
     if (resolved := _resolve(config, overrides, "train", dry_run, resume, accepted)) is not None:
-        check_training(resolved, resume=resume, samples=True)
-        preload_engine(resolved)
-        from mmr1.trainer.train import run_training
-
-        _run(run_training, resolved, resume, samples=True)
+        _run(resolved, resume)
 
 
 @app.command()
@@ -89,10 +85,7 @@ def sft(
 ) -> None:
     """Supervised fine-tuning on demonstrations."""
     if (resolved := _resolve(config, overrides, "sft", dry_run, resume, accepted)) is not None:
-        check_training(resolved, resume=resume, samples=False)
-        from mmr1.trainer.offline.sft import run_sft
-
-        _run(run_sft, resolved, resume, samples=False)
+        _run(resolved, resume)
 
 
 @app.command()
@@ -105,18 +98,8 @@ def dpo(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Learn from preferences (DPO, IPO, SimPO, ORPO, KTO, ...), of records or in rounds."""
-    if (resolved := _resolve(config, overrides, "dpo", dry_run, resume, accepted)) is None:
-        return
-    check_training(resolved, resume=resume, samples=resolved.dpo.rounds is not None)
-    if resolved.dpo.rounds is None:
-        from mmr1.trainer.offline.dpo import run_dpo
-
-        _run(run_dpo, resolved, resume, samples=False)
-    else:
-        preload_engine(resolved)
-        from mmr1.trainer.offline.iterative_dpo import run_iterative_dpo
-
-        _run(run_iterative_dpo, resolved, resume, samples=True)
+    if (resolved := _resolve(config, overrides, "dpo", dry_run, resume, accepted)) is not None:
+        _run(resolved, resume)
 
 
 @app.command()
@@ -129,13 +112,8 @@ def iterate(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Iterative GRPO: rounds of the policy, between which the reward model learns too."""
-    if (resolved := _resolve(config, overrides, "iterate", dry_run, resume, accepted)) is None:
-        return
-    check_training(resolved, resume=resume, samples=True)
-    preload_engine(resolved)
-    from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
-
-    _run(run_iterative_grpo, resolved, resume, samples=True)
+    if (resolved := _resolve(config, overrides, "iterate", dry_run, resume, accepted)) is not None:
+        _run(resolved, resume)
 
 
 @app.command()
@@ -148,12 +126,8 @@ def rm(
     log_level: Log = LogLevel.WARNING,
 ) -> None:
     """Train a reward model on preference pairs, on rankings, or on labelled steps."""
-    if (resolved := _resolve(config, overrides, "rm", dry_run, resume, accepted)) is None:
-        return
-    check_training(resolved, resume=resume, samples=False)
-    from mmr1.trainer.offline.reward_model import run_reward_model
-
-    _run(run_reward_model, resolved, resume, samples=False)
+    if (resolved := _resolve(config, overrides, "rm", dry_run, resume, accepted)) is not None:
+        _run(resolved, resume)
 
 
 @app.command("eval")
@@ -335,12 +309,13 @@ def model_new(
     typer.echo(f"{output}: {family} {preset}, {parameters:,} parameters")
 
 
-def _run(run: Callable[..., Path], config: Config, resume: bool, *, samples: bool) -> None:
+def _run(config: Config, resume: bool) -> None:
     """Run a training command, on Ray as often as ``resources.ray.max_restarts`` allows."""
+    start.check_run(config, resume=resume)
     from mmr1.trainer.distributed.supervise import supervised
 
     with failing_output_muted():
-        supervised(run, config, resume=resume, samples=samples)
+        supervised(start.run, config, resume=resume, samples=start.samples(config))
 
 
 def _resolve(
@@ -369,18 +344,10 @@ def _resolve(
         raise ValueError("--accept-changes is for a run that is resumed; add --resume")
     if accept:
         accept_changes(config)
-    return _with_gpus(config, resume) if config.resources.auto else config
-
-
-def _with_gpus(config: Config, resume: bool) -> Config:
-    """``resources: auto``: ranks and engines for the GPUs of this machine."""
-    from mmr1.estimate.gpus import gpus_of_this_machine
-    from mmr1.estimate.proposal import proposed
-
-    proposal = proposed(config, config.command, gpus_of_this_machine(), resume=resume)
-    if proposal.why is not None:
-        typer.echo(f"resources: auto: {proposal.why}", err=True)
-    return proposal.config
+    config, why = start.with_gpus(config, resume=resume)
+    if why is not None:
+        typer.echo(f"resources: auto: {why}", err=True)
+    return config
 
 
 def main() -> None:

@@ -97,6 +97,30 @@ def config_from(
     return _load([OmegaConf.create(dict(values))], overrides, command, "configuration").config
 
 
+def load_layers(layers: Iterable[Path | Mapping[str, Any]], command: Command = "train") -> Loaded:
+    """Like :func:`load`, from YAML files and values in Python, each laid over those before it.
+
+    The keys of the values may have dots: ``{"trainer.max_steps": 3}``.
+
+    Raises:
+        ValueError: As :func:`load_config`.
+    """
+    layers = list(layers)
+    source = ", ".join(str(layer) for layer in layers if isinstance(layer, Path))
+    read = [_read_yaml(layer) if isinstance(layer, Path) else _nested(layer) for layer in layers]
+    return _load(read, (), command, source or "configuration")
+
+
+def _nested(values: Mapping[str, Any]) -> Any:
+    tree = OmegaConf.create()
+    try:
+        for key, value in values.items():
+            OmegaConf.update(tree, key, value, merge=True, force_add=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"configuration: {' '.join(str(error).split())}") from error
+    return tree
+
+
 def _load(files: list[Any], overrides: Sequence[str], command: Command, source: str) -> Loaded:
     notes: list[str] = []
     try:

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -20,7 +21,7 @@ from mmr1.config import Config
 from mmr1.data.loader import MediaCheck
 from mmr1.evaluation.presets import with_preset
 from mmr1.evaluation.store import Store
-from mmr1.rewards import CompositeReward, build_composite_reward
+from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.engines import engine_type
@@ -59,19 +60,25 @@ class Comparison:
     result: Paired
 
 
-def run_evaluations(config: Config) -> tuple[Results, list[Comparison]]:
+def run_evaluations(
+    config: Config, functions: Mapping[str, RewardFunction] = MappingProxyType({})
+) -> tuple[Results, list[Comparison]]:
     """Every model of ``eval.models`` on every dataset of ``eval.data``.
 
     Without these, ``model.path`` on ``trainer.validation.data``. With ``eval.output_dir`` the
     completions are saved batch by batch, and an interrupted evaluation is continued. For several
     pairs of model and dataset, ``results.json`` there holds the metrics and comparisons.
 
+    Args:
+        functions: Reward functions of this process, in place of those of their names in
+            ``rewards.functions``.
+
     Raises:
         ValueError: Something that the user can fix; nothing has been sampled yet.
     """
     results: Results = {}
     with ExitStack() as stack:
-        tasks = [_task(stack, *pair) for pair in _pairs(config)]
+        tasks = [_task(stack, functions, *pair) for pair in _pairs(config)]
         scratch = Path(stack.enter_context(TemporaryDirectory()))
         progress = stack.enter_context(Progress(disable=not Console().is_terminal))
         for model in dict.fromkeys(task.model for task in tasks):
@@ -110,10 +117,16 @@ def _config_of_pair(config: Config, model: str, records: str) -> Config:
     return config.changed({"model.path": model, "eval.data": records})
 
 
-def _task(stack: ExitStack, model: str, data: str, config: Config, folder: Path | None) -> Task:
-    composite_reward = stack.enter_context(
-        build_composite_reward(config.rewards, reward_models(config))
-    )
+def _task(
+    stack: ExitStack,
+    functions: Mapping[str, RewardFunction],
+    model: str,
+    data: str,
+    config: Config,
+    folder: Path | None,
+) -> Task:
+    own = {**reward_models(config), **functions}
+    composite_reward = stack.enter_context(build_composite_reward(config.rewards, own))
     inputs = check_inputs(config, composite_reward, train=False)
     store = Store(folder, config, inputs.held_out) if folder else None
     return Task(model, data, config, composite_reward, inputs, store)

@@ -42,6 +42,9 @@ REWARDS = Registry(
 REWARD_MODEL = "reward_model"
 """The ``use`` of a reward model, which is loaded where torch is."""
 
+PYTHON = "python"
+"""The ``use`` of a function that ``mmr1.Trainer`` was given, which no file names."""
+
 # Checks of a gold answer at load: they raise BadGoldError or return a Job for the sandbox.
 GOLD_CHECKS = {
     "anls": "mmr1.rewards.answers.text:text_gold",

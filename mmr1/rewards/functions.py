@@ -10,7 +10,15 @@ from typing import Any, Protocol
 from mmr1.config import PluginConfig, RewardsConfig
 from mmr1.config.rewards import RewardFunction as FunctionConfig
 from mmr1.registry import suggest
-from mmr1.rewards.builtin import DERIVED, REWARD_MODEL, REWARDS, TASKS, gold_check, reward_of_task
+from mmr1.rewards.builtin import (
+    DERIVED,
+    PYTHON,
+    REWARD_MODEL,
+    REWARDS,
+    TASKS,
+    gold_check,
+    reward_of_task,
+)
 from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.item import (
     Job,
@@ -267,6 +275,12 @@ def make_reward_function(
         raise ValueError(
             f"reward function '{name}' is a reward model, which needs a run; "
             "use it with mmr1 train, dpo or eval"
+        )
+    if use == PYTHON:
+        raise ValueError(
+            f"reward function '{name}' is a function that mmr1.Trainer was given in Python; give "
+            f"it again there, or write it into a file: "
+            f"rewards.functions.{name}.use=file.py:function"
         )
     if use == "auto":
         return AutoReward(config.options, pool)

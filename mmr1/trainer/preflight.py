@@ -21,7 +21,7 @@ from mmr1.data.templates import load_template
 from mmr1.environments.forms.verl import is_tool_config
 from mmr1.environments.toolbox import TOOLS
 from mmr1.registry import check_file, check_is_file
-from mmr1.rewards.builtin import REWARD_MODEL, REWARDS
+from mmr1.rewards.builtin import PYTHON, REWARD_MODEL, REWARDS
 from mmr1.rewards.http.addresses import is_url
 from mmr1.rewards.judges.conversation import load_judge_template
 from mmr1.rewards.judges.options import read_judge_options
@@ -101,11 +101,15 @@ def _check_data_keys(config: Config) -> None:
         raise ValueError(f"data.media_root '{data.media_root}': no such folder")
 
 
+_ELSEWHERE = (REWARD_MODEL, PYTHON, "judge")
+"""What ``use`` names besides built-in functions, files and URLs."""
+
+
 def check_reward_names(config: Config) -> None:
     """Raises ValueError for a reward function that has neither a known name nor a file or URL."""
     for name, function in config.rewards.functions.items():
         use = function.use or name
-        if use not in (REWARD_MODEL, "judge") and use not in REWARDS.builtin and not is_url(use):
+        if use not in (*_ELSEWHERE, *REWARDS.builtin) and not is_url(use):
             REWARDS.check(use)
 
 
@@ -117,7 +121,7 @@ def _check_rewards(config: Config) -> None:
             _check_reward_model(name, function)
         elif use == "judge":
             load_judge_template(read_judge_options(name, function.options).template_name)
-        elif use not in REWARDS.builtin and not is_url(use):
+        elif use not in (*_ELSEWHERE, *REWARDS.builtin) and not is_url(use):
             check_file(use)
 
 

@@ -9,7 +9,7 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -53,6 +53,22 @@ LAST_SAVE_S = 600.0
 """Seconds for which the last save is tried again while the disk is full."""
 RETRY_S = 1.0
 """Seconds between two attempts."""
+
+Steps = Generator[Step, None, Path]
+"""A run: each step is yielded when it is recorded and saved; returns the last checkpoint.
+
+Whoever closes it ends the run after the step that was yielded last, which is then saved.
+"""
+
+
+def to_the_end(steps: Steps) -> Path:
+    """Run all steps; returns the directory of the last checkpoint."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as finished:
+            last: Path = finished.value
+            return last
 
 
 def already_finished(config: Config, *, resume: bool) -> Path | None:
@@ -116,11 +132,15 @@ class Run:
         self.directory.begin()
         self._log_dropped()
 
-    def take(self, steps: Iterable[Step], snapshot: Callable[[Step], WriteCheckpoint]) -> Path:
-        """Run, record and save the steps; returns the last checkpoint. See :func:`take_steps`."""
+    def take(self, steps: Iterable[Step], snapshot: Callable[[Step], WriteCheckpoint]) -> Steps:
+        """Run, record and save the steps. See :func:`take_steps`."""
         checkpoints = self.directory.checkpoints
         try:
-            return take_steps(self.config.trainer, steps, self.record, snapshot, checkpoints)
+            return (
+                yield from take_steps(
+                    self.config.trainer, steps, self.record, snapshot, checkpoints
+                )
+            )
         except FailedStepError as error:
             step = error.step
             file = self.directory.log_rollouts(
@@ -131,8 +151,8 @@ class Run:
 
     def record(self, step: Step) -> None:
         """Log a finished step, and its completions when that is due."""
-        self.directory.log(step.stats)
-        self.trackers.log(step.stats)
+        self.directory.log(step.metrics)
+        self.trackers.log(step.metrics)
         ends = (1, self.config.trainer.steps)
         due = step.number % self.log_completions_steps == 0 or step.number in ends
         if step.scored and due:
@@ -140,7 +160,7 @@ class Run:
             self.directory.log_rollouts(step.number, step.scored, self.media, advantages)
             self.trackers.log_rollouts(step.number, step.scored, advantages)
         self._log_dropped()
-        self.display.show(step.stats)
+        self.display.show(step)
 
     def record_evaluation(self, result: Evaluation) -> None:
         """Write the evaluation of the last weights."""
@@ -158,8 +178,8 @@ def take_steps(
     record: Callable[[Step], None],
     snapshot: Callable[[Step], WriteCheckpoint],
     checkpoints: Checkpoints,
-) -> Path:
-    """Run all steps; returns the last checkpoint's directory.
+) -> Steps:
+    """Run the steps, record and save each, and yield it.
 
     A checkpoint that a full disk refuses is written when the next one is due. That of the last step
     is tried again for ``LAST_SAVE_S``, for what it holds is nowhere else.
@@ -181,14 +201,25 @@ def take_steps(
 
     def save(step: Step) -> None:
         with PhaseTimer(f"step {step.number}")("checkpoint"):
-            checkpoints.save(step.number, snapshot(step), step.stats)
+            checkpoints.save(step.number, snapshot(step), step.metrics)
 
     with StopSignal(config.grace_period_s) as stop:
         for step in steps:
             _record(record, step, checkpoints)
-            if stop.received or next_due(config, step.number) == step.number:
+            due = next_due(config, step.number) == step.number
+            if due:
                 save(step)
+            try:
+                if not stop.received:
+                    yield step
+            except GeneratorExit:
+                if not due:
+                    save(step)
+                checkpoints.wait()
+                raise
             if stop.received:
+                if not due:
+                    save(step)
                 break
         checkpoints.wait()
         if checkpoints.unsaved:

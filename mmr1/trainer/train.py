@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from mmr1.config import Config
-from mmr1.rewards import CompositeReward, build_composite_reward
+from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
 from mmr1.rollout.engine import RolloutEngine
@@ -25,7 +26,15 @@ from mmr1.trainer.models.critic import Critic
 from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.models.training_models import build_training_models
-from mmr1.trainer.run import Run, already_finished, restore, snapshot, with_epochs
+from mmr1.trainer.run import (
+    Run,
+    Steps,
+    already_finished,
+    restore,
+    snapshot,
+    to_the_end,
+    with_epochs,
+)
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.profiling import Traceable
@@ -55,11 +64,27 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; the last finished step is saved.
     """
+    return to_the_end(training_steps(config, resume=resume))
+
+
+def training_steps(
+    config: Config,
+    *,
+    resume: bool = False,
+    functions: Mapping[str, RewardFunction] = MappingProxyType({}),
+) -> Steps:
+    """The run of :func:`run_training`, step by step.
+
+    Args:
+        functions: Reward functions of this process, in place of those of their names in
+            ``rewards.functions``.
+    """
     if last := already_finished(config, resume=resume):
         return last
     timer = PhaseTimer("start")
     with ExitStack() as stack:
-        rewards = stack.enter_context(build_composite_reward(config.rewards, reward_models(config)))
+        own = {**reward_models(config), **functions}
+        rewards = stack.enter_context(build_composite_reward(config.rewards, own))
         with timer("data"):
             inputs = check_inputs(config, rewards, train=True)
         samples = sum(map(len, inputs.sources.values()))
@@ -72,7 +97,7 @@ def run_training(config: Config, *, resume: bool = False) -> Path:
             workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
         with start as sampling:
-            return _train(config, inputs, steps, workers, sampling, timer)
+            return (yield from _train(config, inputs, steps, workers, sampling, timer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +191,7 @@ def _train(
     workers: Workers,
     sampling: SamplingRun,
     timer: PhaseTimer,
-) -> Path:
+) -> Steps:
     run, policy = sampling.run, workers.policy
     algorithm = build_algorithm(config.algorithm)
     validation = _validation(config, inputs, sampling)
@@ -199,7 +224,7 @@ def _train(
         if validation and config.trainer.validates_before and done == 0:
             run.record(Step(0, {"step": 0, **validation(0)}))
         steps_of_run = train(config, components, done)
-        checkpoint = run.take(steps_of_run, partial(snapshot, config, components))
+        checkpoint = yield from run.take(steps_of_run, partial(snapshot, config, components))
     if validation:
         if validation.last is None or validation.last[0] != config.trainer.steps:
             with PhaseTimer("end")("evaluation"):

@@ -9,52 +9,49 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from statistics import fmean
 from tempfile import mkdtemp
 
-from mmr1.config import Config
-from mmr1.data.record import read_records
-from mmr1.data.rendering import renderer
-from mmr1.data.sampler import Sampler
-from mmr1.rewards import build_composite_reward
-from mmr1.rollout.engine import Request, request_seed
-from mmr1.rollout.hf import HfEngine
-from mmr1.trainer.algorithms import build_algorithm
-from mmr1.trainer.forward.sequences import ModelInputs
-from mmr1.trainer.models.loading import build_packed_model, load_model
-from mmr1.trainer.models.optimizer import Optimizer
-from mmr1.trainer.models.policy import LocalPolicy
-from mmr1.trainer.sampling.experience import Models, build_experience
-from mmr1.trainer.sampling.scoring import RewardManager
-from mmr1.vision.build import family_of, media_cache
-from mmr1.vision.families.tiny import new_model
+from mmr1 import Config, parts
+
+
+def letters(completion: str) -> float:
+    """The share of letters: an untrained model already differs in it."""
+    return sum(map(str.isalpha, completion)) / max(1, len(completion))
 
 
 def main(records: Path, model_path: Path, steps: int = 3) -> None:
     config = Config(
         model={"path": str(model_path), "dtype": "float32"},
-        rewards={"functions": {"exact": {}, "format": {"weight": 0.5}}},
-        rollout={"max_response_length": 16},
+        rewards={"functions": {"letters": {"use": "python"}, "format": 0.5}},
+        rollout={"engine": "hf", "max_response_length": 16},
+        trainer={"max_steps": steps},
     )
-    model, family = load_model(config.model), family_of(config)
-    media, render = media_cache(family, config), renderer(family, config)
-    algorithm = build_algorithm(config.algorithm)
-    packed = build_packed_model(config, model, ModelInputs(family, media), temperature=1.0)
-    policy = LocalPolicy(packed, algorithm, Optimizer(model, config.optimizer, steps), passes=1)
-    rollout, sampler = HfEngine(model, family, media), Sampler({"own": read_records(records)}, 0)
-    with build_composite_reward(config.rewards) as scorer:
-        rewards = RewardManager(scorer, media, max_invalid_fraction=0.2)
+    family = parts.family_of(config)
+    media, render = parts.media_cache(family, config), parts.renderer(family, config)
+    models = parts.build_training_models(config, family, media)
+    algorithm, policy = parts.build_algorithm(config.algorithm), models.policy
+    engine = parts.HfEngine(models.model, family, media, shares_weights=True)
+    sampler = parts.Sampler(parts.read_records(records), config.seed)
+    own = {"letters": parts.GivenReward("letters", letters)}
+    with parts.build_composite_reward(config.rewards, own) as functions:
+        rewards = parts.RewardManager(functions, media, max_invalid_fraction=0.2)
         for step in range(1, steps + 1):
             prompts = [render(sample) for sample in sampler.next(4)]
-            requests = [Request(p, 8, request_seed(0, step, p.sample.id)) for p in prompts]
-            scored = rewards.score(rollout.generate(requests, config.rollout.sampling))
-            batch = build_experience(scored, algorithm, config.algorithm, Models(policy))
+            requests = parts.requests_for(prompts, 8, config.seed, step)
+            scored = rewards.score(engine.generate(requests, config.rollout.sampling))
+            batch = parts.build_experience(
+                scored, algorithm, config.algorithm, parts.Models(policy, models.reference)
+            )
             stats = policy.update(batch)
-            rollout.load_weights(policy.weights(), policy.version)
-            print(step, {name: round(value, 4) for name, value in stats.items()})
+            engine.load_weights(policy.weights(), policy.version)
+            reward = fmean(r.value for group in scored for r in group.rewards if r.valid)
+            print(f"step {step}  reward {reward:.3f}  loss {stats['loss']:.1e}", end="  ")
+            print(f"grad_norm {stats['grad_norm']:.3f}  lr {stats['lr']:.1e}")
 
 
 if __name__ == "__main__":
     path = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(mkdtemp()) / "model"
     if len(sys.argv) == 2:
-        new_model(path)
+        parts.new_model(path)
     main(Path(sys.argv[1]), path)

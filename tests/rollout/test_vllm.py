@@ -335,7 +335,7 @@ def counting_engine(path: str, log: str, vision_frozen: bool):
     from mmr1.rollout.vllm import VllmEngine
 
     config = RolloutConfig(max_prompt_length=192, max_response_length=64)
-    engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen)
+    engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen=vision_frozen)
 
     def note(name: str, rows: int) -> None:
         with Path(log).open("a") as file:

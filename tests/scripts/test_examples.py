@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
 
 import pytest
 
+from mmr1 import parts
 from tests.paths import REPOSITORY
 
 EXAMPLES = REPOSITORY / "scripts/examples"
@@ -41,8 +43,20 @@ def test_a_reward():
 def test_a_dataset_and_a_loop(tmp_path):
     assert run("custom_dataset.py", tmp_path / "own").startswith("32 records")
     steps = run("training_loop.py", tmp_path / "own/train.jsonl").splitlines()
-    assert [line.split()[0] for line in steps] == ["1", "2", "3"]
-    assert all("'grad_norm'" in line for line in steps)
+    rows = [line.split() for line in steps]
+    assert [row[:2] for row in rows] == [["step", "1"], ["step", "2"], ["step", "3"]]
+    for row in rows:
+        values = dict(zip(row[::2], map(float, row[1::2]), strict=True))
+        assert 0 < values["reward"] < 1.5
+        assert values["grad_norm"] > 0
+        assert values["lr"] > 0
+
+
+def test_a_loop_is_made_of_public_parts():
+    tree = ast.parse((EXAMPLES / "training_loop.py").read_text())
+    imported = [n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    assert [name for name in imported if name and name.startswith("mmr1")] == ["mmr1"]
+    assert all(hasattr(parts, name) for name in parts.__all__)
 
 
 def test_a_tool_and_an_environment():

@@ -161,12 +161,12 @@ def test_every_algorithm_trains(shared, files, digit_samples, name, keys):
     steps, model, _ = run(shared, digit_samples, config_of(files, name=name, **own))
     assert [step.number for step in steps] == [1, 2]
     for step in steps:
-        assert all(math.isfinite(value) for value in step.stats.values())
-        assert step.stats["grad_norm"] > 0
+        assert all(math.isfinite(value) for value in step.metrics.values())
+        assert step.metrics["grad_norm"] > 0
         assert len(step.scored) == 2
         assert len(step.advantages) == 6
     assert not same(model, shared[1])
-    assert ("kl" in keys) == (steps[1].stats["kl"] > 0)
+    assert ("kl" in keys) == (steps[1].metrics["kl"] > 0)
 
 
 def test_a_refreshed_reference_is_the_policy(shared, files, digit_samples):
@@ -196,7 +196,7 @@ def test_adaptive_coefficients_are_logged(shared, files, digit_samples):
         "entropy": {"coef": 0.1, "target": 50.0},
     }
     steps, _, _ = run(shared, digit_samples, config_of(files, name="grpo", **keys))
-    first, second = (step.stats for step in steps)
+    first, second = (step.metrics for step in steps)
     assert (first["kl_coef"], first["entropy_coef"]) == (0.1, 0.1)
     assert second["entropy_coef"] > 0.1  # the entropy is below its target
     assert second["kl_coef"] == pytest.approx(0.1 * 0.98)  # no KL yet in the first step
@@ -288,7 +288,7 @@ def test_conversations_are_sampled_ahead_of_the_update(shared, digit_samples, fi
         assert max(c.turns for c in completions) == 3
         again = [c for s in other.scored for c in s.group.completions]
         assert [c.token_ids.tolist() for c in again] == [c.token_ids.tolist() for c in completions]
-    stats = [step.stats for step in runs[0]]
+    stats = [step.metrics for step in runs[0]]
     assert [line["rollout/staleness"] for line in stats] == [0, 1, 1]
     gaps = [line["rollout/logprob_gap_after_picture"] for line in stats]
     assert gaps[0] < 1e-4 < gaps[1]

@@ -273,7 +273,7 @@ class PluginReward:
         cost the others their rewards. If the first few items fail too, the function itself is at
         fault and the rest is not tried.
         """
-        calls = _calls(items, self._call_takes)
+        calls = calls_of(items, self._call_takes)
         answers = self._call([[items[i] for i in call] for call in calls])
         rewards: dict[int, Reward] = {}
         failed: list[tuple[int, Reward]] = []
@@ -322,7 +322,7 @@ class PluginReward:
         return item if self.reads_media else replace(item, sample=without_bytes(item.sample))
 
 
-def _calls(items: Sequence[RewardItem], takes: str) -> list[list[int]]:
+def calls_of(items: Sequence[RewardItem], takes: str) -> list[list[int]]:
     """The indices of the items of each call."""
     if takes == "item":
         return [[index] for index in range(len(items))]

@@ -36,7 +36,7 @@ from mmr1.trainer.offline.preference_losses import (
     reference_point,
 )
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
-from mmr1.trainer.run import with_epochs
+from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
@@ -71,6 +71,11 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
+    return to_the_end(dpo_steps(config, resume=resume))
+
+
+def dpo_steps(config: Config, *, resume: bool = False) -> Steps:
+    """The run of :func:`run_dpo`, step by step."""
     check_loss(config.dpo)
     paired = config.dpo.loss.paired
     check = partial(ranking_of, pairs_only=True) if paired else labelled_answers
@@ -87,7 +92,7 @@ def run_dpo(config: Config, *, resume: bool = False) -> Path:
             return learner.snapshot(config.trainer.async_save)
 
         task = OfflineTask(learner, config.data.train_batch_size, step, snapshot)
-        return run_offline(config, records, task)
+        return (yield from run_offline(config, records, task))
 
 
 def check_loss(config: DpoConfig) -> None:

@@ -7,15 +7,16 @@ the new weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 
 from mmr1.config import Config
-from mmr1.rewards import build_composite_reward
+from mmr1.rewards import RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import learner_on_ray
@@ -26,7 +27,7 @@ from mmr1.trainer.models.state import WriteCheckpoint, load_progress, progress
 from mmr1.trainer.offline.dpo import Preference, build_dpo, check_loss
 from mmr1.trainer.offline.rounds import Rounds
 from mmr1.trainer.offline.training import refuse_keys_of_train
-from mmr1.trainer.run import already_finished, with_state
+from mmr1.trainer.run import Steps, already_finished, to_the_end, with_state
 from mmr1.trainer.runs.step import PhaseTimer, Step
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.train import SamplingRun, differs_from_model_path, started
@@ -44,19 +45,30 @@ def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
         NoPreferencesError: The completions of a round gave nothing to learn from.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
+    return to_the_end(iterative_dpo_steps(config, resume=resume))
+
+
+def iterative_dpo_steps(
+    config: Config,
+    *,
+    resume: bool = False,
+    functions: Mapping[str, RewardFunction] = MappingProxyType({}),
+) -> Steps:
+    """The run of :func:`run_iterative_dpo`, step by step; ``functions`` as in ``train``."""
     refuse_keys_of_train(config.trainer)
     if last := already_finished(config, resume=resume):
         return last
     check_loss(config.dpo)
     timer = PhaseTimer("start")
     with ExitStack() as stack:
-        rewards = stack.enter_context(build_composite_reward(config.rewards, reward_models(config)))
+        own = {**reward_models(config), **functions}
+        rewards = stack.enter_context(build_composite_reward(config.rewards, own))
         inputs = check_inputs(config, rewards, train=True)
         workers = stack.enter_context(_workers(config, inputs))
         # A round's completions are logged with its first step, whichever that is.
         start = started(config, inputs, rewards, workers.engine, timer, log_completions_steps=1)
         with start as sampling:
-            return _train(config, inputs, sampling, workers.learner, timer)
+            return (yield from _train(config, inputs, sampling, workers.learner, timer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +101,7 @@ def _train(
     sampling: SamplingRun,
     learner: PolicyLearner[Preference] | RayLearner[Preference],
     timer: PhaseTimer,
-) -> Path:
+) -> Steps:
     run, engine = sampling.run, sampling.engine
     rounds = Rounds(config, inputs, engine, sampling.rewards, learner)
     before = run.directory.last_checkpoint(warn=run.display.say)
@@ -101,7 +113,7 @@ def _train(
         engine.load_weights(learner.weights(), 0)
     sampling.make_ready(config, inputs, learner, timer)
     with run.display:
-        checkpoint = run.take(rounds.steps(done), partial(_snapshot, rounds))
+        checkpoint = yield from run.take(rounds.steps(done), partial(_snapshot, rounds))
     if inputs.held_out:
         engine.load_weights(learner.weights(), rounds.count)
         result = evaluate(

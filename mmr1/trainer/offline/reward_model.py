@@ -38,7 +38,7 @@ from mmr1.trainer.models.scalar_model import (
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.learner import itself, learning, scalar_learner
 from mmr1.trainer.offline.training import OfflineTask, Records, load_training_records, run_offline
-from mmr1.trainer.run import with_epochs
+from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.trainer.sampling.step_ends import step_ends, token_at
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
@@ -83,6 +83,11 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
+    return to_the_end(reward_model_steps(config, resume=resume))
+
+
+def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
+    """The run of :func:`run_reward_model`, step by step."""
     task: RewardTask[Any] = (
         _steps(config.rm.step_separator) if isinstance(config.rm, ProcessConfig) else _RANKINGS
     )
@@ -109,7 +114,7 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
                 learner.shift(-float(rewards.mean()))
             return learner.snapshot(config.trainer.async_save)
 
-        checkpoint = run_offline(
+        checkpoint = yield from run_offline(
             config, records, OfflineTask(learner, config.data.train_batch_size, step, snapshot)
         )
         if held_out:

@@ -17,7 +17,7 @@ from mmr1.trainer.models.packed_model import PackedModel
 from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.learner import itself, learning, policy_learner
 from mmr1.trainer.offline.training import OfflineTask, load_training_records, run_offline
-from mmr1.trainer.run import with_epochs
+from mmr1.trainer.run import Steps, to_the_end, with_epochs
 from mmr1.types import RolloutGroup, Sample, StepStats
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.prepare import MediaCache
@@ -30,6 +30,11 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
         ValueError: The configuration or the data cannot be used; nothing has been written yet.
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
     """
+    return to_the_end(sft_steps(config, resume=resume))
+
+
+def sft_steps(config: Config, *, resume: bool = False) -> Steps:
+    """The run of :func:`run_sft`, step by step."""
     records = load_training_records(config, assistant_text, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
     family = records.family
@@ -43,7 +48,7 @@ def run_sft(config: Config, *, resume: bool = False) -> Path:
             return learner.snapshot(config.trainer.async_save)
 
         task = OfflineTask(learner, config.data.train_batch_size, step, snapshot)
-        return run_offline(config, records, task)
+        return (yield from run_offline(config, records, task))
 
 
 def build_sft(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from mmr1.config import Config, TrainerConfig
@@ -18,7 +17,7 @@ from mmr1.environments.schemas import tool_schemas
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.models.learner import Learner
 from mmr1.trainer.models.state import HasState, WriteCheckpoint, load_progress, progress
-from mmr1.trainer.run import Run, with_state
+from mmr1.trainer.run import Run, Steps, with_state
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory
 from mmr1.trainer.runs.output import RunDirectory
@@ -119,11 +118,8 @@ def refuse_keys_of_train(config: TrainerConfig) -> None:
         )
 
 
-def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
+def run_offline(config: Config, records: Records, task: OfflineTask) -> Steps:
     """Train up to step ``trainer.max_steps``, from the latest checkpoint if there is one.
-
-    Returns:
-        The last checkpoint's directory.
 
     Raises:
         StoppedError: SIGTERM or Ctrl-C; what was done is saved.
@@ -155,7 +151,7 @@ def run_offline(config: Config, records: Records, task: OfflineTask) -> Path:
             return with_state([task.snapshot(step.number)], progress(step.number, stateful))
 
         with display:
-            checkpoint = run.take(_steps(config, task, loader, steps_done), snapshot)
+            checkpoint = yield from run.take(_steps(config, task, loader, steps_done), snapshot)
         display.say(f"checkpoint: {checkpoint}")
     return checkpoint
 

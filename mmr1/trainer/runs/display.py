@@ -1,4 +1,4 @@
-"""Progress of a run: a live bar on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live bar on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mmr1.config import TrainerConfig
 from mmr1.terminal import printable
+from mmr1.trainer.runs.notebook import NotebookCell
 from mmr1.trainer.runs.output import RunDirectory
-from mmr1.types import StepStats
+from mmr1.trainer.runs.step import Step
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Display:
             console=self._console,
             disable=not self._console.is_terminal,
         )
+        self._cell = NotebookCell(config.steps) if self._console.is_jupyter else None
         self._task = self._progress.add_task(
             printable(directory.path.name), total=config.max_steps, numbers=""
         )
@@ -69,18 +71,21 @@ class Display:
         logger.info("%s", line)
         self._console.print(printable(line), highlight=False, soft_wrap=True)
 
-    def show(self, stats: StepStats) -> None:
+    def show(self, step: Step) -> None:
         """One step: moves the bar, or prints a line every ``trainer.logging_steps`` steps."""
+        stats, number = step.metrics, step.number
         numbers = "  ".join(
             f"{name} {_short(stats[key])}"
             for key, name in self._shown.items()
             if key in stats and (stats[key] or key not in WHEN_MET)
         )
-        step = int(stats["step"])
-        self._progress.update(self._task, completed=step, numbers=numbers)
-        is_due = step % self._config.logging_steps == 0 or step in (1, self._config.max_steps)
+        if self._cell is not None:
+            self._cell.show(step, numbers)
+            return
+        self._progress.update(self._task, completed=number, numbers=numbers)
+        is_due = number % self._config.logging_steps == 0 or number in (1, self._config.max_steps)
         if not self._console.is_terminal and is_due:
-            self.say(f"step {step:>5}/{self._config.max_steps}  {numbers}")
+            self.say(f"step {number:>5}/{self._config.max_steps}  {numbers}")
 
 
 def _short(value: float) -> str:

@@ -23,14 +23,14 @@ class Step:
 
     Attributes:
         number: From 1.
-        stats: The line for ``metrics.jsonl``.
+        metrics: By name, as the line of ``metrics.jsonl``.
         scored: The groups that the step learned from.
         advantages: One per completion, in group order.
         rollout_state: Gives the state after the step's rollout; see ``sampler.Batch``.
     """
 
     number: int
-    stats: StepStats
+    metrics: StepStats
     scored: Sequence[ScoredGroup] = ()
     advantages: Sequence[float] = ()
     rollout_state: Callable[[], Mapping[str, Any]] = dict

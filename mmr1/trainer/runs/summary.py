@@ -60,7 +60,7 @@ class RunSummary:
         """The process ends, with an error or without, and with the run's last checkpoint."""
         if error is None:
             self._state = FINISHED
-        elif isinstance(error, StoppedError | KeyboardInterrupt):
+        elif isinstance(error, StoppedError | KeyboardInterrupt | GeneratorExit):
             self._state = STOPPED
         else:
             self._state = FAILED

@@ -7,6 +7,7 @@ import pytest
 from mmr1.config import Config
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.output import RunDirectory
+from mmr1.trainer.runs.step import Step
 
 
 @pytest.mark.parametrize("invalid", [0.0, 3.0])
@@ -19,7 +20,7 @@ def test_completions_without_a_valid_reward_are_shown_once_there_are_some(
         RunDirectory(config) as directory,
         Display(config.trainer, directory, ["math"]) as shown,
     ):
-        shown.show(stats)
+        shown.show(Step(int(stats["step"]), stats))
     line = "step     1/1  reward 0.500  math 0.250"
     expected = f"{line}  invalid 3.000" if invalid else line
     assert capsys.readouterr().out.splitlines()[-1] == expected

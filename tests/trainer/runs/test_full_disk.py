@@ -12,7 +12,7 @@ import pytest
 
 from mmr1.config.trainer import TrainerConfig
 from mmr1.trainer.models.digests import Digests
-from mmr1.trainer.run import take_steps
+from mmr1.trainer.run import take_steps, to_the_end
 from mmr1.trainer.runs.checkpoint import Checkpoints, verify_checkpoint
 from mmr1.trainer.runs.full_disk import DiskFullError, append
 from mmr1.trainer.runs.step import Step
@@ -56,12 +56,14 @@ def run(disk: Path, record, background: bool) -> Path:
         record(step)
 
     try:
-        return take_steps(
-            config,
-            STEPS,
-            record_alone,
-            lambda step: lambda folder: write_64_kib(step, folder),
-            checkpoints,
+        return to_the_end(
+            take_steps(
+                config,
+                STEPS,
+                record_alone,
+                lambda step: lambda folder: write_64_kib(step, folder),
+                checkpoints,
+            )
         )
     finally:
         checkpoints.close()

@@ -1,0 +1,1 @@
+"""The door for Python and notebooks: ``mmr1.Trainer`` and ``mmr1.evaluate``."""

@@ -1,0 +1,258 @@
+"""``mmr1.Trainer`` and ``mmr1.evaluate``: the commands for Python. No torch until a run starts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from mmr1 import start
+from mmr1.config import Config
+from mmr1.config.checks import check
+from mmr1.config.commands import Command
+from mmr1.config.file import load_layers
+from mmr1.python.given import data_path, write_model
+from mmr1.rewards.builtin import PYTHON
+from mmr1.rewards.plugins.given import GivenReward
+from mmr1.rollout.engines import check_capabilities
+from mmr1.rollout.forking import preload_engine
+from mmr1.trainer.preflight import check_evaluation
+from mmr1.trainer.runs.existing import check_directory
+
+if TYPE_CHECKING:
+    from mmr1.trainer.runs.step import Step
+    from mmr1.trainer.validation.evaluate import Evaluation
+
+Reward = Callable[..., Any] | float | Mapping[str, Any]
+"""A function; the weight of a built-in one; or the keys of a section of ``rewards.functions``,
+with a function as its ``use``."""
+
+_WRITTEN = "given"  # in place of a path until what was given is written
+
+
+class Trainer:
+    """A run of ``mmr1 train``, ``sft``, ``dpo`` or ``rm``, with the same start, files and numbers.
+
+    Args:
+        model: A path or a name, as ``model.path``; or a transformers model, with its
+            ``processor``. The object is written to ``OUTPUT/given`` and stays as it is.
+        data: A path or a name, as ``data.train``; a list of rows; or a ``datasets.Dataset``. Rows
+            may hold PIL images.
+        rewards: The reward functions by name: functions, weights, or the keys of their sections. In
+            place of those of ``config``.
+        config: A YAML file, or values: nested, or with dotted keys. What else is given goes before.
+        processor: That of a model which is an object.
+        command: ``train``, ``sft``, ``dpo`` or ``rm``.
+
+    Attributes:
+        config: The resolved configuration.
+
+    Raises:
+        ValueError: A value is wrong; the message names the key. Nothing has been written.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        data: Any = None,
+        rewards: Mapping[str, Reward] | None = None,
+        config: str | Path | Mapping[str, Any] | None = None,
+        *,
+        processor: Any = None,
+        command: Command = "train",
+    ) -> None:
+        if command not in ("train", "sft", "dpo", "rm"):
+            raise ValueError(f"command={command}: the Trainer runs train, sft, dpo and rm")
+        self._model, self._processor, self._data = model, processor, data
+        self._functions = _functions(rewards or {})
+        self.config = _resolved(model, processor, data, rewards, config, command)
+        _refuse_ahead(self.config, self._functions)
+
+    def steps(self, *, resume: bool = False) -> Iterator[Step]:
+        """Run, and yield each step when it is recorded: ``step.number``, ``step.metrics``.
+
+        Leaving the loop ends the run after that step, which is saved. With ``resume`` a run in
+        ``trainer.output_dir`` continues from its last checkpoint.
+
+        Raises:
+            ValueError: Something that you can fix.
+            StoppedError: A signal, or the interruption of the kernel; the last step is saved.
+        """
+        check_directory(self.config, resume=resume)
+        self._write_given(resume)
+        config, why = start.with_gpus(self.config, resume=resume)
+        if why is not None:
+            _say(f"resources: auto: {why}")
+        start.check_run(config, resume=resume)
+        with closing(start.steps_of(config, resume=resume, functions=self._functions)) as run:
+            yield from run
+
+    def train(self, *, resume: bool = False) -> Path:
+        """Run all steps; returns the directory of the last checkpoint."""
+        for _ in self.steps(resume=resume):
+            pass
+        return self.checkpoint
+
+    @property
+    def checkpoint(self) -> Path:
+        """The directory of the last checkpoint: a Hugging Face model.
+
+        Raises:
+            ValueError: There is none yet.
+        """
+        last = _last_checkpoint(self.config)
+        if last is None:
+            raise ValueError(
+                f"{self.config.trainer.output_dir} has no checkpoint yet; call train() first"
+            )
+        return last
+
+    def evaluate(self, data: Any) -> Evaluation:
+        """Evaluate the last checkpoint, or the model before the first, by the run's rewards.
+
+        Args:
+            data: As for the run.
+
+        Raises:
+            ValueError: Something that you can fix; or the command samples no completions.
+        """
+        if not start.samples(self.config):
+            raise ValueError(
+                f"a run of {self.config.command} has no rewards to evaluate by; call "
+                "mmr1.evaluate(trainer.checkpoint, data, rewards=..., config=...)"
+            )
+        last = _last_checkpoint(self.config)
+        if last is None:
+            self._write_given(resume=True)
+        path = self.config.model.path if last is None else str(last)
+        config = self.config.for_command("eval").changed(
+            {
+                "model.path": path,
+                "eval.data": data_path(data, _given(self.config), "held_out"),
+                "eval.models": {},
+            }
+        )
+        return _evaluation(config, self._functions)
+
+    def save(self, output: str | Path) -> Path:
+        """Write the last checkpoint as a Hugging Face model with a card, as ``mmr1 export``."""
+        from mmr1.trainer.runs.export import export
+
+        return export(self.checkpoint, Path(output))
+
+    def _write_given(self, resume: bool) -> None:
+        """What was given as objects; after this the configuration names the files."""
+        folder = _given(self.config)
+        if self._processor is not None:
+            path = folder / "model"
+            if not (resume and path.exists()):
+                write_model(self._model, self._processor, path)
+            self.config = self.config.changed({"model.path": str(path)})
+        if self._data is not None:
+            path_of_data = data_path(self._data, folder, "train")
+            self.config = self.config.changed({"data.train": path_of_data})
+        check(self.config)
+
+
+def evaluate(
+    model: str | Path,
+    data: Any,
+    rewards: Mapping[str, Reward] | None = None,
+    config: str | Path | Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Evaluate a model on held-out records, as ``mmr1 eval``. See :class:`Trainer` for the values.
+
+    Raises:
+        ValueError: Something that you can fix.
+    """
+    with TemporaryDirectory() as folder:
+        path = data_path(data, Path(folder), "held_out")
+        on_top = {"model.path": str(model), "eval.data": path}
+        loaded = _loaded(on_top, rewards, config, "eval")
+        return _evaluation(loaded, _functions(rewards or {}))
+
+
+def _evaluation(config: Config, functions: Mapping[str, GivenReward]) -> Evaluation:
+    """The one evaluation that the configuration asks for."""
+    check_evaluation(config)
+    preload_engine(config)
+    from mmr1.evaluation.benchmarks import run_evaluations
+
+    results, _ = run_evaluations(config, functions)
+    (result,) = results.values()
+    return result
+
+
+def _resolved(
+    model: Any, processor: Any, data: Any, rewards: Any, config: Any, command: Command
+) -> Config:
+    is_object = model is not None and not isinstance(model, str | Path)
+    if is_object != (processor is not None):
+        raise ValueError(
+            "a transformers model comes with its processor, and a path without: "
+            "Trainer(model=model, processor=processor)"
+        )
+    on_top: dict[str, Any] = {}
+    if model is not None:
+        on_top["model.path"] = _WRITTEN if is_object else str(model)
+    if data is not None:
+        on_top["data.train"] = str(data) if isinstance(data, str | Path) else _WRITTEN
+    return _loaded(on_top, rewards, config, command)
+
+
+def _loaded(on_top: dict[str, Any], rewards: Any, config: Any, command: Command) -> Config:
+    """The configuration: file or values, and over them what was given by itself."""
+    below = [] if config is None else [Path(config) if isinstance(config, str) else config]
+    if rewards is not None:
+        instead = load_layers([*below, on_top], command).config.rewards.functions
+        on_top["rewards.functions"] = {**dict.fromkeys(instead), **_sections(rewards)}
+    loaded = load_layers([*below, on_top], command)
+    for line in (*loaded.notes, *loaded.warnings):
+        _say(f"configuration: {line}")
+    check_capabilities(loaded.config)
+    return loaded.config
+
+
+def _sections(rewards: Mapping[str, Reward]) -> dict[str, Any]:
+    return {name: _section(reward) for name, reward in rewards.items()}
+
+
+def _section(reward: Reward) -> Any:
+    if callable(reward):
+        return {"use": PYTHON}
+    if isinstance(reward, Mapping) and callable(reward.get("use")):
+        return {**reward, "use": PYTHON}
+    return reward
+
+
+def _functions(rewards: Mapping[str, Reward]) -> dict[str, GivenReward]:
+    """Those that are functions, by name."""
+    uses = {n: r.get("use") if isinstance(r, Mapping) else r for n, r in rewards.items()}
+    return {name: GivenReward(name, use) for name, use in uses.items() if callable(use)}
+
+
+def _refuse_ahead(config: Config, functions: Mapping[str, GivenReward]) -> None:
+    if functions and config.rollout.max_off_policy_steps:
+        raise ValueError(
+            f"rewards: {', '.join(functions)} would be called by another thread while the trainer "
+            "learns (rollout.max_off_policy_steps); set that to 0, or write them into a file and "
+            "name it: file.py:function"
+        )
+
+
+def _given(config: Config) -> Path:
+    return Path(config.trainer.output_dir) / "given"
+
+
+def _last_checkpoint(config: Config) -> Path | None:
+    from mmr1.trainer.runs.checkpoint import checkpoints, step_of
+
+    folder = Path(config.trainer.output_dir) / "checkpoints"
+    return max(checkpoints(folder), key=step_of, default=None)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,231 @@
+"""The door for Python: the same runs as on the command line, with objects in the place of files."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import mmr1
+from mmr1 import Trainer, evaluate
+from mmr1.config.file import read_written
+from mmr1.data.record import read_records
+
+SMALL: dict[str, Any] = {
+    "rollout": {
+        "engine": "hf",
+        "n": 4,
+        "max_prompt_length": 128,
+        "max_response_length": 8,
+    },
+    "data.train_batch_size": 2,
+    "trainer.max_steps": 3,
+}
+REWARD = "def reward(completion: str, answer) -> float:\n    return len(completion) % 7 / 7\n"
+OFFLINE: dict[str, Any] = {"data.train_batch_size": 2, "trainer.max_steps": 2}
+
+
+def small(folder: Path, **keys: Any) -> dict[str, Any]:
+    return {**SMALL, "trainer.output_dir": str(folder), **keys}
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def rows_of(digits: Path, name: str, count: int) -> list[dict[str, Any]]:
+    """Records as rows in memory, with PIL images."""
+    return [
+        {
+            "id": sample.id,
+            "problem": "<image>Which digit is this?",
+            "images": [Image.open(io.BytesIO(sample.media[0].read()))],
+            "answer": sample.answer,
+        }
+        for sample in read_records(digits / name)[:count]
+    ]
+
+
+def written(rows: list[dict[str, Any]], folder: Path) -> Path:
+    """The same rows as a file, with image files."""
+    folder.mkdir()
+    path = folder / "train.jsonl"
+    with path.open("w") as file:
+        for row in rows:
+            (picture,) = row["images"]
+            picture.save(folder / f"{row['id']}.png")
+            file.write(json.dumps({**row, "images": [f"{row['id']}.png"]}) + "\n")
+    return path
+
+
+def test_importing_it_loads_nothing_heavy():
+    code = (
+        "import sys, time; before = set(sys.modules); import mmr1; "
+        "heavy = {'torch', 'transformers', 'pydantic', 'omegaconf'} & set(sys.modules); "
+        "assert not heavy, heavy; assert dir(mmr1); "
+        "mmr1.Trainer; mmr1.extract_answer; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    for name in mmr1.__all__:
+        assert getattr(mmr1, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'Trianer'"):
+        mmr1.Trianer  # noqa: B018
+
+
+def test_the_same_run_as_on_the_command_line(tiny_model, digits, tmp_path, mmr1):
+    """A function from a file and the same one in Python; rows of a file and the same in memory."""
+    (tmp_path / "own.py").write_text(REWARD)
+    rows = rows_of(digits, "rl.jsonl", 12)
+    path = written(rows, tmp_path / "rows")
+    cli, door, memory = (tmp_path / name for name in ("cli", "door", "memory"))
+    yaml = tmp_path / "run.yaml"
+    yaml.write_text(
+        "rollout: {engine: hf, n: 4, max_prompt_length: 128, max_response_length: 8}\n"
+        "data: {train_batch_size: 2}\ntrainer: {max_steps: 3}\n"
+        f"model: {{path: {tiny_model}}}\n"
+    )
+    overrides = (
+        f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward'}}, format: 0.2}}",
+        f"data.train={path}",
+    )
+    assert mmr1("train", yaml, f"trainer.output_dir={cli}", *overrides)[0] == 0
+
+    seven = 7  # a closure: nothing of it could be pickled
+    rewards = {"own": lambda completion, answer: len(completion) % seven / seven, "format": 0.2}
+    config = small(door, **{"model.path": str(tiny_model)})
+    trainer = Trainer(data=path, rewards=rewards, config=config)
+    numbers = [(step.number, step.metrics["reward/mean"]) for step in trainer.steps()]
+
+    assert metrics(door) == metrics(cli)
+    assert numbers == [(row["step"], row["reward/mean"]) for row in metrics(cli)]
+    assert trainer.checkpoint == door / "checkpoints/step_000003"
+
+    config = small(memory, **{"model.path": str(tiny_model)})
+    Trainer(data=rows, rewards=rewards, config=config).train()
+    assert metrics(memory) == metrics(cli)
+
+
+def test_a_break_saves_the_step_and_a_resumed_run_continues(tiny_model, digits, tmp_path):
+    rewards = {"long": lambda completion, **sample: len(completion) / 100}
+
+    def trainer(name: str) -> Trainer:
+        return Trainer(str(tiny_model), digits / "rl.jsonl", rewards, small(tmp_path / name))
+
+    for step in trainer("stopped").steps():
+        if step.number == 2:
+            break
+    summary = json.loads((tmp_path / "stopped/summary.json").read_text())
+    assert (summary["state"], summary["checkpoint"]) == ("stopped", "checkpoints/step_000002")
+    with pytest.raises(ValueError, match="already holds a run"):
+        trainer("stopped").train()
+    assert [step.number for step in trainer("stopped").steps(resume=True)] == [3]
+    trainer("whole").train()
+    assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
+
+
+def test_a_model_and_a_dataset_that_are_objects(tiny_model, digits, tmp_path):
+    import datasets
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    model = AutoModelForImageTextToText.from_pretrained(tiny_model)
+    processor = AutoProcessor.from_pretrained(tiny_model)
+    data = datasets.Dataset.from_list(
+        [
+            {"problem": f"<image>Which digit is {n}?", "answer": str(n), "images": [image]}
+            for n, image in enumerate(r["images"][0] for r in rows_of(digits, "rl.jsonl", 4))
+        ]
+    )
+    seen: list[tuple[Any, Any]] = []
+
+    def mine(completion, answer, **sample):
+        seen.append((answer, sample["question"]))
+        return 1.0
+
+    rewards = {"mine": {"use": mine, "weight": 0.5}, "format": 0.1}
+    keys = {"trainer.max_steps": 1}
+    trainer = Trainer(model, data, rewards, small(tmp_path / "run", **keys), processor=processor)
+    trainer.train()
+    assert len(seen) == 8
+    assert {answer for answer, _ in seen} <= {"0", "1", "2", "3"}
+    assert trainer.config.rewards.weights == {"mine": 0.5, "format": 0.1}
+
+    held_out = rows_of(digits, "eval.jsonl", 3)
+    result = trainer.evaluate(held_out)
+    assert (result.prompts, result.modes["greedy"].accuracy) == (3, 1.0)
+    path = trainer.save(tmp_path / "out")
+    again = evaluate(path, held_out, rewards, {k: v for k, v in SMALL.items() if k == "rollout"})
+    assert [row["completion"] for row in again.rows] == [row["completion"] for row in result.rows]
+
+
+def test_a_run_read_back_says_that_its_function_is_in_python(tiny_model, digits, tmp_path, mmr1):
+    rewards = {"mine": lambda completion, answer: 1.0}
+    config = small(tmp_path / "run", **{"trainer.max_steps": 1})
+    Trainer(str(tiny_model), digits / "rl.jsonl", rewards, config).train()
+    assert read_written(tmp_path / "run/config.yaml").rewards.functions["mine"].use == "python"
+    code, _, err = mmr1("train", tmp_path / "run/config.yaml", f"trainer.output_dir={tmp_path}/x")
+    assert code == 2
+    assert "'mine' is a function that mmr1.Trainer was given in Python" in err
+
+
+def test_demonstrations_and_preferences(tiny_model, digits, tmp_path):
+    sft = Trainer(
+        str(tiny_model),
+        digits / "sft.jsonl",
+        config={**OFFLINE, "trainer.output_dir": str(tmp_path / "sft")},
+        command="sft",
+    )
+    assert [set(step.metrics) >= {"loss", "lr"} for step in sft.steps()] == [True, True]
+    with pytest.raises(ValueError, match=r"call mmr1\.evaluate"):
+        sft.evaluate(digits / "eval.jsonl")
+    pairs = [
+        {
+            "prompt": f"What is {number} + 1?",
+            "chosen": str(number + 1),
+            "rejected": "none",
+        }
+        for number in range(4)
+    ]
+    for command in ("dpo", "rm"):
+        config = {**OFFLINE, "trainer.output_dir": str(tmp_path / command)}
+        trainer = Trainer(sft.checkpoint, pairs, config=config, command=command)
+        assert [step.number for step in trainer.steps()] == [1, 2]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"command": "eval"}, "the Trainer runs train, sft, dpo and rm"),
+    ({"model": object()}, "comes with its processor"),
+    ({"rewards": {"mine": lambda x: 1.0}}, "reward function 'mine': its parameters"),
+    ({"rewards": {"maths": 1.0}}, "maths"),
+    ({"rewards": {"format": 1.0}, "command": "sft"}, "rewards"),
+    ({"config": {"trainer.max_step": 1}}, "max_steps"),
+    ({"config": "no.yaml"}, "no.yaml: no such configuration file"),
+    ({"data": 7}, "data is a int"),
+    ({"data": ["row"]}, r"data\[0\] is a str"),
+    ({"data": [{"images": [object()]}]}, r"data\[0\]: a object cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_is_wrong_is_refused(keys, message, tiny_model, digits, tmp_path):
+    given = {"model": str(tiny_model), "data": digits / "rl.jsonl", **keys}
+    config = given.pop("config", {})
+    if isinstance(config, dict):
+        base = OFFLINE if "command" in given else SMALL
+        config = {**base, "trainer.output_dir": str(tmp_path / "run"), **config}
+    with pytest.raises(ValueError, match=message):
+        Trainer(**given, config=config).train()
+
+
+def test_rollouts_ahead_are_refused_with_a_function(tiny_model, digits, tmp_path):
+    ahead = small(tmp_path, **{"rollout.engine": "vllm", "rollout.max_off_policy_steps": 1})
+    del ahead["rollout"]
+    rewards = {"mine": lambda completion, answer: 1.0}
+    with pytest.raises(ValueError, match="mine would be called by another thread"):
+        Trainer(str(tiny_model), digits / "rl.jsonl", rewards, ahead)
