@@ -47,8 +47,9 @@ def commands() -> list[tuple[str, str]]:
     """Every line of code of the pages that calls one of our commands, with the page's name."""
     calls = []
     for path in [*PAGES, REPOSITORY / "README.md"]:
+        fences = [block.replace("\\\n", " ") for block in blocks(path, "bash")]
         indented = re.findall(r"^ {4}(.+)$", path.read_text().replace("\\\n", " "), re.M)
-        fenced = [line for block in blocks(path, "bash") for line in block.splitlines()]
+        fenced = [line for block in fences for line in block.splitlines()]
         calls += [
             (path.name, line) for line in indented + fenced if re.match(r"mmr1(-data)? ", line)
         ]

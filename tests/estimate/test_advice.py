@@ -50,7 +50,7 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
     assert "rollout.engine.offload_trainer=true: weights and moments" in away
     offloaded = run(rollout=colocated(), optimizer={"offload": True})
     assert held_while_sampling(offloaded, estimate(offloaded, load)) == held["weights"]
-    assert rows(roomy, result, memory)[-2] == (
+    assert rows(roomy, result, memory)[-3] == (
         "trainer",
         "kept while the engine samples",
         f"{kept / GIB:.2f}",

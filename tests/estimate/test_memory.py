@@ -205,8 +205,6 @@ def test_a_text_model_is_assumed_to_see_nothing(tmp_path):
     new_model(tmp_path / "text", family="qwen2")
     rollout = {"max_prompt_length": 500, "max_response_length": 100}
     assert longest_load(config_for(tmp_path / "text", rollout=rollout)) == Load(500, 0, 100)
-    with pytest.raises(ValueError, match="leaves no room for a prompt"):
-        longest_load(config_for(tmp_path / "text", rollout={"max_model_len": 600}))
 
 
 @pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
@@ -214,7 +212,9 @@ def test_a_save_takes_a_copy_of_what_it_writes_from_memory(state_dtype, twenty_m
     """Of the weights always, and of the state for ``--resume`` in the background."""
     sections = {"model": {"dtype": "bfloat16"}, "optimizer": {"state_dtype": state_dtype}}
     at_once = config_for(twenty_m, **sections)
-    background = config_for(twenty_m, trainer={"async_save": True}, **sections)
+    background = config_for(
+        twenty_m, trainer={"checkpoints": {"save_steps": 1, "async_save": True}}, **sections
+    )
     model = AutoModelForImageTextToText.from_pretrained(twenty_m, dtype=torch.bfloat16)
     weights = sum(p.nbytes for p in model.parameters())
     state = sum(t.nbytes for t in Optimizer(model, background.optimizer, 1).tensors().values())
