@@ -104,7 +104,7 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
         (
             {"rollout": {"engine": {"tensor_parallel_size": 2}}},
             80,
-            "an engine shares the GPU of one rank",
+            "GPUs of their own",
         ),
         ({}, 1.5, "do not fit one GPU together"),
     ],
@@ -261,7 +261,7 @@ def test_commands_run_one_process_whatever_the_machine_has(tiny_model, tmp_path,
         code, out, _ = mmr1(command, tmp_path / "run.yaml", "--dry-run")
         assert code == 0
         (tmp_path / "shown.yaml").write_text(out)
-        assert numbers(load_config(tmp_path / "shown.yaml")) == (1, 1, False)
+        assert numbers(load_config(tmp_path / "shown.yaml", command=command)) == (1, 1, False)
 
 
 def test_doctor_prints_the_proposal(made, tmp_path, mmr1):
