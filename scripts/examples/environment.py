@@ -1,4 +1,7 @@
-"""An environment of one's own: ``environment: {type: custom, use: scripts/examples/environment.py:Guess}``."""
+"""An environment of one's own.
+
+``environment: {type: custom, use: scripts/examples/environment.py:Guess}`` in the YAML.
+"""
 
 from __future__ import annotations
 
