@@ -2,7 +2,7 @@
 
 The completions are those of ``mmr1 eval`` (``completions.jsonl``) or of a run
 (``rollouts/step_*.jsonl``). What is kept is the assistant's answer of a record for ``mmr1 sft``
-or ``data.ptx``. A conversation with tools is kept with their answers, pictures included.
+or ``algorithm.ptx.data``. A conversation with tools is kept with their answers, pictures included.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig
 from mmr1.rewards import CompositeReward, RewardItem, build_composite_reward
 from mmr1.types import MediaRef, Sample, TextPart
 
@@ -103,7 +103,7 @@ def pass_rates(
     Raises:
         ValueError: The server fails, or a sample's reward cannot be computed.
     """
-    config = RewardsConfig(functions={"auto": RewardFunctionConfig(weight=1.0)})
+    config = RewardsConfig.model_validate({"functions": {"auto": 1.0}})
     with ThreadPoolExecutor(parallel) as pool, build_composite_reward(config) as composite_reward:
         answered = _answered(samples, server, count, pool, 2 * parallel)
         while batch := list(islice(answered, 2 * parallel)):

@@ -240,13 +240,15 @@ def migrate(
     """Convert the configuration of another project."""
     from mmr1_migrate.command import migrate_file
 
-    text = migrate_file(config, overrides or (), project=project, check=check)
+    migrated = migrate_file(config, overrides or (), project=project)
+    text = migrated.side_by_side if check else migrated.yaml
     if output is None:
         typer.echo(text, nl=False)
     elif output.exists():
         raise ValueError(f"{output} is there already; name another --output")
     else:
         output.write_text(text)
+        typer.echo(migrated.report(output), nl=False)
 
 
 @app.command()
@@ -308,7 +310,7 @@ def model_new(
 
 
 def _run(config: Config, resume: bool) -> None:
-    """Run a training command, on Ray as often as ``resources.max_restarts`` allows."""
+    """Run a training command, on Ray as often as ``resources.ray.max_restarts`` allows."""
     start.check_run(config, resume=resume)
     from mmr1.trainer.distributed.supervise import supervised
 

@@ -213,7 +213,7 @@ def _training() -> Check:
         config = Config.model_validate(
             {
                 "model": {"path": f"{folder}/model", "dtype": "float32"},
-                "data": {"media_workers": 0},
+                "data": {"num_workers": 0},
             }
         )
         model, family = load_model(config.model), family_of(config)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +11,79 @@ import yaml
 
 from mmr1.config import Config
 from mmr1_migrate.migration import Migration, Tree
-from mmr1_migrate.reading import read
+from mmr1_migrate.reading import Given, read
 from mmr1_migrate.source import Source, migrate
 from mmr1_migrate.sources import sources_of
 
 
-def migrate_file(
-    path: Path, overrides: Sequence[str] = (), *, project: str | None = None, check: bool = False
-) -> str:
-    """The migrated YAML, with the notes as comments at the top.
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """A file of another project, as ours.
 
-    With ``check`` the settings of the loss side by side instead, and the notes. Without a
-    ``project`` the content of the file tells it.
+    Attributes:
+        path: The file.
+        given: What it gives.
+        migration: That as ours.
+    """
+
+    path: Path
+    given: Given
+    migration: Migration
+
+    @property
+    def lost(self) -> list[str]:
+        """What is lost, or another thing here, and what the user has to do by hand."""
+        return [*self.given.notes, *self.migration.notes]
+
+    @property
+    def yaml(self) -> str:
+        """Our YAML, with comments at the top: what is lost, and then what was not needed."""
+        notes = [self._origin, *self.lost, *self.migration.unneeded, *self._to_run]
+        comments = "".join(f"# {' '.join(note.split())}\n" for note in notes)
+        order = list(Config.model_fields)
+        tree = {key: self.migration.tree[key] for key in order if key in self.migration.tree}
+        return comments + yaml.safe_dump(_type_first(tree), sort_keys=False, allow_unicode=True)
+
+    @property
+    def side_by_side(self) -> str:
+        """The settings of the loss, theirs and ours, and the notes."""
+        rows = comparison(self.given.source, self.migration)
+        return _lines([*rows, "", *self.lost, *self.migration.unneeded, *self._to_run])
+
+    def report(self, output: Path) -> str:
+        """What to say when the YAML is in a file: first what is lost."""
+        count = len(self.migration.unneeded)
+        rest = f"{output} lists besides what is not needed here ({count})" if count else ""
+        if not self.lost:
+            return _lines([self._origin, "nothing is lost", *filter(None, [rest]), *self._to_run])
+        head = f"{self._origin}; lost, or another thing here:"
+        lost = [f"- {' '.join(note.split())}" for note in self.lost]
+        return _lines([head, *lost, *filter(None, [rest]), *self._to_run])
+
+    @property
+    def _origin(self) -> str:
+        return f"from {self.path}, read as {self.given.source.title}"
+
+    @property
+    def _to_run(self) -> Iterator[str]:
+        if self.given.source.command != "train":
+            yield f"run it with mmr1 {self.given.source.command}"
+
+
+def migrate_file(
+    path: Path, overrides: Sequence[str] = (), *, project: str | None = None
+) -> Migrated:
+    """Their configuration as ours. Without a ``project`` the content of the file tells it.
 
     Raises:
         ValueError: The file cannot be read, or is no configuration of a project that is known.
     """
-    sources = sources_of(project)
     try:
-        given = read(path, overrides, sources)
-        migration = migrate(given.source, given.keys)
+        given = read(path, overrides, sources_of(project))
+        return Migrated(path, given, migrate(given.source, given.keys))
     except ValueError as error:
         message = str(error)
         raise ValueError(message if str(path) in message else f"{path}: {message}") from error
-    notes = [*given.notes, *migration.notes]
-    if check:
-        return "".join(f"{line}\n" for line in [*comparison(given.source, migration), "", *notes])
-    head = [f"from {path}, read as {given.source.title}", *notes]
-    comments = "".join(f"# {' '.join(note.split())}\n" for note in head)
-    return comments + yaml.safe_dump(migration.tree, sort_keys=False, allow_unicode=True)
 
 
 def comparison(source: Source, migration: Migration) -> list[str]:
@@ -52,9 +97,9 @@ def comparison(source: Source, migration: Migration) -> list[str]:
         switch, counts = source.in_force.get(key, (key, _always))
         if not counts(migration.theirs.get(switch)):
             continue
-        values = ", ".join(str(_at(ours, name)) for name in names)
+        values = ", ".join(_shown(_at(ours, name)) for name in names)
         theirs = migration.theirs.get(key)
-        rows.append((key, str(theirs), ", ".join(n.rpartition(".")[2] for n in names), values))
+        rows.append((key, str(theirs), ", ".join(n.partition(".")[2] for n in names), values))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -66,9 +111,27 @@ def _always(value: Any) -> bool:
     return True
 
 
+def _shown(value: Any) -> str:
+    """A value as YAML has it; of a section its type."""
+    if isinstance(value, Mapping):
+        return str(value.get("type", value))
+    return "null" if value is None else str(value)
+
+
 def _at(tree: Tree, key: str) -> Any:
-    """The value at ``a.b.c``; None below a section that is not there."""
+    """The value at ``a.b.c``; None where the section is not there, or of another type."""
     value: Any = tree
     for name in key.split("."):
-        value = None if value is None else value[name]
+        value = value.get(name) if isinstance(value, Mapping) else None
     return value
+
+
+def _type_first(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    keys = sorted(tree, key=lambda key: key not in ("name", "type"))
+    return {key: _type_first(tree[key]) for key in keys}
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -14,12 +14,14 @@ class Migration:
 
     Attributes:
         tree: Our configuration, with the keys that theirs sets or takes for granted.
-        notes: What the user should check.
+        notes: What is lost, or another thing here, and what the user has to do by hand.
+        unneeded: Keys that need no counterpart, and keys that other keys make idle.
         theirs: Their settings of the loss, as their project reads them, by key.
     """
 
     tree: Tree = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unneeded: list[str] = field(default_factory=list)
     theirs: Tree = field(default_factory=dict)
 
     def set(self, key: str, value: Any) -> None:

@@ -17,17 +17,30 @@ from mmr1_migrate.openrlhf_keys import (
     TRANSLATED,
     UNNEEDED,
 )
-from mmr1_migrate.shared import NO_LIMIT, set_checkpoints, set_lora, set_training_files
+from mmr1_migrate.shared import (
+    set_checkpoints,
+    set_correction,
+    set_kl,
+    set_least_rate,
+    set_lengths,
+    set_lora,
+    set_resampling,
+    set_sampled,
+    set_target,
+    set_tracking,
+    set_training_files,
+    set_validation,
+)
 from mmr1_migrate.source import Carry, Source
 
-# Name of ours, advantage of the group under it, and whether the batch is normalised.
-ESTIMATORS = {
-    "gae": ("ppo", None),
-    "reinforce": ("reinforce_pp", None),
-    "reinforce_baseline": ("reinforce_pp_baseline", None),
-    "rloo": ("grpo", "rloo"),
-    "group_norm": ("grpo", None),
-    "dr_grpo": ("grpo", "dr_grpo"),
+# Name of ours, and what its advantage has besides.
+ESTIMATORS: dict[str, tuple[str, Tree]] = {
+    "gae": ("ppo", {}),
+    "reinforce": ("reinforce_pp", {}),
+    "reinforce_baseline": ("reinforce_pp_baseline", {}),
+    "rloo": ("grpo", {"type": "rloo"}),
+    "group_norm": ("grpo", {}),
+    "dr_grpo": ("grpo", {"scale_rewards": "none"}),
 }
 
 
@@ -72,8 +85,8 @@ def _algorithm(is_old: bool) -> Carry:
             )
         name, advantage = ESTIMATORS[estimator]
         migration.set("algorithm.name", name)
-        if advantage is not None:
-            migration.set("algorithm.adv_estimator", advantage)
+        for key, value in advantage.items():
+            migration.set(f"algorithm.advantage.{key}", value)
         _loss(flat, migration, name)
         _normalisation(flat, migration, estimator, is_old)
         _kl(flat, migration, estimator)
@@ -93,15 +106,18 @@ def _loss(flat: Tree, migration: Migration, name: str) -> None:
     low, high = flat.pop("actor.eps_clip"), None
     if (both := flat.pop("actor.eps_clip_low_high", None)) is not None:
         low, high = both
-    migration.set("algorithm.clip_ratio_low", low)
-    migration.set("algorithm.clip_ratio_high", low if high is None else high)
-    if (dual := flat.pop("actor.dual_clip", None)) is not None:
-        migration.set("algorithm.clip_ratio_dual", dual)
     kind = flat.pop("actor.policy_loss_type")
-    if kind == "gspo" and name == "grpo":
-        migration.set("algorithm.importance_sampling_level", "sequence")
-        migration.set("algorithm.loss_agg_mode", "seq-mean-token-mean")
-        if flat["algo.kl.use_loss"] or flat.get("actor.entropy_coef"):
+    of_sequences = kind == "gspo" and name == "grpo"
+    loss = {"type": "gspo"} if of_sequences else {"agg_mode": "token-mean"}
+    clip = {"clip_ratio_low": low, "clip_ratio_high": low if high is None else high}
+    migration.set("algorithm.loss", {**loss, **clip})
+    if (dual := flat.pop("actor.dual_clip", None)) is not None:
+        migration.set("algorithm.loss.clip_ratio_dual", dual)
+    bonus = flat.pop("actor.entropy_coef", None)
+    if bonus is not None:
+        migration.set("algorithm.entropy", {"coef": bonus} if bonus else None)
+    if of_sequences:
+        if flat["algo.kl.use_loss"] or bonus:
             migration.note(
                 "actor.policy_loss_type", kind, "the KL and the entropy are means over "
                 "completions too, in OpenRLHF over tokens",
@@ -114,7 +130,6 @@ def _loss(flat: Tree, migration: Migration, name: str) -> None:
         return
     if kind != "ppo":
         migration.note("actor.policy_loss_type", kind, f"{name} has PPO's clipped loss here")
-    migration.set("algorithm.loss_agg_mode", "token-mean")
 
 
 def _normalisation(flat: Tree, migration: Migration, estimator: str, is_old: bool) -> None:
@@ -135,11 +150,9 @@ def _kl(flat: Tree, migration: Migration, estimator: str) -> None:
     coefficient, kind = flat.pop("algo.kl.init_coef"), flat.pop("algo.kl.estimator")
     in_loss, target = flat.pop("algo.kl.use_loss"), flat.pop("algo.kl.target", None)
     horizon = flat.pop("algo.kl.horizon")
-    migration.set("algorithm.kl_coef", max(0.0, coefficient))
     if coefficient <= 0:
         return
-    migration.set("algorithm.kl_estimator", kind)
-    migration.set("algorithm.use_kl_loss", in_loss)
+    set_kl(migration, coefficient, in_loss, kind)
     if not in_loss and estimator not in ("gae", "reinforce"):
         migration.note(
             "algo.kl.init_coef", coefficient, "the KL of a completion is taken off its reward "
@@ -147,15 +160,13 @@ def _kl(flat: Tree, migration: Migration, estimator: str) -> None:
         )  # fmt: skip
     if target is not None:
         completions = flat["rollout.batch_size"] * flat["rollout.n_samples_per_prompt"]
-        migration.set("algorithm.kl_target", target)
-        migration.set("algorithm.kl_adaptation_rate", completions / horizon)
-        migration.note("algo.kl.target", target, "adapts to the mean of k3 per token")
+        set_target(migration, target, "algo.kl.horizon", horizon, completions)
 
 
 def _rewards_clip(flat: Tree, migration: Migration, estimator: str) -> None:
     bounds = flat.pop("reward.clip_range")
     if estimator in ("gae", "reinforce"):
-        migration.set("algorithm.reward_clip_range", bounds)
+        migration.set("algorithm.advantage.reward_clip_range", bounds)
     elif list(bounds) != DEFAULTS["reward.clip_range"]:
         migration.note(
             "reward.clip_range", bounds, "OpenRLHF clips the reward less its baseline, mmr1 the "
@@ -169,13 +180,14 @@ def _critic(flat: Tree, migration: Migration, name: str) -> None:
     clip, frozen = flat.pop("critic.value_clip"), flat.pop("critic.freezing_steps")
     if name == "ppo":
         critic = {
-            "path": path, "lr": rate, "gamma": gamma, "lam": lam, "cliprange_value": clip,
-            "warmup_steps": max(0, frozen),
+            "path": path, "lr": rate, "cliprange_value": clip, "warmup_steps": max(0, frozen),
         }  # fmt: skip
-        migration.set("algorithm.critic", {k: v for k, v in critic.items() if v is not None})
+        critic = {key: value for key, value in critic.items() if value is not None}
+        for key, value in (("gamma", gamma), ("lam", lam), ("critic", critic)):
+            migration.set(f"algorithm.advantage.{key}", value)
         return
     if name == "reinforce_pp":
-        migration.set("algorithm.gamma", gamma)
+        migration.set("algorithm.advantage.gamma", gamma)
     elif gamma != 1:
         migration.note("algo.advantage.gamma", gamma, "OpenRLHF takes 1 for this estimator")
     for key, value, usual in (
@@ -192,11 +204,11 @@ def _correction(flat: Tree, migration: Migration) -> None:
     """The engine's probabilities."""
     names = ("enable", "threshold", "type")
     on, bounds, kind = (flat.pop(f"algo.advantage.is_correction_{name}") for name in names)
-    migration.set("algorithm.rollout_is", "token" if on else "none")
     if not on:
+        set_correction(migration, None)
         return
     low, high = bounds if isinstance(bounds, list | tuple) else (0.0, bounds)
-    migration.set("algorithm.rollout_is_threshold", high)
+    set_correction(migration, "token", high)
     if kind != "tis":
         migration.note(
             "algo.advantage.is_correction_type", kind, "weights above the bound are lowered to it; "
@@ -218,13 +230,8 @@ def _filter(flat: Tree, migration: Migration) -> None:
                 "rollout.vllm_generate_batch_size", drawn, "prompts are drawn as they are needed"
             )
         return
-    migration.set("algorithm.dynamic_sampling", True)
-    migration.set("algorithm.filter_key", "overall")
-    migration.set("algorithm.filter_low", low)
-    migration.set("algorithm.filter_high", high)
-    migration.set("algorithm.max_num_gen_batches", NO_LIMIT)
-    if drawn is not None:
-        migration.set("algorithm.oversample", max(1.0, drawn / flat["rollout.batch_size"]))
+    share = None if drawn is None else drawn / flat["rollout.batch_size"]
+    set_resampling(migration, 0, (low, high), share)
 
 
 def _batches(flat: Tree, migration: Migration) -> None:
@@ -252,10 +259,10 @@ def _model(flat: Tree, migration: Migration) -> None:
     if flat.pop("actor.freeze_visual_encoder") or "visual" in names:
         migration.set("model.freeze_vision_tower", True)
     if others := [name for name in names if name != "visual"]:
-        migration.set("model.freeze", others)
+        migration.set("optimizer.lr_of_parts", dict.fromkeys(others, 0.0))
     set_weights(flat, migration)
-    if flat.pop("ref.offload") and migration.tree["algorithm"]["kl_coef"]:
-        migration.set("algorithm.offload_reference", True)
+    if flat.pop("ref.offload") and "kl" in migration.tree["algorithm"]:
+        migration.set("algorithm.kl.reference", {"type": "initial", "offload": True})
 
 
 def set_weights(flat: Tree, migration: Migration) -> None:
@@ -283,7 +290,7 @@ def set_optimizer(flat: Tree, migration: Migration, prefix: str) -> None:
         migration.note(f"{prefix}adam.eps", epsilon, "it is 1e-8")
     lowest = flat.pop(f"{prefix}min_lr_ratio") * flat[f"{prefix}adam.lr"]
     if flat[f"{prefix}lr_scheduler"] == "cosine_with_min_lr":
-        migration.set("optimizer.min_lr", lowest)
+        set_least_rate(migration, "cosine", f"{prefix}min_lr_ratio", lowest)
 
 
 def _rollout(flat: Tree, migration: Migration) -> None:
@@ -295,11 +302,11 @@ def _rollout(flat: Tree, migration: Migration) -> None:
             "rollout.max_new_tokens", None, "OpenRLHF takes what the prompt leaves of "
             f"data.max_len; here half of it, {longest}",
         )  # fmt: skip
-    window = whole if prompt is None else prompt + longest
-    migration.set("rollout.sampling.max_tokens", longest)
-    migration.set("rollout.max_model_len", window)
+    set_lengths(migration, whole - longest if prompt is None else prompt, longest)
     engines = flat.pop("vllm.num_engines", None)
-    migration.set("rollout.engine", "vllm" if engines else "hf")
+    names = ("gpu_memory_utilization", "tensor_parallel_size")
+    vllm = {name: flat.pop(f"vllm.{name}") for name in names}
+    migration.set("rollout.engine", {"type": "vllm", **vllm} if engines else {"type": "hf"})
     if engines and engines > 1:
         migration.note("vllm.num_engines", engines, "resources.engines, on Ray")
     if not engines:
@@ -331,7 +338,7 @@ def _rewards(flat: Tree, migration: Migration) -> None:
         flat.pop("reward.overlong_penalty_factor"),
     )
     if buffer is not None:
-        longest = migration.tree["rollout"]["sampling"]["max_tokens"]
+        longest = migration.tree["rollout"]["max_response_length"]
         options = {"max_length": longest, "buffer": int(buffer)}
         functions["overlong"] = {"weight": factor, "options": options}
     if (share := flat.pop("reward.stop_properly_penalty_coef", None)) is not None:
@@ -350,29 +357,32 @@ def _rewards(flat: Tree, migration: Migration) -> None:
 
 def _trainer(flat: Tree, migration: Migration) -> None:
     migration.set("trainer.output_dir", flat.pop("ckpt.output_dir"))
-    migration.set("trainer.save_steps", max(0, flat.pop("ckpt.save_steps")))
-    set_checkpoints(migration, "ckpt.max_num", flat.pop("ckpt.max_num"))
-    migration.set("trainer.max_epochs", flat.pop("train.num_episodes"))
+    migration.set("trainer.total_epochs", flat.pop("train.num_episodes"))
     if (steps := flat.pop("max_global_steps", None)) is not None:
         migration.set("trainer.max_steps", steps)
-    by_wandb, board = (
-        flat.pop("logger.wandb.key", None),
-        flat.pop("logger.tensorboard_dir", None),
-    )
-    trackers = ["wandb"] * bool(by_wandb) + ["tensorboard"] * bool(board)
-    migration.set("trainer.trackers", trackers)
-    if by_wandb not in (None, True, "True"):
-        migration.notes.append("logger.wandb.key: left out; wandb reads WANDB_API_KEY")
+    set_kept(flat, migration)
     every, n = flat.pop("eval.steps"), flat.pop("eval.n_samples_per_prompt")
     temperature, split = flat.pop("eval.temperature"), flat.pop("eval.split")
     if (data := flat.pop("eval.dataset", None)) is not None:
-        migration.set("data.eval", _split(data, split))
-        migration.set("trainer.val_freq", max(0, every))
-        migration.set("eval.n", n)
-        if temperature > 0:
-            migration.set("eval.temperature", temperature)
+        set_validation(migration, _split(data, split), every, False)
+        set_sampled(migration, n, temperature if temperature > 0 else None)
     elif every > 0:
         migration.note("eval.steps", every, "there is no eval.dataset")
+
+
+def set_kept(flat: Tree, migration: Migration) -> None:
+    """Checkpoints and trackers, which all trainers name alike."""
+    every, limit = flat.pop("ckpt.save_steps"), flat.pop("ckpt.max_num")
+    set_checkpoints(migration, every, "ckpt.max_num", limit)
+    by_wandb, board = flat.pop("logger.wandb.key", None), flat.pop("logger.tensorboard_dir", None)
+    names = {
+        f"{name}_name": flat.pop(f"logger.wandb.{key}", None)
+        for name, key in (("project", "project"), ("run", "run_name"))
+    }
+    trackers = ["wandb"] * bool(by_wandb) + ["tensorboard"] * bool(board)
+    set_tracking(migration, "logger.wandb.key", trackers, **names)
+    if by_wandb not in (None, True, "True"):
+        migration.notes.append("logger.wandb.key: left out; wandb reads WANDB_API_KEY")
 
 
 def _has_dots(keys: Mapping[str, Any]) -> bool:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mmr1.config.commands import Command
 from mmr1_migrate import openrlhf_keys as shared
 from mmr1_migrate.migration import Migration, Tree
-from mmr1_migrate.openrlhf import set_optimizer, set_weights
-from mmr1_migrate.shared import set_checkpoints, set_training_files
+from mmr1_migrate.openrlhf import set_kept, set_optimizer, set_weights
+from mmr1_migrate.shared import set_training_files
 from mmr1_migrate.source import Carry, Source
 
 DEFAULTS: Tree = {
@@ -45,13 +46,12 @@ RENAMED = {
     "adam.betas": "optimizer.betas",
     "adam.weight_decay": "optimizer.weight_decay",
     "max_norm": "optimizer.max_grad_norm",
-    "lr_warmup_ratio": "optimizer.warmup_ratio",
+    "lr_warmup_ratio": "optimizer.scheduler.warmup_steps",
     "ds.adam_offload": "optimizer.offload",
     "train.seed": "seed",
-    "train.max_epochs": "trainer.max_epochs",
+    "train.full_determinism_enable": "full_determinism",
+    "train.max_epochs": "trainer.total_epochs",
     "logger.logging_steps": "trainer.logging_steps",
-    "logger.wandb.project": "trainer.project_name",
-    "logger.wandb.run_name": "trainer.run_name",
 }
 TRANSLATED = {
     "lr_scheduler": shared.TRANSLATED["actor.lr_scheduler"],
@@ -60,8 +60,8 @@ TRANSLATED = {
 COMPOSED = {
     "optim": "adam: AdamW; muon is noted",
     "adam.eps": "none: 1e-8",
-    "min_lr_ratio": "`optimizer.min_lr`, times lr",
-    "train.batch_size": "`sft.batch_size`, `dpo.batch_size` or `rm.batch_size`",
+    "min_lr_ratio": "`optimizer.scheduler.min_lr`, times lr",
+    "train.batch_size": "`data.train_batch_size`",
     "data.dataset": "`data.train`; several files: a mapping to weights",
     "data.dataset_probs": "`data.train`: the weights",
     "data.dataset_split": "`data.train`: NAME@SPLIT",
@@ -71,7 +71,7 @@ COMPOSED = {
         for key in (
             "bf16", "ds.lora.rank", "ds.lora.alpha", "ds.lora.dropout", "ds.lora.target_modules",
             "ds.load_in_4bit", "ckpt.output_dir", "ckpt.save_steps", "ckpt.max_num",
-            "logger.wandb.key",
+            "logger.wandb.key", "logger.wandb.project", "logger.wandb.run_name",
             "logger.tensorboard_dir",
         )
     },
@@ -91,7 +91,7 @@ UNNEEDED = {
     **{
         key: shared.UNNEEDED[key]
         for key in (
-            "ref", "train.micro_batch_size", "train.full_determinism_enable", "ds", "ckpt.path",
+            "ref", "train.micro_batch_size", "ds", "ckpt.path",
             "ckpt.save_hf", "ckpt.disable_ds", "ckpt.max_mem", "ckpt.load_enable",
             "data.max_samples", "data.apply_chat_template", "data.disable_fast_tokenizer",
             "data.dataloader_num_workers", "logger.wandb", "local_rank", "use_ms",
@@ -152,7 +152,7 @@ class _Kind:
     """
 
     name: str
-    section: str
+    command: Command
     carry: Carry
     defaults: Tree
     composed: Mapping[str, str]
@@ -160,15 +160,13 @@ class _Kind:
     today: bool = True
 
 
-def _common(section: str) -> Carry:
-    def carry(flat: Tree, migration: Migration) -> None:
-        _data(flat, migration)
-        migration.set(f"{section}.batch_size", flat.pop("train.batch_size"))
-        set_optimizer(flat, migration, "")
-        set_weights(flat, migration)
-        _trainer(flat, migration)
-
-    return carry
+def _common(flat: Tree, migration: Migration) -> None:
+    _data(flat, migration)
+    migration.set("data.train_batch_size", flat.pop("train.batch_size"))
+    set_optimizer(flat, migration, "")
+    set_weights(flat, migration)
+    migration.set("trainer.output_dir", flat.pop("ckpt.output_dir"))
+    set_kept(flat, migration)
 
 
 def _data(flat: Tree, migration: Migration) -> None:
@@ -187,16 +185,6 @@ def _data(flat: Tree, migration: Migration) -> None:
             migration.note("data.dataset_probs", shares, "set the weights in data.train")
 
 
-def _trainer(flat: Tree, migration: Migration) -> None:
-    migration.set("trainer.output_dir", flat.pop("ckpt.output_dir"))
-    migration.set("trainer.save_steps", max(0, flat.pop("ckpt.save_steps")))
-    set_checkpoints(migration, "ckpt.max_num", flat.pop("ckpt.max_num"))
-    by_wandb, board = flat.pop("logger.wandb.key", None), flat.pop("logger.tensorboard_dir", None)
-    migration.set("trainer.trackers", ["wandb"] * bool(by_wandb) + ["tensorboard"] * bool(board))
-    if by_wandb not in (None, True, "True"):
-        migration.notes.append("logger.wandb.key: left out; wandb reads WANDB_API_KEY")
-
-
 def _sft(flat: Tree, migration: Migration) -> None:
     _columns(flat, migration, {"data.input_key": "prompt", "data.output_key": "completion"})
     if flat.pop("model.pretrain_mode_enable"):
@@ -207,9 +195,9 @@ def _sft(flat: Tree, migration: Migration) -> None:
 
 
 def _dpo(flat: Tree, migration: Migration) -> None:
-    migration.set("dpo.loss_type", "ipo" if flat["model.ipo_enable"] else "sigmoid")
-    migration.set("dpo.beta", flat.pop("model.beta"))
-    migration.set("dpo.nll_coef", flat.pop("model.nll_loss_coef"))
+    migration.set("dpo.loss.type", "ipo" if flat["model.ipo_enable"] else "sigmoid")
+    migration.set("dpo.loss.beta", flat.pop("model.beta"))
+    migration.set("dpo.loss.nll_coef", flat.pop("model.nll_loss_coef"))
     smoothing = flat.pop("model.label_smoothing")
     if flat.pop("model.ipo_enable"):
         migration.note(
@@ -218,7 +206,7 @@ def _dpo(flat: Tree, migration: Migration) -> None:
         if smoothing:
             migration.note("model.label_smoothing", smoothing, "OpenRLHF does not read it with ipo")
     else:
-        migration.set("dpo.label_smoothing", smoothing)
+        migration.set("dpo.loss.label_smoothing", smoothing)
     if (path := flat.pop("ref.model_name_or_path", None)) not in (
         None,
         flat.get("model.model_name_or_path"),
@@ -242,10 +230,10 @@ def _columns(flat: Tree, migration: Migration, names: Mapping[str, str]) -> None
 
 
 def _kto(flat: Tree, migration: Migration) -> None:
-    migration.set("dpo.loss_type", "kto")
-    migration.set("dpo.beta", flat.pop("model.beta"))
+    migration.set("dpo.loss.type", "kto")
+    migration.set("dpo.loss.beta", flat.pop("model.beta"))
     for kind in ("desirable", "undesirable"):
-        migration.set(f"dpo.{kind}_weight", flat.pop(f"{kind}_loss_weight"))
+        migration.set(f"dpo.loss.{kind}_weight", flat.pop(f"{kind}_loss_weight"))
     _columns(
         flat,
         migration,
@@ -254,7 +242,7 @@ def _kto(flat: Tree, migration: Migration) -> None:
 
 
 def _prm(flat: Tree, migration: Migration) -> None:
-    migration.set("rm.supervision", "process")
+    migration.set("rm.type", "process")
     for key in _OF_STEPS:
         if (value := flat.pop(key, None)) is not None:
             migration.note(key, value, _STEPS)
@@ -281,7 +269,7 @@ _KINDS = (
             "data.input_key": "rename the column to prompt",
             "data.output_key": "rename the column to completion",
         },
-        {"train.batch_size": ("sft.batch_size",), "adam.lr": ("optimizer.lr",)},
+        {"train.batch_size": ("data.train_batch_size",), "adam.lr": ("optimizer.lr",)},
     ),
     _Kind(
         "dpo", "dpo", _dpo,
@@ -290,16 +278,17 @@ _KINDS = (
             "model.ipo_enable": False, "model.label_smoothing": 0.0, "model.nll_loss_coef": 0.0,
         },
         {
-            "model.beta": "`dpo.beta`",
-            "model.ipo_enable": "`dpo.loss_type=ipo`, else sigmoid",
-            "model.label_smoothing": "`dpo.label_smoothing`",
-            "model.nll_loss_coef": "`dpo.nll_coef`",
+            "model.beta": "`dpo.loss.beta`",
+            "model.ipo_enable": "`dpo.loss.type=ipo`, else sigmoid",
+            "model.label_smoothing": "`dpo.loss.label_smoothing`",
+            "model.nll_loss_coef": "`dpo.loss.nll_coef`",
             "ref.model_name_or_path": "none: the reference is the model at the start",
         },
         {
-            "model.beta": ("dpo.beta",), "model.ipo_enable": ("dpo.loss_type",),
-            "model.label_smoothing": ("dpo.label_smoothing",),
-            "model.nll_loss_coef": ("dpo.nll_coef",), "train.batch_size": ("dpo.batch_size",),
+            "model.beta": ("dpo.loss.beta",), "model.ipo_enable": ("dpo.loss.type",),
+            "model.label_smoothing": ("dpo.loss.label_smoothing",),
+            "model.nll_loss_coef": ("dpo.loss.nll_coef",),
+            "train.batch_size": ("data.train_batch_size",),
         },
     ),
     _Kind(
@@ -314,7 +303,7 @@ _KINDS = (
             "model.margin_loss_enable": "none: pairs have no margin",
             "model.compute_fp32_loss_enable": "rewards are always float32",
         },
-        {"model.loss_type": ("rm.supervision",), "train.batch_size": ("rm.batch_size",)},
+        {"model.loss_type": ("rm.type",), "train.batch_size": ("data.train_batch_size",)},
     ),
     _Kind(
         "kto", "dpo", _kto,
@@ -324,17 +313,18 @@ _KINDS = (
             "data.input_key": "input", "label_key": "label",
         },
         {
-            "model.beta": "`dpo.beta`, with `dpo.loss_type=kto`",
-            "desirable_loss_weight": "`dpo.desirable_weight`",
-            "undesirable_loss_weight": "`dpo.undesirable_weight`",
+            "model.beta": "`dpo.loss.beta`, with `dpo.loss.type=kto`",
+            "desirable_loss_weight": "`dpo.loss.desirable_weight`",
+            "undesirable_loss_weight": "`dpo.loss.undesirable_weight`",
             "data.input_key": "rename the column to prompt",
             "data.output_key": "rename the column to completion",
             "label_key": "rename the column to label",
         },
         {
-            "model.beta": ("dpo.beta",), "desirable_loss_weight": ("dpo.desirable_weight",),
-            "undesirable_loss_weight": ("dpo.undesirable_weight",),
-            "train.batch_size": ("dpo.batch_size",),
+            "model.beta": ("dpo.loss.beta",),
+            "desirable_loss_weight": ("dpo.loss.desirable_weight",),
+            "undesirable_loss_weight": ("dpo.loss.undesirable_weight",),
+            "train.batch_size": ("data.train_batch_size",),
         },
         today=False,
     ),
@@ -342,7 +332,7 @@ _KINDS = (
         "prm", "rm", _prm,
         {"adam.lr": 1e-6, "train.max_epochs": 1, "data.max_len": 2048},
         dict.fromkeys(_OF_STEPS, "none: steps and labels have columns of their own"),
-        {"train.batch_size": ("rm.batch_size",), "adam.lr": ("optimizer.lr",)},
+        {"train.batch_size": ("data.train_batch_size",), "adam.lr": ("optimizer.lr",)},
         today=False,
     ),
 )  # fmt: skip
@@ -369,7 +359,7 @@ def _source(kind: _Kind, is_old: bool) -> Source:
         program=(f"openrlhf.cli.train_{kind.name}", f"*/train_{kind.name}.py"),
         arguments="options",
         is_theirs=_has_none if is_old else _has_dots,
-        carry=(kind.carry, _common(kind.section)),
+        carry=(kind.carry, _common),
         defaults=defaults,
         older=OLDER if is_old else {},
         renamed=RENAMED,
@@ -377,7 +367,7 @@ def _source(kind: _Kind, is_old: bool) -> Source:
         composed={**COMPOSED, **kind.composed},
         unneeded=UNNEEDED,
         loss_settings=kind.settings,
-        command=f"mmr1 {kind.section}",
+        command=kind.command,
     )
 
 

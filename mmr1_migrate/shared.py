@@ -25,23 +25,36 @@ def is_none_of(*values: Any) -> Callable[[Any], bool]:
     return lambda value: value not in values
 
 
-def set_trackers(migration: Migration, key: str, given: Any) -> None:
-    """One tracker or several."""
-    names = [given] if isinstance(given, str) else list(given)
-    migration.set("trainer.trackers", [name for name in names if name in TRACKERS])
-    for name in names:
+def set_tracking(migration: Migration, key: str, given: Any, **names: Any) -> None:
+    """One tracker or several, and the names that they show; without a tracker there are none."""
+    trackers = [given] if isinstance(given, str) else list(given)
+    if known := [name for name in trackers if name in TRACKERS]:
+        named = {name: str(value) for name, value in names.items() if value is not None}
+        migration.set("trainer.tracking", {"report_to": known, **named})
+    for name in trackers:
         if name == "file":
             migration.note(key, name, "metrics.jsonl is written in any case")
         elif name not in (*TRACKERS, *ALWAYS):
             migration.note(key, name, "no such tracker here")
 
 
-def set_checkpoints(migration: Migration, key: str, limit: int | None) -> None:
-    """How many checkpoints stay."""
+def set_checkpoints(migration: Migration, every: int, key: str, limit: int | None) -> None:
+    """Checkpoints after so many steps, none before the last step for 0, and how many stay."""
+    if every <= 0:
+        return
+    migration.set("trainer.checkpoints.save_steps", every)
     if limit is not None and limit >= 2:
-        migration.set("trainer.save_total_limit", limit)
+        migration.set("trainer.checkpoints.save_total_limit", limit)
     else:
         migration.note(key, limit, "at least 2 checkpoints are kept, 2 by default")
+
+
+def set_validation(migration: Migration, data: str, every: int, before: bool) -> None:
+    """A validation after so many steps; for 0 or less after the last one only."""
+    migration.set("trainer.validation.data", data)
+    if every > 0:
+        migration.set("trainer.validation.steps", every)
+    migration.set("trainer.validation.before_train", before)
 
 
 def set_training_files(migration: Migration, key: str, given: Any) -> None:
@@ -68,9 +81,101 @@ def set_schedule(
     migration: Migration, epochs: int, warmup_steps: int | None, warmup_ratio: float | None
 ) -> None:
     """The warm-up, in rollouts, as optimizer steps; ``epochs`` passes over a rollout."""
-    sampled = migration.tree["rollout"]["batch_size"]
+    sampled = migration.tree["data"]["train_batch_size"]
     size = migration.tree.get("algorithm", {}).get("ppo_mini_batch_size", sampled)
     if warmup_steps is None and warmup_ratio:
-        migration.set("optimizer.warmup_ratio", warmup_ratio)
+        steps: float = warmup_ratio
     else:
-        migration.set("optimizer.warmup_steps", (warmup_steps or 0) * epochs * (sampled // size))
+        steps = (warmup_steps or 0) * epochs * (sampled // size)
+    migration.set("optimizer.scheduler.warmup_steps", steps)
+
+
+def set_least_rate(migration: Migration, schedule: str, key: str, rate: float) -> None:
+    """The learning rate at the end of a schedule that falls."""
+    if schedule != "constant":
+        migration.set("optimizer.scheduler.min_lr", rate)
+    elif rate:
+        migration.note(key, rate, "a constant rate does not fall to it")
+
+
+def set_lengths(
+    migration: Migration, prompt: int, response: int, key: str = "", window: int | None = None
+) -> None:
+    """The longest prompt and completion; a smaller ``window`` for both leaves less to the prompt.
+
+    ``key`` is what they call the window.
+    """
+    if window is not None and window != prompt + response:
+        migration.note(
+            key, window, "vLLM's limit is the sum of rollout.max_prompt_length and "
+            "rollout.max_response_length; a smaller one is taken off the former",
+        )  # fmt: skip
+        prompt = min(prompt, window - response)
+    migration.set("rollout.max_prompt_length", prompt)
+    migration.set("rollout.max_response_length", response)
+
+
+def loss_beside(migration: Migration, key: str, name: str, kind: str) -> str:
+    """The type of loss under a preset of ours; ``key`` is what they call it."""
+    if kind == "gspo" and name in ("ppo", "reinforce_pp"):
+        migration.note(
+            key, kind, f"{name} has advantages of tokens, which do not go with one ratio per "
+            "completion; the loss is PPO's clipped one",
+        )  # fmt: skip
+        return "ppo"
+    if kind not in ("ppo", name):
+        migration.set("algorithm.loss.type", kind)
+    return kind
+
+
+def set_kl(migration: Migration, coef: float, in_loss: bool, estimator: str) -> None:
+    """A KL to the policy at the start."""
+    kind = "loss" if in_loss else "reward"
+    migration.set("algorithm.kl", {"type": kind, "coef": coef, "estimator": estimator})
+
+
+def set_target(
+    migration: Migration, target: float, key: str, horizon: float, completions: int
+) -> None:
+    """A coefficient that adapts; ``key`` is what they call the ``horizon`` of their rule."""
+    migration.set("algorithm.kl.target", target)
+    migration.note(
+        key, horizon, "a step changes the coefficient by 0.1 of the relative error, there by "
+        f"completions / horizon = {completions / horizon:.3g} of it; the error is of the mean of "
+        "k3 per token, there of the penalty",
+    )  # fmt: skip
+
+
+def set_resampling(
+    migration: Migration,
+    draws: int,
+    between: tuple[float, float] | None = None,
+    oversample: float | None = None,
+) -> None:
+    """Groups without a signal are replaced, at most ``draws`` times; 0 for no limit."""
+    groups: dict[str, Any] = {"type": "resample"}
+    if between is not None:
+        groups["range"] = {"metric": "overall", "between": list(between)}
+    if oversample is not None:
+        groups["oversample"] = max(1.0, oversample)
+    groups["max_num_gen_batches"] = draws if draws > 0 else NO_LIMIT
+    migration.set("algorithm.filter_groups", groups)
+
+
+def set_correction(migration: Migration, level: str | None, threshold: float | None = None) -> None:
+    """Weights against the engine's probabilities; none for None."""
+    key = "algorithm.rollout_correction.importance_sampling"
+    if level is None:
+        migration.set(key, None)
+        return
+    bound = {} if threshold is None else {"threshold": threshold}
+    migration.set(key, {"level": level, **bound})
+
+
+def set_sampled(migration: Migration, n: int, temperature: float | None = None) -> None:
+    """Sampled completions of a validation; none for 0."""
+    if not n:
+        migration.set("eval.sampled", None)
+        return
+    warm = {} if temperature is None else {"temperature": temperature}
+    migration.set("eval.sampled", {"n": n, **warm})

@@ -14,6 +14,9 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from mmr1.config import Config
+from mmr1.config.checks import check
+from mmr1.config.commands import Command, refuse_unread
+from mmr1.config.explain import explain
 from mmr1.config.secrets import publish
 from mmr1.registry import suggest
 from mmr1_migrate.migration import Migration, Tree
@@ -69,7 +72,7 @@ class Source:
     nullable: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     config_argument: str = ""
-    command: str = "mmr1 train"
+    command: Command = "train"
     kind: str = ""
 
     @property
@@ -109,9 +112,7 @@ def migrate(source: Source, theirs: Mapping[str, Any]) -> Migration:
     _note_what_is_left(source, left, spelled, migration)
     if idle:
         pairs = ", ".join(f"{spelled[key]}={_published(key, given[key])!r}" for key in idle)
-        migration.notes.append(f"{pairs}: without effect together with the other keys")
-    if source.command != "mmr1 train":
-        migration.notes.append(f"run it with {source.command}")
+        migration.unneeded.append(f"{pairs}: without effect together with the other keys")
     _check(source, migration)
     return migration
 
@@ -204,31 +205,33 @@ def _note_what_is_left(
     for section, keys in sections.items():
         why = f"not needed; {source.unneeded[section]}"
         if len(keys) == 1:
-            migration.note(names[keys[0]], left[keys[0]], why)
+            migration.unneeded.append(f"{names[keys[0]]}: {left[keys[0]]!r}: {why}")
             continue
         begins = f"{section}."
         values = ", ".join(f"{names[k].removeprefix(begins)}={left[k]!r}" for k in keys)
         is_theirs = any(names[k].startswith(begins) for k in keys)
-        migration.notes.append(f"{section}: {values}: {why}" if is_theirs else f"{values}: {why}")
+        note = f"{section}: {values}: {why}" if is_theirs else f"{values}: {why}"
+        migration.unneeded.append(note)
 
 
 def _check(source: Source, migration: Migration) -> None:
+    """Ours is a configuration that the command takes.
+
+    Raises:
+        ValueError: It is not; a key of theirs that is missing has their name.
+    """
     try:
-        Config.model_validate(migration.tree)
+        config = Config.model_validate(migration.tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        if first["type"] == "missing":
-            theirs = next((name for name, ours in source.renamed.items() if ours == key), key)
+        if first["type"] == "missing" and key in source.renamed.values():
+            theirs = next(name for name, ours in source.renamed.items() if ours == key)
             theirs = next((old for old, today in source.older.items() if today == theirs), theirs)
             raise ValueError(f"{theirs} is not given; add {theirs}=... to the command") from error
-        problem = first["msg"].removeprefix("Value error, ")
-        if not key:
-            raise ValueError(problem) from error
-        value = _published(key, first["input"])
-        raise ValueError(
-            f"the migrated '{key}' is not valid here: {problem}; it is {value!r}"
-        ) from error
+        raise ValueError("\n".join(explain(error, "the migrated configuration"))) from error
+    refuse_unread(migration.tree, source.command, "the migrated configuration")
+    check(config.for_command(source.command))
 
 
 def keys_without_effect(

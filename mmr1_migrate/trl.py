@@ -8,6 +8,7 @@ from typing import Any
 from mmr1_migrate import trl_keys as keys
 from mmr1_migrate import trl_shared as shared
 from mmr1_migrate.migration import Migration, Tree
+from mmr1_migrate.shared import set_correction, set_kl, set_lengths, set_sampled
 from mmr1_migrate.source import Source
 from mmr1_migrate.trl_shared import Batches
 
@@ -39,7 +40,7 @@ def _batches(flat: Tree, migration: Migration) -> Batches:
             f"a rollout has {size} completions, which num_generations={n} does not divide; with "
             "several processes, add num_processes=N"
         )
-    migration.set("rollout.batch_size", size // n)
+    migration.set("data.train_batch_size", size // n)
     if update < size and update % n == 0 and size % update == 0:
         migration.set("algorithm.ppo_mini_batch_size", update // n)
     elif update < size:
@@ -55,42 +56,41 @@ def _reference(flat: Tree, migration: Migration, batches: Batches, beta: float) 
     moves, share = flat.pop("sync_ref_model"), flat.pop("ref_model_mixup_alpha")
     every = flat.pop("ref_model_sync_steps")
     if moves and beta:
-        migration.set("algorithm.ref_model_sync_steps", batches.steps(every))
-        migration.set("algorithm.ref_model_mixup_alpha", share)
+        moving = {"type": "moving", "sync_steps": batches.steps(every), "mixup_alpha": share}
+        migration.set("algorithm.kl.reference", moving)
     elif moves:
         migration.note("sync_ref_model", True, "there is no reference: beta is 0")
 
 
 def _rollout(flat: Tree, migration: Migration) -> None:
     by_vllm, share = flat.pop("use_vllm"), flat.pop("vllm_gpu_memory_utilization")
-    migration.set("rollout.engine", "vllm" if by_vllm else "hf")
+    size = flat.pop("vllm_tensor_parallel_size")
+    migration.set("rollout.engine", {"type": "vllm" if by_vllm else "hf"})
     if by_vllm:
-        migration.set("rollout.gpu_memory_utilization", share)
-    longest = flat.pop("vllm_max_model_length", None)
-    room = max(4096, flat["max_completion_length"] + 2048)
-    if longest is None and "max_prompt_length" in flat:
-        longest = flat.pop("max_prompt_length") + flat["max_completion_length"]
-    if longest is None:
+        migration.set("rollout.engine.gpu_memory_utilization", share)
+        migration.set("rollout.engine.tensor_parallel_size", size)
+    response, prompt = flat.pop("max_completion_length"), flat.pop("max_prompt_length", None)
+    window = flat.pop("vllm_max_model_length", None)
+    if window is not None:
+        prompt = window - response
+    elif prompt is None:
+        prompt = max(4096 - response, 2048)
         migration.note(
-            "vllm_max_model_length", None, f"TRL does not bound prompts; rollout.max_model_len is "
-            f"{room} here, and longer ones are left out",
+            "vllm_max_model_length", None, "TRL does not bound prompts; rollout.max_prompt_length "
+            f"is {prompt} here, and longer ones are left out",
         )  # fmt: skip
-    migration.set("rollout.max_model_len", longest or room)
+    set_lengths(migration, prompt, response)
     if (penalty := flat.pop("repetition_penalty")) != 1:
         migration.note("repetition_penalty", penalty, "tokens are sampled as the policy has them")
     if not flat.pop("shuffle_dataset"):
         migration.note("shuffle_dataset", False, "the data are always shuffled, by seed")
-    for key in [
-        key for key in flat if key.startswith(("generation_kwargs", "chat_template_kwargs"))
-    ]:
-        value = flat.pop(key)
-        if key == "chat_template_kwargs.enable_thinking":
-            migration.set("data.enable_thinking", value)
-        else:
-            migration.note(key, value, "set it in rollout.sampling, if it is there")
-    samples = flat.pop("num_generations_eval", None)
-    if samples is not None:
-        migration.set("eval.n", samples)
+    for key in [key for key in flat if key.startswith("chat_template_kwargs.")]:
+        name = key.removeprefix("chat_template_kwargs.")
+        migration.set(f"data.chat_template_kwargs.{name}", flat.pop(key))
+    for key in [key for key in flat if key.startswith("generation_kwargs")]:
+        migration.note(key, flat.pop(key), "set it in rollout, if it is there: top_k, stop, ...")
+    if (samples := flat.pop("num_generations_eval", None)) is not None:
+        set_sampled(migration, samples)
 
 
 def _rewards(flat: Tree, migration: Migration) -> None:
@@ -130,13 +130,18 @@ def _grpo(flat: Tree, migration: Migration) -> None:
     low, high = flat.pop("epsilon"), flat.pop("epsilon_high", None)
     delta = flat.pop("delta", None)
     name = loss if loss in ("cispo", "sapo") else "grpo"
+    if level not in ("token", "sequence"):
+        migration.note("importance_sampling_level", level, "no such ratio here; it is token")
     if loss not in keys.AGGREGATIONS:
         migration.note("loss_type", loss, "no such loss here; it is dapo's")
         loss = "dapo"
     migration.set("algorithm.name", name)
-    migration.set("algorithm.loss_agg_mode", keys.AGGREGATIONS[loss])
+    of_sequences = name == "grpo" and level == "sequence"
+    if of_sequences:
+        migration.set("algorithm.loss.type", "gspo")
+    migration.set("algorithm.loss.agg_mode", keys.AGGREGATIONS[loss])
     if loss in ("dapo", "cispo"):
-        migration.set("algorithm.loss_agg_scope", "rollout")
+        migration.set("algorithm.loss.agg_scope", "rollout")
     if loss == "bnpo":
         migration.note("loss_type", loss, "the mean over a mini-batch, in TRL over a micro-batch")
     _advantage(flat, migration)
@@ -147,16 +152,16 @@ def _grpo(flat: Tree, migration: Migration) -> None:
                 f"epsilon_high={largest}: for loss_type=cispo it is the largest weight itself, "
                 "e.g. 5; give epsilon_high=5"
             )
-        migration.set("algorithm.clip_ratio_low", 1.0)
-        migration.set("algorithm.clip_ratio_high", largest - 1.0)
+        migration.set("algorithm.loss.clip_ratio_low", 1.0)
+        migration.set("algorithm.loss.clip_ratio_high", largest - 1.0)
     elif name == "sapo":
-        migration.set("algorithm.sapo_tau", taus)
+        migration.set("algorithm.loss.tau_pos", taus[0])
+        migration.set("algorithm.loss.tau_neg", taus[1])
     else:
-        migration.set("algorithm.clip_ratio_low", low)
-        migration.set("algorithm.clip_ratio_high", low if high is None else high)
-        migration.set("algorithm.importance_sampling_level", level)
+        migration.set("algorithm.loss.clip_ratio_low", low)
+        migration.set("algorithm.loss.clip_ratio_high", low if high is None else high)
     if name == "grpo" and delta is not None:
-        migration.set("algorithm.clip_ratio_dual", delta)
+        migration.set("algorithm.loss.clip_ratio_dual", delta)
         if delta < 1 + (low if high is None else high):
             migration.note(
                 "delta", delta, "bounds ratios where the advantage is negative, in TRL others too; "
@@ -178,23 +183,24 @@ def _grpo(flat: Tree, migration: Migration) -> None:
             "the padded one",
         )  # fmt: skip
     _grpo_kl(flat, migration)
-    _grpo_tokens(flat, migration, loss)
+    _grpo_tokens(flat, migration, loss, of_sequences)
     _correction(flat, migration)
 
 
 def _advantage(flat: Tree, migration: Migration) -> None:
     scale = flat.pop("scale_rewards")
     scale = {True: "group", False: "none"}.get(scale, scale)
-    if scale not in keys.ADVANTAGES:
+    if scale not in keys.SCALES:
         raise ValueError(f"scale_rewards={scale}: it can be group, batch or none")
-    if keys.ADVANTAGES[scale] is not None:
-        migration.set("algorithm.adv_estimator", keys.ADVANTAGES[scale])
+    aggregation = flat.pop("multi_objective_aggregation")
+    if aggregation != "normalize_then_sum":
+        migration.set("algorithm.advantage.scale_rewards", scale)
     if scale != "none":
         migration.note(
             "scale_rewards", scale, "advantages are divided by the deviation + 1e-6, in TRL + 1e-4"
         )
-    if flat.pop("multi_objective_aggregation") == "normalize_then_sum":
-        migration.set("algorithm.adv_estimator", "gdpo")
+    if aggregation == "normalize_then_sum":
+        migration.set("algorithm.advantage.type", "gdpo")
         if scale != "group":
             migration.note(
                 "scale_rewards", scale, "gdpo divides by the deviation of each group, and then of "
@@ -204,27 +210,30 @@ def _advantage(flat: Tree, migration: Migration) -> None:
 
 def _grpo_kl(flat: Tree, migration: Migration) -> None:
     beta, corrected = flat["beta"], flat.pop("use_bias_correction_kl")
-    migration.set("algorithm.kl_coef", beta)
     if beta:
-        migration.set("algorithm.kl_estimator", "k3")
-        migration.set("algorithm.use_kl_loss", True)
-        migration.set("algorithm.use_bias_correction_kl", corrected)
+        set_kl(migration, beta, True, "k3")
+        migration.set("algorithm.kl.use_bias_correction_kl", corrected)
 
 
-def _grpo_tokens(flat: Tree, migration: Migration, loss: str) -> None:
+def _grpo_tokens(flat: Tree, migration: Migration, loss: str, of_sequences: bool) -> None:
     """The entropy bonus, and the tokens and completions that the loss leaves out."""
-    bonus = flat.pop("entropy_coef")
-    migration.set("algorithm.entropy_coef", bonus)
+    if bonus := flat.pop("entropy_coef"):
+        migration.set("algorithm.entropy.coef", bonus)
     if bonus and keys.AGGREGATIONS[loss] != "token-mean":
         migration.note("entropy_coef", bonus, "its mean is that of the loss, in TRL over tokens")
     if flat.pop("use_adaptive_entropy"):
-        migration.note("use_adaptive_entropy", True, "algorithm.entropy_target has another rule")
-    if (share := flat.pop("top_entropy_quantile")) < 1:
-        migration.set("algorithm.top_entropy_quantile", share)
+        migration.note("use_adaptive_entropy", True, "algorithm.entropy.target has another rule")
+    share = flat.pop("top_entropy_quantile")
+    if share < 1 and of_sequences:
+        migration.note(
+            "top_entropy_quantile", share, "a ratio of completions learns from all of their tokens"
+        )
+    elif share < 1:
+        migration.set("algorithm.loss.top_entropy_quantile", share)
         if bonus:
             migration.note("entropy_coef", bonus, "of all tokens, in TRL of those that stay")
     if (most := flat.pop("off_policy_mask_threshold", None)) is not None:
-        migration.set("algorithm.off_policy_mask_threshold", most)
+        migration.set("algorithm.rollout_correction.off_policy_mask_threshold", most)
 
 
 def _correction(flat: Tree, migration: Migration) -> None:
@@ -232,11 +241,9 @@ def _correction(flat: Tree, migration: Migration) -> None:
     names = ("correction", "mode", "clip_max", "clip_min")
     on, mode, most, least = (flat.pop(f"vllm_importance_sampling_{n}", None) for n in names)
     if not on or not flat["use_vllm"]:
-        migration.set("algorithm.rollout_is", "none")
+        set_correction(migration, None)
         return
-    migration.set("algorithm.rollout_is", mode.partition("_")[0])
-    if most is not None:
-        migration.set("algorithm.rollout_is_threshold", most)
+    set_correction(migration, mode.partition("_")[0], most)
     if mode.endswith("mask"):
         migration.note(
             "vllm_importance_sampling_mode", mode, "weights above the bound are lowered to it, in "
@@ -250,19 +257,15 @@ def _rloo(flat: Tree, migration: Migration) -> None:
     """One action is a whole completion; the KL of its tokens is taken off its reward."""
     low, high = flat.pop("epsilon"), flat.pop("epsilon_high", None)
     migration.set("algorithm.name", "rloo")
-    migration.set("algorithm.importance_sampling_level", "sequence_product")
-    migration.set("algorithm.loss_agg_mode", "seq-mean-token-mean")
-    migration.set("algorithm.clip_ratio_low", low)
-    migration.set("algorithm.clip_ratio_high", low if high is None else high)
-    migration.set("algorithm.kl_coef", flat["beta"])
+    loss = {"type": "sequence_ppo", "clip_ratio_low": low}
+    migration.set("algorithm.loss", {**loss, "clip_ratio_high": low if high is None else high})
     if flat["beta"]:
-        migration.set("algorithm.kl_estimator", "k1")
-        migration.set("algorithm.use_kl_loss", False)
+        set_kl(migration, flat["beta"], False, "k1")
     if flat.pop("normalize_advantages"):
         migration.note(
             "normalize_advantages", True, "advantages are not divided by their deviation"
         )
-    migration.set("algorithm.rollout_is", "none")
+    set_correction(migration, None)
 
 
 def _has(*names: str) -> Any:

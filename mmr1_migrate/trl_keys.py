@@ -10,6 +10,8 @@ from __future__ import annotations
 from mmr1_migrate.migration import Tree
 from mmr1_migrate.shared import is_none_of, is_one_of
 
+_WEIGHTS = "algorithm.rollout_correction.importance_sampling"
+
 # --- What all trainers share ---------------------------------------------------------------------
 
 DEFAULTS: Tree = {
@@ -50,28 +52,27 @@ RENAMED = {
     "weight_decay": "optimizer.weight_decay",
     "max_grad_norm": "optimizer.max_grad_norm",
     "seed": "seed",
-    "project": "trainer.project_name",
-    "run_name": "trainer.run_name",
+    "full_determinism": "full_determinism",
     "save_only_model": "trainer.save_only_model",
-    "dataloader_num_workers": "data.media_workers",
+    "dataloader_num_workers": "data.num_workers",
 }
 
 COMPOSED = {
     "dataset_name": "`data.train`: NAME@SPLIT",
     "dataset_train_split": "`data.train`: NAME@SPLIT",
-    "dataset_test_split": "`data.eval`: NAME@SPLIT, with eval_strategy",
+    "dataset_test_split": "`trainer.validation.data`: NAME@SPLIT, with eval_strategy",
     "dataset_config": "none: name a file, or a dataset without configurations",
     "num_processes": "the processes of the launcher: per_device_train_batch_size is of each",
     "per_device_train_batch_size": "the batch size, times num_processes and "
     "gradient_accumulation_steps",
     "gradient_accumulation_steps": "the batch size; see per_device_train_batch_size",
-    "num_train_epochs": "`trainer.max_epochs`, unless max_steps is set",
+    "num_train_epochs": "`trainer.total_epochs`, unless max_steps is set",
     "max_steps": "`trainer.max_steps`, divided by the optimizer steps per rollout",
-    "lr_scheduler_type": "`optimizer.lr_scheduler_type`: linear, cosine, constant, "
+    "lr_scheduler_type": "`optimizer.scheduler.type`: linear, cosine, constant, "
     "constant_with_warmup and cosine_with_min_lr",
-    "lr_scheduler_kwargs": "min_lr or min_lr_rate: `optimizer.min_lr`",
-    "warmup_steps": "`optimizer.warmup_steps`; below 1 `optimizer.warmup_ratio`",
-    "warmup_ratio": "`optimizer.warmup_ratio`",
+    "lr_scheduler_kwargs": "min_lr or min_lr_rate: `optimizer.scheduler.min_lr`",
+    "warmup_steps": "`optimizer.scheduler.warmup_steps`; below 1 a share of all steps",
+    "warmup_ratio": "`optimizer.scheduler.warmup_steps`",
     "adam_beta1": "`optimizer.betas`",
     "adam_beta2": "`optimizer.betas`",
     "adam_epsilon": "none: 1e-8",
@@ -87,13 +88,15 @@ COMPOSED = {
     "lora_target_modules": "`model.lora.target_modules`; not set: q_proj and v_proj, PEFT's choice",
     "output_dir": "`trainer.output_dir`",
     "logging_steps": "`trainer.logging_steps`, divided by the optimizer steps per rollout",
-    "save_strategy": "no: `trainer.save_steps=0`",
-    "save_steps": "`trainer.save_steps`, divided by the optimizer steps per rollout",
-    "save_total_limit": "`trainer.save_total_limit`, 2 or more",
-    "eval_strategy": "`trainer.val_freq`",
-    "eval_steps": "`trainer.val_freq`, divided by the optimizer steps per rollout",
-    "eval_on_start": "`trainer.val_before_train`",
-    "report_to": "`trainer.trackers`",
+    "save_strategy": "no: `trainer.checkpoints=null`",
+    "save_steps": "`trainer.checkpoints.save_steps`, divided by the optimizer steps per rollout",
+    "save_total_limit": "`trainer.checkpoints.save_total_limit`, 2 or more",
+    "eval_strategy": "`trainer.validation.steps`",
+    "eval_steps": "`trainer.validation.steps`, divided by the optimizer steps per rollout",
+    "eval_on_start": "`trainer.validation.before_train`",
+    "project": "`trainer.tracking.project_name`, with report_to",
+    "run_name": "`trainer.tracking.run_name`, with report_to",
+    "report_to": "`trainer.tracking.report_to`",
     "config": "the YAML file itself; its keys are read",
 }
 
@@ -133,7 +136,6 @@ UNNEEDED = {
     "tf32": _SPEED,
     "bf16_full_eval": _SPEED,
     "fp16": "model.dtype is bfloat16 or float32",
-    "full_determinism": "trainer.deterministic and rollout.deterministic",
     "data_seed": "seed is that of everything",
     "dataset_num_proc": "rows are read without worker processes",
     "dataset_kwargs": "the format of the rows tells what they are",
@@ -156,11 +158,12 @@ UNNEEDED = {
     "log_level": "a matter of display alone",
     "disable_tqdm": "a matter of display alone",
     "trackio_space_id": "trackers read their own variables of the environment",
-    "per_device_eval_batch_size": "eval.batch_size bounds the prompts per call, not the result",
+    "per_device_eval_batch_size": "prompts are evaluated in parts, which does not change the "
+    "result",
     "do_eval": "see eval_strategy",
     "do_train": "mmr1 eval evaluates without training",
-    "load_best_model_at_end": "trainer.metric_for_best_model keeps the best checkpoint",
-    "metric_for_best_model": "trainer.metric_for_best_model has our names of metrics",
+    "load_best_model_at_end": "trainer.checkpoints.metric_for_best_model keeps the best checkpoint",
+    "metric_for_best_model": "trainer.checkpoints.metric_for_best_model has our names of metrics",
     "greater_is_better": "see metric_for_best_model",
     "resume_from_checkpoint": "mmr1 train --resume continues a run",
     "overwrite_output_dir": "a folder with a run is never overwritten",
@@ -176,7 +179,7 @@ UNNEEDED = {
     "label_smoothing_factor": "the cross-entropy is not smoothed",
     "neftune_noise_alpha": "no noise is added to embeddings",
     "average_tokens_across_devices": "a mean over tokens is that of all ranks",
-    "auto_find_batch_size": "trainer.micro_batch_tokens bounds the memory of a micro-batch",
+    "auto_find_batch_size": "trainer.max_tokens_per_gpu bounds the memory of a micro-batch",
     "use_cache": _SPEED,
     "liger_kernel_config": _SPEED,
     "torch_compile_backend": _SPEED,
@@ -196,7 +199,7 @@ UNNEEDED = {
     "debug": "a matter of display alone",
     "trackio_bucket_id": "trackers read their own variables of the environment",
     "trackio_static_space_id": "trackers read their own variables of the environment",
-    "eval_delay": "a validation follows every trainer.val_freq steps from the first",
+    "eval_delay": "a validation follows every trainer.validation.steps steps from the first",
     **dict.fromkeys(
         ("prediction_loss_only", "include_for_metrics", "batch_eval_metrics",
          "eval_accumulation_steps", "eval_do_concat_batches", "eval_use_gather_object"),
@@ -248,38 +251,40 @@ ONLINE_DEFAULTS: Tree = {
 
 ONLINE_RENAMED = {
     "num_generations": "rollout.n",
-    "max_completion_length": "rollout.sampling.max_tokens",
-    "temperature": "rollout.sampling.temperature",
-    "top_p": "rollout.sampling.top_p",
-    "top_k": "rollout.sampling.top_k",
-    "min_p": "rollout.sampling.min_p",
+    "temperature": "rollout.temperature",
+    "top_p": "rollout.top_p",
+    "top_k": "rollout.top_k",
+    "min_p": "rollout.min_p",
     "num_iterations": "algorithm.ppo_epochs",
     "mask_truncated_completions": "algorithm.mask_truncated_completions",
-    "vllm_tensor_parallel_size": "rollout.tensor_parallel_size",
 }
 
 ONLINE_COMPOSED = {
-    "generation_batch_size": "`rollout.batch_size`, divided by num_generations",
+    "generation_batch_size": "`data.train_batch_size`, divided by num_generations",
     "steps_per_generation": "the mini-batches of a rollout: `algorithm.ppo_mini_batch_size` is "
-    "`rollout.batch_size` x gradient_accumulation_steps / steps_per_generation",
-    "num_generations_eval": "`eval.n`",
+    "`data.train_batch_size` x gradient_accumulation_steps / steps_per_generation",
+    "num_generations_eval": "`eval.sampled.n`",
     "shuffle_dataset": "none: the data are always shuffled, by seed",
     "repetition_penalty": "none: tokens are sampled as the policy has them",
-    "generation_kwargs": "`rollout.sampling` has all sampling parameters",
-    "chat_template_kwargs": "enable_thinking: `data.enable_thinking`",
-    "use_vllm": "`rollout.engine`: vllm, else hf",
-    "vllm_gpu_memory_utilization": "`rollout.gpu_memory_utilization`, with use_vllm",
-    "vllm_max_model_length": "`rollout.max_model_len`",
-    "beta": "`algorithm.kl_coef`",
-    "epsilon": "`algorithm.clip_ratio_low`; also the upper bound unless epsilon_high is set",
-    "epsilon_high": "`algorithm.clip_ratio_high`; for cispo the largest weight, 1 above it",
+    "generation_kwargs": "`rollout.top_p` and its relatives are all sampling parameters",
+    "chat_template_kwargs": "`data.chat_template_kwargs`",
+    "max_completion_length": "`rollout.max_response_length`",
+    "max_prompt_length": "`rollout.max_prompt_length`",
+    "use_vllm": "`rollout.engine.type`: vllm, else hf",
+    "vllm_tensor_parallel_size": "`rollout.engine.tensor_parallel_size`, with use_vllm",
+    "vllm_gpu_memory_utilization": "`rollout.engine.gpu_memory_utilization`, with use_vllm",
+    "vllm_max_model_length": "`rollout.max_prompt_length`: what completions leave of it",
+    "beta": "`algorithm.kl.coef`; 0: `algorithm.kl=null`",
+    "epsilon": "`algorithm.loss.clip_ratio_low`; also the upper bound unless epsilon_high is set",
+    "epsilon_high": "`algorithm.loss.clip_ratio_high`; for cispo the largest weight, 1 above it",
     "reward_funcs": "`rewards.functions`: accuracy_reward is math; others by their dotted path",
     "reward_model_name_or_path": "none: a reward function that asks that model, by URL or from a "
     "file, in `rewards.functions`",
     "reward_weights": "`rewards.functions`: the weights",
-    "sync_ref_model": "`algorithm.ref_model_sync_steps` above 0",
-    "ref_model_mixup_alpha": "`algorithm.ref_model_mixup_alpha`",
-    "ref_model_sync_steps": "`algorithm.ref_model_sync_steps`, divided by the optimizer steps per "
+    "sync_ref_model": "`algorithm.kl.reference.type=moving`",
+    "ref_model_mixup_alpha": "`algorithm.kl.reference.mixup_alpha`",
+    "ref_model_sync_steps": "`algorithm.kl.reference.sync_steps`, divided by the optimizer steps "
+    "per "
     "rollout",
 }
 
@@ -288,7 +293,7 @@ ONLINE_UNNEEDED = {
     "cache_implementation": _SPEED,
     "vllm_mode": _PROCESSES,
     "vllm_device": _PROCESSES,
-    "vllm_dtype": "rollout.dtype, which is that of the model unless it is set",
+    "vllm_dtype": "rollout.engine.dtype, which is that of the model unless it is set",
     "vllm_enable_prefix_caching": _SPEED,
     "vllm_model_impl": _SPEED,
     "vllm_enable_sleep_mode": _SPEED,
@@ -306,7 +311,6 @@ ONLINE_UNNEEDED = {
     "log_unique_prompts": "rollouts/ holds the completions",
     "num_completions_to_print": "rollouts/ holds the completions",
     "log_completions_hub_repo": "rollouts/ holds the completions",
-    "max_prompt_length": "rollout.max_model_len: prompt and completion together",
 }
 
 GRPO_DEFAULTS: Tree = {
@@ -328,25 +332,27 @@ GRPO_DEFAULTS: Tree = {
 }
 
 GRPO_COMPOSED = {
-    "delta": "`algorithm.clip_ratio_dual`",
-    "sapo_temperature_neg": "`algorithm.sapo_tau`",
-    "sapo_temperature_pos": "`algorithm.sapo_tau`",
-    "importance_sampling_level": "`algorithm.importance_sampling_level`",
-    "multi_objective_aggregation": "normalize_then_sum: `algorithm.adv_estimator=gdpo`",
-    "scale_rewards": "`algorithm.adv_estimator`: group is grpo, batch is batch_std, none dr_grpo",
-    "loss_type": "`algorithm.name`: cispo, sapo, else grpo. `algorithm.loss_agg_mode`: grpo and "
+    "delta": "`algorithm.loss.clip_ratio_dual`",
+    "sapo_temperature_neg": "`algorithm.loss.tau_neg`",
+    "sapo_temperature_pos": "`algorithm.loss.tau_pos`",
+    "importance_sampling_level": "sequence: `algorithm.loss.type=gspo`",
+    "multi_objective_aggregation": "normalize_then_sum: `algorithm.advantage.type=gdpo`",
+    "scale_rewards": "`algorithm.advantage.scale_rewards`, the same names",
+    "loss_type": "`algorithm.name`: cispo, sapo, else grpo. `algorithm.loss.agg_mode`: grpo and "
     "sapo are seq-mean-token-mean, dapo, cispo and bnpo token-mean, dr_grpo "
-    "seq-mean-token-sum-norm, luspo seq-mean-token-sum; `algorithm.loss_agg_scope=rollout` for "
+    "seq-mean-token-sum-norm, luspo seq-mean-token-sum; `algorithm.loss.agg_scope=rollout` for "
     "dapo and cispo",
-    "top_entropy_quantile": "`algorithm.top_entropy_quantile`",
-    "entropy_coef": "`algorithm.entropy_coef`",
-    "use_adaptive_entropy": "none: `algorithm.entropy_target` adapts by another rule",
-    "vllm_importance_sampling_correction": "false: `algorithm.rollout_is=none`",
-    "vllm_importance_sampling_mode": "`algorithm.rollout_is`: token or sequence, truncated",
-    "vllm_importance_sampling_clip_max": "`algorithm.rollout_is_threshold`",
+    "top_entropy_quantile": "`algorithm.loss.top_entropy_quantile`",
+    "entropy_coef": "`algorithm.entropy.coef`",
+    "use_adaptive_entropy": "none: `algorithm.entropy.target` adapts by another rule",
+    "vllm_importance_sampling_correction": "false: "
+    "`algorithm.rollout_correction.importance_sampling=null`",
+    "vllm_importance_sampling_mode": "`algorithm.rollout_correction.importance_sampling.level`: "
+    "token or sequence, truncated",
+    "vllm_importance_sampling_clip_max": f"`{_WEIGHTS}.threshold`",
     "vllm_importance_sampling_clip_min": "none: weights have no lower bound",
-    "off_policy_mask_threshold": "`algorithm.off_policy_mask_threshold`",
-    "use_bias_correction_kl": "`algorithm.use_bias_correction_kl`",
+    "off_policy_mask_threshold": "`algorithm.rollout_correction.off_policy_mask_threshold`",
+    "use_bias_correction_kl": "`algorithm.kl.use_bias_correction_kl`",
 }
 
 GRPO_UNNEEDED = {
@@ -371,7 +377,7 @@ AGGREGATIONS = {
     "dr_grpo": "seq-mean-token-sum-norm",
     "luspo": "seq-mean-token-sum",
 }
-ADVANTAGES = {"group": None, "batch": "batch_std", "none": "dr_grpo"}
+SCALES = ("group", "batch", "none")
 
 GRPO_IN_FORCE = {
     "epsilon": ("loss_type", is_none_of("sapo", "cispo")),
@@ -383,28 +389,30 @@ GRPO_IN_FORCE = {
 }
 
 GRPO_SETTINGS = {
-    "loss_type": ("algorithm.name", "algorithm.loss_agg_mode", "algorithm.loss_agg_scope"),
-    "scale_rewards": ("algorithm.adv_estimator",),
-    "epsilon": ("algorithm.clip_ratio_low",),
-    "epsilon_high": ("algorithm.clip_ratio_high",),
-    "delta": ("algorithm.clip_ratio_dual",),
-    "sapo_temperature_pos": ("algorithm.sapo_tau",),
-    "sapo_temperature_neg": ("algorithm.sapo_tau",),
-    "importance_sampling_level": ("algorithm.importance_sampling_level",),
-    "beta": ("algorithm.kl_coef", "algorithm.kl_estimator"),
-    "use_bias_correction_kl": ("algorithm.use_bias_correction_kl",),
-    "entropy_coef": ("algorithm.entropy_coef",),
-    "top_entropy_quantile": ("algorithm.top_entropy_quantile",),
-    "off_policy_mask_threshold": ("algorithm.off_policy_mask_threshold",),
-    "multi_objective_aggregation": ("algorithm.adv_estimator",),
-    "vllm_importance_sampling_mode": ("algorithm.rollout_is",),
-    "vllm_importance_sampling_clip_max": ("algorithm.rollout_is_threshold",),
+    "loss_type": ("algorithm.loss.type", "algorithm.loss.agg_mode", "algorithm.loss.agg_scope"),
+    "scale_rewards": ("algorithm.advantage.scale_rewards",),
+    "epsilon": ("algorithm.loss.clip_ratio_low",),
+    "epsilon_high": ("algorithm.loss.clip_ratio_high",),
+    "delta": ("algorithm.loss.clip_ratio_dual",),
+    "sapo_temperature_pos": ("algorithm.loss.tau_pos",),
+    "sapo_temperature_neg": ("algorithm.loss.tau_neg",),
+    "importance_sampling_level": ("algorithm.loss.type",),
+    "beta": ("algorithm.kl.coef", "algorithm.kl.estimator"),
+    "use_bias_correction_kl": ("algorithm.kl.use_bias_correction_kl",),
+    "entropy_coef": ("algorithm.entropy.coef",),
+    "top_entropy_quantile": ("algorithm.loss.top_entropy_quantile",),
+    "off_policy_mask_threshold": ("algorithm.rollout_correction.off_policy_mask_threshold",),
+    "multi_objective_aggregation": ("algorithm.advantage.type",),
+    "vllm_importance_sampling_mode": (f"{_WEIGHTS}.level",),
+    "vllm_importance_sampling_clip_max": (
+        "algorithm.rollout_correction.importance_sampling.threshold",
+    ),
     "mask_truncated_completions": ("algorithm.mask_truncated_completions",),
     "num_generations": ("rollout.n",),
-    "generation_batch_size": ("rollout.batch_size",),
+    "generation_batch_size": ("data.train_batch_size",),
     "steps_per_generation": ("algorithm.ppo_mini_batch_size",),
     "num_iterations": ("algorithm.ppo_epochs",),
-    "temperature": ("rollout.sampling.temperature",),
+    "temperature": ("rollout.temperature",),
 }
 
 RLOO_DEFAULTS: Tree = {
@@ -412,18 +420,18 @@ RLOO_DEFAULTS: Tree = {
     "beta": 0.05,
     "normalize_advantages": False,
 }
-RLOO_RENAMED = {"reward_clip_range": "algorithm.reward_clip_range"}
+RLOO_RENAMED = {"reward_clip_range": "algorithm.advantage.reward_clip_range"}
 RLOO_COMPOSED = {"normalize_advantages": "none: advantages are not divided by their deviation"}
 RLOO_SETTINGS = {
-    "epsilon": ("algorithm.clip_ratio_low",),
-    "epsilon_high": ("algorithm.clip_ratio_high",),
-    "beta": ("algorithm.kl_coef", "algorithm.kl_estimator", "algorithm.use_kl_loss"),
-    "reward_clip_range": ("algorithm.reward_clip_range",),
-    "normalize_advantages": ("algorithm.name", "algorithm.importance_sampling_level"),
+    "epsilon": ("algorithm.loss.clip_ratio_low",),
+    "epsilon_high": ("algorithm.loss.clip_ratio_high",),
+    "beta": ("algorithm.kl.coef", "algorithm.kl.estimator", "algorithm.kl.type"),
+    "reward_clip_range": ("algorithm.advantage.reward_clip_range",),
+    "normalize_advantages": ("algorithm.advantage.type", "algorithm.loss.type"),
     "mask_truncated_completions": ("algorithm.mask_truncated_completions",),
     "num_generations": ("rollout.n",),
     "num_iterations": ("algorithm.ppo_epochs",),
-    "temperature": ("rollout.sampling.temperature",),
+    "temperature": ("rollout.temperature",),
 }
 
 # --- DPO, KTO, SFT and reward models -------------------------------------------------------------
@@ -453,11 +461,11 @@ DPO_DEFAULTS: Tree = {
     "use_weighting": False,
 }
 DPO_COMPOSED = {
-    "loss_type": "`dpo.loss_type`: sigmoid, sigmoid_norm, ipo, robust; sft beside one of them is "
-    "`dpo.nll_coef`",
-    "loss_weights": "`dpo.nll_coef`: the weight of sft, divided by that of the other",
-    "beta": "`dpo.beta`",
-    "label_smoothing": "`dpo.label_smoothing`, with robust",
+    "loss_type": "`dpo.loss.type`: sigmoid, sigmoid_norm, ipo, robust; sft beside one of them is "
+    "`dpo.loss.nll_coef`",
+    "loss_weights": "`dpo.loss.nll_coef`: the weight of sft, divided by that of the other",
+    "beta": "`dpo.loss.beta`",
+    "label_smoothing": "`dpo.loss.label_smoothing`, with robust",
     "f_divergence_type": "reverse_kl; others are noted",
     "use_weighting": "none: pairs have one weight",
     "ld_alpha": "none: tokens have one weight",
@@ -465,11 +473,11 @@ DPO_COMPOSED = {
 DPO_UNNEEDED = {"f_alpha_divergence_coef": _ONE_KIND, "discopop_tau": _ONE_KIND}
 DPO_LOSSES = ("sigmoid", "sigmoid_norm", "ipo", "robust")
 DPO_SETTINGS = {
-    "loss_type": ("dpo.loss_type",),
-    "loss_weights": ("dpo.nll_coef",),
-    "beta": ("dpo.beta",),
-    "label_smoothing": ("dpo.label_smoothing",),
-    "per_device_train_batch_size": ("dpo.batch_size",),
+    "loss_type": ("dpo.loss.type",),
+    "loss_weights": ("dpo.loss.nll_coef",),
+    "beta": ("dpo.loss.beta",),
+    "label_smoothing": ("dpo.loss.label_smoothing",),
+    "per_device_train_batch_size": ("data.train_batch_size",),
     "learning_rate": ("optimizer.lr",),
 }
 
@@ -481,17 +489,17 @@ KTO_DEFAULTS: Tree = {
     "undesirable_weight": 1.0,
 }
 KTO_RENAMED = {
-    "beta": "dpo.beta",
-    "desirable_weight": "dpo.desirable_weight",
-    "undesirable_weight": "dpo.undesirable_weight",
+    "beta": "dpo.loss.beta",
+    "desirable_weight": "dpo.loss.desirable_weight",
+    "undesirable_weight": "dpo.loss.undesirable_weight",
 }
-KTO_COMPOSED = {"loss_type": "`dpo.loss_type=kto`"}
+KTO_COMPOSED = {"loss_type": "`dpo.loss.type=kto`"}
 KTO_SETTINGS = {
-    "loss_type": ("dpo.loss_type",),
-    "beta": ("dpo.beta",),
-    "desirable_weight": ("dpo.desirable_weight",),
-    "undesirable_weight": ("dpo.undesirable_weight",),
-    "per_device_train_batch_size": ("dpo.batch_size",),
+    "loss_type": ("dpo.loss.type",),
+    "beta": ("dpo.loss.beta",),
+    "desirable_weight": ("dpo.loss.desirable_weight",),
+    "undesirable_weight": ("dpo.loss.undesirable_weight",),
+    "per_device_train_batch_size": ("data.train_batch_size",),
     "learning_rate": ("optimizer.lr",),
 }
 
@@ -507,15 +515,14 @@ SFT_UNNEEDED = {
     "eval_packing": "sequences are always packed, and no one sees another",
 }
 SFT_SETTINGS = {
-    "loss_type": ("sft.batch_size",),
-    "per_device_train_batch_size": ("sft.batch_size",),
+    "per_device_train_batch_size": ("data.train_batch_size",),
     "learning_rate": ("optimizer.lr",),
 }
 
 REWARD_DEFAULTS: Tree = {"learning_rate": 1e-4}
 REWARD_COMPOSED = {"center_rewards_coefficient": "none: rewards are not centred"}
 REWARD_SETTINGS = {
-    "center_rewards_coefficient": ("rm.supervision",),
-    "per_device_train_batch_size": ("rm.batch_size",),
+    "center_rewards_coefficient": ("rm.type",),
+    "per_device_train_batch_size": ("data.train_batch_size",),
     "learning_rate": ("optimizer.lr",),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mmr1.config.commands import Command
 from mmr1_migrate import trl_keys as keys
 from mmr1_migrate import trl_shared as shared
 from mmr1_migrate.migration import Migration, Tree
@@ -12,33 +13,30 @@ from mmr1_migrate.source import Carry, Source
 from mmr1_migrate.trl_shared import Batches
 
 
-def _common(section: str) -> Carry:
-    def carry(flat: Tree, migration: Migration) -> None:
-        shared.processes(flat, migration)
-        shared.data(flat, migration)
-        shared.model(flat, migration)
-        shared.optimizer(flat, migration)
-        rows = shared.rows_per_update(flat)
-        flat.pop("gradient_accumulation_steps")
-        migration.set(f"{section}.batch_size", rows)
-        batches = Batches(rows)
-        if flat["eval_strategy"] not in ("no", False):
-            migration.note(
-                "eval_strategy", flat.pop("eval_strategy"), "only mmr1 train validates; mmr1 eval "
-                "evaluates a checkpoint",
-            )  # fmt: skip
-            migration.tree.get("data", {}).pop("eval", None)
-            flat["eval_strategy"] = "no"
-            if "eval_steps" in flat:
-                migration.note("eval_steps", flat.pop("eval_steps"), "see eval_strategy")
-        shared.validation(flat, migration, batches)
-        shared.trainer(flat, migration, batches)
-        longest, cut = flat.pop("max_length"), flat.pop("truncation_mode", None)
-        migration.note("max_length", longest, "rows are not cut here")
-        if cut is not None:
-            migration.note("truncation_mode", cut, "rows are not cut here")
-
-    return carry
+def _common(flat: Tree, migration: Migration) -> None:
+    shared.processes(flat, migration)
+    shared.data(flat, migration)
+    shared.model(flat, migration)
+    shared.optimizer(flat, migration)
+    rows = shared.rows_per_update(flat)
+    flat.pop("gradient_accumulation_steps")
+    migration.set("data.train_batch_size", rows)
+    batches = Batches(rows)
+    if flat["eval_strategy"] not in ("no", False):
+        migration.note(
+            "eval_strategy", flat.pop("eval_strategy"), "only mmr1 train validates; mmr1 eval "
+            "evaluates a checkpoint",
+        )  # fmt: skip
+        migration.tree.get("trainer", {}).pop("validation", None)
+        flat["eval_strategy"] = "no"
+        if "eval_steps" in flat:
+            migration.note("eval_steps", flat.pop("eval_steps"), "see eval_strategy")
+    shared.validation(flat, migration, batches)
+    shared.trainer(flat, migration, batches)
+    longest, cut = flat.pop("max_length"), flat.pop("truncation_mode", None)
+    migration.note("max_length", longest, "rows are not cut here")
+    if cut is not None:
+        migration.note("truncation_mode", cut, "rows are not cut here")
 
 
 def _dpo(flat: Tree, migration: Migration) -> None:
@@ -51,16 +49,16 @@ def _dpo(flat: Tree, migration: Migration) -> None:
     for other in share:
         if other != kind:
             migration.note("loss_type", other, f"no such loss here; it is {kind}")
-    migration.set("dpo.loss_type", kind)
-    migration.set("dpo.beta", flat.pop("beta"))
+    migration.set("dpo.loss.type", kind)
+    migration.set("dpo.loss.beta", flat.pop("beta"))
     if likelihood:
-        migration.set("dpo.nll_coef", likelihood / share.get(kind, 1.0))
+        migration.set("dpo.loss.nll_coef", likelihood / share.get(kind, 1.0))
         migration.note("loss_type", "sft", "the mean of each answer, in TRL of all their tokens")
     if share.get(kind, 1.0) != 1:
         migration.note("loss_weights", weights, "the loss has weight 1, so the gradient is scaled")
     smoothing = flat.pop("label_smoothing")
     if kind == "robust":
-        migration.set("dpo.label_smoothing", smoothing)
+        migration.set("dpo.loss.label_smoothing", smoothing)
     elif smoothing:
         migration.note("label_smoothing", smoothing, f"TRL does not read it with {kind}")
     for key, usual in (("f_divergence_type", "reverse_kl"), ("use_weighting", False)):
@@ -73,7 +71,7 @@ def _dpo(flat: Tree, migration: Migration) -> None:
 def _kto(flat: Tree, migration: Migration) -> None:
     if (kind := flat.pop("loss_type")) != "kto":
         migration.note("loss_type", kind, "no such loss here; it is kto")
-    migration.set("dpo.loss_type", "kto")
+    migration.set("dpo.loss.type", "kto")
 
 
 def _sft(flat: Tree, migration: Migration) -> None:
@@ -102,7 +100,7 @@ def _is_any(*names: str) -> Any:
 
 
 def _source(
-    name: str, title: str, command: str, section: str, own: Carry, telling: tuple[str, ...],
+    name: str, title: str, command: Command, own: Carry, telling: tuple[str, ...],
     lists: Mapping[str, Any],
 ) -> Source:  # fmt: skip
     return Source(
@@ -113,7 +111,7 @@ def _source(
         arguments="options",
         config_argument="config",
         is_theirs=_is_any(*telling),
-        carry=(own, _common(section)),
+        carry=(own, _common),
         defaults={**keys.DEFAULTS, **keys.OFFLINE_DEFAULTS, **lists["defaults"]},
         older=keys.OLDER,
         renamed={**keys.RENAMED, **lists.get("renamed", {})},
@@ -125,7 +123,7 @@ def _source(
 
 
 DPO = _source(
-    "dpo", "DPOConfig", "mmr1 dpo", "dpo", _dpo,
+    "dpo", "DPOConfig", "dpo", _dpo,
     ("loss_weights", "f_divergence_type", "label_smoothing", "precompute_ref_log_probs"),
     {
         "defaults": keys.DPO_DEFAULTS, "composed": keys.DPO_COMPOSED,
@@ -133,14 +131,14 @@ DPO = _source(
     },
 )  # fmt: skip
 KTO = _source(
-    "kto", "KTOConfig", "mmr1 dpo", "dpo", _kto, ("desirable_weight", "undesirable_weight"),
+    "kto", "KTOConfig", "dpo", _kto, ("desirable_weight", "undesirable_weight"),
     {
         "defaults": keys.KTO_DEFAULTS, "composed": keys.KTO_COMPOSED,
         "renamed": keys.KTO_RENAMED, "settings": keys.KTO_SETTINGS,
     },
 )  # fmt: skip
 SFT = _source(
-    "sft", "SFTConfig", "mmr1 sft", "sft", _sft,
+    "sft", "SFTConfig", "sft", _sft,
     ("packing", "completion_only_loss", "assistant_only_loss", "packing_strategy"),
     {
         "defaults": keys.SFT_DEFAULTS, "composed": keys.SFT_COMPOSED,
@@ -148,7 +146,7 @@ SFT = _source(
     },
 )  # fmt: skip
 REWARD = _source(
-    "reward", "RewardConfig", "mmr1 rm", "rm", _reward, ("center_rewards_coefficient",),
+    "reward", "RewardConfig", "rm", _reward, ("center_rewards_coefficient",),
     {
         "defaults": keys.REWARD_DEFAULTS, "composed": keys.REWARD_COMPOSED,
         "settings": keys.REWARD_SETTINGS,

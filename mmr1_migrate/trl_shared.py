@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass
 
 from mmr1_migrate.migration import Migration, Tree
-from mmr1_migrate.shared import set_checkpoints, set_lora, set_trackers
+from mmr1_migrate.shared import (
+    set_checkpoints,
+    set_least_rate,
+    set_lora,
+    set_tracking,
+    set_validation,
+)
 
 SCHEDULES = {
     "linear": "linear", "cosine": "cosine", "constant": "constant",
@@ -45,7 +51,7 @@ def data(flat: Tree, migration: Migration) -> None:
     if (subset := flat.pop("dataset_config", None)) is not None:
         migration.note("dataset_config", subset, "name a file, or a dataset without configurations")
     if flat["eval_strategy"] not in ("no", False) and name is not None:
-        migration.set("data.eval", _split(name, test))
+        migration.set("trainer.validation.data", _split(name, test))
 
 
 def _split(name: str, split: str) -> str:
@@ -73,10 +79,8 @@ def optimizer(flat: Tree, migration: Migration) -> None:
     steps, ratio = flat.pop("warmup_steps"), flat.pop("warmup_ratio", 0)
     if 0 < steps < 1:
         ratio = steps
-    if ratio:
-        migration.set("optimizer.warmup_ratio", ratio)
-    else:
-        migration.set("optimizer.warmup_steps", int(steps))
+    warmup = float(ratio) if ratio else int(steps)
+    migration.set("optimizer.scheduler", {"type": "linear", "warmup_steps": warmup})
     _schedule(flat, migration)
     if flat["max_grad_norm"] == 0:
         migration.note("max_grad_norm", flat.pop("max_grad_norm"), "gradients are clipped, at 1e9")
@@ -87,13 +91,15 @@ def _schedule(flat: Tree, migration: Migration) -> None:
     kind, rate = flat.pop("lr_scheduler_type"), flat["learning_rate"]
     lowest = flat.pop("lr_scheduler_kwargs.min_lr", None)
     share = flat.pop("lr_scheduler_kwargs.min_lr_rate", None)
-    if lowest is not None or share is not None:
-        migration.set("optimizer.min_lr", lowest if lowest is not None else share * rate)
-    for key in [key for key in flat if key.startswith("lr_scheduler_kwargs")]:
-        migration.note(key, flat.pop(key), "the schedule has no such choice here")
     if kind not in SCHEDULES:
         migration.note("lr_scheduler_type", kind, "no such schedule here; it is linear")
-    migration.set("optimizer.lr_scheduler_type", SCHEDULES.get(kind, "linear"))
+    schedule = SCHEDULES.get(kind, "linear")
+    migration.set("optimizer.scheduler.type", schedule)
+    if lowest is not None or share is not None:
+        lowest = share * rate if lowest is None else lowest
+        set_least_rate(migration, schedule, "lr_scheduler_kwargs.min_lr", lowest)
+    for key in [key for key in flat if key.startswith("lr_scheduler_kwargs")]:
+        migration.note(key, flat.pop(key), "the schedule has no such choice here")
 
 
 def model(flat: Tree, migration: Migration) -> None:
@@ -125,23 +131,25 @@ def trainer(flat: Tree, migration: Migration, batches: Batches) -> None:
     if steps > 0:
         migration.set("trainer.max_steps", batches.steps(steps))
     else:
-        migration.set("trainer.max_epochs", epochs)
+        migration.set("trainer.total_epochs", epochs)
     every, strategy = flat.pop("save_steps"), flat.pop("save_strategy")
     saves = strategy == "steps" and every >= 1
-    migration.set("trainer.save_steps", batches.steps(every) if saves else 0)
     if strategy not in ("steps", "no", False) or (strategy == "steps" and every < 1):
         migration.note("save_strategy", f"{strategy} {every}", "saved after the last step")
     migration.set("trainer.logging_steps", batches.steps(flat.pop("logging_steps")))
-    if (limit := flat.pop("save_total_limit", None)) is not None:
-        set_checkpoints(migration, "save_total_limit", limit)
-    else:
+    limit = flat.pop("save_total_limit", None)
+    if saves and limit is None:
+        migration.set("trainer.checkpoints.save_steps", batches.steps(every))
         migration.note("save_total_limit", None, "TRL keeps all checkpoints; the last 2 are kept")
+    elif saves:
+        set_checkpoints(migration, batches.steps(every), "save_total_limit", limit)
     migration.set("trainer.output_dir", flat.pop("output_dir", "trainer_output"))
-    trackers = flat.pop("report_to")
+    trackers, project, run = (flat.pop(key, None) for key in ("report_to", "project", "run_name"))
     if trackers not in ("none", "all", None):
-        set_trackers(migration, "report_to", trackers)
+        names = {"project_name": project, "run_name": run}
+        set_tracking(migration, "report_to", trackers, **names)
     elif trackers == "all":
-        migration.note("report_to", "all", "name the trackers in trainer.trackers")
+        migration.note("report_to", "all", "name the trackers in trainer.tracking.report_to")
 
 
 def validation(flat: Tree, migration: Migration, batches: Batches) -> None:
@@ -151,11 +159,13 @@ def validation(flat: Tree, migration: Migration, batches: Batches) -> None:
         if every is not None:
             migration.note("eval_steps", every, "TRL does not read it: eval_strategy is no")
         return
-    if "eval" not in migration.tree.get("data", {}):
-        migration.note("eval_strategy", strategy, "set data.eval and trainer.val_freq")
+    given = migration.tree.get("trainer", {}).get("validation")
+    if given is None:
+        why = "set trainer.validation.data and trainer.validation.steps"
+        migration.note("eval_strategy", strategy, why)
         return
-    if strategy == "steps":
-        migration.set("trainer.val_freq", batches.steps(every or flat["logging_steps"]))
-    else:
-        migration.note("eval_strategy", strategy, "set trainer.val_freq to the steps of an epoch")
-    migration.set("trainer.val_before_train", before)
+    steps = batches.steps(every or flat["logging_steps"]) if strategy == "steps" else 0
+    set_validation(migration, given["data"], steps, before)
+    if not steps:
+        why = "set trainer.validation.steps to the steps of an epoch"
+        migration.note("eval_strategy", strategy, why)

@@ -8,16 +8,21 @@ from typing import Any
 from mmr1_migrate.migration import Migration, Tree
 from mmr1_migrate.shared import (
     set_checkpoints,
+    set_least_rate,
+    set_lengths,
     set_lora,
+    set_sampled,
     set_schedule,
-    set_trackers,
+    set_tracking,
     set_training_files,
+    set_validation,
 )
 from mmr1_migrate.source import Source
 from mmr1_migrate.verl_keys import (
     ACTOR,
     COMPOSED,
     DEFAULTS,
+    DTYPES,
     IN_FORCE,
     LOSS_SETTINGS,
     MODEL,
@@ -48,7 +53,8 @@ def _data(flat: Tree, migration: Migration) -> None:
     set_training_files(migration, "data.train_files", flat.pop("data.train_files"))
     files = flat.pop("data.val_files")
     names = [files] if isinstance(files, str) else list(files)
-    migration.set("data.eval", names[0])
+    every, before = flat.pop("trainer.test_freq"), flat.pop("trainer.val_before_train")
+    set_validation(migration, names[0], every, before)
     if len(names) > 1:
         migration.note("data.val_files", names[1:], "one file is validated on; put them into it")
     for key in ("prompt_key", "image_key", "video_key", "reward_fn_key"):
@@ -65,7 +71,7 @@ def _data(flat: Tree, migration: Migration) -> None:
 def _batches(flat: Tree, migration: Migration) -> None:
     """Mini-batches are counted in prompts, there as here."""
     sampled, updated = flat.pop("data.train_batch_size"), flat.pop(f"{ACTOR}.ppo_mini_batch_size")
-    migration.set("rollout.batch_size", sampled)
+    migration.set("data.train_batch_size", sampled)
     if updated < sampled:
         migration.set("algorithm.ppo_mini_batch_size", updated)
     if flat.pop(f"{ACTOR}.shuffle"):
@@ -115,20 +121,41 @@ def _optimizer(flat: Tree, migration: Migration) -> None:
     set_schedule(migration, flat[f"{ACTOR}.ppo_epochs"], steps if steps >= 0 else None, ratio)
     lowest = flat.pop(f"{ACTOR}.optim.min_lr_ratio") * flat[f"{ACTOR}.optim.lr"]
     lowest = flat.pop(f"{ACTOR}.optim.min_lr", None) or lowest
-    if lowest and flat[f"{ACTOR}.optim.lr_scheduler_type"] == "constant":
-        migration.note(f"{ACTOR}.optim.min_lr", lowest, "a constant rate does not fall to it")
-    elif lowest:
-        migration.set("optimizer.min_lr", lowest)
+    if lowest:
+        kind = flat[f"{ACTOR}.optim.lr_scheduler_type"]
+        set_least_rate(migration, kind, f"{ACTOR}.optim.min_lr", lowest)
     if (cycles := flat.pop(f"{ACTOR}.optim.num_cycles")) != 0.5:
         migration.note(f"{ACTOR}.optim.num_cycles", cycles, "a cosine falls once, by half a cycle")
 
 
-def _lengths(flat: Tree, migration: Migration) -> None:
-    """Prompt and completion limits become one window and one completion limit."""
-    window = flat.pop("data.max_prompt_length") + flat["data.max_response_length"]
-    migration.set("rollout.max_model_len", flat.pop(f"{ROLLOUT}.max_model_len", window))
+def _engine(flat: Tree, migration: Migration) -> None:
+    """Limits of the text, and what vLLM takes besides."""
+    key = f"{ROLLOUT}.max_model_len"
+    prompt, response = flat.pop("data.max_prompt_length"), flat.pop("data.max_response_length")
+    set_lengths(migration, prompt, response, key, flat.pop(key, None))
     if (top_k := flat.pop(f"{ROLLOUT}.top_k")) > 0:
-        migration.set("rollout.sampling.top_k", top_k)
+        migration.set("rollout.top_k", top_k)
+    name, dtype = flat.pop(f"{ROLLOUT}.name", None), flat.pop(f"{ROLLOUT}.dtype", None)
+    share = flat.pop(f"{ROLLOUT}.gpu_memory_utilization")
+    size = flat.pop(f"{ROLLOUT}.tensor_model_parallel_size")
+    if name not in (None, "vllm", "hf"):
+        migration.note(f"{ROLLOUT}.name", name, "has no counterpart; the engine is vllm")
+    if name == "hf":
+        migration.set("rollout.engine.type", "hf")
+        return
+    vllm = {"type": "vllm", "gpu_memory_utilization": share, "tensor_parallel_size": size}
+    migration.set("rollout.engine", vllm)
+    if dtype in DTYPES:
+        migration.set("rollout.engine.dtype", DTYPES[dtype])
+    elif dtype is not None:
+        migration.note(f"{ROLLOUT}.dtype", dtype, "has no counterpart; it is that of the model")
+
+
+def _template(flat: Tree, migration: Migration) -> None:
+    prefix = "data.apply_chat_template_kwargs."
+    if given := {key: flat.pop(key) for key in list(flat) if key.startswith(prefix)}:
+        variables = {key.removeprefix(prefix): value for key, value in given.items()}
+        migration.set("data.chat_template_kwargs", variables)
     if (template := flat.pop(f"{MODEL}.custom_chat_template", None)) is not None:
         migration.note(
             f"{MODEL}.custom_chat_template", template, "put the text into a file and name it in "
@@ -139,22 +166,18 @@ def _lengths(flat: Tree, migration: Migration) -> None:
 def _validation(flat: Tree, migration: Migration) -> None:
     keys = ("n", "temperature", "top_p", "top_k", "do_sample")
     n, temperature, top_p, top_k, samples = (flat.pop(f"{ROLLOUT}.val_kwargs.{k}") for k in keys)
-    every, before = flat.pop("trainer.test_freq"), flat.pop("trainer.val_before_train")
-    migration.set("trainer.val_freq", max(0, every))
-    migration.set("trainer.val_before_train", before)
-    migration.set("eval.n", n if samples and temperature else 0)
+    set_sampled(migration, n if samples and temperature else 0, temperature)
     if not (samples and temperature):
         if n > 1:
             migration.note(f"{ROLLOUT}.val_kwargs.n", n, "greedy completions are all the same")
         return
-    migration.set("eval.temperature", temperature)
     for name, value, trains in (
         ("top_p", top_p, flat[f"{ROLLOUT}.top_p"]),
-        ("top_k", max(top_k, 0), migration.tree["rollout"].get("sampling", {}).get("top_k", 0)),
+        ("top_k", max(top_k, 0), migration.tree["rollout"].get("top_k", 0)),
     ):
         if value != trains:
             migration.note(
-                f"{ROLLOUT}.val_kwargs.{name}", value, "sampled as in training, by rollout.sampling"
+                f"{ROLLOUT}.val_kwargs.{name}", value, f"sampled as in training, by rollout.{name}"
             )
 
 
@@ -197,7 +220,7 @@ def _reward(flat: Tree, migration: Migration) -> None:
 def _overlong(flat: Tree, migration: Migration) -> Tree:
     """The penalty of the dapo reward manager as the reward function ``overlong``."""
     prefix = "reward.reward_kwargs"
-    most = flat.pop(f"{prefix}.max_resp_len", flat["data.max_response_length"])
+    most = flat.pop(f"{prefix}.max_resp_len", migration.tree["rollout"]["max_response_length"])
     names = ("enable", "len", "penalty_factor", "log")
     on, buffer, factor, log = (flat.pop(f"{prefix}.overlong_buffer_cfg.{n}", None) for n in names)
     if not on:
@@ -209,10 +232,10 @@ def _overlong(flat: Tree, migration: Migration) -> Tree:
 
 
 def _trainer(flat: Tree, migration: Migration) -> None:
-    set_trackers(migration, "trainer.logger", flat.pop("trainer.logger"))
-    run = str(flat.pop("trainer.experiment_name"))
-    migration.set("trainer.run_name", run)
-    folder = f"checkpoints/{flat['trainer.project_name']}/{run}"
+    run, project = str(flat.pop("trainer.experiment_name")), flat.pop("trainer.project_name")
+    trackers = flat.pop("trainer.logger")
+    set_tracking(migration, "trainer.logger", trackers, project_name=project, run_name=run)
+    folder = f"checkpoints/{project}/{run}"
     tool, profiled = flat.pop("global_profiler.tool", None), flat.pop("global_profiler.steps", None)
     if tool is not None and profiled:
         migration.set(
@@ -223,12 +246,14 @@ def _trainer(flat: Tree, migration: Migration) -> None:
         migration.note("global_profiler.tool", tool, why)
     folder = flat.pop("trainer.default_local_dir", folder)
     migration.set("trainer.output_dir", folder)
-    migration.set("trainer.save_steps", max(0, flat.pop("trainer.save_freq")))
-    if (limit := flat.pop("trainer.max_actor_ckpt_to_keep", None)) is not None:
-        set_checkpoints(migration, "trainer.max_actor_ckpt_to_keep", limit)
+    every, limit = flat.pop("trainer.save_freq"), flat.pop("trainer.max_actor_ckpt_to_keep", None)
+    if limit is not None:
+        set_checkpoints(migration, every, "trainer.max_actor_ckpt_to_keep", limit)
+    elif every > 0:
+        migration.set("trainer.checkpoints.save_steps", every)
     epochs, steps = flat.pop("trainer.total_epochs"), flat.pop("trainer.total_training_steps", None)
     if steps is None:
-        migration.set("trainer.max_epochs", epochs)
+        migration.set("trainer.total_epochs", epochs)
         migration.note(
             "trainer.total_epochs", epochs, "an epoch ends with the last rows, verl drops them"
         )
@@ -253,7 +278,7 @@ VERL = Source(
     is_theirs=_is_theirs,
     carry=(
         _data, carry_algorithm, carry_distillation, carry_kl, carry_correction, carry_filter,
-        _batches, _lora, _optimizer, _lengths, _validation, _reward, _trainer,
+        _batches, _lora, _optimizer, _engine, _template, _validation, _reward, _trainer,
     ),
     defaults=DEFAULTS,
     older=OLDER,

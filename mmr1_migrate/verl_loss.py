@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mmr1_migrate.migration import Migration, Tree
-from mmr1_migrate.shared import (
-    NO_LIMIT,
-)
+from mmr1_migrate.shared import loss_beside, set_correction, set_kl, set_resampling, set_target
 from mmr1_migrate.verl_keys import (
     ACTOR,
     AGGREGATIONS,
@@ -26,35 +24,36 @@ from mmr1_migrate.verl_keys import (
 
 
 def carry_algorithm(flat: Tree, migration: Migration) -> None:
-    """Their advantage and their loss are two keys; ours is an algorithm, with another advantage."""
+    """A preset of ours, with another advantage or another loss."""
     estimator, loss = (
         flat.pop("algorithm.adv_estimator"),
         flat.pop(f"{ACTOR}.policy_loss.loss_mode"),
     )
     by_deviation = flat.pop("algorithm.norm_adv_by_std_in_grpo")
     advantage = _advantage(estimator, by_deviation, migration)
-    if advantage is None and estimator not in (*ESTIMATORS, *OWN_ALGORITHMS):
+    if not advantage and estimator not in (*ESTIMATORS, *OWN_ALGORITHMS):
         migration.note("algorithm.adv_estimator", estimator, "no such advantage here; it is GRPO's")
-    name = OWN_ALGORITHMS.get(estimator) or LOSSES.get(loss, "grpo")
-    if loss == "gpg" and advantage == "rloo":
-        name, advantage = "rloo", None
+    kind = LOSSES.get(loss, "ppo")
+    name = OWN_ALGORITHMS.get(estimator) or ("grpo" if kind == "ppo" else kind)
+    if loss == "gpg" and advantage == {"type": "rloo"}:
+        name, advantage = "rloo", {}
     if estimator in ESTIMATORS and flat[f"{ROLLOUT}.n"] == 1 and not flat["distillation.enabled"]:
-        name, advantage = "reinforce", None
+        name, advantage = "reinforce", {"baseline": "mean"}
         migration.note(
             f"{ROLLOUT}.n", 1, "a group of one has no baseline in verl, so the advantage is the "
             "reward; here it is the reward less the mean of those before",
         )  # fmt: skip
-        migration.set("algorithm.baseline", "mean")
     migration.set("algorithm.name", name)
-    if advantage is not None:
-        migration.set("algorithm.adv_estimator", advantage)
-    _loss(loss, name, migration)
-    _aggregation(flat, migration, name)
-    _clip(flat, migration, name)
+    if advantage:
+        migration.set("algorithm.advantage", advantage)
+    kind = _loss(loss, name, migration)
+    _aggregation(flat, migration, kind)
+    _clip(flat, migration, kind)
     _critic(flat, migration, name)
 
 
-def _advantage(estimator: str, by_deviation: bool, migration: Migration) -> str | None:
+def _advantage(estimator: str, by_deviation: bool, migration: Migration) -> Tree:
+    """The section, empty for that of the loss's own preset."""
     if estimator in ("reinforce_plus_plus", "reinforce_plus_plus_baseline", "gae"):
         migration.note(
             "algorithm.adv_estimator", estimator, "advantages of N tokens are divided by the "
@@ -71,40 +70,41 @@ def _advantage(estimator: str, by_deviation: bool, migration: Migration) -> str 
             "signal, in verl by completions / completions with a reward other than 0",
         )  # fmt: skip
     if not by_deviation and estimator in ("grpo", "grpo_vectorized"):
-        return "dr_grpo"
+        return {"scale_rewards": "none"}
     if not by_deviation and estimator == "grpo_passk":
         migration.note(
             "algorithm.norm_adv_by_std_in_grpo", False, "pass_at_k divides by the deviation"
         )
-    return ESTIMATORS.get(estimator)
+    kind = ESTIMATORS.get(estimator)
+    return {} if kind is None else {"type": kind}
 
 
-def _loss(loss: str, name: str, migration: Migration) -> None:
+def _loss(loss: str, name: str, migration: Migration) -> str:
+    """The type of ours."""
     key = f"{ACTOR}.policy_loss.loss_mode"
     if loss == "gpg" and name in ("rloo", "remax", "gpg"):
-        migration.set("algorithm.importance_sampling", "none")
-    elif loss not in LOSSES:
+        return loss_beside(migration, key, name, "reinforce")
+    if loss not in LOSSES:
         migration.note(
             key, loss, "no such loss here; it is the clipped one, whose gradient is that of the "
             "plain policy gradient as long as a rollout has one update",
         )  # fmt: skip
-    elif name != LOSSES[loss] and loss != "vanilla":
-        migration.note(key, loss, f"{name} has PPO's clipped loss here")
+    return loss_beside(migration, key, name, LOSSES.get(loss, "ppo"))
 
 
-def _aggregation(flat: Tree, migration: Migration, name: str) -> None:
+def _aggregation(flat: Tree, migration: Migration, kind: str) -> None:
     key = f"{ACTOR}.loss_agg_mode"
     mode, length = flat.pop(key), flat["data.max_response_length"]
-    if name in ("gspo", "sapo") and mode != "seq-mean-token-mean":
+    if kind in ("gspo", "sapo") and mode != "seq-mean-token-mean":
         migration.note(
-            key, mode, f"verl's {name} does not read it, and is seq-mean-token-mean; so are the "
+            key, mode, f"verl's {kind} does not read it, and is seq-mean-token-mean; so are the "
             f"terms of the KL and the entropy here, which are {mode} in verl",
         )  # fmt: skip
         mode = "seq-mean-token-mean"
     if mode not in AGGREGATIONS:
         migration.note(key, mode, "no such mean here; it is token-mean, another learning rate")
         mode = "token-mean"
-    migration.set("algorithm.loss_agg_mode", mode)
+    migration.set("algorithm.loss.agg_mode", mode)
     factor = flat.pop(f"{ACTOR}.loss_scale_factor", None)
     if factor is not None and factor != length:
         migration.note(
@@ -113,7 +113,7 @@ def _aggregation(flat: Tree, migration: Migration, name: str) -> None:
         )  # fmt: skip
 
 
-def _clip(flat: Tree, migration: Migration, name: str) -> None:
+def _clip(flat: Tree, migration: Migration, kind: str) -> None:
     both, taus = (
         flat.pop(f"{ACTOR}.clip_ratio"),
         [flat.pop(f"{ACTOR}.tau_pos"), flat.pop(f"{ACTOR}.tau_neg")],
@@ -125,32 +125,35 @@ def _clip(flat: Tree, migration: Migration, name: str) -> None:
             f"{ACTOR}.clip_ratio", both, f"verl does not read it: clip_ratio_low={low} and "
             f"clip_ratio_high={high} are set",
         )  # fmt: skip
-    _covariance(flat, migration, name)
-    if name == "sapo":
-        migration.set("algorithm.sapo_tau", taus)
+    _covariance(flat, migration, kind)
+    if kind == "sapo":
+        migration.set("algorithm.loss.tau_pos", taus[0])
+        migration.set("algorithm.loss.tau_neg", taus[1])
+    if kind in ("sapo", "kl_cov", "reinforce"):
         return
-    if name == "kl_cov":
-        return
-    migration.set("algorithm.clip_ratio_low", low)
-    migration.set("algorithm.clip_ratio_high", high)
-    if name not in ("cispo", "gspo", "clip_cov"):  # whose loss does not read it
-        migration.set("algorithm.clip_ratio_dual", dual)
+    migration.set("algorithm.loss.clip_ratio_low", low)
+    migration.set("algorithm.loss.clip_ratio_high", high)
+    if kind not in ("cispo", "gspo", "clip_cov"):  # whose loss does not read it
+        migration.set("algorithm.loss.clip_ratio_dual", dual)
 
 
-def _covariance(flat: Tree, migration: Migration, name: str) -> None:
+def _covariance(flat: Tree, migration: Migration, kind: str) -> None:
     """Of Clip-Cov and KL-Cov."""
-    own = {
-        "clip_cov": {n: n for n in ("clip_cov_ratio", "clip_cov_lb", "clip_cov_ub")},
-        "kl_cov": {"kl_cov_ratio": "kl_cov_ratio", "ppo_kl_coef": "kl_cov_coef"},
+    prefix = f"{ACTOR}.policy_loss"
+    own: dict[str, dict[str, str | None]] = {
+        "clip_cov": {"clip_cov_ratio": "ratio", "clip_cov_lb": None, "clip_cov_ub": None},
+        "kl_cov": {"kl_cov_ratio": "ratio", "ppo_kl_coef": "coef"},
     }
     for loss, keys in own.items():
         for theirs, ours in keys.items():
-            value = flat.pop(f"{ACTOR}.policy_loss.{theirs}")
-            if name == loss:
-                migration.set(f"algorithm.{ours}", value)
-    if name in own:
+            value, usual = flat.pop(f"{prefix}.{theirs}"), DEFAULTS[f"{prefix}.{theirs}"]
+            if kind == loss and ours is not None:
+                migration.set(f"algorithm.loss.{ours}", value)
+            elif kind == loss and value != usual:
+                migration.note(f"{prefix}.{theirs}", value, f"it is {usual:g}")
+    if kind in own:
         migration.note(
-            f"{ACTOR}.policy_loss.loss_mode", name, "tokens are chosen by the log-probs before the "
+            f"{ACTOR}.policy_loss.loss_mode", kind, "tokens are chosen by the log-probs before the "
             "rollout's first update, in verl by those of each update",
         )  # fmt: skip
 
@@ -162,17 +165,29 @@ def carry_distillation(flat: Tree, migration: Migration) -> None:
     clip = [flat.pop(f"{DISTILLATION}.clip_ratio_{bound}") for bound in ("low", "high")]
     if not flat.pop("distillation.enabled"):
         return
-    own = ("on_policy_distillation", *clip, 3.0)
-    keys = ("name", "clip_ratio_low", "clip_ratio_high", "clip_ratio_dual")
-    aggregation = migration.tree["algorithm"]["loss_agg_mode"]
-    migration.tree["algorithm"] = dict(zip(keys, own, strict=True))
-    migration.set("algorithm.loss_agg_mode", aggregation)
     teachers = [
         key for key in flat if key.startswith("distillation.") and key[-10:] == "model_path"
     ]
-    for teacher in teachers[1:]:
-        migration.note(teacher, flat.pop(teacher), "there is one teacher, the first")
-    migration.set("algorithm.ref_model_path", flat.pop(teachers[0]) if teachers else None)
+    if not teachers:
+        raise ValueError(
+            "distillation.teacher_models.teacher_model.model_path is not given; add it to the "
+            "command"
+        )
+    teacher, *others = [flat.pop(key) for key in teachers]
+    for key, other in zip(teachers[1:], others, strict=True):
+        migration.note(key, other, "there is one teacher, the first")
+    is_served = str(teacher).startswith(("http://", "https://"))
+    aggregation = migration.tree["algorithm"]["loss"]["agg_mode"]
+    migration.tree["algorithm"] = {
+        "name": "on_policy_distillation",
+        "advantage": {
+            "teacher": {"type": "server", "url": teacher} if is_served else {"path": teacher}
+        },
+        "loss": {
+            "agg_mode": aggregation, "clip_ratio_low": clip[0], "clip_ratio_high": clip[1],
+            "clip_ratio_dual": 3.0,
+        },
+    }  # fmt: skip
     if not (by_gradient and kind in ("k1", "kl")):
         migration.note(
             f"{DISTILLATION}.loss_mode", kind, "the loss is the policy gradient of k1, the reverse "
@@ -194,7 +209,7 @@ def _critic(flat: Tree, migration: Migration, name: str) -> None:
     own = {key: flat.pop(key) for key in list(flat) if key in COMPOSED and key[:7] == "critic."}
     if name != "ppo":
         if name == "reinforce_pp":
-            migration.set("algorithm.gamma", gamma)
+            migration.set("algorithm.advantage.gamma", gamma)
         unread = {key: value for key, value in own.items() if value != DEFAULTS.get(key)}
         for key, value in unread.items():
             migration.note(key, value, f"{name} has no critic")
@@ -202,14 +217,18 @@ def _critic(flat: Tree, migration: Migration, name: str) -> None:
     critic = {
         "path": own.get("critic.model.path"),
         "lr": own["critic.optim.lr"],
-        "gamma": gamma,
-        "lam": lam,
         "cliprange_value": own["critic.cliprange_value"],
         "ppo_epochs": own.get("critic.ppo_epochs"),
-        "ppo_mini_batch_size": own.get("critic.ppo_mini_batch_size"),
         "warmup_steps": warmup,
     }
-    migration.set("algorithm.critic", {k: v for k, v in critic.items() if v is not None})
+    critic = {key: value for key, value in critic.items() if value is not None}
+    migration.set("algorithm.advantage", {"gamma": gamma, "lam": lam, "critic": critic})
+    policys_size = min(flat[f"{ACTOR}.ppo_mini_batch_size"], flat["data.train_batch_size"])
+    if own.get("critic.ppo_mini_batch_size", policys_size) != policys_size:
+        migration.note(
+            "critic.ppo_mini_batch_size", own["critic.ppo_mini_batch_size"], "the critic has the "
+            f"policy's mini-batches, of {policys_size} prompts",
+        )  # fmt: skip
     if own.get("critic.loss_agg_mode", "token-mean") != "token-mean":
         migration.note(
             "critic.loss_agg_mode", own["critic.loss_agg_mode"], "the critic's loss is per token"
@@ -225,6 +244,9 @@ def _critic(flat: Tree, migration: Migration, name: str) -> None:
 
 
 def carry_kl(flat: Tree, migration: Migration) -> None:
+    """The KL, in the loss or in the reward, and the entropy bonus."""
+    if bonus := flat.pop(f"{ACTOR}.entropy_coeff"):
+        migration.set("algorithm.entropy.coef", bonus)
     distils = migration.tree["algorithm"]["name"] == "on_policy_distillation"
     in_loss, in_reward = flat.pop(f"{ACTOR}.use_kl_loss"), flat.pop("algorithm.use_kl_in_reward")
     loss = flat.pop(f"{ACTOR}.kl_loss_coef"), flat.pop(f"{ACTOR}.kl_loss_type")
@@ -232,13 +254,12 @@ def carry_kl(flat: Tree, migration: Migration) -> None:
     kind, horizon, target = (
         flat.pop(f"algorithm.kl_ctrl.{name}") for name in ("type", "horizon", "target_kl")
     )
-    in_loss, in_reward = in_loss and loss[0] != 0, in_reward and reward[0] != 0
+    in_loss, in_reward = bool(in_loss and loss[0] != 0), bool(in_reward and reward[0] != 0)
     if distils:
         if in_loss or in_reward:
             migration.note("use_kl_loss, use_kl_in_reward", True, "the teacher is the reference")
         return
     if not in_loss and not in_reward:
-        migration.set("algorithm.kl_coef", 0.0)
         return
     if in_loss and in_reward:
         migration.note(
@@ -246,16 +267,10 @@ def carry_kl(flat: Tree, migration: Migration) -> None:
             "both; it is in the loss",
         )  # fmt: skip
     coefficient, estimator = loss if in_loss else reward
-    migration.set("algorithm.kl_coef", coefficient)
-    migration.set("algorithm.use_kl_loss", bool(in_loss))
-    migration.set("algorithm.kl_estimator", _estimator(estimator, bool(in_loss), migration))
+    set_kl(migration, coefficient, in_loss, _estimator(estimator, in_loss, migration))
     if kind == "adaptive" and not in_loss:
         completions = flat["data.train_batch_size"] * flat[f"{ROLLOUT}.n"]
-        migration.set("algorithm.kl_target", target)
-        migration.set("algorithm.kl_adaptation_rate", completions / horizon)
-        migration.note(
-            "algorithm.kl_ctrl.type", kind, "adapts to the mean of k3 per token, not of the penalty"
-        )
+        set_target(migration, target, "algorithm.kl_ctrl.horizon", horizon, completions)
 
 
 def _estimator(kind: str, in_loss: bool, migration: Migration) -> str:
@@ -275,13 +290,12 @@ def carry_correction(flat: Tree, migration: Migration) -> None:
     keys = [key for key in flat if key.startswith(f"{CORRECTION}.")]
     given = {key.removeprefix(f"{CORRECTION}."): flat.pop(key) for key in keys}
     level, most = given.get("rollout_is"), given.get("rollout_is_threshold", 2.0)
-    migration.set("algorithm.rollout_is", level or "none")
-    if level is not None and isinstance(most, int | float):
-        migration.set("algorithm.rollout_is_threshold", most)
-    elif level is not None:
+    is_number = isinstance(most, int | float)
+    set_correction(migration, level, most if is_number else None)
+    if level is not None and not is_number:
         migration.note(
             f"{CORRECTION}.rollout_is_threshold", most, "weights are capped at "
-            "algorithm.rollout_is_threshold, and none is set to 0",
+            "algorithm.rollout_correction.importance_sampling.threshold, and none is set to 0",
         )  # fmt: skip
     if given["rollout_is_batch_normalize"] and level is not None:
         migration.note(
@@ -305,8 +319,8 @@ def _rejection(kind: str, threshold: Any, migration: Migration) -> None:
     except ValueError:
         lowest, highest = 0.0, 0.0
     if kind in REJECTIONS and highest > 1 and abs(lowest * highest - 1) < 1e-3:
-        migration.set("algorithm.rollout_rs", REJECTIONS[kind])
-        migration.set("algorithm.rollout_rs_threshold", highest)
+        rejection = {"level": REJECTIONS[kind], "threshold": highest}
+        migration.set("algorithm.rollout_correction.rejection_sampling", rejection)
     else:
         migration.note(
             f"{CORRECTION}.rollout_rs", f"{kind} {threshold}", "ratios are kept between a bound "
@@ -320,15 +334,13 @@ def carry_filter(flat: Tree, migration: Migration) -> None:
     drawn = flat.pop("data.gen_batch_size", None)
     if not flat.pop(f"{prefix}.enable"):
         return
-    migration.set("algorithm.dynamic_sampling", True)
-    migration.set("algorithm.max_num_gen_batches", most if most > 0 else NO_LIMIT)
-    if drawn is not None:
-        migration.set("algorithm.oversample", max(1.0, drawn / flat["data.train_batch_size"]))
+    share = None if drawn is None else drawn / flat["data.train_batch_size"]
+    set_resampling(migration, most, oversample=share)
     if metric not in REWARDS_OF_ALL:
         migration.note(
             f"{prefix}.metric", metric, "groups stay whose whole rewards differ; give that score a "
             "reward function of its own in rewards.functions, with weight 0, and name it in "
-            "algorithm.filter_key",
+            "algorithm.filter_groups.range.metric",
         )  # fmt: skip
     migration.note(
         f"{prefix}.max_num_gen_batches", most, "after so many draws a step uses the groups it has"

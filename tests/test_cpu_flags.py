@@ -11,6 +11,7 @@ import torch
 
 from mmr1 import cpu_flags, doctor
 from mmr1.config import Config
+from mmr1.config.file import load_config
 from mmr1.runtime import bfloat16_cost, warn_of_emulated_bfloat16
 
 # Shortened, as Linux writes them of an Intel Xeon, an AMD EPYC (Zen 4 and Zen 3), a Neoverse V1.
@@ -52,15 +53,15 @@ def test_torch_finds_the_same_here():
     assert (cpu_flags.native_bfloat16() is not None) == found
 
 
-def config(rollout: dict[str, str]) -> Config:
+def config(rollout: dict[str, object]) -> Config:
     return Config.model_validate({"model": {"path": "x", "dtype": "auto"}, "rollout": rollout})
 
 
 @pytest.mark.parametrize(("name", "dtype"), [(None, "float32"), ("AVX512-BF16", "bfloat16")])
 def test_auto_is_resolved_when_the_configuration_is_read(cpu, name, dtype):
     cpu(CPUS[name])
-    resolved = config({"dtype": "auto"})
-    assert (resolved.model.dtype, resolved.rollout.dtype) == (dtype, dtype)
+    resolved = config({"engine": {"type": "vllm", "dtype": "auto"}})
+    assert (resolved.model.dtype, resolved.rollout_dtype) == (dtype, dtype)
     cpu(CPUS["AMX"])  # what a run has written does not change with the machine
     assert Config.model_validate(resolved.model_dump(mode="json")) == resolved
 
@@ -68,18 +69,21 @@ def test_auto_is_resolved_when_the_configuration_is_read(cpu, name, dtype):
 def test_the_transformers_engine_samples_from_the_model_as_it_is(cpu):
     cpu(CPUS["AMX"])
     tree = {"model": {"path": "x", "dtype": "float32"}, "rollout": {"engine": "hf"}}
-    tree["rollout"]["dtype"] = "auto"
     assert Config.model_validate(tree).rollout_dtype == "float32"
+    with pytest.raises(ValueError, match="type 'hf' has no 'dtype'"):
+        load_config(None, ["model.path=x", "rollout.engine=hf", "rollout.engine.dtype=auto"])
 
 
 def test_emulated_bfloat16_is_warned_of(cpu, caplog):
     state = torch.get_rng_state()
     for name in CPUS:
         cpu(CPUS[name])
-        warn_of_emulated_bfloat16({"model.dtype": "float32", "rollout.dtype": "bfloat16"})
+        warn_of_emulated_bfloat16({"model.dtype": "float32", "rollout.engine.dtype": "bfloat16"})
         warn_of_emulated_bfloat16({"model.dtype": "float32"})
     (message,) = caplog.messages
-    assert message.startswith("rollout.dtype=bfloat16: this CPU has no instructions for bfloat16")
+    assert message.startswith(
+        "rollout.engine.dtype=bfloat16: this CPU has no instructions for bfloat16"
+    )
     assert torch.equal(torch.get_rng_state(), state)
     cost = bfloat16_cost(64)
     assert math.isfinite(cost)
@@ -93,7 +97,8 @@ def test_commands_warn(cpu, command, tiny_model, tmp_path, mmr1):
     path = tmp_path / "run.yaml"
     path.write_text(
         f"model: {{path: {tiny_model}}}\ndata: {{train: {tmp_path}/rows.jsonl}}\n"
-        f"rollout: {{engine: hf}}\ntrainer: {{output_dir: {tmp_path}/run}}\n"
+        f"trainer: {{output_dir: {tmp_path}/run}}\n"
+        + ("rollout: {engine: hf}\n" if command == "train" else "")
     )
     code, _, err = mmr1(command, path)
     assert code == 2

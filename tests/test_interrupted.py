@@ -13,7 +13,7 @@ def test_ctrl_c_is_one_line_with_exit_code_130(monkeypatch, capsys):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_config", interrupted)
+    monkeypatch.setattr(cli, "load", interrupted)
     monkeypatch.setattr(sys, "argv", ["mmr1", "train", "run.yaml"])
     with pytest.raises(SystemExit) as ended:
         cli.main()

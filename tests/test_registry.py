@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mmr1.config import AlgorithmConfig, Config, EnvironmentConfig
-from mmr1.config.dpo import DpoConfig, load_preference_loss
+from mmr1.config import (
+    AlgorithmConfig,
+    Config,
+    CustomEnvironmentConfig,
+    CustomPreferenceLoss,
+    ToolsConfig,
+)
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place
 from mmr1.environments.build import build_environment
@@ -21,6 +26,7 @@ from mmr1.registry import Registry
 from mmr1.rewards.plugins.user_function import describe
 from mmr1.rollout.engines import check_engine, engine_type
 from mmr1.trainer.algorithms import build_algorithm
+from mmr1.trainer.offline.preference_losses import loss_on_pairs
 from mmr1.trainer.runs.tracking import Trackers, check_trackers
 from mmr1.trainer.sampling import step_rewards
 from mmr1.types import Message, Sample, TextPart
@@ -47,24 +53,33 @@ def _use_reward(name: str, folder: Path) -> None:
     assert describe(name, "{}", None)["media"] is False
 
 
-def _use_algorithm(name: str, folder: Path) -> None:
-    algorithm = build_algorithm(AlgorithmConfig(name=name))
-    assert algorithm.metrics(None) == {"mine": 7}
+def _use_advantage(name: str, folder: Path) -> None:
+    config = AlgorithmConfig(advantage={"type": "custom", "use": name})
+    assert build_algorithm(config).advantage.of_tokens(3) == 10
+
+
+def _use_loss(name: str, folder: Path) -> None:
+    config = AlgorithmConfig(loss={"type": "custom", "use": name})
+    assert build_algorithm(config).policy_loss.of_tokens(3) == 10
 
 
 def _use_preference_loss(name: str, folder: Path) -> None:
-    assert load_preference_loss(DpoConfig(loss_type=name).loss_type)(3) == 4
+    assert loss_on_pairs(CustomPreferenceLoss(use=name))(3) == 4
 
 
 def _use_engine(name: str, folder: Path) -> None:
-    config = Config(model={"path": "a"}, rollout={"engine": name})
+    config = Config(model={"path": "a"}, rollout={"engine": {"type": "custom", "use": name}})
     check_engine(config)
     assert engine_type(config).build(None) == "built"
     assert engine_type(config) is engine_type(config)
 
 
+def tracking(name: str, **keys: str) -> dict[str, dict[str, object]]:
+    return {"tracking": {"report_to": [name], **keys}}
+
+
 def _use_tracker(name: str, folder: Path) -> None:
-    config = Config(model={"path": "a"}, trainer={"trackers": [name], "run_name": "first"})
+    config = Config(model={"path": "a"}, trainer=tracking(name, run_name="first"))
     check_trackers(config.trainer.trackers)
     with Trackers(config, folder) as trackers:
         trackers.log({"step": 3, "loss": 0.5})
@@ -81,13 +96,13 @@ def _use_form(name: str, folder: Path) -> None:
 
 
 def _use_tool(name: str, folder: Path) -> None:
-    (tool,) = described(EnvironmentConfig(tools=(name,)))
+    (tool,) = described(ToolsConfig(tools=(name,)))
     assert tool.name == "mine"
 
 
 def _use_environment(name: str, folder: Path) -> None:
     sample = Sample("1", (Message("user", (TextPart("Guess."),)),))
-    with closing(build_environment(EnvironmentConfig(use=name, workers=1))) as environment:
+    with closing(build_environment(CustomEnvironmentConfig(use=name, workers=1))) as environment:
         episode = environment.episode(sample)
         assert episode.begin("Guess.").failure is None
         assert episode.step(Action("4", (), False)).reward == 1.0
@@ -122,12 +137,17 @@ def read(row, place):
 
 mine = Form("mine", "us", ("frage", "antwort"), read, {"frage": "2+2?", "antwort": "4"})
 """
-ALGORITHM = """
-from dataclasses import replace
-from mmr1.trainer.algorithms.terms import clipped_algorithm
+ADVANTAGE = """
+from mmr1.trainer.algorithms import Advantage
 
-def mine(config):
-    return replace(clipped_algorithm(lambda x: x.mask * 1.0, config), metrics=lambda x: {"mine": 7})
+def mine():
+    return Advantage(lambda x: x + 7)
+"""
+LOSS = """
+from mmr1.trainer.algorithms import Loss
+
+def mine():
+    return Loss(lambda x: x + 7)
 """
 ENGINE = """
 from mmr1.rollout.engines import EngineType
@@ -156,9 +176,10 @@ class mine:
 
 KINDS = {
     "reward": Kind("mmr1.rewards", "def mine(completion): return 1.0", _use_reward),
-    "algorithm": Kind("mmr1.algorithms", ALGORITHM, _use_algorithm),
+    "advantage": Kind("mmr1.advantages", ADVANTAGE, _use_advantage),
+    "loss": Kind("mmr1.losses", LOSS, _use_loss),
     "preference loss": Kind(
-        "mmr1.preference_losses", "def mine(x): return x + 1", _use_preference_loss
+        "mmr1.preference_losses", "def mine(pairs, config): return pairs + 1", _use_preference_loss
     ),
     "engine": Kind("mmr1.engines", ENGINE, _use_engine),
     "tracker": Kind("mmr1.trackers", TRACKER, _use_tracker),
@@ -213,6 +234,4 @@ def test_a_file_is_imported_once_and_again_when_it_changed(tmp_path):
 )
 def test_a_tracker_that_is_not_there_is_refused(tracker, message):
     with pytest.raises(ValueError, match=message):
-        check_trackers(
-            Config(model={"path": "a"}, trainer={"trackers": [tracker]}).trainer.trackers
-        )
+        check_trackers(Config(model={"path": "a"}, trainer=tracking(tracker)).trainer.trackers)

@@ -180,7 +180,7 @@ def test_resuming_needs_no_credential_to_compare(clear, referring, tmp_path, mon
             assert changed_keys(read_written(tmp_path / "config.yaml"), load_config(now)) == []
         other = load_config(source, ["rewards.functions.judge.use=http://other.example"])
         before = read_written(tmp_path / "config.yaml")
-        assert changed_keys(before, other) == ["rewards.functions"]
+        assert changed_keys(before, other) == ["rewards.functions.judge.use"]
     monkeypatch.delenv("JUDGE")
     assert changed_keys(read_written(tmp_path / "config.yaml"), load_config(clear)) == []
 

@@ -34,7 +34,7 @@ class LossConfig(Section):
 
     @property
     def aggregation(self) -> AggMode:
-        """``agg_mode``; a ratio per completion counts each completion once."""
+        """``agg_mode``; a loss without it counts each completion once."""
         return getattr(self, "agg_mode", "seq-mean-token-mean")
 
     @property
@@ -76,7 +76,7 @@ class PpoKlLoss(_Selecting):
     )
 
 
-class GspoLoss(LossConfig):
+class GspoLoss(_OfTokens):
     """GSPO's: the geometric mean of a completion's token ratios, clipped."""
 
     of_completions: ClassVar[bool] = True

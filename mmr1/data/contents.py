@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mmr1.data.forms.columns import kinds_named, without_media
-from mmr1.data.rows import kinds_of
 from mmr1.types import Sample
 
 _SHOWN = 12
@@ -33,16 +32,16 @@ def unread_columns(row: Mapping[str, Any], sample: Sample, columns: Mapping[str,
     return [name for name in row if name in unread] if unread else []
 
 
-def contents(spec: str, samples: Sequence[Sample], unread: Iterable[str]) -> str:
+def contents(spec: str, kinds: Iterable[Sequence[str]], unread: Iterable[str]) -> str:
     """How many samples have images, videos or text alone, and the columns that were not read.
 
     Args:
         spec: The dataset's name.
-        samples: Its samples.
+        kinds: Of the media of each of its samples.
         unread: The columns that no form read.
     """
-    counts = Counter(media_class(kinds) for kinds in kinds_of(samples))
-    return described(f"{spec}: {len(samples):,} record(s)", counts, unread)
+    counts = Counter(media_class(of_sample) for of_sample in kinds)
+    return described(f"{spec}: {counts.total():,} record(s)", counts, unread)
 
 
 def described(what: str, counts: Mapping[str, int], unread: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from mmr1.data.quarantine import Quarantine
 from mmr1.data.readers import media_folder, read_rows
 from mmr1.data.readers.located import NoSuchDatasetError
 from mmr1.data.record import refuse_lone_surrogates
-from mmr1.data.rows import FROM_BYTES, Rows, kept, measured, open_rows
+from mmr1.data.rows import FROM_BYTES, Rows, kept, kinds_of, measured, open_rows
 from mmr1.data.stores import Store, stores_of
 from mmr1.data.templates import apply_template, load_template
 from mmr1.types import Sample
@@ -54,7 +54,7 @@ def load_samples(
     if stores := stores_of(spec, FROM_BYTES):
         rows = _open_large(spec, stores, config, template, quarantine)
         if say is not None:
-            say(contents(str(spec), rows, rows.unread()))
+            say(contents(str(spec), rows.kinds(), rows.unread()))
         return rows
     samples: list[Sample] = []
     unread: dict[str, None] = {}
@@ -75,7 +75,7 @@ def load_samples(
     quarantine.read(str(spec), total)
     _check_ids(spec, samples)
     if say is not None:
-        say(contents(str(spec), samples, unread))
+        say(contents(str(spec), kinds_of(samples), unread))
     return samples
 
 

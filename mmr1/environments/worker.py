@@ -81,7 +81,7 @@ def load_functions(spec: str) -> dict[str, Callable[..., Any]]:
         if inspect.isclass(function):
             raise ValueError(
                 f"the tool '{spec}' is a class; verl's tools are named by their YAML file, and an "
-                "environment in environment.use"
+                "environment in environment.use (environment.type=custom)"
             )
         if not inspect.isfunction(function):
             raise ValueError(f"the tool '{spec}' is a {type(function).__name__}, not a function")

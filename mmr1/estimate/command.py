@@ -54,7 +54,7 @@ def run_estimate(
         f"{load.completion}; {needs.sync_bytes / GIB:.2f} GiB of weights to each engine a step"
     )
     if missing is not None:
-        length = f"rollout.max_model_len={config.rollout.max_model_len}"
+        length = f"rollout.max_prompt_length={config.rollout.max_prompt_length}"
         console.print(
             f"assumed: the longest prompts that {length} allows, all vision tokens where the model "
             f"has a tower, because the data are not there ({missing}); --prompt-tokens and "

@@ -70,13 +70,8 @@ def longest_load(config: Config) -> Load:
     """The longest prompt and completion of a configuration; the prompt is all vision if it can be.
 
     Raises:
-        ValueError: The model's configuration cannot be read, or there is no room for a prompt.
+        ValueError: The model's configuration cannot be read.
     """
     prompt, completion = config.rollout.max_prompt_length, config.rollout.sampling.max_tokens
-    if prompt < 1:
-        raise ValueError(
-            f"rollout.max_model_len={config.rollout.max_model_len} leaves no room for a prompt "
-            f"beside rollout.max_response_length={completion}; raise the one or lower the other"
-        )
     sees = read_shapes(config).model.tower is not None
     return Load(prompt, prompt if sees else 0, completion)

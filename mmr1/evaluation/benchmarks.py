@@ -65,9 +65,9 @@ def run_evaluations(
 ) -> tuple[Results, list[Comparison]]:
     """Every model of ``eval.models`` on every dataset of ``eval.data``.
 
-    Without these, ``model.path`` on ``data.eval``. With ``eval.output_dir`` the completions are
-    saved batch by batch, and an interrupted evaluation is continued. For several pairs of model and
-    dataset, ``results.json`` there holds the metrics and comparisons.
+    Without these, ``model.path`` on ``trainer.validation.data``. With ``eval.output_dir`` the
+    completions are saved batch by batch, and an interrupted evaluation is continued. For several
+    pairs of model and dataset, ``results.json`` there holds the metrics and comparisons.
 
     Args:
         functions: Reward functions of this process, in place of those of their names in
@@ -94,13 +94,14 @@ def run_evaluations(
 
 def _pairs(config: Config) -> list[tuple[str, str, Config, Path | None]]:
     """Each pair of model and dataset by name, with its configuration and folder."""
+    config = config.for_command("eval")
     models = config.eval.models or {"": config.model.path}
     data = config.eval.data if isinstance(config.eval.data, dict) else {}
     if not data and config.eval_records:
         data = {"": config.eval_records}
     if not data:
         raise ValueError(
-            "there is nothing to evaluate on; name the held-out records, data.eval=PATH, or "
+            "there is nothing to evaluate on; name the held-out records, eval.data=PATH, or "
             "several, eval.data.NAME=PATH"
         )
     pairs = []

@@ -16,8 +16,11 @@ from mmr1.types import Sample
 
 # Keys that affect a completion or its score. Others may change when an evaluation is continued.
 DECIDING = ("seed", "model", "data", "rewards")
-DECIDING_ROLLOUT = ("sampling", "max_model_len", "dtype")
-DECIDING_EVAL = ("n", "temperature", "accuracy_function", "accuracy_thresholds", "group_by")
+DECIDING_ROLLOUT = (
+    *("max_prompt_length", "max_response_length", "temperature"),
+    *("top_p", "top_k", "min_p", "stop"),
+)
+DECIDING_EVAL = ("accuracy_function", "accuracy_thresholds", "group_by")
 
 
 class Store:
@@ -75,7 +78,14 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     """Everything that a completion and its score depend on, mostly keys of the configuration."""
     tree = published(config)
     values = {key: tree[key] for key in DECIDING}
+    del values["data"]["train_batch_size"]
     values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
+    sampled = config.eval.sampled
+    values |= {
+        "rollout.engine.dtype": config.rollout_dtype,
+        "eval.sampled.n": config.eval.n,
+        "eval.sampled.temperature": sampled.temperature if sampled else None,
+    }
     values |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}
     records = [(s.id, s.question, str(s.answer)) for s in samples]
     return values | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}

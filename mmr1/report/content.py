@@ -53,8 +53,9 @@ def _media_of_row(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _medium(run: Run, medium: Mapping[str, Any]) -> Medium:
     """A medium with its sampling options: its own, or else those of the run."""
-    data, options = run.config.get("data") or {}, medium.get("options") or {}
-    defaults = {"fps": data.get("video_fps"), "max_frames": data.get("video_max_frames")}
+    video = (run.config.get("data") or {}).get("video") or {}
+    options = medium.get("options") or {}
+    defaults = {key: video.get(key) for key in ("fps", "max_frames")}
     run_options = (
         {} if "nframes" in options else {k: v for k, v in defaults.items() if v is not None}
     )

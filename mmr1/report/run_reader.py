@@ -105,7 +105,10 @@ def open_run(folder: Path) -> Run:
         raise ValueError(f"{file}: the configuration must be a mapping of keys to values")
     functions = config.get("rewards", {})
     functions = functions.get("functions") if isinstance(functions, dict) else functions
-    sections = {"data": config.get("data"), "rewards.functions": functions}
+    data = config.get("data")
+    sections = {"data": data, "rewards.functions": functions}
+    if isinstance(data, dict):
+        sections["data.video"] = data.get("video")
     if isinstance(functions, dict):
         for name, function in functions.items():
             sections[f"rewards.functions.{name}"] = function

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from mmr1.config import RewardsConfig
+from mmr1.config import Config, RewardsConfig
+from mmr1.config.explain import explain
 from mmr1.rewards.http.addresses import is_url
 
 _WITH_OPTIONS = re.compile(r"(?P<use>.+?):(?P<options>[A-Za-z_]\w*=.*)", re.DOTALL)
@@ -33,11 +34,9 @@ def read_spec(spec: str, **overrides: Any) -> RewardsConfig:
     section = _read_file(Path(spec)) if spec.endswith((".yaml", ".yml")) else _one_function(spec)
     section.update({k: v for k, v in overrides.items() if v is not None})
     try:
-        return RewardsConfig.model_validate(section)
+        return Config.model_validate({"model": {"path": spec}, "rewards": section}).rewards
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{spec}: {key}: {first['msg']}") from error
+        raise ValueError("\n".join(explain(error, spec))) from error
 
 
 def _one_function(spec: str) -> dict[str, Any]:

@@ -27,8 +27,7 @@ def check_gpus(config: Config) -> None:
         ValueError: ``rollout.engine.tensor_parallel_size`` is too high.
     """
     engine_gpus = config.rollout.tensor_parallel_size
-    spreads = engine_type(config).tensor_parallel and engine_gpus > 1
-    if not spreads or config.distributed:
+    if engine_gpus == 1 or config.distributed:
         return  # on Ray, other machines may have the GPUs
     if (gpus := torch.cuda.device_count()) < engine_gpus:
         raise ValueError(

@@ -70,7 +70,6 @@ class EngineType:
         reads_file_layout: It is sent weights as the model's files have them. Otherwise as the
             transformers model has them.
         sleeps: It is a ``SleepingEngine``, so it can share the GPU of a rank.
-        tensor_parallel: It spreads a model over several GPUs.
         takes_adapters: ``load_weights`` takes LoRA adapters alone (``model.lora.merge=false``).
         require: Raises ValueError, with the remedy, if what it needs is not installed.
         preload: Begins to load what the engine needs while this process does other things.
@@ -84,7 +83,6 @@ class EngineType:
     receives_on_gpus: bool = False
     reads_file_layout: bool = False
     sleeps: bool = False
-    tensor_parallel: bool = False
     takes_adapters: bool = False
     require: Callable[[], None] = lambda: None
     preload: Callable[[], object] = lambda: None
@@ -127,7 +125,7 @@ def check_capabilities(config: Config) -> None:
     Raises:
         ValueError: Says what to set instead.
     """
-    kind, rollout, model = engine_type(config), config.rollout, config.model
+    kind, rollout = engine_type(config), config.rollout
     name = f"rollout.engine={rollout.engine_name}"
     ahead = rollout.max_off_policy_steps
     if kind.samples_from_policy and ahead and not config.distributed:
@@ -135,25 +133,10 @@ def check_capabilities(config: Config) -> None:
             f"rollout.max_off_policy_steps={ahead} and {name}: that engine samples from the very "
             "model that is being updated; set rollout.engine=vllm or rollout.max_off_policy_steps=0"
         )
-    if kind.samples_from_policy and config.rollout_dtype != model.dtype:
-        raise ValueError(
-            f"rollout.engine.dtype={config.rollout_dtype} and model.dtype={model.dtype}: {name} "
-            "samples from the model as it is; set rollout.engine=vllm, or leave the dtype out"
-        )
     if config.model.sync_adapters_only and not kind.takes_adapters:
         raise ValueError(
             f"model.lora.merge=false and {name}, which takes whole weights; leave model.lora.merge "
             "out, or set rollout.engine=vllm"
-        )
-    if rollout.tensor_parallel_size > 1 and not kind.tensor_parallel:
-        raise ValueError(
-            f"rollout.engine.tensor_parallel_size={rollout.tensor_parallel_size} and {name}, which "
-            "uses one device; leave it out"
-        )
-    if config.rollout.colocated and not kind.sleeps:
-        raise ValueError(
-            f"{name} shares the GPUs of the ranks and cannot sleep; set "
-            "rollout.engine=vllm_colocate"
         )
 
 
@@ -197,7 +180,6 @@ VLLM = EngineType(
     receives_on_gpus=True,
     reads_file_layout=True,
     sleeps=True,
-    tensor_parallel=True,
     takes_adapters=True,
     require=_require_vllm,
     preload=_preload_vllm,

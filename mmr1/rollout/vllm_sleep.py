@@ -32,7 +32,7 @@ def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
     if architecture not in ModelRegistry.models:
         raise ValueError(
             f"model.path '{path}': vLLM has no class '{architecture}', so a sleeping engine cannot "
-            "keep a frozen part of it; set resources.colocate=false"
+            "keep a frozen part of it; set rollout.engine=vllm"
         )
     model_class: Any = ModelRegistry.models[architecture].load_model_cls()
     # What maps the names of files when vLLM loads them; a model without it has the same names.

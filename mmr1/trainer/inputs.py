@@ -35,7 +35,8 @@ class Inputs:
         weights: Share of each source.
         held_out: Samples of ``trainer.validation.data``.
         check: Decides whether the media of a training sample can be decoded.
-        quarantines: Of ``data.train``, ``trainer.validation.data`` and ``data.ptx``, by key.
+        quarantines: Of ``data.train``, ``trainer.validation.data`` and ``algorithm.ptx.data``, by
+            ``train``, ``eval`` and ``ptx``.
         render: Turns a sample into the model's prompt.
         demonstrations: For the PTX term; None without one.
     """
@@ -126,6 +127,6 @@ def _refuse_unseen_pictures(config: Config) -> None:
     if shows:
         raise ValueError(
             f"environment.tools: {', '.join(shows)} return pictures, which a reference behind a "
-            "server (algorithm.ref_model_path) does not see; name a model directory there, or "
+            "server (algorithm.kl.reference.path) does not see; name a model directory there, or "
             "tools that return text"
         )

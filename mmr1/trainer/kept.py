@@ -19,7 +19,7 @@ def length_facts(config: Config) -> dict[str, Any]:
     return {
         "model": config.model.model_dump(mode="json"),
         "files": [(p.name, *_stamp(p)) for p in files],
-        "data": config.data.model_dump(mode="json", exclude={"train", "eval", "ptx"}),
+        "data": config.data.model_dump(mode="json", exclude={"train", "train_batch_size"}),
         "transformers": version("transformers"),
     }
 

@@ -242,7 +242,7 @@ def differs_from_model_path(config: Config) -> bool:
 
 
 def _replay(config: Config, inputs: Inputs, algorithm: Algorithm) -> Replay | None:
-    """The earlier groups that ``algorithm.replay`` keeps; None without it."""
+    """The earlier groups that ``algorithm.filter_groups=replay`` keeps; None without it."""
     if config.algorithm.replay is None:
         return None
     functions = list(config.rewards.weights)

@@ -48,7 +48,7 @@ class PixelBudget:
         if self.min_pixels > self.max_pixels:
             raise ValueError(
                 f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}; lower the "
-                "one or raise the other (of images data.image_*, of videos data.video_*, or the "
+                "one or raise the other (of images data.image.*, of videos data.video.*, or the "
                 "options of the medium)"
             )
 

@@ -48,7 +48,7 @@ def main() -> None:
     )
     parser.add_argument("--engines", nargs="+", default=["vllm", "vllm-bf16", "hf"])
     parser.add_argument(
-        "--micro-batch-tokens", type=int, default=3000, help="trainer.max_tokens_per_gpu of mmr1"
+        "--max-tokens-per-gpu", type=int, default=3000, help="trainer.max_tokens_per_gpu of mmr1"
     )
     args = parser.parse_args()
     work = args.output / "against_trl"
@@ -140,14 +140,12 @@ def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[
     config = Config.model_validate(
         {
             "model": {"path": str(model), "dtype": "bfloat16" if args.bf16 else "float32"},
-            "data": {"train": str(records)},
+            "data": {"train": str(records), "train_batch_size": args.prompts},
             "rollout": {
-                "engine": engine,
-                "dtype": "bfloat16" if rounded else None,
-                "batch_size": args.prompts,
+                "engine": {"type": engine, "dtype": "bfloat16"} if rounded else engine,
                 "n": args.n,
-                "max_model_len": 512,
-                "sampling": {"max_tokens": args.tokens},
+                "max_prompt_length": 512 - args.tokens,
+                "max_response_length": args.tokens,
             },
             "rewards": {
                 "functions": {"spread": {"use": f"{HERE / 'spread_reward.py'}:reward"}},
@@ -158,7 +156,8 @@ def _ours(args: Any, work: Path, model: Path, records: Path, name: str) -> dict[
                 "max_steps": args.steps,
                 "output_dir": str(out),
                 "threads": 1,
-                "micro_batch_tokens": args.micro_batch_tokens,
+                "max_tokens_per_gpu": args.max_tokens_per_gpu,
+                "vision_token_cost": 1.0,
                 "log_completions_steps": 1000,
             },
         }

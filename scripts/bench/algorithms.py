@@ -23,14 +23,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from mmr1.config.algorithm_spec import algorithm_specs
+from mmr1.config.presets import PRESETS
 from mmr1.report.curves import read_metrics
 
 RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
 VIDEO = Path("runs/bench/video")
+T_GRPO = "t_grpo"  # GRPO with the reward function that compares orders of frames
 NEEDS = {
     # Videos of two scans: which digit comes first?
-    "t_grpo": [
+    T_GRPO: [
+        "algorithm.name=grpo",
         "trainer.max_steps=40",
         f"model.path={VIDEO}/sft/checkpoints/step_000120",
         f"data.train={VIDEO}/data/order-rl.jsonl",
@@ -48,7 +50,8 @@ NEEDS = {
         *("algorithm.advantage.critic.warmup_steps=15", "trainer.max_steps=75"),
     ],
 }
-NAMES = list(algorithm_specs())
+# scripts/bench/distillation.py has the one with a teacher.
+NAMES = [name for name in (*PRESETS, T_GRPO) if name != "on_policy_distillation"]
 
 
 def main() -> None:
@@ -59,7 +62,7 @@ def main() -> None:
     parser.add_argument("--engine", default="vllm", choices=["vllm", "hf"])
     parser.add_argument("--output", type=Path, default=Path("runs/bench/algorithms"))
     args = parser.parse_args()
-    if "t_grpo" in args.names:
+    if T_GRPO in args.names:
         make_videos()
     runs = [(name, seed) for name in args.names for seed in args.seeds]
     rows = [
@@ -109,7 +112,8 @@ def train(args: argparse.Namespace, name: str, seed: int, folder: Path) -> float
     command: list[Any] = [
         *(sys.executable, "-m", "mmr1.cli", "train", RECIPE),
         *(f"algorithm.name={name}", f"seed={seed}", f"trainer.max_steps={args.steps}"),
-        *(f"trainer.output_dir={folder}", f"rollout.engine={args.engine}", "trainer.validation.data=null"),
+        *(f"trainer.output_dir={folder}", f"rollout.engine={args.engine}"),
+        "trainer.validation=null",
         *NEEDS.get(name, []),
     ]
     with (folder.parent / "log").open("w") as log:

@@ -10,6 +10,8 @@ from pathlib import Path
 RECIPE = Path("scripts/recipes/quickstart/rl.yaml")
 DATA = Path("runs/quickstart/data")
 START = Path("runs/quickstart/sft/checkpoints/step_000120")
+NOT_SAMPLING = ("algorithm=null", "rollout=null", "rewards=null")
+"""For ``RECIPE`` and a command that does not sample: these sections are not read by it."""
 
 
 def newest(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from digit_runs import DATA, RECIPE, START, accuracies, call, newest
+from digit_runs import DATA, NOT_SAMPLING, RECIPE, START, accuracies, call, newest
 from rich.console import Console
 from rich.table import Table
 
@@ -27,14 +27,15 @@ UNPAID = (
     *("rewards.functions.format.weight=0", "rewards.functions.math.weight=0"),
     "rewards.functions.thought.weight=0",
 )
-FULL = ("algorithm.kl.estimator=full", "algorithm.ptx.batch_size=64")
+FULL = ("algorithm.kl.type=full", "algorithm.kl.reference.type=model")
 RUNS = {
-    "sft": ("sft", "data.train_batch_size=128"),
+    "sft": ("sft", *NOT_SAMPLING, "data.train_batch_size=128"),
     "on_policy": ("train", *UNPAID, "algorithm.name=on_policy_distillation"),
-    "reverse KL": ("train", *UNPAID, "algorithm.kl.coef=1", "algorithm.kl.estimator=full"),
+    "reverse KL": ("train", *UNPAID, *FULL, "algorithm.kl.coef=1"),
     "GKD": (
         *("train", *UNPAID, *FULL, "algorithm.kl.coef=0.5", "algorithm.kl.jsd_beta=0.5"),
         *("algorithm.ptx.coef=0.5", "algorithm.ptx.loss=distillation"),
+        "algorithm.ptx.batch_size=64",
     ),
 }
 
@@ -64,7 +65,7 @@ def write_samples(teacher: Path, output: Path) -> Path:
     samples = output / "samples.jsonl"
     if not samples.is_file():
         folder = output / "sampled"
-        where = (f"trainer.validation.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=8")
+        where = (f"eval.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=8")
         call("mmr1.cli", "eval", RECIPE, f"model.path={teacher}", "rollout.engine=hf", *where)
         call(
             *("datasets_prep", "demonstrations", DATA / "rl.jsonl", folder / "completions.jsonl"),
@@ -79,9 +80,10 @@ def train(name: str, seed: int, teacher: Path, samples: Path, folder: Path) -> f
     if not done.is_file():
         command, *settings = RUNS[name]
         if command == "sft":
-            settings += [f"data.train={samples}", "trainer.validation.data=null"]
+            settings += [f"data.train={samples}", "trainer.validation=null"]
         else:
-            settings += [f"algorithm.kl.reference.path={teacher}", "rollout.engine=hf"]
+            key = "advantage.teacher" if name == "on_policy" else "kl.reference"
+            settings += [f"algorithm.{key}.path={teacher}", "rollout.engine=hf"]
         if "algorithm.ptx.loss=distillation" in settings:
             settings.append(f"algorithm.ptx.data={samples}")
         call(

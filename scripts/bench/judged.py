@@ -73,7 +73,11 @@ def judged(seed: int, folder: Path, sampled: Path, output: Path) -> float:
     write_verdicts(folder / "verdicts.jsonl", sampled, random.Random(seed))
     train(
         *("sft", SFT, judge, START, seed, f"trainer.max_steps={JUDGE_STEPS}"),
-        *(f"data.train={folder / 'verdicts.jsonl'}", "optimizer.lr=1e-3", "data.train_batch_size=64"),
+        *(
+            f"data.train={folder / 'verdicts.jsonl'}",
+            "optimizer.lr=1e-3",
+            "data.train_batch_size=64",
+        ),
     )
     agreed = folder / "agree.json"
     if not agreed.is_file() or not (folder / "policy/done").is_file():
@@ -87,7 +91,7 @@ def judged(seed: int, folder: Path, sampled: Path, output: Path) -> float:
 
 def learn(folder: Path, seed: int, *rewards: str) -> None:
     """GRPO from the SFT checkpoint, paid by these rewards."""
-    keys = (f"trainer.max_steps={STEPS}", "rollout.engine=hf", "trainer.validation.data=null")
+    keys = (f"trainer.max_steps={STEPS}", "rollout.engine=hf", "trainer.validation=null")
     train("train", RECIPE, folder, START, seed, *keys, *rewards)
 
 
@@ -104,7 +108,7 @@ def sample_start(output: Path) -> Path:
     """Four completions of each training scan by the SFT checkpoint."""
     folder = output / "sampled"
     if not (folder / "result.json").is_file():
-        where = (f"trainer.validation.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=4")
+        where = (f"eval.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=4")
         call("mmr1.cli", "eval", RECIPE, f"model.path={START}", "rollout.engine=hf", *where)
     return folder / "completions.jsonl"
 

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from digit_runs import DATA, RECIPE, START, accuracies, call, newest
+from digit_runs import DATA, NOT_SAMPLING, RECIPE, START, accuracies, call, newest
 from digit_steps import END
 from preferences import WORDS
 from rich.console import Console
@@ -61,7 +61,7 @@ def sample_start(output: Path) -> Path:
     """Eight completions of each training scan by the SFT checkpoint."""
     folder = output / "sampled"
     if not (folder / "result.json").is_file():
-        where = (f"trainer.validation.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=8")
+        where = (f"eval.data={DATA / 'rl.jsonl'}", f"eval.output_dir={folder}", "eval.sampled.n=8")
         call("mmr1.cli", "eval", RECIPE, f"model.path={START}", "rollout.engine=hf", *where)
     return folder / "completions.jsonl"
 
@@ -105,7 +105,9 @@ def train(command: str, folder: Path, seed: int, start: Path, *settings: str) ->
     done = folder / "done"
     if not done.is_file():
         if command != "rm":
-            settings = (*settings, "trainer.validation.data=null", "rollout.engine=hf")
+            settings = (*settings, "trainer.validation=null", "rollout.engine=hf")
+        else:
+            settings = (*settings, *NOT_SAMPLING, "data.train_batch_size=32")
         call(
             "mmr1.cli",
             *(command, RECIPE, *settings, f"seed={seed}", f"model.path={start}"),

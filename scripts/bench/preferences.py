@@ -17,7 +17,7 @@ import json
 import random
 from pathlib import Path
 
-from digit_runs import DATA, RECIPE, START, accuracies, call, newest
+from digit_runs import DATA, NOT_SAMPLING, RECIPE, START, accuracies, call, newest
 from rich.console import Console
 from rich.table import Table
 
@@ -26,10 +26,10 @@ from mmr1.report.curves import read_metrics
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 # The loss of the reward model stays at ln 2 until it compares scan and answer. That takes tens of
 # steps at the recipe's learning rate, and more than 400 steps at 1e-3.
-OFFLINE = ("dpo", "trainer.max_steps=150", "trainer.validation.data=null")
+OFFLINE = ("dpo", *NOT_SAMPLING, "trainer.max_steps=150", "trainer.validation=null")
 ROUNDS = (
-    *("dpo", "trainer.max_steps=80", "trainer.validation.data=null"),
-    *("dpo.rounds=4", "dpo.rounds.prompts=128"),
+    *("dpo", "algorithm=null", "trainer.max_steps=80", "trainer.validation=null"),
+    *("dpo.rounds.count=4", "dpo.rounds.prompts=128"),
 )
 NLL = "dpo.loss.nll_coef=1"
 RUNS = {
@@ -43,7 +43,7 @@ RUNS = {
     "kto": (*OFFLINE, "dpo.loss.type=kto"),
     "iterative": (*ROUNDS, NLL),
     "iterative-kto": (*ROUNDS, "dpo.loss.type=kto"),
-    "rm": ("rm", "trainer.max_steps=600"),
+    "rm": ("rm", *NOT_SAMPLING, "trainer.max_steps=600"),
 }
 
 
@@ -70,7 +70,8 @@ def train(name: str, seed: int, folder: Path, engine: str) -> float:
     done = folder / "done"
     if not done.is_file():
         pairs = {split: write_pairs(seed, split, folder) for split in ("rl", "eval")}
-        overrides = [f"data.train={pairs['rl']}"] if "dpo.rounds=4" not in RUNS[name] else []
+        in_rounds = "dpo.rounds.count=4" in RUNS[name]
+        overrides = [f"rollout.engine={engine}" if in_rounds else f"data.train={pairs['rl']}"]
         if name == "rm":
             overrides.append(f"trainer.validation.data={pairs['eval']}")
         command, *settings = RUNS[name]
@@ -78,7 +79,7 @@ def train(name: str, seed: int, folder: Path, engine: str) -> float:
             *("mmr1.cli", command, RECIPE, *settings, *overrides),
             *(f"seed={seed}", f"model.path={START}"),
             *(f"data.media_root={DATA}", f"trainer.output_dir={folder / 'run'}"),
-            f"rollout.engine={engine}",
+            "data.train_batch_size=32",
         )
         done.touch()
     return sum(read_metrics(folder / "run/metrics.jsonl")["time/step"])

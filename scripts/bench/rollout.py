@@ -71,7 +71,7 @@ def main() -> None:
     config = Config.model_validate(
         {
             "model": {"path": str(folder / "model"), "dtype": "float32"},
-            "rollout": {"max_model_len": 1024},
+            "rollout": {"max_prompt_length": 1024 - TOKENS, "max_response_length": TOKENS},
             "trainer": {"threads": args.threads},
         }
     )
@@ -111,8 +111,7 @@ def _mixed(
     requests = [Request(family.render_prompt(s), 1, i) for i, s in enumerate(samples)]
     measured = []
     for name, at_once in (("media first", True), ("media meanwhile", False)):
-        rollout = config.rollout.model_copy(update={"deterministic": at_once})
-        own = config.model_copy(update={"rollout": rollout})
+        own = config.changed(full_determinism=at_once)
         media = MediaCache(family.prepare_media)
         engine = build_engine(own, family, media, folder / "mixed.log", None)
         engine.generate(requests[:1], sampling)

@@ -32,7 +32,8 @@ CONTROL_STEPS = 4000
 # the format alone.
 RL = (
     *("rewards.functions.thought=null", "rewards.functions.format.weight=0.1"),
-    *("rollout.engine=hf", "data.train_batch_size=32", "rollout.n=16", LONGEST, "optimizer.lr=1e-4"),
+    *("rollout.engine=hf", "rollout.n=16", LONGEST),
+    *("data.train_batch_size=32", "optimizer.lr=1e-4"),
 )
 STAGES = ("start", "sft", "control", "rl")
 
@@ -60,7 +61,7 @@ def accuracies(family: str, seed: int, folder: Path) -> list[str]:
     demonstrated, asked = (f"data.train={folder}/data/{split}.jsonl" for split in ("sft", "rl"))
     train(folder / "sft", folder / "model", seed, "sft", SFT_STEPS, demonstrated)
     sft = newest(folder / "sft")
-    train(folder / "rl", sft, seed, "rl", RL_STEPS, asked, "trainer.validation.data=null", *RL)
+    train(folder / "rl", sft, seed, "rl", RL_STEPS, asked, "trainer.validation=null", *RL)
     train(folder / "control", sft, seed, "sft", CONTROL_STEPS, demonstrated)
     figures = []
     for stage in STAGES:
@@ -85,7 +86,7 @@ def train(run: Path, model: Path, seed: int, recipe: str, steps: int, *settings:
 def evaluate(model: Path, folder: Path, stage: str) -> list[str]:
     result = folder / "eval" / stage / "result.json"
     if not result.is_file():
-        where = (f"trainer.validation.data={folder}/data/eval.jsonl", f"eval.output_dir={result.parent}")
+        where = (f"eval.data={folder}/data/eval.jsonl", f"eval.output_dir={result.parent}")
         keys = ("rewards.functions.thought=null", "rollout.engine=hf", LONGEST)
         call("mmr1.cli", "eval", RECIPE / "rl.yaml", f"model.path={model}", *where, *keys)
     modes: dict[str, Any] = json.loads(result.read_text())

@@ -18,7 +18,8 @@ from mmr1.trainer.offline.sft import run_sft
 from mmr1.trainer.train import run_training
 from scripts.claims.claim import Measured, Trial
 
-QUICK = ("trainer.max_steps=40", "eval.limit=100")
+QUICK_STEPS, QUICK_EVAL = "trainer.max_steps=40", "eval.limit=100"
+QUICK = (QUICK_STEPS, QUICK_EVAL)
 
 
 def newest(run: Path) -> Path:
@@ -29,21 +30,31 @@ def newest(run: Path) -> Path:
 def settings(
     trial: Trial, run: Path, model: Path | None = None, data: Path | None = None
 ) -> list[str]:
-    """Overrides of a trial: its model, data, seed and folder.
+    """Overrides of a trial: its model, data, seed and folder, and the held-out questions.
 
     Args:
         model: Default: the cold start of the digits.
         data: A folder of :func:`~scripts.claims.tasks.made`; default: the digits of the start.
     """
+    return [
+        *learns(trial, run, model, data),
+        f"trainer.validation.data={(data or trial.start) / 'eval.jsonl'}",
+        *([QUICK_EVAL] if trial.quick else ()),
+    ]
+
+
+def learns(
+    trial: Trial, run: Path, model: Path | None = None, data: Path | None = None
+) -> list[str]:
+    """As :func:`settings`, without the held-out questions."""
     start = trial.start
     return [
         f"model.path={model or newest(start / 'sft')}",
         f"data.train={(data or start) / 'rl.jsonl'}",
-        f"data.eval={(data or start) / 'eval.jsonl'}",
         f"data.media_root={data or start / 'data'}",
         f"trainer.output_dir={run}",
         f"seed={trial.seed}",
-        *(QUICK if trial.quick else ()),
+        *([QUICK_STEPS] if trial.quick else ()),
     ]
 
 
@@ -66,7 +77,7 @@ def taught(path: Path, output: Path, model: Path, records: Path, media: Path, tr
         *(f"model.path={model}", f"seed={trial.seed}", f"trainer.output_dir={output}"),
         *(f"data.train={records}", f"data.media_root={media}"),
     ]
-    run_sft(load_config(path, own), resume=True)
+    run_sft(load_config(path, own, "sft"), resume=True)
     return newest(output)
 
 
@@ -82,7 +93,7 @@ def evaluated(
 ) -> dict[str, float]:
     """The held-out numbers of a model that is not trained any further, kept in ``folder``."""
     own = [*settings(trial, trial.folder / "run", model, data), f"eval.output_dir={folder}"]
-    run_evaluations(load_config(path, own))
+    run_evaluations(load_config(path, own, "eval"))
     return held_out(folder)
 
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import cast
 
 from mmr1.config import Config
+from mmr1.config.commands import Command
 from mmr1.config.file import load_config
 from mmr1.estimate.gpus import Gpus
 from mmr1.estimate.load import longest_load
 from mmr1.estimate.memory import GIB, estimate
-from mmr1.estimate.proposal import Command, proposed
+from mmr1.estimate.proposal import proposed
 
 SCRIPTS = Path(__file__).parents[1]
 RECIPES = SCRIPTS / "recipes"
@@ -48,16 +49,15 @@ class Stage:
     @property
     def samples(self) -> bool:
         """Does it start engines?"""
-        in_rounds = self.command == "dpo" and self.config.dpo.rounds > 0
+        in_rounds = self.command == "dpo" and self.config.dpo.rounds is not None
         return self.command in ("train", "iterate") or in_rounds
 
     def on(self, gpus: int) -> Config | None:
         """As it runs on so many GPUs, or None where it does not fit."""
         config = proposed(self.config, self.command, Gpus(gpus, MEMORY)).config
-        resources = config.resources
-        if gpus > 1 and not resources.distributed:
+        if gpus > 1 and not config.distributed:
             return None
-        shares = self.samples and not resources.distributed
+        shares = self.samples and not config.distributed
         room = MEMORY * (1 - config.gpu_memory_utilization if shares else 1)
         return config if estimate(config, longest_load(config)).total("trainer") <= room else None
 
@@ -75,7 +75,8 @@ def stages(model: str) -> Iterator[Stage]:
             continue
         for command, path, *overrides in _commands(script, model):
             name = f"{script.parent.name}/{Path(path).stem}"
-            yield Stage(name, cast(Command, command), load_config(Path(path), [*overrides, shapes]))
+            config = load_config(Path(path), [*overrides, shapes], cast(Command, command))
+            yield Stage(name, config.command, config)
     if model == "3B":
         yield Stage("qwen2_5_vl_3b/grpo", "train", load_config(SINGLE, [shapes]))
 
@@ -105,7 +106,7 @@ def _commands(script: Path, model: str) -> Iterator[list[str]]:
 def _published(word: str) -> str:
     """An override with the folder of a model's shapes in the place of its name."""
     key, _, value = word.partition("=")
-    if key != "algorithm.kl.reference.path":
+    if key != "algorithm.advantage.teacher.path":
         return word
     (shapes,) = (shapes for size, shapes in SHAPES.items() if f"-{size}-" in value)
     return f"{key}={SCRIPTS / 'gpu' / 'shapes' / shapes}"

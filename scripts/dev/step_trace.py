@@ -37,19 +37,18 @@ def toy_run(folder: Path, steps: int) -> dict[str, Any]:
     """The configuration of the traced run: four prompts of four completions a step."""
     return {
         "model": {"path": str(folder / "model"), "dtype": "float32"},
-        "data": {"train": str(folder / "rows.jsonl")},
+        "data": {"train": str(folder / "rows.jsonl"), "train_batch_size": 4},
         "rollout": {
             "engine": "hf",
-            "batch_size": 4,
             "n": 4,
-            "max_model_len": 64,
-            "sampling": {"max_tokens": 12},
+            "max_prompt_length": 52,
+            "max_response_length": 12,
         },
         "rewards": {
             "workers": 1,
             "functions": {"format": {}, "noise": {"use": f"{folder}/noise.py:reward"}},
         },
-        "algorithm": {"kl_coef": 0.05},
+        "algorithm": {"kl": {"coef": 0.05}},
         "trainer": {
             "max_steps": steps,
             "output_dir": str(folder / f"run{steps}"),

@@ -1,4 +1,4 @@
-"""An environment of one's own: ``environment: {use: scripts/examples/environment.py:Guess}``."""
+"""An environment of one's own: ``environment: {type: custom, use: scripts/examples/environment.py:Guess}``."""
 
 from __future__ import annotations
 

@@ -158,7 +158,8 @@ def estimated_memory(device: str, folder: Path) -> Figures:
     config = Config.model_validate(
         {
             "model": {"path": str(SHAPES / "qwen2_5_vl_3b"), "gradient_checkpointing": True},
-            "rollout": {"batch_size": 1, "n": n, "sampling": {"max_tokens": response}},
+            "data": {"train_batch_size": 1},
+            "rollout": {"n": n, "max_response_length": response},
         }
     )
     free = torch.cuda.mem_get_info()[0]

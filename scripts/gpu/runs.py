@@ -21,6 +21,7 @@ from mmr1.vision.families.tiny import new_model
 from scripts.gpu.figures import Figures, SkippedError, within
 
 GIB = 2**30
+VLLM = {"type": "vllm", "gpu_memory_utilization": 0.2}
 
 
 def training_hf(device: str, folder: Path) -> Figures:
@@ -32,7 +33,7 @@ def training_vllm(device: str, folder: Path) -> Figures:
         raise SkippedError("on a CPU the tests do it")
     if not _has_vllm():
         raise SkippedError("vLLM is not installed")
-    return _training(folder, device, rollout={"engine": "vllm"})
+    return _training(folder, device, rollout={"engine": VLLM})
 
 
 def _has_vllm() -> bool:
@@ -44,7 +45,7 @@ def ranks(device: str, folder: Path) -> Figures:
     gpus = torch.cuda.device_count() if device != "cpu" else 0
     if gpus < 2:
         raise SkippedError("it takes two GPUs")
-    engine = {"engine": "vllm" if _has_vllm() else "hf"}
+    engine = {"engine": VLLM if _has_vllm() else "hf"}
     return _training(folder, device, rollout=engine, resources={"ranks": gpus - 1, "engines": 1})
 
 
@@ -114,18 +115,16 @@ def _run(
     """Train into ``folder/name``; the rows of ``metrics.jsonl``."""
     config = {
         "model": {"path": str(folder / "model"), "dtype": "float32"},
-        "data": {"train": str(folder / "data/rl.jsonl")},
+        "data": {"train": str(folder / "data/rl.jsonl"), "train_batch_size": 4},
         "rollout": {
             "engine": "hf",
-            "batch_size": 4,
             "n": 4,
-            "max_model_len": 128,
-            "sampling": {"max_tokens": 8},
-            "gpu_memory_utilization": 0.2,
+            "max_prompt_length": 120,
+            "max_response_length": 8,
         },
         "rewards": {"functions": {"format": {"weight": 0.5}, "math": {"weight": 1.0}}},
-        "algorithm": {"entropy_coef": 0.01},  # a random model has no signal
-        "optimizer": {"lr": 1e-3, "warmup_steps": 0, "lr_scheduler_type": "constant"},
+        "algorithm": {"entropy": {"coef": 0.01}},  # a random model has no signal
+        "optimizer": {"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
         "trainer": {
             "max_steps": steps,
             "output_dir": str(folder / name),

@@ -126,17 +126,21 @@ def arms(tiny_model, digits, tmp_path) -> list[Path]:
     for name in ("grpo", "rloo"):
         tree = {
             "model": {"path": str(tiny_model), "dtype": "float32"},
-            "data": {"train": str(digits / "rl.jsonl"), "eval": str(digits / "eval.jsonl")},
+            "data": {"train": str(digits / "rl.jsonl"), "train_batch_size": 2},
             "rollout": {
                 "engine": "hf",
-                "batch_size": 2,
                 "n": 3,
-                "max_model_len": 64,
-                "sampling": {"max_tokens": 8},
+                "max_prompt_length": 56,
+                "max_response_length": 8,
             },
             "rewards": {"functions": {"format": {}}},
             "algorithm": {"name": name},
-            "trainer": {"max_steps": 2, "threads": 1, "logging_steps": 100},
+            "trainer": {
+                "max_steps": 2,
+                "threads": 1,
+                "logging_steps": 100,
+                "validation": {"data": str(digits / "eval.jsonl")},
+            },
             "eval": {"limit": 2},
         }
         files.append(tmp_path / f"{name}.yaml")
@@ -169,7 +173,11 @@ def test_what_cannot_be_compared_is_refused_before_the_first_run(arms, tmp_path)
         ([first, str(same)], metrics, "grpo and same are the same configuration"),
         ([first, first], metrics, "is named twice"),
         ([first, second, "seed=1"], metrics, "seed is set by the comparison"),
-        ([first, second, "data.eval=null"], ["eval/greedy"], "needs records in data.eval"),
+        (
+            [first, second, "trainer.validation=null", "eval=null"],
+            ["eval/greedy"],
+            "needs records in trainer.validation.data",
+        ),
         ([first, second, "model.path=/no/model"], metrics, "/no/model"),
         ([first, str(tmp_path / "missing.yaml")], metrics, "no such configuration file"),
         ([first, second], ["entropy:median"], "after the colon"),

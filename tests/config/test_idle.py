@@ -242,7 +242,7 @@ CASES = [
     ),
     (
         "mean over tokens of a sequence's ratio",
-        ["algorithm.loss.type=gspo", "algorithm.loss.agg_mode=token-mean"],
+        ["algorithm.loss.type=sequence_ppo", "algorithm.loss.agg_mode=token-mean"],
         "train",
     ),
     ("dpo pairs without rounds", ["dpo.rounds.pairs_per_prompt=2"], "dpo"),

@@ -47,10 +47,10 @@ def test_rows_with_columns_of_other_names(root, monkeypatch, large):
         {"q": "<video>What?", "gt": "Bob", "film": ["clip.mp4"]},
         {"q": "1 + 1?", "gt": 2, "pic": []},
     )
-    first, second, third = load_samples(path, DataConfig(**KEYS))
+    first, second, third = load_samples(path, DataConfig(format=KEYS))
     assert (first.question, first.answer) == ("Who?", "Ann")
     assert [(m.kind, m.path.name) for m in first.media] == [("image", "a.png")]
-    own = {"q": "<image>Who?", "gt": "A", "pic": ["a.png"], "problem": "9", "answer": "A"}
+    own = {"q": "<image>Who?", "gt": "Ann", "pic": ["a.png"], "problem": "9", "answer": "Ann"}
     assert dict(first.meta) == {"level": 3, "row": own}  # "problem" is not the question
     assert [(m.kind, m.path.name) for m in second.media] == [("video", "clip.mp4")]
     assert (third.question, third.media) == ("1 + 1?", ())
@@ -66,7 +66,7 @@ def test_the_system_prompt_of_a_record(root):
         {"q": "<image>Who?", "answer": "Ann", "images": ["a.png"], "asks": "Be brief."},
         {"q": "1 + 1?", "answer": "2", "asks": None},
     )
-    first, second = load_samples(path, DataConfig(prompt_key="q", system_key="asks"))
+    first, second = load_samples(path, DataConfig(format={"prompt_key": "q", "system_key": "asks"}))
     assert [m.role for m in first.messages] == ["system", "user"]
     assert first.messages[0].text == "Be brief."
     assert [m.role for m in second.messages] == ["user"]
@@ -76,7 +76,7 @@ def test_the_system_prompt_of_a_record(root):
     assert "Think." not in prompts[0]
     assert "Think." in prompts[1]
     with pytest.raises(ValueError, match="no column 'asked'"):
-        load_samples(path, DataConfig(prompt_key="q", system_key="asked"))
+        load_samples(path, DataConfig(format={"prompt_key": "q", "system_key": "asked"}))
     (plain,) = load_samples(rows(root, {"problem": "1?", "answer": "1", "system": "Be kind."}))
     assert plain.messages[0].text == "Be kind."
 
@@ -92,7 +92,7 @@ def test_named_media_go_before_other_columns_of_media():
 
 def test_a_single_key_leaves_the_others_as_they_are(root):
     path = rows(root, {"question": "<image>Who?", "answer": "Ann", "images": ["a.png"]})
-    (sample,) = load_samples(path, DataConfig(prompt_key="question"))
+    (sample,) = load_samples(path, DataConfig(format={"prompt_key": "question"}))
     assert (sample.question, sample.answer, len(sample.media)) == ("Who?", "Ann", 1)
 
 
@@ -106,10 +106,13 @@ def test_a_single_key_leaves_the_others_as_they_are(root):
 )
 def test_a_column_that_is_not_there_is_named(root, row, said):
     with pytest.raises(ValueError, match=said):
-        load_samples(rows(root, row), DataConfig(**KEYS))
+        load_samples(rows(root, row), DataConfig(format=KEYS))
 
 
-def test_keys_are_of_one_format():
-    with pytest.raises(ValueError, match=r"format=verl and column names: q .* leave one of them"):
-        DataConfig(format="verl", prompt_key="q")
-    assert DataConfig(format="easyr1", prompt_key="q").columns == {"problem": "q"}
+def test_a_format_is_a_name_or_the_names_of_columns():
+    columns = DataConfig(format={"prompt_key": "q"})
+    assert (columns.columns, columns.format_name) == ({"problem": "q"}, "easyr1")
+    assert (DataConfig(format="verl").columns, DataConfig(format="verl").format_name) == (
+        {},
+        "verl",
+    )

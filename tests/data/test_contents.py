@@ -42,11 +42,10 @@ def test_a_run_says_what_it_read(
         monkeypatch.setattr(sources, "FROM_BYTES", 0)
     keys = {"prompt_key": "q", "answer_key": "gt", "image_key": "pic", "video_key": "film"}
     for _ in range(2):  # the second time from the index
-        load_mixture(DataConfig(train=str(path), **keys))
+        load_mixture(DataConfig(train=str(path), format=keys))
         assert capsys.readouterr().err == f"{path}: {SAID}\n"
-    load_held_out(
-        Config.model_validate({"model": {"path": "x"}, "data": {"eval": str(path), **keys}})
-    )
+    held_out = {"validation": {"data": str(path)}}
+    load_held_out(Config(model={"path": "x"}, data={"format": keys}, trainer=held_out))
     assert capsys.readouterr().err == f"{path}: {SAID}\n"
 
 

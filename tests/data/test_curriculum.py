@@ -41,7 +41,7 @@ def loader(curriculum: Curriculum | None, count: int = 5) -> SampleLoader:
 
 @pytest.mark.parametrize("prefer", ["hard", "learnable"])
 def test_samples_come_in_proportion_to_what_their_pass_rate_is_worth(prefer):
-    curriculum = Curriculum(CurriculumConfig(key="math", prefer=prefer, floor=0.1), 0)
+    curriculum = Curriculum(CurriculumConfig(function="math", prefer=prefer, floor=0.1), 0)
     rates = [0.0, 0.25, 0.5, 1.0]  # the fifth sample was never scored
     for number, rate in enumerate(rates):
         curriculum.learn(
@@ -59,15 +59,15 @@ def test_samples_come_in_proportion_to_what_their_pass_rate_is_worth(prefer):
 
 
 def test_a_running_pass_rate_by_hand():
-    curriculum = Curriculum(CurriculumConfig(key="math", momentum=0.75), 0)
+    curriculum = Curriculum(CurriculumConfig(function="math"), 0)
     curriculum.learn([group(0, 1.0, 0.0), group(1, 1.0, None), group(2, None, None)])
     assert curriculum.state_dict()["rates"] == {"a/s0": 0.5, "a/s1": 1.0}
     curriculum.learn([group(0, 0.0, 0.0)])
-    assert curriculum.state_dict()["rates"]["a/s0"] == 0.75 * 0.5
+    assert curriculum.state_dict()["rates"]["a/s0"] == 0.5 * 0.5
 
 
 def test_draws_go_on_exactly_after_a_resume():
-    config = CurriculumConfig(key="math")
+    config = CurriculumConfig(function="math")
 
     def run(steps: int, state: str | None = None) -> tuple[list[str], str]:
         own = loader(Curriculum(config, 3))
@@ -88,8 +88,8 @@ def test_draws_go_on_exactly_after_a_resume():
 
 
 def test_a_value_that_is_no_pass_rate_is_refused():
-    curriculum = Curriculum(CurriculumConfig(key="format"), 0)
-    with pytest.raises(ValueError, match=r"key=format gave 7: .* values from 0 to 1"):
+    curriculum = Curriculum(CurriculumConfig(function="format"), 0)
+    with pytest.raises(ValueError, match=r"function=format gave 7: .* values from 0 to 1"):
         curriculum.learn([group(0, 1.0)])
-    with pytest.raises(ValueError, match=r"curriculum.key=maths .* one of format, math"):
-        load_config(None, ["model.path=a", "data.curriculum={key: maths}"])
+    with pytest.raises(ValueError, match=r"curriculum.function=maths.* not in rewards.functions"):
+        load_config(None, ["model.path=a", "data.curriculum={function: maths}"])

@@ -46,7 +46,7 @@ def test_options_under_other_names(tmp_path: Path, columns: dict[str, Any], answ
     sample = read({**QUESTION, "answer": answer, **columns}, tmp_path)
     assert written(sample) == ["user: Which is it?\nA. ant\nB. bee\nC. cat"]
     assert (sample.answer, sample.task) == ("B", "choice")
-    assert sample.meta == {"options": ["ant", "bee", "cat"]}
+    assert sample.meta["options"] == ["ant", "bee", "cat"]
 
 
 def test_columns_that_are_no_options_stay(tmp_path: Path) -> None:

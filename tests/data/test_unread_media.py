@@ -206,7 +206,7 @@ def test_a_picture_without_a_placeholder_comes_first(tmp_path: Path, problem: st
     write_media(tmp_path)
     row = {"q": problem, "answer": "3", "pic": "a.png", "mask": "b.png"}
     path = write_rows(tmp_path / "rows.jsonl", row)
-    (sample,) = load_samples(path, DataConfig(prompt_key="q", image_key="pic"))
+    (sample,) = load_samples(path, DataConfig(format={"prompt_key": "q", "image_key": "pic"}))
     assert written(sample) == ["user: [a.png]How many?"]
     assert written(read({"problem": problem, "answer": "3", "images": ["a.png"]}, tmp_path)) == [
         "user: [a.png]How many?"

@@ -15,7 +15,7 @@ from datasets_prep.conversion import QUARANTINE, RECORDS, convert
 from datasets_prep.converters import CONVERTERS
 from datasets_prep.manifest import read_manifest
 from datasets_prep.validate import validate
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.data.record import read_records
 from mmr1.rewards import RewardItem, build_composite_reward
 from mmr1.rewards.builtin import reward_of_task
@@ -48,7 +48,7 @@ def written(sample: Sample, names: dict[str, str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def score() -> Iterator[Any]:
-    functions = {"auto": RewardFunctionConfig()}
+    functions = {"auto": reward_function()}
     with build_composite_reward(RewardsConfig(functions=functions, timeout_s=60.0)) as scorer:
         yield scorer.score
 

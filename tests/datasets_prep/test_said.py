@@ -177,7 +177,7 @@ def test_decimals_are_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, l
     )
     pq.write_table(table, tmp_path / "rows.parquet")
     first, second = load_samples(tmp_path / "rows.parquet")
-    assert (first.answer, first.task, first.meta) == (3.5, "numeric", {"price": 0.1})
+    assert (first.answer, first.task, first.meta["price"]) == (3.5, "numeric", 0.1)
     assert (second.answer, second.task) == (4, "count")
 
 

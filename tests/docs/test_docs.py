@@ -17,6 +17,7 @@ from PIL import Image
 from datasets_prep.data_cli import app as data_app
 from mmr1.cli import app
 from mmr1.config import Config
+from mmr1.config.commands import READS
 from mmr1.config.file import load_config
 from mmr1.data.record import read_records
 from tests.paths import REPOSITORY
@@ -73,7 +74,8 @@ def test_every_command_is_one(page, line):
         name, command, words = command.resolve_command(command.make_context("x", [*words]), words)
     context = command.make_context(name, words)
     if overrides := context.params.get("overrides"):
-        load_config(None, ["model.path=some-model", *overrides])
+        command = name if name in READS else "train"
+        load_config(None, ["model.path=some-model", *overrides], command)
 
 
 @pytest.mark.parametrize("path", LINKING, ids=lambda path: str(path.relative_to(REPOSITORY)))
@@ -95,11 +97,12 @@ def test_the_messages_of_the_fault_table_are_ours():
             assert piece.strip(" ()?") in code, message
 
 
-def test_the_configuration_reference_is_what_the_tree_says():
-    check = [sys.executable, REPOSITORY / "scripts/dev/config_reference.py", "--check"]
+@pytest.mark.parametrize("script", ["algorithm_table", "config_reference"])
+def test_a_generated_page_is_what_the_code_says(script):
+    check = [sys.executable, REPOSITORY / f"scripts/dev/{script}.py", "--check"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     finished = subprocess.run(check, env=environment, check=False)
-    assert finished.returncode == 0, "run: python scripts/dev/config_reference.py"
+    assert finished.returncode == 0, f"run: python scripts/dev/{script}.py"
     assert "`save_total_limit`" in (DOCS / "configuration.md").read_text()
 
 

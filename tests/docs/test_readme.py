@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[list[str]]:
-    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    lines = [line for b in blocks("bash") for line in b.replace("\\\n", " ").splitlines()]
     return [shlex.split(line, comments=True) for line in lines if line.strip()]
 
 
@@ -37,7 +37,7 @@ def test_configurations_resolve(command, tmp_path):
     if not path.is_relative_to("scripts"):  # a run's own configuration: any will do
         path = tmp_path / "run.yaml"
         path.write_text("model: {path: some-model}\n")
-    load_config(path, [word for word in command[3:] if not word.startswith("--")])
+    load_config(path, [word for word in command[3:] if not word.startswith("--")], command[1])
 
 
 def test_every_script_that_is_named_is_there():

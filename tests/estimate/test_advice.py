@@ -12,6 +12,10 @@ from mmr1.estimate.memory import GIB, estimate, held_while_sampling, held_while_
 from tests.estimate.models import config_for
 
 
+def colocated(**keys: object) -> dict[str, object]:
+    return {"engine": {"type": "vllm_colocate", **keys}}
+
+
 def test_what_does_not_fit_gets_advice_that_helps(three_b):
     load, memory = Load(1100, 1024, 512), 80 * GIB
     full = config_for(three_b)
@@ -20,7 +24,7 @@ def test_what_does_not_fit_gets_advice_that_helps(three_b):
     lighter = config_for(
         three_b,
         model={"freeze_vision_tower": True, "gradient_checkpointing": True, "lora": {"rank": 64}},
-        rollout={"gpu_memory_utilization": 0.3},
+        rollout={"engine": {"gpu_memory_utilization": 0.3}},
     )
     assert advice(lighter, load, memory) == []
 
@@ -31,20 +35,20 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
         config_for,
         three_b,
         model={"gradient_checkpointing": True},
-        resources={"ranks": 4, "engines": 4, "colocate": True},
+        resources={"ranks": 4},
     )
-    roomy = run(rollout={"gpu_memory_utilization": 0.6})
+    roomy = run(rollout=colocated(gpu_memory_utilization=0.6))
     assert advice(roomy, load, memory) == []
     result = estimate(roomy, load)
     held = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
     kept = held_while_sampling(roomy, result)
     assert kept == held["weights"] + held["AdamW moments"]  # no gradients, and float32 shards
-    less, away, offload = advice(run(rollout={"gpu_memory_utilization": 0.9}), load, memory)
+    less, away, offload = advice(run(rollout=colocated(gpu_memory_utilization=0.9)), load, memory)
     advised = float(re.search(r"gpu_memory_utilization=([\d.]+)", less)[1])
-    assert advice(run(rollout={"gpu_memory_utilization": advised}), load, memory) == []
+    assert advice(run(rollout=colocated(gpu_memory_utilization=advised)), load, memory) == []
     assert "optimizer.offload=true: moments in main memory" in offload
     assert "rollout.engine.offload_trainer=true: weights and moments" in away
-    offloaded = run(optimizer={"offload": True})
+    offloaded = run(rollout=colocated(), optimizer={"offload": True})
     assert held_while_sampling(offloaded, estimate(offloaded, load)) == held["weights"]
     assert rows(roomy, result, memory)[-2] == (
         "trainer",
@@ -55,8 +59,8 @@ def test_a_colocated_engine_has_what_the_ranks_leave_it(three_b):
 
 def test_advice_for_colocated_ranks_can_be_followed(three_b):
     load, memory = Load(1100, 1024, 512), 16 * GIB
-    shared = {"ranks": 2, "engines": 2, "colocate": True}
-    lines = advice(config_for(three_b, resources=shared), load, memory)
+    pair = {"ranks": 2}
+    lines = advice(config_for(three_b, resources=pair, rollout=colocated()), load, memory)
     assert any("resources.ranks=4 engines=4" in line for line in lines)
     assert not any("tensor_parallel_size" in line for line in lines)
     # The ranks leave less than an engine's weights: no share of the memory helps.
@@ -64,10 +68,10 @@ def test_advice_for_colocated_ranks_can_be_followed(three_b):
         config_for,
         three_b,
         model={"lora": {"rank": 8}, "gradient_checkpointing": True, "dtype": "bfloat16"},
-        trainer={"micro_batch_tokens": 2048},
+        trainer={"max_tokens_per_gpu": 2048, "vision_token_cost": 1.0},
         optimizer={"offload": True},
     )
-    crowded = run(resources=shared, rollout={"gpu_memory_utilization": 0.75})
+    crowded = run(resources=pair, rollout=colocated(gpu_memory_utilization=0.75))
     (only,) = advice(crowded, load, 11 * GIB)
     assert only.startswith("rollout.engine.offload_trainer=true")
 
@@ -75,16 +79,20 @@ def test_advice_for_colocated_ranks_can_be_followed(three_b):
 def test_what_lies_in_main_memory_while_an_engine_samples_is_not_kept(three_b):
     load = Load(1100, 1024, 512)
     model = {"freeze_vision_tower": True, "dtype": "bfloat16"}
-    pair = {"ranks": 2, "engines": 2, "colocate": True, "offload_while_sampling": True}
-    run = config_for(three_b, model=model, algorithm={"name": "ppo"}, resources=pair)
+    run = config_for(
+        three_b,
+        model=model,
+        algorithm={"name": "ppo"},
+        resources={"ranks": 2},
+        rollout=colocated(offload_trainer=True),
+    )
     result = estimate(run, load)
     held = {i.name: i.bytes for i in result.items if i.owner == "trainer"}
     assert held_while_sampling(run, result) == held["vision features"]
     assert held_while_sending(run, result) == held["vision features"] + held["weights"]
     # The engine may then have nearly all, but not while the ranks send their weights.
-    most = run.rollout.changed({"gpu_memory_utilization": 0.9})
     memory = 1.02 * result.total("trainer") + 2 * GIB
-    assert advice(run.changed({"rollout": most}), load, memory) == []
+    assert advice(run.changed({"rollout.engine.gpu_memory_utilization": 0.9}), load, memory) == []
     (engine,) = (i.bytes for i in result.items if (i.owner, i.name) == ("engine", "weights"))
     assert fits_colocated(run, load, memory)
     assert held["weights"] + engine < memory
@@ -94,20 +102,22 @@ def test_a_sequence_that_is_too_long_alone_is_to_be_shared(three_b):
     """A micro-batch has a prompt and one completion at the least, whatever its budget."""
     load, memory = Load(60000, 0, 1024), 40 * GIB
     run = partial(config_for, three_b, model={"gradient_checkpointing": True})
-    alone, halved = (run(trainer={"micro_batch_tokens": tokens}) for tokens in (16384, 8192))
+    alone, halved = (run(trainer={"max_tokens_per_gpu": tokens}) for tokens in (16384, 8192))
     of_alone, of_halved = (estimate(config, load).total("trainer") for config in (alone, halved))
     assert of_alone == of_halved
     lines = advice(alone, load, memory)
-    assert not any("micro_batch_tokens" in line for line in lines)
-    assert "resources.context_parallel_size=2 ranks=2: half of a sequence's activations each" in lines
+    assert not any("max_tokens_per_gpu" in line for line in lines)
+    assert (
+        "resources.context_parallel_size=2 ranks=2: half of a sequence's activations each" in lines
+    )
 
     def activations(**resources: int) -> float:
         items = estimate(run(resources=resources), load).items
         return next(i.bytes for i in items if i.name == "activations of a micro-batch")
 
-    assert activations(ranks=4, context=2) == activations(ranks=4) / 2
+    assert activations(ranks=4, context_parallel_size=2) == activations(ranks=4) / 2
     # Then the sequence fits, and other completions beside it.
-    assert activations(ranks=4, context=4) == 2 * 36 * 2048 * 16384
-    sections = {"resources": {"ranks": 6, "context": 2}}
+    assert activations(ranks=4, context_parallel_size=4) == 2 * 36 * 2048 * 16384
+    sections = {"resources": {"ranks": 6, "context_parallel_size": 2}}
     further = advice(run(**sections), load, memory / 2)
     assert any("resources.context_parallel_size=4 ranks=12" in line for line in further)

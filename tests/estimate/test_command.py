@@ -19,7 +19,7 @@ def test_without_the_data_it_says_what_it_assumes(
 ):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     path = tmp_path / "run.yaml"
-    lengths = "{max_model_len: 600, sampling: {max_tokens: 100}}"
+    lengths = "{max_prompt_length: 500, max_response_length: 100}"
     path.write_text(
         f"model: {{path: {tiny_model}}}\ndata: {{train: {train}}}\nrollout: {lengths}\n"
     )
@@ -27,7 +27,7 @@ def test_without_the_data_it_says_what_it_assumes(
     said = " ".join(out.split())
     assert code == 0, err
     assert "prompt 500 tokens (500 of them vision), completion 100" in said
-    assert "assumed: the longest prompts that rollout.max_model_len=600 allows" in said
+    assert "assumed: the longest prompts that rollout.max_prompt_length=500 allows" in said
     assert reason in said
     given = ("--prompt-tokens", "40", "--vision-tokens", "30")
     code, out, _ = mmr1("doctor", "--estimate", path, "--memory", "8", *given)

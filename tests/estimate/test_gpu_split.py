@@ -94,7 +94,7 @@ def test_the_doctor_says_how_to_split(mmr1, tmp_path):
     assert code == 0
     assert "rollout.max_off_policy_steps=0: resources.ranks=" in out
     assert "rollout.max_off_policy_steps=1: resources.ranks=" in out
-    assert "resources.colocate=true: resources.ranks=8 resources.engines=8, a step of" in out
+    assert "rollout.engine=vllm_colocate: resources.ranks=8, a step of" in out
     assert "GPUs busy" in out
     _, out, _ = mmr1("doctor", "--estimate", tmp_path / "run.yaml", "--memory", 1, "--gpus", 8)
-    assert "resources.colocate=true: 8 GPUs of 1 GiB are too few" in out
+    assert "rollout.engine=vllm_colocate: 8 GPUs of 1 GiB are too few" in out

@@ -157,7 +157,7 @@ def test_a_critic_takes_what_the_policy_does(three_b, ranks):
 
 
 def test_a_critic_of_another_size_is_counted_by_its_own(three_b, twenty_m):
-    critic = {"name": "ppo", "critic": {"path": str(twenty_m)}}
+    critic = {"name": "ppo", "advantage": {"critic": {"path": str(twenty_m)}}}
     own = {"dtype": "float32"}
     (counted,) = (
         item.bytes
@@ -173,14 +173,16 @@ def test_a_critic_of_another_size_is_counted_by_its_own(three_b, twenty_m):
 def test_the_engine_has_a_precision_of_its_own(three_b):
     load, model = Load(1100, 1024, 512), {"dtype": "float32"}
     same = estimate(config_for(three_b, model=model), load)
-    rounded = estimate(config_for(three_b, model=model, rollout={"dtype": "bfloat16"}), load)
+    rounded = estimate(
+        config_for(three_b, model=model, rollout={"engine": {"dtype": "bfloat16"}}), load
+    )
     assert rounded.total("engine") == same.total("engine") / 2
     assert rounded.total("trainer") == same.total("trainer")
 
 
 def test_a_reference_of_its_own_is_counted_by_its_own_size(twenty_m, tiny_model):
-    def reference(**algorithm: object) -> float | None:
-        update = {"name": "grpo", "kl_coef": 0.1, **algorithm}
+    def reference(**keys: object) -> float | None:
+        update = {"name": "grpo", "kl": {"coef": 0.1, "reference": keys}}
         config = Config(model={"path": str(tiny_model), "dtype": "bfloat16"}, algorithm=update)
         items = {i.name: i.bytes for i in estimate(config, Load(64, 16, 8)).items}
         return items.get("reference policy")
@@ -191,15 +193,17 @@ def test_a_reference_of_its_own_is_counted_by_its_own_size(twenty_m, tiny_model)
         return 2 * sum(p.numel() for p in model.parameters())
 
     assert reference() == bfloat16(tiny_model)
-    assert reference(ref_model_path=str(twenty_m)) == bfloat16(twenty_m) > 2 * bfloat16(tiny_model)
-    assert reference(ref_model_path="http://teacher:8000") is None
+    assert (
+        reference(type="model", path=str(twenty_m)) == bfloat16(twenty_m) > 2 * bfloat16(tiny_model)
+    )
+    assert reference(type="server", url="http://teacher:8000") is None
     with pytest.raises(ValueError, match=r"algorithm.kl.reference.path 'nowhere' has no"):
-        reference(ref_model_path="nowhere")
+        reference(type="model", path="nowhere")
 
 
 def test_a_text_model_is_assumed_to_see_nothing(tmp_path):
     new_model(tmp_path / "text", family="qwen2")
-    rollout = {"max_model_len": 600, "sampling": {"max_tokens": 100}}
+    rollout = {"max_prompt_length": 500, "max_response_length": 100}
     assert longest_load(config_for(tmp_path / "text", rollout=rollout)) == Load(500, 0, 100)
     with pytest.raises(ValueError, match="leaves no room for a prompt"):
         longest_load(config_for(tmp_path / "text", rollout={"max_model_len": 600}))

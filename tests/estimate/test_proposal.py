@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from mmr1.config import Config, ResourcesConfig
+from mmr1.config import Config
 from mmr1.config.file import load_config, read_written
 from mmr1.estimate.command import split_lines
 from mmr1.estimate.gpu_split import Machine, Step, split
@@ -44,15 +44,14 @@ def general(tmp_path_factory) -> Path:
 
 
 def numbers(config: Config) -> tuple[int, int, bool]:
-    resources = config.resources
-    return resources.ranks, resources.engines, resources.colocate
+    return config.resources.ranks, config.engines, config.rollout.colocated
 
 
 @pytest.mark.parametrize("gpus", [Gpus(0, 0), Gpus(1, 80 * GIB)])
 def test_without_several_gpus_nothing_changes(made, gpus):
     config = made()
     proposal = proposed(config, "train", gpus)
-    assert proposal.config is config
+    assert proposal.config == config
     assert proposal.why is None
     assert numbers(config) == (1, 1, False)
 
@@ -61,7 +60,7 @@ def test_without_several_gpus_nothing_changes(made, gpus):
 def test_synchronous_rollouts_are_colocated(made, command):
     proposal = proposed(made(), command, EIGHT)
     assert numbers(proposal.config) == (8, 8, True)
-    assert "resources: ranks=8 engines=8 colocate=true" in str(proposal.why)
+    assert "rollout.engine=vllm_colocate resources.ranks=8" in str(proposal.why)
     assert "take turns" in str(proposal.why)
 
 
@@ -88,28 +87,28 @@ def test_where_memory_is_short_the_ranks_leave_it_to_the_engines(
     config = config_for(
         three_b,
         model={"gradient_checkpointing": True, "dtype": "bfloat16"},
-        rollout={"gpu_memory_utilization": share},
+        rollout={"engine": {"gpu_memory_utilization": share}},
         trainer={"output_dir": str(tmp_path)},
     )
     pair = Gpus(2, 80 * GIB)
     proposal = proposed(config, "train", pair)
     assert numbers(proposal.config) == (2, 2, True)
-    assert proposal.config.resources.offload_while_sampling == offloaded
-    assert ("offload_while_sampling=true" in str(proposal.why)) == offloaded
-    resources = {"offload_while_sampling": False, "colocate": True}
-    asked = config.changed({"resources": ResourcesConfig(**resources)})
-    assert not proposed(asked, "train", pair).config.resources.offload_while_sampling
+    assert proposal.config.rollout.offload_trainer == offloaded
+    assert ("offload_trainer=true" in str(proposal.why)) == offloaded
 
 
 @pytest.mark.parametrize(
     ("sections", "memory", "why"),
     [
         ({"rollout": {"engine": "hf"}}, 80, "only vLLM can sleep"),
-        ({"rollout": {"tensor_parallel_size": 2}}, 80, "an engine shares the GPU of one rank"),
-        ({"resources": {"colocate": False}}, 80, "GPUs of their own"),
+        (
+            {"rollout": {"engine": {"tensor_parallel_size": 2}}},
+            80,
+            "an engine shares the GPU of one rank",
+        ),
         ({}, 1.5, "do not fit one GPU together"),
     ],
-    ids=["hf", "wide engines", "asked not to", "memory"],
+    ids=["hf", "wide engines", "memory"],
 )
 def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
     proposal = proposed(made(**sections), "train", Gpus(8, memory * GIB))
@@ -126,11 +125,10 @@ def test_what_cannot_be_colocated_is_split(made, sections, memory, why):
         ("sft", {}, (8, 1, False)),
         ("rm", {}, (8, 1, False)),
         ("dpo", {}, (8, 1, False)),
-        ("dpo", {"dpo": {"rounds": 2}}, (8, 8, True)),
+        ("dpo", {"dpo": {"rounds": {"count": 2}}}, (8, 8, True)),
         ("eval", {}, (1, 8, False)),
-        ("eval", {"rollout": {"tensor_parallel_size": 2}}, (1, 4, False)),
-        ("eval", {"resources": {"colocate": True}}, (8, 8, True)),
-        ("sft", {"resources": {"colocate": True}}, (8, 8, True)),
+        ("eval", {"rollout": {"engine": {"tensor_parallel_size": 2}}}, (1, 4, False)),
+        ("eval", {"rollout": {"engine": "vllm_colocate"}}, (8, 8, True)),
         ("sft", {"model": {"lora": {"load_in_4bit": True}}}, (8, 1, False)),
     ],
 )
@@ -146,7 +144,7 @@ def test_other_commands(made, command, sections, expected):
     ],
 )
 def test_wide_engines_of_an_evaluation(made, width, count, engines, why):
-    config = made(rollout={"tensor_parallel_size": width})
+    config = made(rollout={"engine": {"tensor_parallel_size": width}})
     proposal = proposed(config, "eval", Gpus(count, 80 * GIB))
     assert numbers(proposal.config) == (1, engines, False)
     assert why in str(proposal.why)
@@ -164,9 +162,9 @@ def test_a_gpu_that_cannot_hold_an_engine_is_no_engine(three_b, tmp_path):
     proposal = proposed(config, "train", small)
     assert numbers(proposal.config) == (1, 1, False)
     assert "8 GiB does not hold an engine's weights" in str(proposal.why)
-    wide = config.rollout.changed({"tensor_parallel_size": 2})
-    proposal = proposed(config.changed({"rollout": wide}), "train", small)
-    assert proposal.config.resources.distributed
+    wide = config.changed({"rollout.engine.tensor_parallel_size": 2})
+    proposal = proposed(wide, "train", small)
+    assert proposal.config.distributed
     lines = list(split_lines(config, longest_load(config), 8, 8 * GIB))
     assert "too few" in lines[0]
     assert "too few" in lines[1]
@@ -179,16 +177,16 @@ def test_a_split_is_one_that_the_configuration_takes(made):
     assert "does not divide 6 GPUs" in list(split_lines(config, longest_load(config), 6, 1e11))[2]
     two = list(split_lines(made(), longest_load(made()), 2, 80 * GIB))
     assert "too few" in two[0]
-    wide = made(rollout={"tensor_parallel_size": 2})
+    wide = made(rollout={"engine": {"tensor_parallel_size": 2}})
     assert "only vLLM engines of one GPU" in list(split_lines(wide, longest_load(wide), 8, 1e11))[2]
 
 
 def test_colocation_that_does_not_fit_is_the_lightest_and_says_so(three_b, tmp_path):
     config = config_for(
-        three_b, resources={"colocate": True}, trainer={"output_dir": str(tmp_path)}
+        three_b, rollout={"engine": "vllm_colocate"}, trainer={"output_dir": str(tmp_path)}
     )
     proposal = proposed(config, "train", Gpus(8, 16 * GIB))
-    assert proposal.config.resources.offload_while_sampling
+    assert proposal.config.rollout.offload_trainer
     assert "by the estimate this does not fit" in str(proposal.why)
 
 
@@ -201,7 +199,7 @@ def test_rows_that_training_leaves_out_do_not_count(made, tmp_path):
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    limits = {"max_model_len": 512, "sampling": {"max_tokens": 64}}
+    limits = {"max_prompt_length": 448, "max_response_length": 64}
     load = measured_load(made(data={"train": str(path)}, rollout=limits))
     assert 0 < load.vision < load.prompt < 100
 
@@ -221,7 +219,7 @@ def test_a_model_without_a_family_has_all_gpus(made, general):
 
 def test_colocation_that_was_asked_for_and_cannot_be_is_refused(made, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
-    config = made(resources={"colocate": True})
+    config = made(rollout={"engine": "vllm_colocate"})
     with pytest.raises(ValueError, match=r"Ray, .*, is not installed"):
         proposed(config, "train", EIGHT)
 
@@ -236,18 +234,18 @@ def test_a_resumed_run_keeps_its_numbers_while_the_machine_has_them(made, tmp_pa
     assert "the run was started so" in str(proposal.why)
     assert numbers(proposed(made(), "train", EIGHT).config) == (8, 8, True)
     assert numbers(proposed(made(), "train", Gpus(3, 80 * GIB), resume=True).config) == (3, 3, True)
-    # What it asks for by name it gets.
-    asked = made(resources={"colocate": False})
-    assert not proposed(asked, "train", EIGHT, resume=True).config.resources.colocate
 
 
 def test_a_resumed_run_keeps_how_its_ranks_share(made):
-    first = made(resources={"ranks": 4, "engines": 2, "context": 2, "fsdp_size": 2})
+    first = made(resources={"ranks": 4, "engines": 2, "context_parallel_size": 2, "fsdp_size": 2})
     with RunDirectory(first) as directory:
         directory.begin()
     resumed = proposed(made(), "train", EIGHT, resume=True)
-    assert (resumed.config.resources.context, resumed.config.resources.fsdp_size) == (2, 2)
-    assert "context=2 fsdp_size=2" in str(resumed.why)
+    assert (resumed.config.resources.context_parallel_size, resumed.config.resources.fsdp_size) == (
+        2,
+        2,
+    )
+    assert "context_parallel_size=2 resources.fsdp_size=2" in str(resumed.why)
 
 
 def test_references_to_credentials_stay(made):

@@ -28,8 +28,8 @@ def config(tiny_model, digits, tmp_path) -> Path:
     path = tmp_path / "run.yaml"
     path.write_text(
         f"model: {{path: {tiny_model}, dtype: float32}}\n"
-        "rollout: {engine: hf, max_model_len: 160, sampling: {max_tokens: 4}}\n"
-        f"eval: {{n: 3, batch_size: 3, limit: 6, output_dir: {tmp_path}/out,\n"
+        "rollout: {engine: hf, max_prompt_length: 156, max_response_length: 4}\n"
+        f"eval: {{sampled: {{n: 3}}, limit: 6, output_dir: {tmp_path}/out,\n"
         f"  data: {{geoqa: {digits}/eval.jsonl, mine: {digits}/rl.jsonl}}}}\n"
     )
     return path
@@ -63,7 +63,7 @@ def test_two_models_on_two_datasets(config, tiny_model, other_model, tmp_path, m
 
 
 def test_an_interrupted_evaluation_is_continued(config, tmp_path, mmr1):
-    loaded = load_config(config, [f"eval.output_dir={tmp_path}/whole"])
+    loaded = load_config(config, [f"eval.output_dir={tmp_path}/whole"], "eval")
     whole, _ = run_evaluations(loaded)
     folder = tmp_path / "out" / "mine"
     code, _, message = mmr1("eval", config)
@@ -79,10 +79,11 @@ def test_an_interrupted_evaluation_is_continued(config, tmp_path, mmr1):
 def test_the_precision_of_the_engine_decides():
     model = {"path": "anywhere", "dtype": "float32"}
     in_float32, in_bfloat16 = (
-        settings(Config(model=model, rollout={"dtype": dtype}), [])
+        settings(Config(model=model, rollout={"engine": {"dtype": dtype}}), [])
         for dtype in ("float32", "bfloat16")
     )
-    assert [key for key in in_float32 if in_float32[key] != in_bfloat16[key]] == ["rollout.engine.dtype"]
+    differ = [key for key in in_float32 if in_float32[key] != in_bfloat16[key]]
+    assert differ == ["rollout.engine.dtype"]
 
 
 def test_another_evaluation_is_not_mixed_in(config, mmr1):
@@ -94,5 +95,5 @@ def test_another_evaluation_is_not_mixed_in(config, mmr1):
 
 
 def test_nothing_to_evaluate_on(tiny_model):
-    with pytest.raises(ValueError, match=r"data\.eval=PATH"):
+    with pytest.raises(ValueError, match=r"eval\.data=PATH"):
         run_evaluations(Config(model={"path": str(tiny_model)}))

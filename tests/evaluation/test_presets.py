@@ -80,9 +80,7 @@ def test_other_datasets_are_scored_as_the_configuration_says():
     assert with_preset(BASE, "my_records", "direct").rewards == BASE.rewards
 
 
-def test_a_run_whose_algorithm_insists_on_its_reward_can_be_evaluated():
+def test_a_run_with_a_reward_of_shuffled_frames_can_be_evaluated():
     functions = {"auto": {}, "temporal_contrast": {"options": {"of": "auto"}}}
-    run = Config(
-        model={"path": "x"}, algorithm={"name": "t_grpo"}, rewards={"functions": functions}
-    )
+    run = Config(model={"path": "x"}, rewards={"functions": functions})
     assert set(with_preset(run, "vsi_bench", None).rewards.functions) == {"format", "auto"}

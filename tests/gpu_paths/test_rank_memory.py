@@ -74,7 +74,8 @@ def estimated(
     """What the doctor says, without the features that a cache keeps in the course of a run."""
     tree = {
         "model": model,
-        "rollout": {"batch_size": ranks, "n": N, "sampling": {"max_tokens": COMPLETION}},
+        "data": {"train_batch_size": ranks},
+        "rollout": {"n": N, "max_response_length": COMPLETION},
         "resources": {"ranks": ranks},
         **sections,
     }
@@ -134,9 +135,10 @@ def test_ranks_that_share_a_sequence_of_64k_tokens_share_its_memory(case, layers
             {"path": str(tmp_path), **CHECKPOINTED},
             8,
             Load(57344, vision, 1024),
-            resources={"ranks": 8, "context": size},
-            rollout={"batch_size": 8, "n": 8, "max_model_len": 60000},
-            trainer={"micro_batch_tokens": (65536 + vision) // size},
+            resources={"ranks": 8, "context_parallel_size": size},
+            data={"train_batch_size": 8},
+            rollout={"n": 8, "max_prompt_length": 60000 - 1024},
+            trainer={"max_tokens_per_gpu": (65536 + vision) // size, "vision_token_cost": 1.0},
         )
         print(
             f"{case}, {layers} layers, {size}: {taken[size] / GIB:.2f} of {peak / GIB:.2f} GiB, "

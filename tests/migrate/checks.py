@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mmr1.config import Config
+from mmr1.config.explain import key_paths
+from mmr1.config.file import config_from
 from mmr1_migrate.migration import Migration
 from mmr1_migrate.source import Source, migrate
+
+
+def loaded(source: Source, migration: Migration) -> Config:
+    """What our command reads of the migrated file; a variable of the environment stands for one."""
+    tree = json.loads(json.dumps(migration.tree).replace("${", "{"))
+    return config_from(tree, command=source.command)
+
+
+def all_notes(migration: Migration) -> list[str]:
+    return [*migration.notes, *migration.unneeded]
 
 
 def silent_keys(source: Source, examples: Iterable[Mapping[str, Any]]) -> set[str]:
@@ -21,7 +34,7 @@ def silent_keys(source: Source, examples: Iterable[Mapping[str, Any]]) -> set[st
     heard: set[str] = set()
     for keys in examples:
         base = migrate(source, keys)
-        noted = "\n".join(base.notes)
+        noted = "\n".join(all_notes(base))
         for key, value in keys.items():
             today = source.older.get(key, key)
             repeats = today != key and keys.get(today) == value
@@ -47,7 +60,7 @@ def _counts(source: Source, keys: Mapping[str, Any], key: str, base: Migration) 
             migration = migrate(source, changed)
         except ValueError:
             return True
-        if (migration.tree, migration.notes) != (base.tree, base.notes):
+        if (migration.tree, all_notes(migration)) != (base.tree, all_notes(base)):
             return True
     return False
 
@@ -59,13 +72,5 @@ def unlisted_keys(source: Source, examples: Iterable[Mapping[str, Any]]) -> set[
 
 
 def ours_exists(key: str) -> bool:
-    """Is ``a.b.c`` a key of our configuration?"""
-    section: object = Config
-    for name in key.split("."):
-        fields = getattr(section, "model_fields", None)
-        if fields is None:
-            return True  # below a mapping such as rewards.functions
-        if name not in fields:
-            return False
-        section = fields[name].annotation
-    return True
+    """Is ``a.b.c`` a key of our configuration, of any type of its section?"""
+    return key in {path for path, _ in key_paths()}

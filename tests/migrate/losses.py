@@ -74,12 +74,12 @@ def our_loss(
     config = AlgorithmConfig(**{**section, "ppo_mini_batch_size": 2})
     groups = [_group(*both) for both in zip(LENGTHS, rewards, strict=True)]
     algorithm = build_algorithm(config)
-    models = Models(Given(x.old), Given(x.ref) if config.kl_coef else None)
+    models = Models(Given(x.old), Given(x.ref) if config.kl is not None else None)
     batch = build_experience(groups, algorithm, config, models, max_tokens=LONGEST)
     chosen = None
-    if algorithm.choose is not None:
+    if algorithm.policy_loss.choose is not None:
         before = UpdateTokens(x.old, batch.advantages.double(), batch.completion_mask)
-        chosen = algorithm.choose(before)
+        chosen = algorithm.policy_loss.choose(before)
     inputs = LossInputs(
         x.new, x.old, batch.advantages.double(), x.entropy, batch.completion_mask,
         batch.ref_logprobs, batch.coefficients.kl, batch.coefficients.entropy, chosen=chosen,

@@ -14,12 +14,14 @@ import yaml
 
 from mmr1.config import Config
 from mmr1.config.file import dump_yaml, load_config
+from mmr1.config.kl import KlLoss, KlReward
+from mmr1.config.losses import GspoLoss, SapoLoss
 from mmr1_migrate.command import migrate_file
 from mmr1_migrate.easyr1 import EASYR1
 from mmr1_migrate.easyr1_keys import DEFAULTS
 from mmr1_migrate.reading import with_arguments
 from mmr1_migrate.source import migrate
-from tests.migrate.checks import silent_keys, unlisted_keys
+from tests.migrate.checks import loaded, silent_keys, unlisted_keys
 from tests.migrate.losses import EACH, REWARDS, check_equal, our_loss, tensors, tokens
 from tests.paths import REPOSITORY
 
@@ -163,7 +165,7 @@ def migrated(*overrides: str):
 
 
 def config_of(*overrides: str) -> Config:
-    return Config.model_validate(migrated(*overrides).tree)
+    return loaded(EASYR1, migrated(*overrides))
 
 
 def test_the_example(tmp_path: Path, mmr1):
@@ -173,25 +175,72 @@ def test_the_example(tmp_path: Path, mmr1):
     (tmp_path / "ours.yaml").write_text(output)
     ours = load_config(tmp_path / "ours.yaml")
     assert ours.data.train == "hiyouga/math12k@train"
-    assert (ours.rollout.max_model_len, ours.rollout.sampling.max_tokens) == (4096, 2048)
-    assert (ours.rollout.batch_size, ours.rollout.n) == (512, 5)
+    assert (ours.rollout.max_prompt_length, ours.rollout.max_response_length) == (2048, 2048)
+    assert (ours.data.train_batch_size, ours.rollout.n) == (512, 5)
     algorithm = ours.algorithm
-    assert (algorithm.name, algorithm.kl_estimator, algorithm.kl_coef) == ("grpo", "k3", 0.01)
+    assert (algorithm.name, algorithm.kl) == ("grpo", KlLoss(estimator="k3", coef=0.01))
     # EasyR1's defaults, which its YAML does not name.
-    assert (algorithm.clip_ratio_low, algorithm.clip_ratio_high) == (0.2, 0.3)
-    assert (algorithm.clip_ratio_dual, algorithm.loss_agg_mode) == (3.0, "token-mean")
+    loss = algorithm.loss
+    assert (loss.clip_ratio_low, loss.clip_ratio_high) == (0.2, 0.3)
+    assert (loss.clip_ratio_dual, loss.agg_mode) == (3.0, "token-mean")
     assert (algorithm.ppo_mini_batch_size, ours.mini_batches) == (128, 4)
-    assert (ours.optimizer.warmup_steps, ours.optimizer.lr_scheduler_type) == (0, "constant")
-    assert (ours.trainer.max_epochs, ours.trainer.val_freq) == (15, 5)
-    assert ours.trainer.val_before_train
-    assert (ours.eval.n, ours.eval.temperature) == (1, 0.6)
-    assert ours.trainer.trackers == ["wandb"]
+    schedule = ours.optimizer.scheduler
+    assert (schedule.warmup_steps, schedule.type) == (0, "constant")
+    assert (ours.trainer.total_epochs, ours.trainer.eval_steps) == (15, 5)
+    assert ours.trainer.validates_before
+    assert ours.eval_records == "hiyouga/math12k@test"
+    assert (ours.eval.n, ours.eval.sampled.temperature) == (1, 0.6)
+    assert ours.trainer.checkpoints.save_steps == 5
+    assert ours.trainer.checkpoints.save_total_limit == 3
     assert ours.trainer.output_dir == "runs/qwen2_5_7b_math_grpo"
-    assert ours.trainer.run_name == "qwen2_5_7b_math_grpo"
+    tracking = ours.trainer.tracking
+    assert (tracking.report_to, tracking.project_name) == (("wandb",), "easy_r1")
+    assert tracking.run_name == "qwen2_5_7b_math_grpo"
     assert config_of("trainer.save_model_only=true").trainer.save_only_model
     assert (
         ours.rewards.functions["easyr1"].use == "./examples/reward_function/math.py:compute_score"
     )
+
+
+def test_what_is_lost_is_said_first(tmp_path: Path, mmr1):
+    (tmp_path / "theirs.yaml").write_text(THEIRS)
+    code, said, message = mmr1("migrate", tmp_path / "theirs.yaml", "data.seeed=2",
+                               "--output", tmp_path / "ours.yaml")  # fmt: skip
+    assert code == 0, message
+    head, first, *rest = said.splitlines()
+    assert head == f"from {tmp_path / 'theirs.yaml'}, read as EasyR1; lost, or another thing here:"
+    assert first.startswith("- ")
+    assert any("data.seeed: 2: no key that is known here" in line for line in rest)
+    assert not any("not needed;" in line for line in rest)
+    assert re.search(r"ours\.yaml lists besides what is not needed here \(\d+\)", rest[-1])
+    written = (tmp_path / "ours.yaml").read_text()
+    assert 0 < written.index("data.seeed") < written.index("not needed;")
+    assert load_config(tmp_path / "ours.yaml").rollout.n == 5
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_examples_load(name):
+    assert config_of(*SCRIPTS[name]).model.path == "Qwen/Qwen2.5-7B-Instruct"
+
+
+def test_a_validation_without_data_and_a_limit_without_checkpoints_are_not_written():
+    ours = config_of("~data.val_files", "trainer.save_freq=-1", "trainer.logger=console").trainer
+    assert (ours.validation, ours.checkpoints, ours.tracking) == (None, None, None)
+
+
+def test_a_smaller_window_leaves_less_to_the_prompt():
+    key = "worker.rollout.max_model_len"
+    small, large = migrated(f"{key}=3000"), migrated(f"{key}=9000")
+    assert small.tree["rollout"]["max_prompt_length"] == 952
+    assert large.tree["rollout"]["max_prompt_length"] == 2048
+    assert all(any(note.startswith(key) for note in m.notes) for m in (small, large))
+
+
+def test_an_adaptive_coefficient_has_another_rate():
+    keys = ("use_kl_loss=false", "kl_type=adaptive", "kl_target=0.2", "kl_horizon=25600")
+    migration = migrated(*(f"algorithm.{key}" for key in keys))
+    assert migration.tree["algorithm"]["kl"]["target"] == 0.2
+    assert any("there by completions / horizon = 0.1 of it" in note for note in migration.notes)
 
 
 def test_nothing_of_the_examples_is_silent():
@@ -202,42 +251,58 @@ def test_nothing_of_the_examples_is_silent():
 
 def test_what_the_scripts_set():
     cispo = config_of(*SCRIPTS["qwen2_5_vl_7b_geo3k_cispo"]).algorithm
-    assert (cispo.name, cispo.clip_ratio_low, cispo.clip_ratio_high) == ("cispo", 0, 4)
+    assert (cispo.name, cispo.loss.type) == ("cispo", "cispo")
+    assert (cispo.loss.clip_ratio_low, cispo.loss.clip_ratio_high) == (0, 4)
     dapo = config_of(*SCRIPTS["qwen3_14b_dapo17k_dapo"])
-    assert (dapo.algorithm.clip_ratio_dual, dapo.algorithm.kl_coef) == (10.0, 0.0)
-    assert (dapo.algorithm.dynamic_sampling, dapo.algorithm.max_num_gen_batches) == (True, 10)
-    assert (dapo.algorithm.filter_low, dapo.algorithm.filter_high) == (0.01, 0.99)
+    assert (dapo.algorithm.loss.clip_ratio_dual, dapo.algorithm.kl) == (10.0, None)
+    assert dapo.algorithm.resamples.max_num_gen_batches == 10
+    assert dapo.algorithm.resamples.range.between == (0.01, 0.99)
     assert dapo.mini_batches == 16
-    assert dapo.optimizer.warmup_steps == 160  # ten rollouts
+    assert dapo.optimizer.warmup_steps(10_000) == 160  # ten rollouts
     assert dapo.rewards.functions["easyr1"].options == {"overlong_penalty_factor": 1.0}
     assert any(
         "accuracy_normalized" in n for n in migrated(*SCRIPTS["qwen3_14b_dapo17k_dapo"]).notes
     )
     sapo = config_of(*SCRIPTS["qwen2_5_vl_7b_geo3k_sapo"]).algorithm
-    assert (sapo.name, sapo.sapo_tau, sapo.loss_agg_mode) == ("sapo", (1.0, 1.05), "token-mean")
+    assert sapo.loss == SapoLoss(tau_pos=1.0, tau_neg=1.05, agg_mode="token-mean")
+    gspo = config_of(*SCRIPTS["qwen2_5_vl_7b_geo3k_gspo"]).algorithm
+    assert gspo.loss == GspoLoss(clip_ratio_low=3e-4, clip_ratio_high=4e-4, clip_ratio_dual=3)
     lora = config_of(*SCRIPTS["qwen3_4b_math_grpo_lora"]).model
     assert (lora.lora.rank, lora.lora.alpha, lora.freeze_vision_tower) == (64, 64, True)
     assert config_of("trainer.max_steps=60").trainer.max_steps == 60
-    assert config_of("worker.actor.optim.lr_warmup_ratio=0.1").optimizer.warmup_ratio == 0.1
-    critic = config_of("algorithm.adv_estimator=gae", "trainer.critic_warmup=3").algorithm.critic
-    assert (critic.cliprange_value, critic.ppo_mini_batch_size) == (0.5, 256)
+    assert config_of("worker.actor.optim.lr_warmup_ratio=0.1").optimizer.warmup_steps(50) == 5
+    learned = ("algorithm.adv_estimator=gae", "trainer.critic_warmup=3", "algorithm.lam=0.9")
+    algorithm = config_of(*learned).algorithm
+    critic = algorithm.critic
+    assert (algorithm.advantage.lam, critic.cliprange_value) == (0.9, 0.5)
     assert (critic.warmup_steps, critic.lr) == (3, 1e-6)
+    assert any("the policy's mini-batches, of 128 prompts" in n for n in migrated(*learned).notes)
 
 
 def test_a_bare_configuration_has_their_defaults():
     bare = {"worker": {"actor": {"model": {"model_path": "a"}}, "rollout": {"n": 4}}}
     migration = migrate(EASYR1, bare)
-    ours = Config.model_validate(migration.tree)
-    assert (ours.algorithm.kl_coef, ours.algorithm.kl_estimator) == (1e-3, "k1")
-    assert not ours.algorithm.use_kl_loss
-    assert (ours.rollout.batch_size, ours.algorithm.ppo_mini_batch_size) == (512, 256)
-    assert (ours.seed, ours.optimizer.weight_decay, ours.trainer.max_epochs) == (1, 0.01, 15)
-    assert (ours.data.prompt_key, ours.data.answer_key) == ("prompt", None)
+    ours = loaded(EASYR1, migration)
+    assert ours.algorithm.kl == KlReward(coef=1e-3, estimator="k1")
+    assert (ours.data.train_batch_size, ours.algorithm.ppo_mini_batch_size) == (512, 256)
+    assert (ours.seed, ours.optimizer.weight_decay, ours.trainer.total_epochs) == (1, 0.01, 15)
+    assert ours.data.columns == {"problem": "prompt"}
     named = migrate(
         EASYR1, {"worker": {"reward": {"reward_function": "x.py"}, "rollout": {"n": 4},
                     "actor": {"model": {"model_path": "a"}}}}
     )  # fmt: skip
     assert named.tree["rewards"]["functions"]["easyr1"]["use"] == "x.py:main"
+
+
+def test_an_advantage_of_tokens_and_another_loss():
+    plain = "algorithm.adv_estimator=reinforce_plus_plus"
+    cispo = config_of(plain, "worker.actor.loss_type=cispo").algorithm
+    assert (cispo.advantage.type, cispo.loss.type, cispo.loss.clip_ratio_high) == (
+        "reinforce_pp", "cispo", 0.3,
+    )  # fmt: skip
+    gspo = (plain, "worker.actor.loss_type=gspo")
+    assert config_of(*gspo).algorithm.loss.type == "ppo"
+    assert any("do not go with one ratio per completion" in n for n in migrated(*gspo).notes)
 
 
 def test_greedy_validation():
@@ -261,9 +326,9 @@ def test_check_shows_the_losses_side_by_side(tmp_path: Path, mmr1):
         "migrate", tmp_path / "theirs.yaml", "worker.actor.loss_type=cispo", "--check"
     )
     assert code == 0
-    assert re.search(r"worker.actor.loss_type +cispo ", output)
-    assert re.search(r"clip_ratio_high +0\.3 +clip_ratio_high +0\.3", output)
-    assert re.search(r"algorithm.adv_estimator +grpo +name, adv_estimator +cispo, None", output)
+    assert re.search(r"worker.actor.loss_type +cispo +loss.type +cispo", output)
+    assert re.search(r"clip_ratio_high +0\.3 +loss\.clip_ratio_high +0\.3", output)
+    assert re.search(r"algorithm.adv_estimator +grpo +advantage.type +grpo", output)
     assert "clip_ratio_dual" not in output  # cispo does not read it, nor SAPO's temperatures
     assert "tau_positive" not in output
     assert "worker.actor.clip_ratio_low" in output
@@ -282,7 +347,7 @@ def test_check_shows_the_losses_side_by_side(tmp_path: Path, mmr1):
 def test_check_leaves_out_what_is_not_in_force(overrides, shown, tmp_path: Path):
     """Without a KL term its coefficient and estimator are numbers that nobody reads."""
     (tmp_path / "theirs.yaml").write_text(THEIRS)
-    output = migrate_file(tmp_path / "theirs.yaml", overrides, check=True)
+    output = migrate_file(tmp_path / "theirs.yaml", overrides).side_by_side
     settings = output.partition("\n\n")[0]
     first = {line.split()[0] for line in settings.splitlines()}
     assert {"algorithm.disable_kl"} | shown == {key for key in first if "kl" in key}

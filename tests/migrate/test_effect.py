@@ -39,7 +39,7 @@ def test_keys_that_are_idle_are_named(
     source = next(source for source in SOURCES if source.title == title)
 
     def named(value: Any) -> list[str]:
-        notes = migrate(source, {**base, **idle, switch: value}).notes
+        notes = migrate(source, {**base, **idle, switch: value}).unneeded
         return [key for key in idle for note in notes if f"{key}=" in note and "effect" in note]
 
     assert named(off) == list(idle)

@@ -11,16 +11,16 @@ import torch
 import yaml
 from torch.nn.functional import logsigmoid
 
-from mmr1.config import Config, DpoConfig
-from mmr1.config.dpo import load_preference_loss
-from mmr1.config.file import load_config
-from mmr1.trainer.offline.preference_losses import PairScores
+from mmr1.config import DpoConfig
+from mmr1.config.file import config_from, load_config
+from mmr1.config.kl import KlReward
+from mmr1.trainer.offline.preference_losses import PairScores, loss_on_pairs
 from mmr1_migrate.command import migrate_file
 from mmr1_migrate.openrlhf import LMM_R1, OPENRLHF
 from mmr1_migrate.openrlhf_offline import OFFLINE
 from mmr1_migrate.reading import with_arguments
 from mmr1_migrate.source import Source, flattened, migrate
-from tests.migrate.checks import silent_keys, unlisted_keys
+from tests.migrate.checks import loaded, silent_keys, unlisted_keys
 from tests.migrate.losses import (
     EACH,
     REWARDS,
@@ -82,14 +82,14 @@ def test_a_script_as_it_stands(tmp_path: Path, mmr1, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("DATASET", "./geo.jsonl")
     ours = load_config(tmp_path / "ours.yaml")
     assert (ours.data.train, ours.data.format) == ("./geo.jsonl", "lmm_r1")
-    assert (ours.rollout.batch_size, ours.rollout.n, ours.mini_batches) == (256, 16, 16)
-    assert (ours.rollout.max_model_len, ours.rollout.sampling.max_tokens) == (6144, 2048)
+    assert (ours.data.train_batch_size, ours.rollout.n, ours.mini_batches) == (256, 16, 16)
+    assert (ours.rollout.max_prompt_length, ours.rollout.max_response_length) == (4096, 2048)
     algorithm = ours.algorithm
-    assert (algorithm.name, algorithm.kl_estimator) == ("reinforce_pp_baseline", "k2")
+    assert (algorithm.name, algorithm.kl.estimator) == ("reinforce_pp_baseline", "k2")
     # The defaults of that version, which the script does not name.
-    assert (algorithm.kl_coef, ours.optimizer.betas) == (0.01, (0.9, 0.95))
-    assert (ours.optimizer.warmup_ratio, ours.optimizer.min_lr) == (0.03, pytest.approx(1e-7))
-    assert (ours.trainer.max_epochs, ours.trainer.trackers) == (2, ["wandb", "tensorboard"])
+    assert (algorithm.kl.coef, ours.optimizer.betas) == (0.01, (0.9, 0.95))
+    assert (ours.optimizer.warmup_steps(100), ours.optimizer.min_lr) == (3, pytest.approx(1e-7))
+    assert (ours.trainer.total_epochs, ours.trainer.trackers) == (2, ("wandb", "tensorboard"))
     assert ours.model.freeze_vision_tower
     assert ours.rewards.functions["openrlhf"].use == "http://127.0.0.1:5000/get_reward"
 
@@ -104,9 +104,9 @@ def test_names_with_dots(tmp_path: Path, mmr1):
     code, output, message = mmr1("migrate", tmp_path / "run.sh", "--from", "openrlhf", "--check")
     assert code == 0, message
     assert "actor.eps_clip_low_high" in output
-    assert "clip_ratio_low, clip_ratio_high" in output
+    assert "loss.clip_ratio_low, loss.clip_ratio_high" in output
     code, output, _ = mmr1("migrate", tmp_path / "run.sh")
-    ours = Config.model_validate(yaml.safe_load(output))
+    ours = config_from(yaml.safe_load(output))
     critic = ours.algorithm.critic  # the estimator is gae unless it is set
     assert (ours.algorithm.name, critic.lr, critic.cliprange_value) == ("ppo", 9e-6, 0.5)
     assert ours.algorithm.reward_clip_range == (-10, 10)
@@ -131,10 +131,29 @@ def test_nothing_of_the_examples_is_silent(source):
     assert silent_keys(source, [*examples, *([in_use] if in_use else [])]) == set()
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_load(name):
+    source = source_of(name)
+    assert loaded(source, migrate(source, EXAMPLES[name])).trainer.output_dir
+
+
+def test_frozen_parts_an_offloaded_reference_and_a_window():
+    ours = loaded(OPENRLHF, migrated(
+        "freeze_prefix=[visual, embed]", "ref.offload=True", "data.max_len=4096",
+        "rollout.max_new_tokens=1000", "algo.kl.init_coef=0.1", "actor.entropy_coef=0.01",
+    ))  # fmt: skip
+    assert ours.optimizer.frozen_parts == ("embed",)
+    assert ours.model.freeze_vision_tower
+    assert ours.algorithm.kl == KlReward(coef=0.1, reference={"type": "initial", "offload": True})
+    assert (ours.rollout.max_prompt_length, ours.rollout.max_response_length) == (3096, 1000)
+    assert ours.algorithm.entropy.coef == 0.01
+    assert loaded(OPENRLHF, migrated("actor.entropy_coef=0")).algorithm.entropy is None
+
+
 def test_what_the_keys_mean():
     filtered = migrated("algo.dynamic_filtering_enable=True", "vllm.num_engines=2").tree
-    assert filtered["algorithm"]["filter_key"] == "overall"
-    assert (filtered["algorithm"]["filter_low"], filtered["algorithm"]["filter_high"]) == (0, 1)
+    kept = filtered["algorithm"]["filter_groups"]["range"]
+    assert kept == {"metric": "overall", "between": [0, 1]}
     penalised = migrated(
         "reward.remote_url=r.py", "reward.overlong_buffer_len=6", "data.max_len=64"
     )
@@ -142,7 +161,8 @@ def test_what_the_keys_mean():
     assert functions["openrlhf"] == {"use": "r.py:reward_func"}
     assert functions["overlong"]["options"] == {"max_length": 32, "buffer": 6}
     corrected = migrated("algo.advantage.is_correction_enable=True")
-    assert corrected.tree["algorithm"]["rollout_is_threshold"] == 5.0
+    weights = corrected.tree["algorithm"]["rollout_correction"]["importance_sampling"]
+    assert weights == {"level": "token", "threshold": 5.0}
     assert any("no lower bound" in note for note in corrected.notes)
     group = ("algo.advantage.estimator=group_norm", "algo.kl.init_coef=0.1")
     sequences = migrated(*group, "actor.policy_loss_type=gspo", "algo.kl.use_loss=True",
@@ -255,7 +275,7 @@ def test_the_loss_of_dpo_and_its_gradient_are_theirs(smoothing):
     for chosen, rejected in new - ref:
         margin = 0.3 * (chosen - rejected)
         theirs = theirs - (1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
-    ours = load_preference_loss(config.loss_type)(pairs, config).loss.mean()
+    ours = loss_on_pairs(config.loss)(pairs).loss.mean()
     check_equal(ours, theirs / 3, new)
 
 
@@ -269,9 +289,10 @@ def test_other_trainers(tmp_path: Path, mmr1):
     assert "read as OpenRLHF train_sft 0.7" in output
     assert "run it with mmr1 sft" in output
     assert "input_key: rename the column 'question' of the data to 'prompt'" in output
-    ours = Config.model_validate(yaml.safe_load(output))
-    assert (ours.sft.batch_size, ours.optimizer.lr, ours.trainer.max_epochs) == (256, 1e-5, 1)
-    assert (ours.optimizer.warmup_ratio, ours.data.train) == (0.03, "d@train")
+    ours = config_from(yaml.safe_load(output), command="sft")
+    assert (ours.data.train_batch_size, ours.optimizer.lr) == (256, 1e-5)
+    assert (ours.trainer.total_epochs, ours.data.train) == (1, "d@train")
+    assert ours.optimizer.warmup_steps(100) == 3
 
 
 def test_kto_and_reward_models_of_steps(tmp_path: Path, mmr1):
@@ -281,9 +302,9 @@ def test_kto_and_reward_models_of_steps(tmp_path: Path, mmr1):
     )
     code, output, message = mmr1("migrate", tmp_path / "kto.sh")
     assert code == 0, message
-    ours = Config.model_validate(yaml.safe_load(output)).dpo
+    ours = config_from(yaml.safe_load(output), command="dpo").dpo.loss
     weights = (ours.desirable_weight, ours.undesirable_weight)
-    assert (ours.loss_type, ours.beta, weights) == ("kto", 0.2, (1.5, 1.0))
+    assert (ours.type, ours.beta, weights) == ("kto", 0.2, (1.5, 1.0))
     assert "run it with mmr1 dpo" in output
     assert "label_key: rename the column 'score' of the data to 'label'" in output
     (tmp_path / "prm.sh").write_text(
@@ -294,8 +315,9 @@ def test_kto_and_reward_models_of_steps(tmp_path: Path, mmr1):
     assert code == 0, message
     assert "run it with mmr1 rm" in output
     assert "reward_tokens: ['+', '-']: rows have the texts of the steps" in output
-    read = Config.model_validate(yaml.safe_load(output))
-    assert (read.rm.supervision, read.rm.batch_size, read.optimizer.lr) == ("process", 128, 1e-6)
+    read = config_from(yaml.safe_load(output), command="rm")
+    assert (read.rm.type, read.data.train_batch_size) == ("process", 128)
+    assert read.optimizer.lr == 1e-6
 
 
 def test_verls_supervised_training_is_not_taken_for_openrlhfs(tmp_path: Path):

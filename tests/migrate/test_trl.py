@@ -15,13 +15,14 @@ import yaml
 from torch.nn.functional import logsigmoid
 
 from mmr1.config import Config, DpoConfig
-from mmr1.config.dpo import load_preference_loss
-from mmr1.trainer.offline.preference_losses import PairScores, kto
+from mmr1.config.file import config_from
+from mmr1.config.kl import KlReward, MovingReference
+from mmr1.trainer.offline.preference_losses import PairScores, kto, loss_on_pairs
 from mmr1_migrate import trl_keys
 from mmr1_migrate.reading import with_arguments
 from mmr1_migrate.source import Source, migrate
 from mmr1_migrate.sources import SOURCES
-from tests.migrate.checks import silent_keys, unlisted_keys
+from tests.migrate.checks import all_notes, loaded, silent_keys, unlisted_keys
 from tests.migrate.losses import (
     EACH,
     LONGEST,
@@ -51,7 +52,7 @@ def migrated(kind: str, *overrides: str):
 
 
 def config_of(kind: str, *overrides: str) -> Config:
-    return Config.model_validate(migrated(kind, *overrides).tree)
+    return loaded(KINDS[f"trl-{kind}"], migrated(kind, *overrides))
 
 
 SCRIPT = r"""
@@ -73,17 +74,19 @@ def test_a_script_as_it_stands(tmp_path: Path, mmr1):
     assert code == 0, message
     assert "read as TRL GRPOConfig" in output
     assert "num_genrations: 4: no key that is known here, and left out (did you mean" in output
-    ours = Config.model_validate(yaml.safe_load(output))
+    ours = config_from(yaml.safe_load(output))
     # 8 rows, 8 processes, 8 steps: 512 completions of 8 per prompt; half of them per update.
-    assert (ours.rollout.batch_size, ours.rollout.n) == (64, 8)
+    assert (ours.data.train_batch_size, ours.rollout.n) == (64, 8)
     assert (ours.algorithm.ppo_mini_batch_size, ours.trainer.max_steps) == (32, 50)
     assert (ours.trainer.save_steps, ours.seed, ours.optimizer.lr) == (250, 7, 1e-5)
     assert ours.model.lora.target_modules == ("q_proj", "v_proj")
     assert ours.model.lora.dropout == 0.05
     algorithm = ours.algorithm
-    assert (algorithm.kl_coef, algorithm.use_bias_correction_kl) == (0.04, True)
-    assert (algorithm.loss_agg_mode, algorithm.loss_agg_scope) == ("token-mean", "rollout")
-    assert (ours.rollout.engine, algorithm.rollout_is) == ("vllm", "sequence")
+    assert (algorithm.kl.coef, algorithm.kl.use_bias_correction_kl) == (0.04, True)
+    assert (algorithm.loss.agg_mode, algorithm.loss.agg_scope) == ("token-mean", "rollout")
+    engine = ours.rollout.engine
+    assert (engine.type, engine.gpu_memory_utilization) == ("vllm", 0.3)
+    assert algorithm.importance_sampling.level == "sequence"
     assert {n: f.weight for n, f in ours.rewards.functions.items()} == {"math": 1.0, "short": 0.5}
 
 
@@ -103,7 +106,7 @@ def test_yaml_and_the_kind_of_trainer(tmp_path: Path, mmr1):
     (tmp_path / "run.sh").write_text(f"trl dpo --config {tmp_path}/c.yaml --beta 0.3\n")
     code, output, message = mmr1("migrate", tmp_path / "run.sh")
     assert code == 0, message
-    assert yaml.safe_load(output)["dpo"]["beta"] == 0.3
+    assert yaml.safe_load(output)["dpo"]["loss"]["beta"] == 0.3
 
 
 def test_nothing_of_the_examples_is_silent():
@@ -114,6 +117,12 @@ def test_nothing_of_the_examples_is_silent():
         assert examples, kind
         assert unlisted_keys(source, examples) == set()
         assert silent_keys(source, [*examples, in_use]) == set()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_load(name):
+    source = source_of(name)
+    assert loaded(source, migrate(source, EXAMPLES[name])).trainer.output_dir
 
 
 def test_the_shared_defaults_are_those_of_transformers():
@@ -139,49 +148,55 @@ def test_every_key_of_transformers_is_known(kind):
 def test_former_names():
     ours = config_of("grpo", "evaluation_strategy=steps", "eval_steps=64", "dataset_name=a/b",
                      "bf16=False", "torch_dtype=bfloat16")  # fmt: skip
-    assert (ours.model.dtype, ours.data.eval) == ("bfloat16", "a/b@test")
-    assert ours.trainer.val_freq == 64
-    notes = "".join(migrated("sft", "max_seq_length=512", "neftune_noise_alpha=5").notes)
+    assert (ours.model.dtype, ours.eval_records) == ("bfloat16", "a/b@test")
+    assert ours.trainer.eval_steps == 64
+    notes = "".join(all_notes(migrated("sft", "max_seq_length=512", "neftune_noise_alpha=5")))
     assert "max_seq_length: 512: rows are not cut" in notes
     assert "neftune_noise_alpha: 5: not needed; no noise" in notes
 
 
 def test_what_the_keys_mean():
     cispo = config_of("grpo", "loss_type=cispo", "epsilon_high=5").algorithm
-    assert (cispo.name, cispo.clip_ratio_low, cispo.clip_ratio_high) == ("cispo", 1.0, 4.0)
+    assert (cispo.loss.type, cispo.loss.clip_ratio_low) == ("cispo", 1.0)
+    assert cispo.loss.clip_ratio_high == 4.0
     with pytest.raises(ValueError, match=r"epsilon_high=0\.2: for loss_type=cispo"):
         migrated("grpo", "loss_type=cispo")
     with pytest.raises(ValueError, match="4 completions, which num_generations=8 does not divide"):
         migrated("grpo", "per_device_train_batch_size=1")
     moving = config_of("grpo", "beta=0.1", "sync_ref_model=True", "num_iterations=2").algorithm
-    assert (moving.ref_model_sync_steps, moving.ref_model_mixup_alpha) == (256, 0.6)
+    assert moving.reference == MovingReference(sync_steps=256, mixup_alpha=0.6)
     other = migrated("grpo", "loss_type=vespo").notes
     assert any("'vespo': no such loss here" in note for note in other)
     tokens = config_of(
         "grpo", "top_entropy_quantile=0.2", "off_policy_mask_threshold=0.5"
     ).algorithm
-    assert (tokens.top_entropy_quantile, tokens.off_policy_mask_threshold) == (0.2, 0.5)
+    assert tokens.loss.top_entropy_quantile == 0.2
+    assert tokens.rollout_correction.off_policy_mask_threshold == 0.5
     for overrides, said in (
         (["loss_type=grpo", "mask_truncated_completions=True"], "divides by the masked"),
         (["delta=1.2", "epsilon_high=0.3"], "where the advantage is negative, in TRL others too"),
         (["loss_type=luspo"], "averaged over the padded one"),
+        (["importance_sampling_level=sequence", "top_entropy_quantile=0.2"], "all of their tokens"),
         (["entropy_coef=0.1", "top_entropy_quantile=0.2"], "in TRL of those that stay"),
     ):
         assert any(said in note for note in migrated("grpo", *overrides).notes), overrides
     assert not any("in TRL others" in note for note in migrated("grpo", "delta=1.3").notes)
-    gdpo = config_of("grpo", "multi_objective_aggregation=normalize_then_sum", "run_name=r")
-    assert (gdpo.algorithm.adv_estimator, gdpo.trainer.run_name) == ("gdpo", "r")
+    gdpo = config_of("grpo", "multi_objective_aggregation=normalize_then_sum", "run_name=r",
+                     "report_to=wandb")  # fmt: skip
+    assert (gdpo.algorithm.advantage.type, gdpo.trainer.tracking.run_name) == ("gdpo", "r")
     assert config_of("grpo").model.dtype == "bfloat16"  # bf16 is on by default
     assert config_of("grpo", "bf16=False").model.dtype == "float32"
     warm = config_of("sft", "warmup_steps=0.1", "lr_scheduler_type=cosine_with_min_lr",
                      "lr_scheduler_kwargs={min_lr_rate: 0.1}").optimizer  # fmt: skip
-    assert (warm.warmup_ratio, warm.lr_scheduler_type) == (0.1, "cosine")
+    assert (warm.warmup_steps(50), warm.scheduler.type) == (5, "cosine")
     assert warm.min_lr == pytest.approx(2e-6)
-    both = config_of("dpo", "loss_type=[ipo, sft]", "loss_weights=[1.0, 0.2]").dpo
-    assert (both.loss_type, both.nll_coef, both.batch_size) == ("ipo", 0.2, 32)
+    both = config_of("dpo", "loss_type=[ipo, sft]", "loss_weights=[1.0, 0.2]")
+    assert (both.dpo.loss.type, both.dpo.loss.nll_coef) == ("ipo", 0.2)
+    assert both.data.train_batch_size == 32
     assert config_of("reward").optimizer.lr == 1e-4
+    assert config_of("sft", "full_determinism=True").full_determinism
     rloo = config_of("rloo", "reward_clip_range=[-1, 1]").algorithm
-    assert (rloo.kl_coef, rloo.use_kl_loss, rloo.reward_clip_range) == (0.05, False, (-1.0, 1.0))
+    assert (rloo.kl, rloo.reward_clip_range) == (KlReward(coef=0.05), (-1.0, 1.0))
 
 
 # --- The losses and their gradients, against slow plain readings of TRL's trainers ---------------
@@ -298,7 +313,7 @@ def test_the_losses_on_pairs_and_their_gradients_are_theirs(kind):
     new, ref = (torch.randn(4, 2, generator=generator, dtype=torch.float64) for _ in range(2))
     new.requires_grad_()
     pairs = PairScores(new, ref, torch.tensor([[3, 5], [2, 9], [4, 4], [7, 1]]))
-    ours = load_preference_loss(config.loss_type)(pairs, config).loss.mean()
+    ours = loss_on_pairs(config.loss)(pairs).loss.mean()
     flat = {**KINDS["trl-dpo"].defaults, "beta": 0.2, "label_smoothing": 0.1}
     check_equal(ours, dpo_loss(flat, kind, pairs), new)
 
@@ -307,7 +322,7 @@ def test_the_loss_of_kto_and_its_gradient_are_theirs():
     config = DpoConfig(**migrated("kto", "beta=0.3", "undesirable_weight=1.5").tree["dpo"])
     ratios = torch.tensor([0.5, -1.0, 2.0, 0.1], dtype=torch.float64, requires_grad=True)
     wanted, z = [True, False, False, True], torch.tensor(0.25, dtype=torch.float64)
-    ours = kto(ratios, torch.tensor(wanted), z, config).mean()
+    ours = kto(ratios, torch.tensor(wanted), z, config.loss).mean()
     theirs = 0.0
     for ratio, is_wanted in zip(ratios, wanted, strict=True):
         gain = 0.3 * (ratio - z) if is_wanted else 0.3 * (z - ratio)

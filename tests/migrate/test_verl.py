@@ -11,13 +11,14 @@ import pytest
 import torch
 import yaml
 
-from mmr1.config import Config
-from mmr1.config.file import load_config
+from mmr1.config.file import config_from, load_config
+from mmr1.config.kl import KlLoss
+from mmr1.config.model import StoredLoraConfig
 from mmr1_migrate.reading import with_arguments
 from mmr1_migrate.source import flattened, migrate
 from mmr1_migrate.verl import VERL
 from mmr1_migrate.verl_keys import ACTOR, DEFAULTS, ROLLOUT
-from tests.migrate.checks import silent_keys, unlisted_keys
+from tests.migrate.checks import loaded, silent_keys, unlisted_keys
 from tests.migrate.losses import (
     EACH,
     LENGTHS,
@@ -64,7 +65,7 @@ def migrated(*overrides: str, example: str | None = None):
 
 
 def section(*overrides: str, example: str | None = None) -> Any:
-    return Config.model_validate(migrated(*overrides, example=example).tree)
+    return loaded(VERL, migrated(*overrides, example=example))
 
 
 def test_a_script_as_it_stands(tmp_path: Path, mmr1, monkeypatch: pytest.MonkeyPatch):
@@ -79,17 +80,17 @@ def test_a_script_as_it_stands(tmp_path: Path, mmr1, monkeypatch: pytest.MonkeyP
     (tmp_path / "ours.yaml").write_text(output)
     monkeypatch.setenv("HOME", "/home/me")
     ours = load_config(tmp_path / "ours.yaml")
-    assert (ours.data.train, ours.data.eval) == (
+    assert (ours.data.train, ours.eval_records) == (
         "/home/me/geo3k/train.parquet",
         "/home/me/geo3k/test.parquet",
     )
-    assert (ours.rollout.n, ours.rollout.engine, ours.optimizer.lr) == (8, "vllm", 3e-6)
-    assert (ours.rollout.batch_size, ours.mini_batches) == (1024, 4)  # verl's defaults
+    assert (ours.rollout.n, ours.rollout.engine.type, ours.optimizer.lr) == (8, "vllm", 3e-6)
+    assert (ours.data.train_batch_size, ours.mini_batches) == (1024, 4)  # verl's defaults
     algorithm = ours.algorithm
-    assert (algorithm.kl_coef, algorithm.kl_estimator, algorithm.use_kl_loss) == (1e-3, "k3", True)
-    assert (algorithm.clip_ratio_dual, algorithm.loss_agg_mode) == (3.0, "token-mean")
-    assert (ours.trainer.max_epochs, ours.trainer.trackers) == (3, ["wandb"])
-    assert (ours.eval.n, ours.trainer.val_before_train) == (0, True)
+    assert algorithm.kl == KlLoss(coef=1e-3, estimator="k3")
+    assert (algorithm.loss.clip_ratio_dual, algorithm.loss.agg_mode) == (3.0, "token-mean")
+    assert (ours.trainer.total_epochs, ours.trainer.trackers) == (3, ("wandb",))
+    assert (ours.eval.n, ours.trainer.validates_before) == (0, True)
 
 
 def test_the_whole_yaml_and_its_interpolations(tmp_path: Path, mmr1):
@@ -104,11 +105,11 @@ critic: {ppo_mini_batch_size: "${oc.select:actor_rollout_ref.actor.ppo_mini_batc
 """)
     code, output, message = mmr1("migrate", tmp_path / "ppo_trainer.yaml", "--from", "verl")
     assert code == 0, message
-    ours = Config.model_validate(yaml.safe_load(output))
-    assert (ours.rollout.sampling.max_tokens, ours.optimizer.lr) == (700, 1e-5)
+    ours = config_from(yaml.safe_load(output))
+    assert (ours.rollout.max_response_length, ours.optimizer.lr) == (700, 1e-5)
     assert ours.algorithm.name == "ppo"  # adv_estimator is gae unless it is set
     critic = ours.algorithm.critic
-    assert (critic.ppo_mini_batch_size, critic.cliprange_value, critic.lr) == (32, 0.5, 1e-5)
+    assert (critic.cliprange_value, critic.lr, ours.mini_batches) == (0.5, 1e-5, 2)
     assert "_target_" not in output
     code, _, message = mmr1("migrate", tmp_path / "ppo_trainer.yaml", "--from", "easyr1")
     assert code == 2
@@ -133,7 +134,10 @@ def test_nothing_of_the_examples_is_silent():
 
 def test_what_the_scripts_set():
     dapo = section(example="gmpo_trainer/test_dapo_7b_math.sh@0.8")
-    assert (dapo.optimizer.warmup_steps, dapo.trainer.max_steps) == (160, 200)  # 16 updates each
+    assert (dapo.optimizer.warmup_steps(10_000), dapo.trainer.max_steps) == (
+        160,
+        200,
+    )  # 16 updates each
     overlong = dapo.rewards.functions["overlong"]
     assert overlong.options == {"max_length": 8192, "buffer": 4096}
     frozen = section(example="grpo_trainer/run_qwen2_5_vl-7b_freeze_vision.sh@0.8")
@@ -144,37 +148,56 @@ def test_what_the_scripts_set():
     assert video.rewards.functions["verl"].use.endswith("compute_score")
     teacher = section(example="on_policy_distillation_trainer/run_qwen3_vl_8b_fsdp.sh").algorithm
     assert teacher.name == "on_policy_distillation"
-    assert teacher.ref_model_path == "Qwen/Qwen3-VL-32B-Instruct"
+    assert teacher.advantage.teacher.path == "Qwen/Qwen3-VL-32B-Instruct"
+    with pytest.raises(ValueError, match=r"teacher_model.model_path is not given; add it to the"):
+        migrated("distillation.enabled=True")
     corrected = section(
         "algorithm.rollout_correction.rollout_is=sequence",
         "algorithm.rollout_correction.rollout_rs=seq_mean_k1",
         "algorithm.rollout_correction.rollout_rs_threshold=0.5_2.0",
     ).algorithm
-    assert (corrected.rollout_is, corrected.rollout_is_threshold) == ("sequence", 2.0)
-    assert (corrected.rollout_rs, corrected.rollout_rs_threshold) == ("geometric", 2.0)
+    weights = corrected.importance_sampling
+    assert (weights.level, weights.threshold) == ("sequence", 2.0)
+    rejection = corrected.rollout_correction.rejection_sampling
+    assert (rejection.level, rejection.threshold) == ("geometric", 2.0)
     filtered = section("algorithm.filter_groups.enable=True", "data.gen_batch_size=3072")
-    assert (filtered.algorithm.dynamic_sampling, filtered.algorithm.oversample) == (True, 3.0)
+    assert filtered.algorithm.resamples.oversample == 3.0
     assert section(f"{ROLLOUT}.val_kwargs.do_sample=True").eval.n == 0  # at temperature 0
     named = section(example="grpo_trainer/run_qwen2_5_vl_7b_fsdp.sh").trainer
-    assert named.run_name == "qwen2_5_vl_7b_vllm_fsdp"
+    assert named.tracking.run_name == "qwen2_5_vl_7b_vllm_fsdp"
     megatron = section("actor_rollout_ref.model.lora.rank=8").model.lora
     assert (megatron.rank, megatron.alpha, megatron.dropout) == (8, 32, 0)
     both = section(*(f"actor_rollout_ref.model.lora.{k}" for k in ("rank=8", "alpha=4",
                      "dropout=0.1")), "actor_rollout_ref.model.lora_rank=2").model.lora  # fmt: skip
     assert (both.rank, both.alpha, both.dropout) == (8, 4, 0.1)
     adapters = section("actor_rollout_ref.model.lora_adapter_path=a/b").model.lora
-    assert (adapters.path, adapters.rank) == ("a/b", 16)
+    assert adapters == StoredLoraConfig(path="a/b")
     profiled = section("global_profiler.tool=torch", "global_profiler.steps=[2, 4]").trainer
-    assert profiled.profile_steps == [2, 4]
+    assert profiled.profile_steps == (2, 4)
     gdpo = migrated("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[a, b]")
-    assert gdpo.tree["algorithm"]["adv_estimator"] == "gdpo"
+    assert gdpo.tree["algorithm"]["advantage"]["type"] == "gdpo"
     assert any("gdpo_reward_keys" in note for note in gdpo.notes)
-    clip_cov = section(f"{ACTOR}.policy_loss.loss_mode=clip_cov").algorithm
-    assert (clip_cov.name, clip_cov.clip_cov_ub, clip_cov.clip_ratio_high) == ("clip_cov", 5, 0.2)
+    loss_mode = f"{ACTOR}.policy_loss.loss_mode=clip_cov"
+    clip_cov = section(loss_mode).algorithm
+    assert (clip_cov.name, clip_cov.loss.ratio, clip_cov.loss.clip_ratio_high) == (
+        "clip_cov", 2e-4, 0.2,
+    )  # fmt: skip
+    bound = migrated(loss_mode, f"{ACTOR}.policy_loss.clip_cov_ub=9").notes
+    assert any("clip_cov_ub: 9: it is 5" in note for note in bound)
+    plain = section(f"{ROLLOUT}.name=hf").rollout
+    assert plain.engine.type == "hf"
+    spoken = section("+data.apply_chat_template_kwargs.enable_thinking=False", "+data"
+                     ".apply_chat_template_kwargs.tone=dry").data  # fmt: skip
+    assert spoken.chat_template_kwargs == {"enable_thinking": False, "tone": "dry"}
     both = migrated(f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True").notes
     assert any("not in both" in note for note in both)
     unread = migrated(f"{ACTOR}.clip_ratio=0.3").notes  # as in verl: the other two have values
     assert any("verl does not read it" in note for note in unread)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_load(name):
+    assert section(example=name).trainer.output_dir
 
 
 def test_numbers_and_switches_must_be_known():
@@ -185,7 +208,7 @@ def test_numbers_and_switches_must_be_known():
     with pytest.raises(ValueError, match=r"use_kl_loss=\$\{oc.env:KL\}: this must be true or"):
         migrated(f"{ACTOR}.use_kl_loss=${{oc.env:KL}}")
     with pytest.raises(ValueError, match=r"Not known: trainer.max_actor_ckpt_to_keep=\$\{oc.env:N"):
-        migrated("trainer.max_actor_ckpt_to_keep=${oc.env:N}")
+        migrated("trainer.max_actor_ckpt_to_keep=${oc.env:N}", "trainer.save_freq=5")
 
 
 # --- The loss and its gradient, against a slow plain reading of verl's core_algos ----------------
@@ -329,6 +352,21 @@ LOSSES: dict[str, tuple[str | None, list[str]]] = {
     "LoRA": ("tuning/lora/run_qwen2_5_vl_7b_fsdp.sh", []),
     "video": ("grpo_trainer/run_qwen3_5_2b_video_fsdp.sh", []),
     "baseline": ("reinforce_plus_plus_trainer/run_qwen2-7b_math_rf_baseline.sh@0.8", []),
+    "baseline, cispo": (
+        None,
+        [
+            "algorithm.adv_estimator=reinforce_plus_plus_baseline",
+            f"{ACTOR}.policy_loss.loss_mode=cispo",
+            f"{ACTOR}.clip_ratio_high=0.1",
+        ],
+    ),
+    "baseline, gspo": (
+        None,
+        [
+            "algorithm.adv_estimator=reinforce_plus_plus_baseline",
+            f"{ACTOR}.policy_loss.loss_mode=gspo",
+        ],
+    ),
     "rloo, plain": (None, ["algorithm.adv_estimator=rloo", f"{ACTOR}.policy_loss.loss_mode=gpg"]),
     "opo": (None, ["algorithm.adv_estimator=opo", f"{ACTOR}.entropy_coeff=0.01"]),
     "pass@k": (None, ["algorithm.adv_estimator=grpo_passk", f"{ACTOR}.clip_ratio_c=1.2"]),

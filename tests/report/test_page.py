@@ -118,8 +118,8 @@ def test_thumbnails_shrink_until_they_fit(tmp_path):
 @pytest.mark.parametrize(
     ("options", "run", "times"),
     [
-        ({"fps": 2.0}, {"video_fps": 1.0}, [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]),
-        ({}, {"video_fps": 1.0}, [0.0, 1.0, 2.5, 3.5]),
+        ({"fps": 2.0}, {"video": {"fps": 1.0}}, [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]),
+        ({}, {"video": {"fps": 1.0}}, [0.0, 1.0, 2.5, 3.5]),
         ({"start": 1.0, "end": 2.5}, {}, [1.0, 1.5, 2.0, 2.5]),
     ],
 )

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import CompositeReward, build_composite_reward
 from mmr1.rewards.accounting import (
     TooManyInvalidRewardsError,
@@ -13,6 +14,7 @@ from mmr1.rewards.accounting import (
     reward_stats,
     tell_invalid,
 )
+from mmr1.rewards.sandbox.pool import Pool
 from mmr1.types import Status
 from tests.faults import faults_told
 from tests.rewards.helpers import item, sample, think
@@ -39,7 +41,7 @@ def test_total_is_the_weighted_sum_and_components_are_unweighted(
 def test_what_algebra_needs_is_started_ahead_and_only_if_it_is_needed(
     function: str, workers: int
 ) -> None:
-    functions = {"right": RewardFunctionConfig(use=function)}
+    functions = {"right": reward_function(use=function)}
     with build_composite_reward(RewardsConfig(functions=functions, workers=2)) as scorer:
         scorer.begin()
         for thread in threading.enumerate():
@@ -53,8 +55,9 @@ def test_a_start_that_fails_ahead_is_told_by_the_first_answer_that_needs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MMR1_TEST", "a zygote that no other test has started")
-    functions = {"math": RewardFunctionConfig()}
-    config = RewardsConfig(functions=functions, start_timeout_s=1e-6)
+    functions = {"math": reward_function()}
+    monkeypatch.setattr("mmr1.rewards.composite.Pool", partial(Pool, start_s=1e-6))
+    config = RewardsConfig(functions=functions)
     with build_composite_reward(config) as scorer:
         scorer.begin()
         with pytest.raises(ValueError, match="no sign of life"):
@@ -89,8 +92,8 @@ def test_bad_golds_are_found_at_load(composite_reward: CompositeReward) -> None:
 
 def test_a_closed_gate_leaves_the_rest_at_zero_and_unrun() -> None:
     functions = {
-        "format": RewardFunctionConfig(weight=0.5, gate=1.0),
-        "math": RewardFunctionConfig(),
+        "format": reward_function(weight=0.5, gate=1.0),
+        "math": reward_function(),
     }
     with build_composite_reward(RewardsConfig(functions=functions)) as gated:
         closed, opened = gated.score([item("<answer>4</answer>", r"\frac{"), item(think("4"), "4")])
@@ -107,12 +110,12 @@ def test_a_closed_gate_leaves_the_rest_at_zero_and_unrun() -> None:
 )
 def test_what_is_wrong_with_a_function_is_said_at_the_start(function: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build_composite_reward(RewardsConfig(functions={"x": RewardFunctionConfig(**function)}))
+        build_composite_reward(RewardsConfig(functions={"x": reward_function(**function)}))
 
 
 def test_weights_are_finite() -> None:
     with pytest.raises(ValueError, match="finite"):
-        RewardFunctionConfig(weight=float("inf"))
+        reward_function(weight=float("inf"))
 
 
 def test_accounting(composite_reward: CompositeReward) -> None:

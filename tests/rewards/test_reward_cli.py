@@ -223,9 +223,9 @@ def test_a_run_configuration_is_a_composite(tmp_path: Path) -> None:
 
 
 def test_options_of_a_spec_are_yaml() -> None:
-    function = read_spec(
-        "a/b.py:f:x=1,names=[u,v],deep={k: 2},isolated=false,timeout_s=3"
-    ).functions["f"]
+    function = read_spec("a/b.py:f:x=1,names=[u,v],deep={k: 2},sandbox=null,timeout_s=3").functions[
+        "f"
+    ]
     assert function.options == {"x": 1, "names": ["u", "v"], "deep": {"k": 2}}
     assert (function.use, function.isolated, function.timeout_s) == ("a/b.py:f", False, 3)
 

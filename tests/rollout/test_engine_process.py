@@ -331,9 +331,7 @@ def test_more_gpus_than_there_are_is_refused_before_anything_is_loaded(monkeypat
     pytest.importorskip("vllm", reason="vLLM is not installed")
     two = Config(model={"path": "any"}, rollout={"engine": {"tensor_parallel_size": 2}})
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(
-        ValueError, match="this machine has 0; set it to 1"
-    ):
+    with pytest.raises(ValueError, match="this machine has 0; set it to 1"):
         check_gpus(two)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     check_gpus(two)

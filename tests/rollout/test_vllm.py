@@ -24,7 +24,7 @@ from mmr1.rollout.build_vllm import build_vllm_engine
 from mmr1.rollout.engine import Request
 from mmr1.rollout.engine_process import EngineError, EngineProcess
 from mmr1.rollout.prefetching import PrefetchingEngine
-from mmr1.rollout.vllm import encoder_outputs, gpu_settings
+from mmr1.rollout.vllm import encoder_outputs, further_arguments, gpu_settings
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.models.lora import add_adapters
@@ -152,6 +152,40 @@ def test_a_medium_as_long_as_the_longest_prompt_fits_one_step_of_the_engine():
     long = RolloutConfig(max_prompt_length=32768 - 1024)
     assert gpu_settings(long) == {"max_num_batched_tokens": 32768}
     assert gpu_settings(RolloutConfig()) == {}  # vLLM's own defaults are larger
+
+
+def limited_engine(path: str, log: str):
+    """An engine with an argument that mmr1 does not set; it notes what vLLM made of it."""
+    from mmr1.rollout.vllm import VllmEngine
+
+    arguments = {"engine_kwargs": {"max_num_seqs": 3}}
+    config = RolloutConfig(max_prompt_length=64, max_response_length=64, engine=arguments)
+    engine = VllmEngine(path, config, load_family(path), "float32", 0)
+    scheduler = engine._llm.llm_engine.vllm_config.scheduler_config
+    Path(log).write_text(str(scheduler.max_num_seqs))
+    return engine
+
+
+def test_further_arguments_reach_vllm(tiny_model, tmp_path):
+    arguments = (str(tiny_model), str(tmp_path / "seen"))
+    EngineProcess(limited_engine, arguments, tmp_path / "log", 1).close()
+    assert (tmp_path / "seen").read_text() == "3"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "max_num_seq",
+            r"engine_kwargs\.max_num_seq: .* no such argument \(did you mean 'max_num_seqs'",
+        ),
+        ("block_size", r"rollout\.engine\.engine_kwargs\.block_size: mmr1 sets it; leave it out"),
+    ],
+)
+def test_further_arguments_that_vllm_lacks_or_mmr1_sets_are_refused(name, message):
+    config = RolloutConfig(engine={"type": "vllm", "engine_kwargs": {name: 3}})
+    with pytest.raises(ValueError, match=message):
+        further_arguments(config, {"block_size": 32})
 
 
 def test_a_bfloat16_engine_of_a_float32_policy(parts, prompts, tiny_model, tmp_path):
@@ -301,7 +335,7 @@ def counting_engine(path: str, log: str, vision_frozen: bool):
     from mmr1.rollout.vllm import VllmEngine
 
     config = RolloutConfig(max_prompt_length=192, max_response_length=64)
-    engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen)
+    engine = VllmEngine(path, config, load_family(path), "float32", 0, vision_frozen=vision_frozen)
 
     def note(name: str, rows: int) -> None:
         with Path(log).open("a") as file:

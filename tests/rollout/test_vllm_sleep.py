@@ -184,7 +184,7 @@ def test_beginnings_of_names_in_files_become_vllms_patterns(tiny_model):
 def test_a_model_that_vllm_does_not_know_is_refused(tiny_model, tmp_path):
     config = json.loads((Path(tiny_model) / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["Unknown"]}))
-    with pytest.raises(ValueError, match=r"vLLM has no class 'Unknown'.*resources\.colocate=false"):
+    with pytest.raises(ValueError, match=r"vLLM has no class 'Unknown'.*rollout\.engine=vllm"):
         preserved_parameters(str(tmp_path), ["visual."])
 
 

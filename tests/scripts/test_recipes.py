@@ -10,7 +10,8 @@ import sys
 
 import pytest
 
-from mmr1.config.file import load_config
+from mmr1.config.commands import SECTIONS
+from mmr1.config.file import command_in, load_config
 from scripts.dev.recipe_gpus import stages
 from tests.paths import REPOSITORY
 from tests.vllm_server import vllm_server
@@ -26,7 +27,7 @@ def test_there_are_recipes():
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: str(path.relative_to(RECIPES)))
 def test_every_yaml_is_a_configuration(path):
-    config = load_config(path)
+    config = load_config(path, command=command_in(path))
     if path.parent.name in NAMES:
         # Stages must not write into each other's folders.
         assert config.trainer.output_dir == f"runs/{path.parent.name}/{path.stem}"
@@ -56,7 +57,7 @@ def test_every_stage_fits_few_gpus_and_uses_all_of_a_machine(model, most):
         eight = stage.on(8)
         assert eight is not None, stage.name
         assert eight.resources.ranks == 8, stage.name
-        assert eight.resources.colocate == stage.samples, stage.name
+        assert eight.rollout.colocated == stage.samples, stage.name
     meant = {str(path.relative_to(RECIPES)) for path in YAMLS if path.parent.name in NAMES}
     meant = {name for name in meant if not name.startswith("small_")}
     assert seen == meant | ({"qwen2_5_vl_3b/grpo.yaml"} if model == "3B" else set())
@@ -104,6 +105,29 @@ def test_a_recipe_takes_another_model(name, model):
     )  # fmt: skip
     (stage,) = [line for line in finished.stdout.splitlines() if line.startswith("$ mmr1 train")]
     assert f"model.path={model}" in stage.split()
+
+
+@pytest.mark.parametrize("name", ["r1_onevision", "rlaif_v", "visualprm", "iterative_grpo"])
+def test_a_stage_gets_the_overrides_that_its_command_reads(name):
+    """One of each section that not every command reads: the other stages would refuse it."""
+    given = {
+        "rollout": "rollout.n=3", "rewards": "rewards.timeout_s=9", "eval": "eval.limit=5",
+        "algorithm": "algorithm.ppo_epochs=2", "dpo": "dpo.loss.beta=0.2",
+        "rm": "rm.type=outcome", "iterate": "iterate.rounds=3",
+    }  # fmt: skip
+    assert set(given) == set(SECTIONS) - {"environment"}
+    finished = subprocess.run(
+        [RECIPES / name / "run.sh", *given.values(), "seed=7"],
+        env={**os.environ, "PYTHON": "true", "JUDGE": "http://judge"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    stages = [line.split()[2:] for line in finished.stdout.splitlines() if line[:7] == "$ mmr1 "]
+    for command, path, *overrides in (stage for stage in stages if stage[0] != "eval"):
+        config = load_config(REPOSITORY / path, [o for o in overrides if o[-1] != "="], command)
+        assert "seed=7" in overrides
+        read = {override.partition(".")[0] for override in overrides} & set(given)
+        assert read == set(config.sections) & set(given)
+    assert stages
 
 
 def run_smoke(name, tmp_path, **variables):

@@ -30,12 +30,14 @@ def inputs(tiny_model, digits, tmp_path) -> Callable[[float], Inputs]:
             model={"path": str(tiny_model), "dtype": "float32"},
             data={
                 "train": str(records),
-                "eval": str(records),
                 "media_root": str(digits),
                 "max_bad_fraction": max_bad_fraction,
             },
             rewards={"functions": {"count": {}}},
-            trainer={"output_dir": str(tmp_path / "run")},
+            trainer={
+                "output_dir": str(tmp_path / "run"),
+                "validation": {"data": str(records)},
+            },
         )
         with build_composite_reward(config.rewards) as rewards:
             return check_inputs(config, rewards, train=True)

@@ -50,10 +50,9 @@ def rl(tiny_model, digits, reward, tmp_path, rows) -> Callable[..., Config]:
 
     def config(out: str, eval: bool = False, **data: object) -> Config:
         base = rl_config(tiny_model, digits, reward, tmp_path / out)
-        held_out = {"eval": str(records)} if eval else {}
-        made = {"train": str(records), "max_bad_fraction": 0.3, **held_out, **data}
-        changed = {"data": made, "eval": {"n": 0}}
-        return Config.model_validate({**base.model_dump(), **changed})
+        made = {"train": str(records), "train_batch_size": 2, "max_bad_fraction": 0.3, **data}
+        validation = {"data": str(records)} if eval else None
+        return base.changed({"data": made, "trainer.validation": validation, "eval.sampled": None})
 
     return config
 
@@ -81,7 +80,7 @@ def test_a_run_goes_on_without_what_cannot_be_decoded(rl, tmp_path):
 
 def test_a_resumed_run_knows_what_was_left_out(rl, tmp_path):
     run_training(rl("whole"))
-    plan_accident(tmp_path, 15, "os.kill(os.getpid(), signal.SIGTERM)")
+    plan_accident(tmp_path, 15, "os.kill(trainer, signal.SIGTERM)")
     config = rl("stopped")
     with pytest.raises(StoppedError):
         run_training(config)
@@ -109,14 +108,13 @@ def test_held_out_records_are_left_out_too(rl, tmp_path):
     assert len(completed) == ROWS - len(BAD)
     assert not bad & completed
     dropped = [entry["row"] for entry in read_jsonl(tmp_path / "run/quarantine.jsonl")]
-    assert sorted(dropped) == sorted([*bad, *bad])  # of data.train and of data.eval
+    assert sorted(dropped) == sorted([*bad, *bad])  # of data.train and of trainer.validation.data
 
 
 def test_supervised_training_goes_on_as_well(rows, tiny_model, tmp_path):
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        data={"train": str(rows("sft")), "max_bad_fraction": 0.3},
-        sft={"batch_size": 3},
+        data={"train": str(rows("sft")), "train_batch_size": 3, "max_bad_fraction": 0.3},
         trainer={"max_steps": 3, "output_dir": str(tmp_path / "sft")},
     )
     run_sft(config)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mmr1.config import Config, ModelConfig
+from mmr1.config.commands import Command
 from mmr1.config.file import load_config
 from mmr1.evaluation.benchmarks import run_evaluations
 from mmr1.trainer.models.loading import load_trainable
@@ -71,25 +72,28 @@ def config_of(path: Path, data: Path, out: Path, file: str, **sections: object) 
     return Config.model_validate(
         {
             "model": {"path": str(path), "dtype": "float32", **sections.pop("model", {})},
-            "data": {"train": str(data / file), "eval": str(data / "eval.jsonl")},
+            "data": {
+                "train": str(data / file),
+                "train_batch_size": 2,
+                **sections.pop("data", {}),
+            },
             "rollout": {
                 "engine": "hf",
-                "batch_size": 2,
                 "n": 4,
-                "max_model_len": 256,
-                "sampling": {"max_tokens": 16},
+                "max_prompt_length": 240,
+                "max_response_length": 16,
             },
-            "optimizer": {"lr": 1e-3, "warmup_steps": 0},
+            "optimizer": {"lr": 1e-3, "scheduler": {"warmup_steps": 0}},
             "trainer": {
                 "max_steps": 2,
                 "output_dir": str(out),
                 "threads": 1,
-                "save_steps": 2,
-                "micro_batch_tokens": 400,
+                "checkpoints": {"save_steps": 2},
+                "validation": {"data": str(data / "eval.jsonl")},
+                "max_tokens_per_gpu": 400,
                 **sections.pop("trainer", {}),
             },
             "eval": {"limit": 4},
-            "sft": {"batch_size": 4},
             **sections,
         }
     )
@@ -98,13 +102,16 @@ def config_of(path: Path, data: Path, out: Path, file: str, **sections: object) 
 @pytest.mark.parametrize("name", RUN)
 def test_demonstrations_rollouts_evaluation_and_export(name, models, sums, digits, tmp_path):
     data = sums if name in TEXT else digits
-    steps = {"max_steps": 3, "save_steps": 3, "logging_steps": 1000}
-    sft = run_sft(config_of(models[name], data, tmp_path / "sft", "sft.jsonl", trainer=steps))
+    keys = {
+        "data": {"train_batch_size": 4},
+        "trainer": {"max_steps": 3, "checkpoints": {"save_steps": 3}, "logging_steps": 1000},
+    }
+    sft = run_sft(config_of(models[name], data, tmp_path / "sft", "sft.jsonl", **keys))
     losses = [row["loss"] for row in read_jsonl(tmp_path / "sft/metrics.jsonl")]
     assert losses[-1] < losses[0]
 
     lora = {"lora": {"rank": 2}}
-    keys = {"algorithm": {"kl_coef": 0.01}, "model": lora}
+    keys = {"algorithm": {"kl": {"coef": 0.01}}, "model": lora}
     rl = config_of(sft, data, tmp_path / "rl", "rl.jsonl", **keys)
     checkpoint = run_training(rl)
     for row in read_jsonl(tmp_path / "rl/metrics.jsonl"):
@@ -127,14 +134,13 @@ def test_rollouts_by_vllm_follow_the_weights(name, models, sums, digits, tmp_pat
     pytest.importorskip("vllm")
     (tmp_path / "length.py").write_text(LENGTH_REWARD)
     (tmp_path / "accident").write_text("")
-    length = {"use": f"{tmp_path}/length.py:reward", "isolated": False}
-    keys = {"rewards": {"functions": {"length": length}}, "algorithm": {"kl_coef": 0.0}}
+    length = {"use": f"{tmp_path}/length.py:reward", "sandbox": None}
+    keys = {"rewards": {"functions": {"length": length}}}
     data = sums if name in TEXT else digits
     config = config_of(models[name], data, tmp_path / "rl", "rl.jsonl", **keys)
     bfloat16 = {"dtype": "bfloat16"} if name == "qwen3_5" else {}
-    rollout = config.rollout.model_copy(update={"engine": "vllm", **bfloat16})
-    optimizer = config.optimizer.model_copy(update={"lr": 1e-2})
-    run_training(config.model_copy(update={"rollout": rollout, "optimizer": optimizer}))
+    engine = {"type": "vllm", **bfloat16}
+    run_training(config.changed({"rollout.engine": engine, "optimizer.lr": 1e-2}))
     rows = read_jsonl(tmp_path / "rl/metrics.jsonl")
     gaps = [row["rollout/logprob_gap"] for row in rows]
     print(f"{name}: {gaps}")
@@ -152,7 +158,7 @@ def test_preferences_and_a_reward_model(name, models, sums, digits, tmp_path):
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def config(out: str, *overrides: str) -> Config:
+    def config(command: Command) -> Config:
         return load_config(
             None,
             [
@@ -160,21 +166,21 @@ def test_preferences_and_a_reward_model(name, models, sums, digits, tmp_path):
                 "model.dtype=float32",
                 f"data.train={pairs}",
                 f"data.media_root={data}",
-                f"trainer.output_dir={tmp_path / out}",
+                f"trainer.output_dir={tmp_path / command}",
                 "trainer.max_steps=4",
                 "trainer.logging_steps=1000",
                 "trainer.threads=1",
                 "optimizer.lr=0.001",
-                "optimizer.warmup_steps=0",
-                "rollout.engine=hf",
-                *overrides,
+                "optimizer.scheduler.warmup_steps=0",
+                "data.train_batch_size=4",
             ],
+            command,
         )
 
-    run_dpo(config("dpo", "dpo.batch_size=4"))
+    run_dpo(config("dpo"))
     logged = read_jsonl(tmp_path / "dpo/metrics.jsonl")
     assert logged[-1]["dpo/loss"] < logged[0]["dpo/loss"]
-    run_reward_model(config("rm", "rm.batch_size=4"))
+    run_reward_model(config("rm"))
     logged = read_jsonl(tmp_path / "rm/metrics.jsonl")
     assert logged[-1]["loss"] < logged[0]["loss"]
 

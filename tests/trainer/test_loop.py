@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from mmr1.config.algorithm_spec import algorithm_specs
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import Config, ModelConfig
+from mmr1.config import Config
+from mmr1.config.presets import PRESETS
 from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler
@@ -62,16 +62,15 @@ def config_of(files: Path, rewards: dict[str, Any] | None = None, **algorithm: A
     if algorithm["name"] == "kl_cov":
         algorithm["ppo_epochs"] = 2
     if algorithm["name"] == "process_grpo":
-        algorithm["step_rewards"] = f"{files}/steps.py:judge"
-    noise: dict[str, Any] = {"noise": {"use": f"{files}/reward.py:reward", "isolated": False}}
-    if algorithm["name"] == "t_grpo":
-        noise["temporal_contrast"] = {"options": {"of": "noise"}}
+        algorithm["advantage"] = {"step_rewards": f"{files}/steps.py:judge"}
+    noise: dict[str, Any] = {"noise": {"use": f"{files}/reward.py:reward", "sandbox": None}}
     return Config(
         model={"path": "tiny", "dtype": "float32"},
-        rollout={"engine": "hf", "batch_size": 2, "n": 3, "sampling": {"max_tokens": 6}},
+        data={"train_batch_size": 2},
+        rollout={"engine": "hf", "n": 3, "max_response_length": 6},
         rewards={"functions": rewards or noise, "workers": 1},
         algorithm=algorithm,
-        optimizer={"lr": 1e-3, "warmup_steps": 0, "lr_scheduler_type": "constant"},
+        optimizer={"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
         trainer={"max_steps": 2},
     )
 
@@ -88,13 +87,13 @@ def shared(tiny_model, files) -> Iterator[tuple[Any, ...]]:
 def run(shared, samples, config: Config, scorer=None, engine=None) -> tuple[list[Step], Any, Any]:
     """The steps of a run, its model and its reference; ``engine`` makes one of a model."""
     family, start, media, noise, path = shared
-    config = config.model_copy(update={"model": ModelConfig(path=str(path), dtype="float32")})
+    config = config.changed({"model.path": str(path)})
     model = copy.deepcopy(start)
     algorithm = build_algorithm(config.algorithm)
     inputs = ModelInputs(family, media)
     policy = PackedModel(model, inputs, 1.0, 4096)
     reference = None
-    if config.algorithm.kl_coef:
+    if config.algorithm.kl is not None:
         reference = FrozenReference(policy, replace(policy, model=copy.deepcopy(model)))
     parts = TrainerComponents(
         loader=SampleLoader(Sampler(samples, 0), MediaCheck(media, Quarantine(0))),
@@ -123,7 +122,8 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-MORE = {"ppo_epochs": 2, "kl_coef": 0.1}
+MORE = {"ppo_epochs": 2, "kl": {"coef": 0.1}}
+PER_DECISION = {"type": "reinforce", "importance": "per_decision"}
 WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
 
 
@@ -131,29 +131,34 @@ WIDE = {"clip_ratio_low": 0.99, "clip_ratio_high": 100.0}
     ("name", "keys"),
     [
         # Distillation needs a teacher that differs: tests/trainer/algorithms/test_distillation.py.
-        *((name, {}) for name in sorted(algorithm_specs()) if name != "on_policy_distillation"),
-        ("median.py:build", {}),
+        *((name, {}) for name in sorted(PRESETS) if name != "on_policy_distillation"),
+        ("grpo", {"advantage": "median.py:median_baseline", "loss": "median.py:log_prob"}),
         *((name, MORE) for name in ("rloo", "gspo", "cispo", "reinforce_pp")),
-        ("rloo", {"ppo_epochs": 2, "importance_sampling": "per_decision"}),
-        ("process_grpo", {"ppo_epochs": 2, "importance_sampling": "per_decision"}),
-        ("cispo", {"adv_estimator": "gdpo", "off_policy_mask_threshold": 0.5}),
-        ("gspo", {"top_entropy_quantile": 0.5}),
-        ("ppo", {"ppo_epochs": 2, "ppo_kl_coef": 0.1, "critic": {"bootstrap_truncated": True}}),
+        ("rloo", {"ppo_epochs": 2, "loss": PER_DECISION}),
+        ("process_grpo", {"ppo_epochs": 2, "loss": PER_DECISION}),
+        ("cispo", {"advantage": "gdpo", "rollout_correction": {"off_policy_mask_threshold": 0.5}}),
+        ("dapo", {"loss": {"top_entropy_quantile": 0.5}}),
+        (
+            "ppo",
+            {
+                "ppo_epochs": 2,
+                "advantage": {"critic": {"bootstrap_truncated": True}},
+                "loss": {"type": "ppo_kl", "coef": 0.1},
+            },
+        ),
         # Ratios of whole responses leave the usual clip after one such step: wide ones here.
         (
             "grpo",
             {
                 "ppo_epochs": 2,
-                "importance_sampling_level": "sequence_product",
-                "clip_ratio_dual": 3.0,
-                **WIDE,
+                "loss": {"type": "sequence_ppo", "clip_ratio_dual": 3.0, **WIDE},
             },
         ),
     ],
 )
 def test_every_algorithm_trains(shared, files, digit_samples, name, keys):
-    spec = f"{files}/{name}" if ".py" in name else name
-    steps, model, _ = run(shared, digit_samples, config_of(files, name=spec, **keys))
+    own = {k: f"{files}/{v}" if ".py:" in str(v) else v for k, v in keys.items()}
+    steps, model, _ = run(shared, digit_samples, config_of(files, name=name, **own))
     assert [step.number for step in steps] == [1, 2]
     for step in steps:
         assert all(math.isfinite(value) for value in step.metrics.values())
@@ -161,7 +166,7 @@ def test_every_algorithm_trains(shared, files, digit_samples, name, keys):
         assert len(step.scored) == 2
         assert len(step.advantages) == 6
     assert not same(model, shared[1])
-    assert ("kl_coef" in keys) == (steps[1].metrics["kl"] > 0)
+    assert ("kl" in keys) == (steps[1].metrics["kl"] > 0)
 
 
 def test_a_refreshed_reference_is_the_policy(shared, files, digit_samples):
@@ -177,15 +182,19 @@ def test_a_refreshed_reference_is_the_policy(shared, files, digit_samples):
 
 
 def test_a_reference_moves_part_of_the_way(shared, files, digit_samples):
-    keys = {"kl_coef": 0.1, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.25}
-    _, model, reference = run(shared, digit_samples, config_of(files, name="grpo", **keys))
+    moving = {"type": "moving", "sync_steps": 2, "mixup_alpha": 0.25}
+    config = config_of(files, name="grpo", kl={"coef": 0.1, "reference": moving})
+    _, model, reference = run(shared, digit_samples, config)
     start, end = shared[1].state_dict(), model.state_dict()
     for name, weight in reference._own.model.state_dict().items():
         torch.testing.assert_close(weight, start[name] * 0.75 + end[name] * 0.25)
 
 
 def test_adaptive_coefficients_are_logged(shared, files, digit_samples):
-    keys = {"kl_coef": 0.1, "kl_target": 0.5, "entropy_coef": 0.1, "entropy_target": 50.0}
+    keys = {
+        "kl": {"coef": 0.1, "target": 0.5},
+        "entropy": {"coef": 0.1, "target": 50.0},
+    }
     steps, _, _ = run(shared, digit_samples, config_of(files, name="grpo", **keys))
     first, second = (step.metrics for step in steps)
     assert (first["kl_coef"], first["entropy_coef"]) == (0.1, 0.1)
@@ -195,7 +204,7 @@ def test_adaptive_coefficients_are_logged(shared, files, digit_samples):
 
 def test_dapo_stops_on_data_without_signal(shared, files, digit_samples):
     # An untrained model never answers: every reward is 0.
-    config = config_of(files, name="dapo", filter_groups={"max_num_gen_batches": 2})
+    config = config_of(files, {"format": {}}, name="dapo", filter_groups={"max_num_gen_batches": 2})
     with (
         build_composite_reward(config.rewards) as scorer,
         pytest.raises(NoSignalError, match="2 generation batches"),
@@ -232,13 +241,11 @@ def test_model_inputs_are_built_once_for_each_group_of_a_step(
         return group_input(family, media, group)
 
     monkeypatch.setattr(sequences, "group_input", counting)
-    keys = {"ppo_epochs": 3, "kl_coef": 0.1, "use_kl_loss": True}
-    config = config_of(files, name="ppo", **keys)
-    one_step = config.trainer.model_copy(update={"max_steps": 1})
-    config = config.model_copy(update={"trainer": one_step})
+    config = config_of(files, name="ppo", ppo_epochs=3, kl={"type": "loss", "coef": 0.1})
+    config = config.changed({"trainer.max_steps": 1})
     (step,), _, _ = run(shared, digit_samples, config)
     assert [id(group) for group in built] == [id(scored.group) for scored in step.scored]
-    assert len(built) == config.rollout.batch_size
+    assert len(built) == config.data.train_batch_size
 
 
 def test_conversations_are_sampled_ahead_of_the_update(shared, digit_samples, files):
@@ -246,18 +253,22 @@ def test_conversations_are_sampled_ahead_of_the_update(shared, digit_samples, fi
     family, *others = shared
     brief = replace(family, stop_ids=tuple(range(100, 200)))  # turns of about six tokens
     plugins = Path(__file__).parents[1] / "environments" / "plugins.py"
-    settings = config_of(files, name="grpo").model_dump()
-    settings["rollout"] |= {"engine": "vllm", "max_off_policy_steps": 1}
-    settings["rollout"]["sampling"]["max_tokens"] = 160
-    settings["trainer"]["max_steps"] = 3
-    settings["environment"] = {
+    environment = {
         "tools": ["zoom"],
         "parser": f"{plugins}:always_zoom",
         "max_turns": 3,
         "max_tokens_per_turn": 30,
         "workers": 1,
     }
-    config = Config.model_validate(settings)
+    config = config_of(files, name="grpo").changed(
+        {
+            "rollout.engine": "vllm",
+            "rollout.max_off_policy_steps": 1,
+            "rollout.max_response_length": 160,
+            "trainer.max_steps": 3,
+            "environment": environment,
+        }
+    )
 
     def engine(model):
         own = HfEngine(model, brief, others[1])

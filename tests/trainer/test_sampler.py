@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mmr1.config import Config, SamplingConfig
+from mmr1.config.file import config_from
 from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
 from mmr1.data.sampler import Sampler as DataSampler
@@ -31,8 +32,12 @@ from tests.trainer.test_resume import LENGTH_REWARD, assert_same
 def config(ahead: int, steps: int, save_steps: int = 0) -> Config:
     return Config(
         model={"path": "any"},
-        rollout={"max_off_policy_steps": ahead, "batch_size": 2, "n": 2},
-        trainer={"max_steps": steps, "save_steps": save_steps},
+        data={"train_batch_size": 2},
+        rollout={"max_off_policy_steps": ahead, "n": 2},
+        trainer={
+            "max_steps": steps,
+            "checkpoints": {"save_steps": save_steps} if save_steps else None,
+        },
     )
 
 
@@ -127,8 +132,7 @@ def test_a_step_is_sampled_with_the_weights_of_so_many_updates_before(
 
 
 def test_no_step_is_being_sampled_when_a_validation_asks_the_engine(sampler_of):
-    run = config(2, 6)
-    run = run.model_copy(update={"trainer": run.trainer.model_copy(update={"val_freq": 3})})
+    run = config(2, 6).changed({"trainer.validation": {"data": "any", "steps": 3}})
     engine, policy = Recorder(), Policy()
     with sampler_of(run, engine) as sampler:
         for number in range(1, 7):
@@ -202,22 +206,36 @@ def test_correction_is_the_truncated_ratio(form, outlier, outlier_form):
     assert torch.equal(same, torch.ones_like(same))
 
 
+def engine_of(dtype: str) -> dict[str, Any]:
+    return {"engine": {"dtype": dtype}}
+
+
 def test_sampling_from_another_policy_switches_the_correction_on():
     assert config(0, 5).resolved_rollout_is == "none"
     assert config(1, 5).resolved_rollout_is == "token"
     model = {"path": "any", "dtype": "float32"}
-    assert Config(model=model, rollout={"dtype": "float32"}).resolved_rollout_is == "none"
-    assert Config(model=model, rollout={"dtype": "bfloat16"}).resolved_rollout_is == "token"
+    assert Config(model=model, rollout=engine_of("float32")).resolved_rollout_is == "none"
+    assert Config(model=model, rollout=engine_of("bfloat16")).resolved_rollout_is == "token"
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("max_off_policy_steps", 1), ("dtype", "float32")],
+    ("override", "said"),
+    [
+        ("rollout.max_off_policy_steps=1", "rollout.engine.type=hf, .*that engine samples from"),
+        ("rollout.engine.dtype=float32", "type 'hf' has no 'dtype'; type vllm"),
+    ],
     ids=["ahead", "another dtype"],
 )
-def test_the_transformers_engine_samples_from_the_policy_as_it_is(key, value):
-    with pytest.raises(ValueError, match=rf"rollout.{key}={value} .*rollout.engine=hf"):
-        check_engine(Config(model={"path": "any"}, rollout={key: value, "engine": "hf"}))
+def test_the_transformers_engine_samples_from_the_policy_as_it_is(override, said):
+    tree = {"model": {"path": "any"}, "rollout": {"engine": {"type": "hf"}}}
+    with pytest.raises(ValueError, match=said):
+        config_from(tree, [override])
+
+
+def test_an_engine_of_this_process_is_checked_for_what_it_can_do():
+    ahead = Config(model={"path": "any"}, rollout={"engine": "hf", "max_off_policy_steps": 1})
+    with pytest.raises(ValueError, match=r"max_off_policy_steps=1 and rollout\.engine=hf"):
+        check_engine(ahead)
 
 
 @pytest.mark.slow
@@ -232,19 +250,18 @@ def test_a_run_ahead_repeats_and_resumes(tiny_model, digits, tmp_path):
         run_training(
             Config(
                 model={"path": str(tiny_model), "dtype": "float32"},
-                data={"train": str(digits / "rl.jsonl")},
+                data={"train": str(digits / "rl.jsonl"), "train_batch_size": 2},
                 rollout={
-                    "batch_size": 2,
                     "n": 3,
-                    "max_model_len": 64,
+                    "max_prompt_length": 56,
+                    "max_response_length": 8,
                     "max_off_policy_steps": 2,
-                    "sampling": {"max_tokens": 8},
                 },
-                rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
-                optimizer={"lr": 1e-3, "warmup_steps": 0, "lr_scheduler_type": "constant"},
+                rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+                optimizer={"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
                 trainer={
                     "max_steps": steps,
-                    "save_steps": 3,
+                    "checkpoints": {"save_steps": 3},
                     "output_dir": str(tmp_path / name),
                     "log_completions_steps": 1,
                     "threads": 1,

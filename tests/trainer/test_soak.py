@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -178,7 +178,7 @@ def cold_start(model: Path, digits: Path, work: Path) -> Accuracy:
     sft = work / "sft"
     trains = (f"data.train={digits / 'sft.jsonl'}", f"trainer.max_steps={COLD_START_STEPS}")
     mmr1("sft", recipe / "sft.yaml", f"model.path={model}", *trains, f"trainer.output_dir={sft}")
-    evaluated = (f"data.eval={work / 'digits/three_eval.jsonl'}", f"eval.output_dir={sft / 'eval'}")
+    evaluated = (f"eval.data={work / 'digits/three_eval.jsonl'}", f"eval.output_dir={sft / 'eval'}")
     checkpoint = f"model.path={trained(sft)}"
     mmr1("eval", recipe / "rl.yaml", checkpoint, "rollout.engine=hf", *evaluated)
     return Accuracy.of(sft / "eval")
@@ -190,7 +190,7 @@ def trained(run: Path) -> Path:
 
 
 def write_config(
-    work: Path, records: str, out: Path, urls: list[str], engine: str, **trainer: object
+    work: Path, records: str, out: Path, urls: list[str], engine: str, trackers: Sequence[str] = ()
 ) -> Path:
     """The quickstart's RL, smaller, with a plugin and a remote reward."""
     rl = REPOSITORY / "scripts/recipes/quickstart/rl.yaml"
@@ -215,23 +215,22 @@ def write_config(
             f"model.path={trained(work / 'sft')}",
             f"seed={SEED}",
             f"data.train=digits/{records}",  # the order of the records depends on this name
-            f"data.eval={work / 'digits/three_eval.jsonl'}",
+            f"trainer.validation.data={work / 'digits/three_eval.jsonl'}",
             "data.max_bad_fraction=0.05",
             f"rollout.engine={engine}",
-            "rollout.batch_size=4",
+            "data.train_batch_size=4",
             "rollout.timeout_s=30",
             "rollout.max_restarts=5",
             f"trainer.max_steps={STEPS}",
             f"trainer.output_dir={out}",
-            "trainer.save_steps=10",
+            "trainer.checkpoints.save_steps=10",
             "trainer.log_completions_steps=1",
         ],
     )
-    tree = config.model_dump(mode="json")
-    tree["rewards"]["functions"] = functions
-    tree["trainer"].update(trainer)
+    tracking = {"report_to": list(trackers)} if trackers else None
+    changes = {"rewards.functions": functions, "trainer.tracking": tracking}
     path = work / f"{out.name}.yaml"
-    path.write_text(dump_yaml(type(config).model_validate(tree)))
+    path.write_text(dump_yaml(config.changed(changes)))
     return path
 
 

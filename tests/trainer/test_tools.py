@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from datasets_prep.demonstrations import Standard, write_demonstrations
-from mmr1.config import AlgorithmConfig, Config
+from mmr1.config import Config
+from mmr1.config.file import config_from, load_config
 from mmr1.data.record import read_records
 from mmr1.data.responses import demonstration
 from mmr1.evaluation.benchmarks import run_evaluations
@@ -40,13 +41,12 @@ def data(tmp_path_factory) -> Path:
 def config(model: Path, data: Path, out: Path, **trainer: object) -> Config:
     return Config(
         model={"path": str(model), "dtype": "float32"},
-        data={"train": str(data), "eval": str(data)},
+        data={"train": str(data), "train_batch_size": 2},
         rollout={
             "engine": "hf",
-            "batch_size": 2,
             "n": 3,
-            "max_model_len": 256,
-            "sampling": {"max_tokens": 160},
+            "max_prompt_length": 96,
+            "max_response_length": 160,
         },
         environment={
             "tools": ["zoom"],
@@ -58,17 +58,18 @@ def config(model: Path, data: Path, out: Path, **trainer: object) -> Config:
         },
         rewards={
             "functions": {
-                "said": {"use": f"{PLUGINS}:reward", "isolated": False},
+                "said": {"use": f"{PLUGINS}:reward", "sandbox": None},
                 "tool_use": {"weight": 0.1},
             }
         },
-        algorithm={"kl_coef": 0.01},
-        optimizer={"lr": 1e-3, "warmup_steps": 0},
+        algorithm={"kl": {"coef": 0.01}},
+        optimizer={"lr": 1e-3, "scheduler": {"warmup_steps": 0}},
         trainer={
             "max_steps": 2,
             "output_dir": str(out),
             "log_completions_steps": 1,
-            "save_steps": 1,
+            "checkpoints": {"save_steps": 1},
+            "validation": {"data": str(data)},
             "threads": 1,
             **trainer,
         },
@@ -189,8 +190,7 @@ def test_a_resumed_run_has_the_numbers_of_one_that_was_not_interrupted(run, mode
 
 def test_an_evaluation_has_tools_too(run, data, tmp_path):
     trained = config(run / "checkpoints/step_000002", data, tmp_path / "unused")
-    options = trained.eval.model_copy(update={"output_dir": str(tmp_path / "eval")})
-    run_evaluations(trained.model_copy(update={"eval": options}))
+    run_evaluations(trained.changed({"eval.output_dir": str(tmp_path / "eval")}))
     (file,) = tmp_path.rglob("completions.jsonl")
     rows = read_jsonl(file)
     assert {row["mode"] for row in rows} == {"greedy", "sampled"}
@@ -205,50 +205,60 @@ def test_an_evaluation_has_tools_too(run, data, tmp_path):
     ("changes", "message"),
     [
         (
-            {"rollout": {"sampling": {"stop": ["x"]}}},
-            r"rollout.sampling.stop=\['x'\]: it could end a turn within a call",
+            {"rollout": {"stop": ["x"]}},
+            "environment, rollout.stop: a stop string could end a turn within a call",
         ),
         (
-            {"algorithm": {"name": "process_grpo", "step_rewards": "x.py:f"}},
-            "algorithm.name=process_grpo and its steps: it reads a completion as one text",
+            {"algorithm": {"name": "process_grpo", "advantage": {"step_rewards": "x.py:f"}}},
+            "environment, algorithm.advantage.type=process, .* read a completion as one text",
         ),
-        ({"algorithm": {"replay": {}}}, "algorithm.replay: it keeps completions without what"),
-        ({"dpo": {"rounds": 1}}, "dpo.rounds=1: it keeps completions without what tools showed"),
+        (
+            {"algorithm": {"filter_groups": "replay"}},
+            "environment, algorithm.filter_groups.type=replay: replay keeps completions without",
+        ),
         (
             {"rewards": {"functions": {"rm": {"use": "reward_model"}}}},
-            "rewards.functions.rm: it reads a completion as one text",
+            "environment, .*rewards.functions: .* read a completion as one text",
         ),
         (
-            {"algorithm": {"name": "t_grpo"}, "rewards": {"functions": {"temporal_contrast": {}}}},
-            "algorithm.name=t_grpo: it shuffles the frames of a video",
+            {"rewards": {"functions": {"temporal_contrast": {}}}},
+            "environment, rewards.functions.temporal_contrast: it shuffles the frames of a video",
         ),
     ],
 )
 def test_what_conversations_are_not_made_for_is_refused(changes, message):
-    with pytest.raises(ValueError, match=f"environment and {message}.*; leave one of them out"):
-        Config(model={"path": "m"}, environment={"tools": ["zoom"]}, **changes)
+    tree = {"model": {"path": "m"}, "environment": {"tools": ["zoom"]}, **changes}
+    with pytest.raises(ValueError, match=f"{message}.*; leave one of them out"):
+        config_from(tree)
+
+
+def test_rounds_of_preferences_hold_no_conversations():
+    """What tools showed in a completion would not be kept."""
+    keys = ["model.path=m", "dpo.rounds.count=1", "environment.tools=[zoom]"]
+    with pytest.raises(ValueError, match="section 'environment': mmr1 dpo does not read it"):
+        load_config(None, keys, "dpo")
 
 
 def test_pictures_of_tools_that_a_served_reference_does_not_see_are_refused(model, data, tmp_path):
     made = config(model, data, tmp_path / "out")
-    served = AlgorithmConfig(kl_coef=0.1, ref_model_path="http://127.0.0.1:9")
+    served = {"type": "server", "url": "http://127.0.0.1:9"}
     with pytest.raises(ValueError, match=r"environment\.tools: zoom return pictures, which a "):
-        run_training(made.model_copy(update={"algorithm": served}))
+        run_training(made.changed({"algorithm.kl.reference": served}))
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, r"environment\.tools is empty"),
-        ({"use": "a.py:B", "tools": ["zoom"]}, "leave environment.tools"),
-        ({"tools": ["zoom", "zoom"]}, "names a tool twice"),
-        ({"tools": ["zoom"], "options": {"a": 1}}, "are of an environment's class"),
+        ({}, r"'environment\.tools' is missing"),
+        ({"type": "custom", "use": "a.py:B", "tools": ["zoom"]}, "type 'custom' has no 'tools'"),
+        ({"tools": ["zoom", "zoom"]}, "a tool is named twice"),
+        ({"tools": ["zoom"], "options": {"a": 1}}, "type 'tools' has no 'options'"),
     ],
 )
 def test_an_environment_that_makes_no_sense_is_refused(environment, message):
     with pytest.raises(ValueError, match=message):
-        Config(model={"path": "m"}, environment=environment)
+        config_from({"model": {"path": "m"}, "environment": environment})
 
 
 def test_completions_of_a_run_are_read_as_their_last_turns(run):
@@ -266,7 +276,7 @@ def test_completions_of_a_run_are_read_as_their_last_turns(run):
     [
         ("environment.tools=[zom]", "unknown tool 'zom' (did you mean 'zoom'?)"),
         ("environment.tools=[nowhere.py:f]", "nowhere.py: no such Python file"),
-        ("environment={use: nowhere.py:C}", "nowhere.py: no such Python file"),
+        ("environment=nowhere.py:C", "nowhere.py: no such Python file"),
     ],
 )
 def test_a_wrong_name_is_told_first(environment, message, mmr1, model, data, tmp_path):

@@ -54,7 +54,7 @@ def warm(tiny_model, digits, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("sft") / "run"
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        data={"train": str(digits / "sft.jsonl")},
+        data={"train": str(digits / "sft.jsonl"), "train_batch_size": 32},
         optimizer={"lr": 1e-3},
         trainer={"max_steps": 100, "output_dir": str(out), "logging_steps": 1000},
     )
@@ -64,22 +64,22 @@ def warm(tiny_model, digits, tmp_path_factory) -> Path:
 def rl(warm: Path, digits: Path, out: Path, **rollout: object) -> Config:
     return Config(
         model={"path": str(warm), "dtype": "float32"},
-        data={"train": str(digits / "rl.jsonl"), "eval": str(digits / "eval.jsonl")},
+        data={"train": str(digits / "rl.jsonl"), "train_batch_size": 4},
         rollout={
             "engine": "hf",
-            "batch_size": 4,
             "n": 4,
-            "max_model_len": 128,
-            "sampling": {"max_tokens": 24},
+            "max_prompt_length": 104,
+            "max_response_length": 24,
             **rollout,
         },
-        algorithm={"kl_coef": 0.01},
+        algorithm={"kl": {"coef": 0.01}},
         optimizer={"lr": 3e-4},
         trainer={
             "max_steps": 3,
             "output_dir": str(out),
             "log_completions_steps": 2,
-            "save_steps": 2,
+            "checkpoints": {"save_steps": 2},
+            "validation": {"data": str(digits / "eval.jsonl")},
             "threads": 1,
         },
         eval={"limit": 40},
@@ -171,13 +171,8 @@ def test_the_checkpoint_is_an_ordinary_model(run):
 
 def test_evaluation_in_a_new_run_gives_what_training_ended_with(run, warm, digits, tmp_path):
     ended = json.loads((run / "eval/result.json").read_text())
-    config = rl(warm, digits, tmp_path).model_copy(
-        update={
-            "model": rl(run / "checkpoints/step_000003", digits, tmp_path).model,
-            "eval": rl(warm, digits, tmp_path).eval.model_copy(
-                update={"output_dir": str(tmp_path)}
-            ),
-        }
+    config = rl(run / "checkpoints/step_000003", digits, tmp_path).changed(
+        {"eval.output_dir": str(tmp_path)}
     )
     result = run_evaluations(config)[0]["", ""]
     assert json.loads((tmp_path / "result.json").read_text()) == ended
@@ -199,11 +194,12 @@ def test_the_same_seed_gives_the_same_metrics(run, warm, digits, tmp_path):
 
 def test_validation_while_training(run, warm, digits, tmp_path):
     """Before the first step, after the second and after the last, by the weights of that step."""
-    config = rl(warm, digits, tmp_path / "run")
-    keys = {"val_freq": 2, "val_before_train": True, "metric_for_best_model": "eval/sampled"}
-    changed = config.trainer.model_copy(update=keys)
-    config = config.model_copy(update={"trainer": changed})
-    run_training(config)
+    keys = {
+        "trainer.validation.steps": 2,
+        "trainer.validation.before_train": True,
+        "trainer.checkpoints.metric_for_best_model": "eval/sampled",
+    }
+    run_training(rl(warm, digits, tmp_path / "run").changed(keys))
     out = tmp_path / "run"
     rows = lines(out / "metrics.jsonl")
     assert [row["step"] for row in rows if "eval/greedy" in row] == [0, 2, 3]
@@ -224,8 +220,7 @@ def test_validation_while_training(run, warm, digits, tmp_path):
         assert rows[-1][f"eval/{mode}/format"] == ended[mode]["components"]["format"]
     # The starting weights and those after the second step, evaluated by themselves.
     for number, model in ((0, warm), (2, run / "checkpoints/step_000002")):
-        own = rl(model, digits, tmp_path).model_copy(update={"model": rl(model, digits, out).model})
-        result = run_evaluations(own)[0]["", ""]
+        result = run_evaluations(rl(model, digits, tmp_path))[0]["", ""]
         (row,) = [row for row in rows if row["step"] == number]
         assert row["eval/greedy"] == result.modes["greedy"].accuracy
         assert row["eval/sampled"] == result.modes["sampled"].accuracy
@@ -247,25 +242,29 @@ def test_validation_while_training(run, warm, digits, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["trainer.val_freq=2"], "nothing to validate on; set data.eval"),
-        (["trainer.val_before_train=true"], "nothing to validate on; set data.eval"),
+        (["trainer.validation.steps=2"], r"trainer\.validation\.data' is missing"),
+        (["trainer.validation.before_train=true"], r"trainer\.validation\.data' is missing"),
         (
-            ["data.eval=x", "trainer.metric_for_best_model=eval/greedy"],
-            "every checkpoint needs a validation; set trainer.val_freq",
+            [
+                "trainer.validation.data=x",
+                "trainer.checkpoints={save_steps: 2, metric_for_best_model: eval/greedy}",
+            ],
+            "every checkpoint needs a validation; make save_steps a multiple",
         ),
         (
             [
-                *("data.eval=x", "trainer.metric_for_best_model=eval/greedy"),
-                *("trainer.val_freq=4", "trainer.save_steps=6"),
+                "trainer.validation={data: x, steps: 4}",
+                "trainer.checkpoints={save_steps: 6, metric_for_best_model: eval/greedy}",
             ],
-            r"trainer\.save_steps \(6\) to a multiple",
+            r"checkpoints\.save_steps=6, trainer\.validation\.steps=4: every checkpoint needs",
         ),
         (
             [
-                *("data.eval=x", "trainer.metric_for_best_model=eval/sampled", "eval.n=0"),
-                "trainer.val_freq=1",
+                "trainer.validation={data: x, steps: 1}",
+                "trainer.checkpoints={save_steps: 1, metric_for_best_model: eval/sampled}",
+                "eval.sampled=null",
             ],
-            "eval.n=0: no completion is sampled",
+            "no completion is sampled; set eval.sampled",
         ),
     ],
 )
@@ -277,10 +276,10 @@ def test_validations_that_make_no_sense_are_refused(overrides, said):
 @pytest.mark.parametrize(
     ("keys", "steps"),
     [
-        ({"max_epochs": 1.5}, 15),
-        ({"max_epochs": 2, "max_steps": 12}, 12),
-        ({"max_epochs": 2, "max_steps": 100}, 20),
-        ({"max_epochs": 0.01}, 1),
+        ({"total_epochs": 1.5}, 15),
+        ({"total_epochs": 2, "max_steps": 12}, 12),
+        ({"total_epochs": 2, "max_steps": 100}, 20),
+        ({"total_epochs": 0.01}, 1),
         ({"max_steps": 7}, 7),
     ],
 )
@@ -296,11 +295,15 @@ def test_epochs_are_steps_of_so_many_batches(keys, steps):
 def test_a_run_of_an_epoch_and_a_half(warm, digits, tmp_path, capsys):
     records = (digits / "rl.jsonl").read_text().splitlines()[:8]
     (tmp_path / "few.jsonl").write_text("".join(f"{record}\n" for record in records))
-    tree = rl(warm, digits, tmp_path / "run").model_dump()
-    tree["data"] |= {"train": str(tmp_path / "few.jsonl"), "media_root": str(digits), "eval": None}
-    del tree["trainer"]["max_steps"]
-    tree["trainer"]["max_epochs"] = 1.5
-    config = Config.model_validate(tree)
+    config = rl(warm, digits, tmp_path / "run").changed(
+        {
+            "data.train": str(tmp_path / "few.jsonl"),
+            "data.media_root": str(digits),
+            "trainer.validation": None,
+            "trainer.max_steps": None,
+            "trainer.total_epochs": 1.5,
+        }
+    )
     checkpoint = run_training(config)
     assert checkpoint.name == "step_000003"
     rows = lines(tmp_path / "run/metrics.jsonl")
@@ -322,29 +325,37 @@ def test_engine_and_trainer_are_compared_on_every_kind_of_prompt(
     both = {**video, "id": "both", "messages": [{"role": "user", "content": [image, clip]}]}
     records = mixed.with_name("more.jsonl")
     records.write_text("".join(json.dumps(row) + "\n" for row in (*rows, three, both)))
-    tree = rl(tiny_model, mixed.parent, tmp_path / "run").model_dump()
-    tree["data"] |= {"train": str(records), "eval": None}
-    tree["rollout"] |= {"batch_size": 1, "n": 2, "max_model_len": 512}
-    tree["trainer"] |= {"max_steps": 1}
-    run_training(Config.model_validate(tree))
+    run_training(
+        rl(tiny_model, mixed.parent, tmp_path / "run").changed(
+            {
+                "data.train": str(records),
+                "data.train_batch_size": 1,
+                "rollout.n": 2,
+                "rollout.max_prompt_length": 488,
+                "trainer.validation": None,
+                "trainer.max_steps": 1,
+            }
+        )
+    )
     said = " ".join(capsys.readouterr().out.split())
     assert "engine and trainer agree on 6 kinds of prompt" in said
 
 
 def test_epochs_that_are_too_few_are_refused_once_they_are_known():
-    critic = {"name": "ppo", "critic": {"warmup_steps": 5}}
-    config = Config(model={"path": "any"}, algorithm=critic, trainer={"max_epochs": 1})
+    critic = {"name": "ppo", "advantage": {"critic": {"warmup_steps": 5}}}
+    config = Config(model={"path": "any"}, algorithm=critic, trainer={"total_epochs": 1})
     assert with_epochs(config, 24, 4).trainer.max_steps == 6
     with pytest.raises(ValueError, match="the policy would never learn"):
         with_epochs(config, 20, 4)
-    with pytest.raises(ValueError, match=r"dpo\.rounds=1 and trainer\.max_epochs=1"):
-        load_config(None, ["model.path=a", "dpo.rounds=1", "trainer.max_epochs=1"])
-    with pytest.raises(ValueError, match=r"dpo\.rounds=1 and data\.curriculum"):
-        load_config(None, ["model.path=a", "dpo.rounds=1", "data.curriculum={key: math}"])
+    rounds = ["model.path=a", "dpo.rounds.count=1"]
+    with pytest.raises(ValueError, match=r"dpo\.rounds\.count=1, trainer\.total_epochs=1"):
+        load_config(None, [*rounds, "trainer.total_epochs=1"], "dpo")
+    with pytest.raises(ValueError, match=r"data\.curriculum: only mmr1 train and iterate"):
+        load_config(None, [*rounds, "data.curriculum={function: math}"], "dpo")
 
 
 def test_another_seed_gives_others(run, warm, digits, tmp_path):
-    config = rl(warm, digits, tmp_path / "other").model_copy(update={"seed": 1})
+    config = rl(warm, digits, tmp_path / "other").changed(seed=1)
     run_training(config)
     assert (
         lines(tmp_path / "other/rollouts/step_000001.jsonl")[0]["id"]
@@ -353,9 +364,8 @@ def test_another_seed_gives_others(run, warm, digits, tmp_path):
 
 
 def test_a_step_that_fails_on_its_numbers_leaves_its_batch(warm, digits, tmp_path):
-    config = rl(warm, digits, tmp_path / "run")
-    config = config.model_copy(
-        update={"optimizer": config.optimizer.model_copy(update={"lr": 1e30, "warmup_steps": 0})}
+    config = rl(warm, digits, tmp_path / "run").changed(
+        {"optimizer.lr": 1e30, "optimizer.scheduler.warmup_steps": 0}
     )
     with pytest.raises(NonFiniteError, match=r"step \d+: .* Its batch is in .*step_\d+.jsonl"):
         run_training(config)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+if TYPE_CHECKING:  # a JSON file needs none
+    import pyarrow as pa
 
 Classes = Mapping[str, Sequence[str]]
 """The names of the classes, by column."""
@@ -35,6 +36,8 @@ def classes_of_schema(metadata: Mapping[bytes, bytes] | None) -> Classes:
 
 def mending(schema: pa.Schema) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """What rows of an Arrow or parquet file need: classes by name, decimals as plain numbers."""
+    import pyarrow as pa
+
     classes = classes_of_schema(schema.metadata)
     decimals = [field.name for field in schema if pa.types.is_decimal(field.type)]
 

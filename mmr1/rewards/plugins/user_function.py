@@ -26,7 +26,7 @@ from mmr1.rewards.item import (
 from mmr1.rewards.plugins.columns import check_options
 from mmr1.rewards.plugins.dialects import Call, Dialect, call, detect, rewards_of
 from mmr1.rewards.sandbox.limits import GIB, Limits
-from mmr1.rewards.sandbox.pool import START_S, Pool
+from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.readable import plugin_paths
 from mmr1.types import Reward
 
@@ -177,7 +177,6 @@ class PluginReward:
             and one process, so that a model is loaded once.
         workers: Worker processes of an isolated function.
         timeout_s: Deadline of one call, which may be that of a group or of the whole batch.
-        start_timeout_s: Longest wait for a worker to import it.
         readable: Files and folders that it may read besides its own folder and Python's.
         allow_weak: Run it where a required wall of the sandbox is missing.
 
@@ -201,7 +200,6 @@ class PluginReward:
         isolated: bool,
         workers: int,
         timeout_s: float,
-        start_timeout_s: float = START_S,
         readable: Sequence[str] = (),
         allow_weak: bool = False,
     ) -> None:
@@ -213,7 +211,6 @@ class PluginReward:
             prepare=Job("mmr1.rewards.plugins.user_function:describe", self._function),
             limits=PLUGIN_LIMITS,
             readable=plugin_paths(spec, readable),
-            start_s=start_timeout_s,
             allow_weak=allow_weak,
             walls=isolated,
         )

@@ -39,7 +39,7 @@ from mmr1.types import Reward, Status
 logger = logging.getLogger(__name__)
 
 VERIFIER = Job("mmr1.rewards.math.symbolic:warm", ())
-START_S = 120.0
+START_S = 600.0
 _MAX_PROBLEM = 2000  # characters
 _MAX_WAIT_S = 60.0
 

@@ -307,8 +307,8 @@ def _placement(places: Places, timeout_s: float, groups: list[Any]) -> Callable[
     largest = max(places.bundles)
     if largest > 1 and not gpus:
         raise ValueError(
-            f"rollout.tensor_parallel_size={largest}, and the Ray cluster has no GPU; set "
-            "rollout.tensor_parallel_size=1"
+            f"rollout.engine.tensor_parallel_size={largest}, and the Ray cluster has no GPU; set "
+            "rollout.engine.tensor_parallel_size=1"
         )
     bundles = [{"CPU": 1, "GPU": n} if gpus else {"CPU": 1} for n in places.bundles]
     group = placement_group(bundles, strategy="PACK")

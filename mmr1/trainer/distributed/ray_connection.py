@@ -57,7 +57,7 @@ def join_cluster(address: str) -> None:
         ray.init(address=address, **_OPTIONS)
     except (OSError, ray.exceptions.AuthenticationError) as error:
         raise ValueError(
-            f"resources.address={address}: no Ray cluster lets us in ({error}). Start one with "
+            f"resources.ray.address={address}: no Ray cluster lets us in ({error}). Start one with "
             "scripts/launch/ray_cluster.sh. If it runs, it may ask for a token: set "
             "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from error

@@ -48,8 +48,8 @@ class TrainingModels:
 
     Attributes:
         model: The policy's, which the engine ``hf`` samples from.
-        reference: What the policy starts from, or another model; None without
-            ``algorithm.reference``.
+        reference: What the policy starts from, or another model; None where
+            neither ``algorithm.kl`` nor a teacher needs one.
         critic: None for algorithms without one.
         features: Those of a frozen vision tower, shared with the engine ``hf``.
     """

@@ -1,4 +1,4 @@
-"""``mmr1 dpo``: learning from preferences, by the loss of ``dpo.loss_type``.
+"""``mmr1 dpo``: learning from preferences, by the loss of ``dpo.loss.type``.
 
 Pairs teach which of two answers is better; KTO's examples whether an answer is wanted.
 """
@@ -237,7 +237,7 @@ def with_unrelated(groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
     if all(_same_prompt(groups[0], group) for group in groups):
         raise ValueError(
             "KTO measures its reference point on answers to other prompts, and there is only one "
-            "prompt; add records, or choose a loss on pairs (dpo.loss_type=sigmoid)"
+            "prompt; add records, or choose a loss on pairs (dpo.loss.type=sigmoid)"
         )
     return [
         RolloutGroup(group.prompt, (*group.completions, _next_other(groups, i).completions[0]))

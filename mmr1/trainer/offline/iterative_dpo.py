@@ -35,7 +35,7 @@ from mmr1.trainer.validation.evaluate import evaluate
 
 
 def run_iterative_dpo(config: Config, *, resume: bool = False) -> Path:
-    """``dpo.rounds`` rounds, ``trainer.max_steps`` steps in all.
+    """``dpo.rounds.count`` rounds, ``trainer.max_steps`` steps in all.
 
     With ``resume`` a run in ``trainer.output_dir`` continues from its latest valid checkpoint, in
     the middle of a round too. Its results are the same as without the interruption.

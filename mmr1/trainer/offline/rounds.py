@@ -28,7 +28,7 @@ from mmr1.types import Completion, Prompt, RolloutGroup, ScoredGroup, StepStats
 
 @dataclass
 class Rounds:
-    """``dpo.rounds`` rounds of ``trainer.max_steps`` steps in all.
+    """``dpo.rounds.count`` rounds of ``trainer.max_steps`` steps in all.
 
     A round samples with the policy of its start, which is also its reference. A checkpoint holds
     what the round learns from, so a run resumes in its middle. The loss is of the model itself: its

@@ -1,7 +1,7 @@
 """Reward models that ``mmr1 rm`` trained: as reward functions, and as judges of steps.
 
-``use: reward_model`` with the option ``path`` is a reward function. By ``algorithm.step_rewards``
-each step of a completion has a reward.
+``use: reward_model`` with the option ``path`` is a reward function. By
+``algorithm.advantage.step_rewards`` each step of a completion has a reward.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class ProcessRewardModel:
         if not is_scalar_model(path) or supervision_of(path).kind != "process":
             raise ValueError(
                 f"{key} '{path}' is no reward model of steps; train one with mmr1 rm and "
-                "rm.supervision=process"
+                "rm.type=process"
             )
         self._separator = supervision_of(path).step_separator
         self._decode = partial(family.tokenizer.decode, skip_special_tokens=True)

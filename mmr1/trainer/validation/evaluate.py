@@ -94,7 +94,7 @@ def evaluate(
     """Sample and score completions of every record.
 
     Args:
-        config: ``eval``, ``rewards``, ``rollout.sampling`` and ``seed`` count.
+        config: ``eval``, ``rewards``, the sampling of ``rollout`` and ``seed`` count.
         check: Leaves out the records whose media cannot be decoded.
         progress: Called with the number of prompts that each batch has finished.
         earlier_rows: Rows of an interrupted evaluation; these prompts are not sampled again.

@@ -7,7 +7,7 @@ from pathlib import Path
 from mmr1.config.file import load_config
 from mmr1.trainer.offline.sft import run_sft
 from scripts.claims.claim import Measured, Trial
-from scripts.claims.training import evaluated, measured, newest, settings, train
+from scripts.claims.training import evaluated, learns, measured, newest, train
 
 RL, SFT = (Path(__file__).with_name(f"{name}.yaml") for name in ("rl", "sft"))
 SFT_ALONE, RL_ALONE = "SFT alone", "RL alone"
@@ -24,6 +24,6 @@ def run(trial: Trial) -> Measured:
 def sft_alone(trial: Trial) -> Measured:
     """Has no rollouts, so there is no curve."""
     run = trial.folder / "run"
-    own = [*settings(trial, run), f"data.train={trial.start / 'sft.jsonl'}", "data.eval=null"]
-    run_sft(load_config(SFT, own), resume=True)
+    own = [*learns(trial, run), f"data.train={trial.start / 'sft.jsonl'}"]
+    run_sft(load_config(SFT, own, "sft"), resume=True)
     return Measured(evaluated(trial, RL, newest(run), trial.folder / "eval"))

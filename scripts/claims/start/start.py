@@ -34,7 +34,8 @@ def prepared(folder: Path, seed: int) -> Path:
         write_splits(folder)
     if not (folder / "model/config.json").exists():
         new_model(folder / "model", seed=seed)
-    run_sft(load_config(SFT, [*where(folder, "sft"), *own(folder / "model", seed)]), resume=True)
+    overrides = [*where(folder, "sft"), *own(folder / "model", seed)]
+    run_sft(load_config(SFT, overrides, "sft"), resume=True)
     done.touch()
     return folder
 

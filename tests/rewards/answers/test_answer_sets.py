@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import build_composite_reward
 from mmr1.types import Reward
 from tests.rewards.helpers import item, think
@@ -21,7 +21,7 @@ def read(name: str) -> list[dict[str, Any]]:
 
 
 def score(function: str, rows: list[dict[str, Any]]) -> list[Reward]:
-    functions = {function: RewardFunctionConfig()}
+    functions = {function: reward_function()}
     with build_composite_reward(RewardsConfig(functions=functions, timeout_s=10.0)) as reward:
         return reward.score([item(think(row["answer"]), row["gold"]) for row in rows])
 
@@ -53,7 +53,7 @@ def test_no_negation_is_paid(function: str) -> None:
 def test_bare_text_is_no_answer(function: str) -> None:
     gold = "C" if function == "choice" else "5"
     texts = [f"The answer is {gold}.", f"**Answer:** {gold}", f"```\n{gold}\n```", f"答案是{gold}"]
-    functions = {function: RewardFunctionConfig()}
+    functions = {function: reward_function()}
     with build_composite_reward(RewardsConfig(functions=functions)) as reward:
         rewards = reward.score([item(text, gold) for text in texts])
     assert {r.status.value for r in rewards} == {"no_answer"}

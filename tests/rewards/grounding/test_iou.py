@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmr1.boxes import Box, to_original
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import BadGoldError, Job, build_composite_reward
 from mmr1.rewards.grounding.answer_boxes import iou_of, read_boxes
 from mmr1.rewards.grounding.iou import gold_boxes, iou, matched_iou
@@ -123,7 +123,7 @@ def test_ten_thousand_boxes() -> None:
     """Against a few they are cheap; against many they are matched in the sandbox."""
     many = [[x, 0, x + 1, 1] for x in range(10_000)]
     start = time.monotonic()
-    config = RewardsConfig(functions={"iou": RewardFunctionConfig()}, timeout_s=20.0, workers=1)
+    config = RewardsConfig(functions={"iou": reward_function()}, timeout_s=20.0, workers=1)
     with build_composite_reward(config) as scorer:
         few, half = scorer.score(
             [

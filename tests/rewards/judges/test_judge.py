@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import build_composite_reward
 from mmr1.rewards.item import RewardItem
 from mmr1.rewards.judges.judge import JudgeReward
@@ -84,7 +84,7 @@ def judge(
     url: str, items: list[RewardItem], timeout_s: float = 5.0, **options: Any
 ) -> list[Reward]:
     options = {"url": url, "model": "m", "retries": 1, **options}
-    function = RewardFunctionConfig(use="judge", options=options, timeout_s=timeout_s)
+    function = reward_function(use="judge", options=options, timeout_s=timeout_s)
     with build_composite_reward(RewardsConfig(functions={"liked": function})) as reward:
         return reward.score(items)
 
@@ -395,7 +395,7 @@ def test_templates_of_ones_own(tmp_path: Path) -> None:
 def test_samples_that_cannot_be_judged_are_told_at_load() -> None:
     video = MediaRef("video", Path("a.mp4"))
     options = {"url": "http://127.0.0.1:1/v1", "model": "m", "against": "answer"}
-    config = RewardsConfig(functions={"liked": RewardFunctionConfig(use="judge", options=options)})
+    config = RewardsConfig(functions={"liked": reward_function(use="judge", options=options)})
     with build_composite_reward(config) as reward:
         problems = reward.check_gold([item("", answer=None).sample, item("", video).sample])
     assert [message.partition(";")[0] for _, message in problems] == [

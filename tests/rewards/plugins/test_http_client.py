@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import build_composite_reward
 from mmr1.rewards.http.bounded_json import read_json
 from mmr1.rewards.plugins.http_client import REPLY_BYTES, REPLY_BYTES_PER_ITEM
@@ -75,7 +75,7 @@ EXPECTED = [float(n % 3 == 1) for n in range(7)]
 
 
 def score(url: str, timeout_s: float = 2.0, **options: Any) -> list[Reward]:
-    function = RewardFunctionConfig(use=url, options=options)
+    function = reward_function(use=url, options=options)
     config = RewardsConfig(functions={"remote": function}, timeout_s=timeout_s)
     with build_composite_reward(config) as composite_reward:
         return composite_reward.score(ITEMS)
@@ -220,7 +220,7 @@ def test_the_deadline_is_that_of_the_whole_call(behave: Behaviour) -> None:
 def test_the_deadline_holds_while_the_request_is_sent() -> None:
     long = [item(think("1"), 1, prompt="p" * (32 << 20))]
     with raw_server(silent, reads=False) as url:
-        part = RewardFunctionConfig(use=url, options={"retries": 0})
+        part = reward_function(use=url, options={"retries": 0})
         config = RewardsConfig(functions={"remote": part}, timeout_s=DEADLINE_S)
         with build_composite_reward(config) as scorer:
             start = time.monotonic()
@@ -350,7 +350,7 @@ def test_a_server_that_is_busy_is_asked_again() -> None:
 
 
 def test_a_record_that_is_no_json_is_an_error() -> None:
-    part = RewardFunctionConfig(use="http://127.0.0.1:1/")
+    part = reward_function(use="http://127.0.0.1:1/")
     with build_composite_reward(RewardsConfig(functions={"remote": part})) as scorer:
         (reward,) = scorer.score([item(think("1"), {1, 2})])
     assert reward.status is Status.ERROR
@@ -423,7 +423,7 @@ def test_json_is_refused_before_it_is_built(data: bytes) -> None:
 
 
 @contextmanager
-def serving(spec_parts: dict[str, RewardFunctionConfig], **options: Any) -> Iterator[str]:
+def serving(spec_parts: dict[str, Any], **options: Any) -> Iterator[str]:
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
     from mmr1.rewards.http_server import create_app
@@ -446,7 +446,7 @@ def serving(spec_parts: dict[str, RewardFunctionConfig], **options: Any) -> Iter
 
 
 def test_any_reward_can_be_served_and_asked() -> None:
-    functions = {"format": RewardFunctionConfig(weight=0.5), "math": RewardFunctionConfig()}
+    functions = {"format": reward_function(weight=0.5), "math": reward_function()}
     items = [
         item(think(r"\frac{\sqrt{12}}{2}"), r"\sqrt{3}", prompt="p "),
         item("<answer>1</answer>", "2", prompt="p "),
@@ -456,7 +456,7 @@ def test_any_reward_can_be_served_and_asked() -> None:
         serving(functions) as url,
         build_composite_reward(RewardsConfig(functions=functions)) as composite_reward,
     ):
-        remote = RewardFunctionConfig(use=f"{url}/get_reward", timeout_s=20.0)
+        remote = reward_function(use=f"{url}/get_reward", timeout_s=20.0)
         with build_composite_reward(RewardsConfig(functions={"remote": remote})) as asking:
             remote_rewards, direct = asking.score(items), composite_reward.score(items)
     assert [(r.value, r.status) for r in remote_rewards] == [(r.value, r.status) for r in direct]
@@ -465,8 +465,8 @@ def test_any_reward_can_be_served_and_asked() -> None:
 
 def test_whole_rows_can_be_sent() -> None:
     box = item(think("[0, 0, 50, 100]"), [0, 0, 5, 8], meta={"image_size": [100, 80]})
-    with serving({"iou": RewardFunctionConfig(options={"space": "0-1000"})}) as url:
-        function = RewardFunctionConfig(use=url, timeout_s=20.0, options={"rows": True})
+    with serving({"iou": reward_function(options={"space": "0-1000"})}) as url:
+        function = reward_function(use=url, timeout_s=20.0, options={"rows": True})
         with build_composite_reward(RewardsConfig(functions={"remote": function})) as remote_reward:
             (reward,) = remote_reward.score([box])
     assert reward.value == pytest.approx(1.0)
@@ -474,7 +474,7 @@ def test_whole_rows_can_be_sent() -> None:
 
 def test_the_server_says_what_it_cannot_read() -> None:
     httpx = pytest.importorskip("httpx")
-    with serving({"format": RewardFunctionConfig()}) as url:
+    with serving({"format": reward_function()}) as url:
         assert httpx.get(f"{url}/health").json() == {"status": "ok", "functions": ["format"]}
         bad = httpx.post(url, json={"query": ["a", "b"], "labels": ["c"]})
         assert (bad.status_code, "different lengths" in bad.text) == (422, True)
@@ -484,7 +484,7 @@ def test_the_server_says_what_it_cannot_read() -> None:
 def test_the_server_bounds_a_request() -> None:
     httpx = pytest.importorskip("httpx")
     headers = {"Content-Type": "application/json"}
-    with serving({"format": RewardFunctionConfig()}, max_body=100_000) as url:
+    with serving({"format": reward_function()}, max_body=100_000) as url:
         long = json.dumps({"query": ["x" * 100_000]}).encode()
         pieces = (long[start : start + 1000] for start in range(0, len(long), 1000))
         for content in (long, pieces):  # with a declared length, and in chunks without one
@@ -506,7 +506,7 @@ def test_the_server_bounds_a_request() -> None:
 
 def test_a_lone_surrogate_is_scored_and_told_escaped() -> None:
     httpx = pytest.importorskip("httpx")
-    with serving({"count": RewardFunctionConfig()}) as url:
+    with serving({"count": reward_function()}) as url:
         rows = [
             {"completion": "a", "answer": "\\ud800"},
             {"completion": "<answer>4</answer>", "answer": 4},
@@ -535,7 +535,7 @@ def test_whom_the_server_answers(headers: dict[str, str], status: int) -> None:
     pytest.importorskip("fastapi")
     from mmr1.rewards.http.guard import guard_of
 
-    with serving({"format": RewardFunctionConfig()}, guard=guard_of("127.0.0.1", "s3cret")) as url:
+    with serving({"format": reward_function()}, guard=guard_of("127.0.0.1", "s3cret")) as url:
         given = {"Content-Type": "application/json", **headers}
         answer = httpx.post(url, content=b'{"query": ["a"]}', headers=given)
         assert answer.status_code == status
@@ -546,7 +546,7 @@ def test_whom_the_server_answers(headers: dict[str, str], status: int) -> None:
 def test_a_served_reward_is_asked_with_its_token_as_a_password() -> None:
     from mmr1.rewards.http.guard import guard_of
 
-    with serving({"format": RewardFunctionConfig()}, guard=guard_of("0.0.0.0", "s3cret")) as url:
+    with serving({"format": reward_function()}, guard=guard_of("0.0.0.0", "s3cret")) as url:
         assert score(url)[0].value is None
         scored = score(url.replace("http://", "http://any:s3cret@"))
         assert None not in [reward.value for reward in scored]
@@ -565,7 +565,7 @@ def test_pictures_in_requests_stay_below_the_media_root(tmp_path: Path) -> None:
         "def reward(completion, answer, image_path):\n"
         "    return float(len(open(image_path[0], 'rb').read()))\n"
     )
-    function = RewardFunctionConfig(use=f"{tmp_path}/opens.py:reward", isolated=False)
+    function = reward_function(use=f"{tmp_path}/opens.py:reward", sandbox=None)
 
     def asked(url: str, row: dict[str, Any]) -> tuple[int, Any]:
         answer = httpx.post(url, json={"rows": [{"completion": "a", **row}]}, timeout=30)
@@ -583,6 +583,6 @@ def test_pictures_in_requests_stay_below_the_media_root(tmp_path: Path) -> None:
         assert asked(url, {"image_path": "a.png"})[1]["rewards"] == [None]  # "/" is not a file
         assert asked(url, {"images": ["a.png"] * 65})[0] == 422
         assert asked(url, {"row": {"image_path": [str(outside)]}})[0] == 422
-    with serving({"format": RewardFunctionConfig()}) as url:
+    with serving({"format": reward_function()}) as url:
         status, answer = asked(url, {"images": [str(outside)]})
         assert (status, "--media-root" in answer["detail"]) == (422, True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.data.forms import read_row
 from mmr1.data.forms.form import Place
 from mmr1.data.record import read_records, write_records
@@ -205,7 +205,8 @@ CASES = [
     ),
     Case(
         "open_r1_video", "accuracy_reward",
-        [({"problem": "Which?", "video": "clip.mp4", "solution": "<answer> D </answer>"},
+        [({"problem": "Which?\nA. w\nB. x\nC. y\nD. z", "video": "clip.mp4",
+           "solution": "<answer> D </answer>"},
           [tagged("D"), tagged("d"), "D"])],
         conversational("solution"),
     ),
@@ -277,7 +278,7 @@ def items_of(groups: Sequence[Group], media: Path) -> list[RewardItem]:
 def score(
     functions: dict[str, dict[str, Any]], items: Sequence[RewardItem], **of_section: Any
 ) -> list[Reward]:
-    made = {name: RewardFunctionConfig(**function) for name, function in functions.items()}
+    made = {name: reward_function(**function) for name, function in functions.items()}
     section = RewardsConfig(functions=made, workers=1, timeout_s=60.0, **of_section)
     with build_composite_reward(section) as composite:
         return composite.score(items)
@@ -300,7 +301,9 @@ def test_a_project_s_rows_and_reward_file(case: Case, isolated: bool, media: Pat
         value for row, texts in case.groups for value in case.direct(function, row, texts, media)
     ]
     items = items_of(case.groups, media)
-    given = use(case.project, case.function, isolated=isolated, readable=[str(media)])
+    given = use(
+        case.project, case.function, sandbox={"readable": [str(media)]} if isolated else None
+    )
     rewards = score({"theirs": given}, items)
     assert errors(rewards) == [None] * len(items)
     assert [reward.value for reward in rewards] == pytest.approx(expected)
@@ -337,7 +340,7 @@ def test_a_function_is_called_once_per_prompt_or_once_per_batch(
     assert sizes("says", call="group") == {3.0}
     with pytest.raises(ValueError, match=r"call: batch is for functions that take lists.*AReaL"):
         score({"f": use("areal", "reward_fn", call="batch")}, [])
-    with pytest.raises(ValueError, match=r"rewards\.functions\.math\.call is for plugins"):
+    with pytest.raises(ValueError, match=r"builtin\.call\n.*not permitted"):
         score({"math": {"call": "batch"}}, [])
 
 
@@ -364,8 +367,8 @@ TASKS = [
 @pytest.mark.parametrize("isolated", [True, False])
 def test_none_skips_the_row_for_that_function(isolated: bool, media: Path) -> None:
     functions = {
-        "math": use("trl", "math_reward", isolated=isolated),
-        "code": use("trl", "code_reward", isolated=isolated, weight=0.5),
+        "math": use("trl", "math_reward", sandbox={} if isolated else None),
+        "code": use("trl", "code_reward", sandbox={} if isolated else None, weight=0.5),
         "seen": {"use": "exact", "weight": 0.0},
     }
     rewards = score(functions, items_of(TASKS, media))
@@ -387,13 +390,13 @@ def test_a_plugin_stands_on_another_function(isolated: bool, media: Path) -> Non
     items[3] = replace(items[3], token_ids=range(5))
     items[7] = replace(items[7], token_ids=range(5))
     functions = {
-        "accuracy": use("video_r1", "accuracy_reward", isolated=isolated),
+        "accuracy": use("video_r1", "accuracy_reward", sandbox={} if isolated else None),
         "bonus": use(
-            "video_r1", "length_bonus", isolated=isolated,
+            "video_r1", "length_bonus", sandbox={} if isolated else None,
             options={"of": "accuracy", "longest": 6},
         ),
-        "share": use("video_r1", "share_of_best", isolated=isolated),
-        "spread": use("video_r1", "group_spread", isolated=isolated),
+        "share": use("video_r1", "share_of_best", sandbox={} if isolated else None),
+        "spread": use("video_r1", "group_spread", sandbox={} if isolated else None),
     }  # fmt: skip
     rewards = score(functions, items)
     assert errors(rewards) == [None] * 9
@@ -472,7 +475,7 @@ def test_without_walls_it_runs_in_the_main_thread_of_a_process_of_its_own(
         "    return float(os.getpid())\n"
     )
     items = items_of([(COUNT, ["1", "exit", "2", "hang", "3"])], media)
-    function = {"use": f"{tmp_path}/free.py:reward", "isolated": False, "timeout_s": 2.0}
+    function = {"use": f"{tmp_path}/free.py:reward", "sandbox": None, "timeout_s": 2.0}
     rewards = score({"f": function}, items)
     assert [r.status for r in rewards] == [
         Status.OK, Status.KILLED, Status.OK, Status.TIMEOUT, Status.OK
@@ -495,5 +498,5 @@ def test_the_path_that_an_import_could_not_open_is_named(tmp_path: Path) -> None
         f"client({str(certificates)!r})\n"
         "def reward(completion, answer):\n    return 1.0\n"
     )
-    with pytest.raises(ValueError, match=r"own\.pem.*NAME\.readable.*isolated: false"):
+    with pytest.raises(ValueError, match=r"own\.pem.*NAME\.sandbox\.readable.*sandbox: null"):
         score({"f": {"use": f"{folder}/tls.py:reward"}}, [])

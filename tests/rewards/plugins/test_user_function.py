@@ -6,13 +6,16 @@ import inspect
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import RewardItem, build_composite_reward
+from mmr1.rewards.plugins import user_function
+from mmr1.rewards.sandbox.pool import Pool
 from mmr1.rewards.sandbox.probe import try_walls
 from mmr1.rewards.sandbox.walls import LANDLOCK
 from mmr1.types import Reward, Status
@@ -31,7 +34,7 @@ def items(texts: list[str] = TEXTS) -> list[RewardItem]:
 
 def score(spec: str, items: list[RewardItem], **function: Any) -> list[Reward]:
     timeout_s = function.pop("timeout_s", 5.0)
-    config = RewardFunctionConfig(use=spec, **function)
+    config = reward_function(use=spec, sandbox=function.pop("sandbox", {}), **function)
     with build_composite_reward(
         RewardsConfig(functions={"plugin": config}, workers=1, timeout_s=timeout_s)
     ) as composite_reward:
@@ -101,7 +104,7 @@ DIALECTS = [
 @pytest.mark.parametrize("isolated", [True, False], ids=["isolated", "here"])
 @pytest.mark.parametrize(("file", "function"), DIALECTS)
 def test_each_dialect_unchanged(file: str, function: str, isolated: bool) -> None:
-    rewards = score(f"{PLUGINS / file}.py:{function}", items(), isolated=isolated)
+    rewards = score(f"{PLUGINS / file}.py:{function}", items(), sandbox={} if isolated else None)
     assert [reward.error for reward in rewards] == [None] * 3
     assert [reward.value for reward in rewards] == pytest.approx(direct(file, function))
 
@@ -150,7 +153,7 @@ POISON = ["clean", "poison", "clean again"]
         ("allocates", {Status.ERROR, Status.KILLED}, ""),
         ("exits", {Status.KILLED}, "ended (exit code 0)"),
         ("system_exit", {Status.ERROR}, "SystemExit"),
-        ("writes", {Status.ERROR}, "set isolated: false"),
+        ("writes", {Status.ERROR}, "set sandbox: null"),
         ("batch_raises", {Status.ERROR}, "one of them is poisoned"),
         ("batch_hangs", {Status.TIMEOUT}, "no verdict in 1 s"),
     ],
@@ -182,7 +185,7 @@ def test_a_gigabyte_of_print_goes_nowhere(capfd: pytest.CaptureFixture[str]) -> 
 )
 @pytest.mark.parametrize("isolated", [True, False])
 def test_a_wrong_number_of_values(function: str, message: str, isolated: bool) -> None:
-    rewards = score(f"{PLUGINS}/bad.py:{function}", items(), isolated=isolated)
+    rewards = score(f"{PLUGINS}/bad.py:{function}", items(), sandbox={} if isolated else None)
     assert {reward.status for reward in rewards} == {Status.ERROR}
     assert message in (rewards[0].error or "")
 
@@ -191,13 +194,13 @@ def test_a_wrong_number_of_values(function: str, message: str, isolated: bool) -
     "function", ["raises", "hangs", "nan", "reward_of_nan", "none", "text", "system_exit"]
 )
 def test_what_can_be_caught_without_a_sandbox(function: str) -> None:
-    rewards = score(f"{PLUGINS}/bad.py:{function}", items(POISON), isolated=False, timeout_s=2.0)
+    rewards = score(f"{PLUGINS}/bad.py:{function}", items(POISON), sandbox=None, timeout_s=2.0)
     assert [rewards[0].value, rewards[1].value, rewards[2].value] == [1.0, None, 1.0]
 
 
 def test_a_loop_without_a_sandbox_does_not_go_on_beside_the_run() -> None:
     threads = set(threading.enumerate())
-    score(f"{PLUGINS}/bad.py:hangs", items(POISON), isolated=False, timeout_s=0.2)
+    score(f"{PLUGINS}/bad.py:hangs", items(POISON), sandbox=None, timeout_s=0.2)
     for thread in set(threading.enumerate()) - threads:
         thread.join(5)
         assert not thread.is_alive()
@@ -218,7 +221,7 @@ def test_a_plugin_that_cannot_be_used_says_so_at_the_start(
     spec: str, message: str, isolated: bool
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        score(f"{PLUGINS}/{spec}", [], isolated=isolated)
+        score(f"{PLUGINS}/{spec}", [], sandbox={} if isolated else None)
 
 
 def test_an_unknown_option_is_refused() -> None:
@@ -267,7 +270,7 @@ def test_an_import_cannot_get_out(tmp_path: Path, attempt: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         code = attempt.format(out=str(out), port=server.getsockname()[1])
         spec = plugin(tmp_path / "own", code)
-        with pytest.raises(ValueError, match=r"plugin.py.*PermissionError.*set isolated: false"):
+        with pytest.raises(ValueError, match=r"plugin.py.*PermissionError.*set sandbox: null"):
             score(spec, items())
         server.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -310,11 +313,12 @@ def test_a_fresh_worker_imports_the_plugin_anew_before_its_next_call(tmp_path: P
     assert rewards[1].status is Status.TIMEOUT
 
 
-def test_an_import_that_does_not_end_has_a_deadline_of_its_own(tmp_path: Path) -> None:
+def test_an_import_that_does_not_end_has_a_deadline_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = plugin(tmp_path / "own", "import time; time.sleep(999)")
-    config = RewardsConfig(
-        functions={"plugin": RewardFunctionConfig(use=spec)}, timeout_s=0.1, start_timeout_s=3.0
-    )
+    monkeypatch.setattr(user_function, "Pool", partial(Pool, start_s=3.0))
+    config = RewardsConfig(functions={"plugin": reward_function(use=spec)}, timeout_s=0.1)
     with pytest.raises(ValueError, match=r"plugin.py.*not ready after 3 s"):
         build_composite_reward(config)
 
@@ -334,8 +338,10 @@ def test_a_plugin_sees_neither_secrets_nor_the_user_s_files(
     read = f"float(len(open({str(secret)!r}).read()))"
     (reward, *_) = score(plugin(tmp_path / "own", "", read), items())
     assert reward.status is Status.ERROR
-    assert "rewards.functions.NAME.readable" in (reward.error or "")
-    (reward, *_) = score(plugin(tmp_path / "own", "", read), items(), readable=[str(secret)])
+    assert "rewards.functions.NAME.sandbox.readable" in (reward.error or "")
+    (reward, *_) = score(
+        plugin(tmp_path / "own", "", read), items(), sandbox={"readable": [str(secret)]}
+    )
     assert reward.value == 7.0
     (tmp_path / "own" / "table").write_text("12")
     near = "float(open(__file__.replace('plugin.py', 'table')).read())"

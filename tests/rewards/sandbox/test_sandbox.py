@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.deadline import Deadline
 from mmr1.rewards import Job, build_composite_reward
 from mmr1.rewards.sandbox import shared_zygotes
@@ -380,7 +380,7 @@ ITEMS = [
     item("none", "4"),
     item(think("x"), r"\frac{"),
 ]
-CONFIG = RewardsConfig(functions={"math": RewardFunctionConfig()}, timeout_s=1.0)
+CONFIG = RewardsConfig(functions={"math": reward_function()}, timeout_s=1.0)
 EXPECTED = [
     (1.0, Status.OK),
     (0.0, Status.OK),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mmr1.config import RewardFunctionConfig, RewardsConfig
+from mmr1.config import RewardsConfig, reward_function
 from mmr1.rewards import BadGoldError, RewardItem, build_composite_reward
 from mmr1.rewards.shaping.key_steps import split_steps, step_rewards, steps
 from mmr1.rewards.shaping.length import length_cosine, overlong, repetition
@@ -15,7 +15,7 @@ from tests.rewards.helpers import item, think
 
 
 def score(functions: dict[str, dict[str, Any]], items: list[RewardItem]) -> list[Reward]:
-    config = {name: RewardFunctionConfig(**function) for name, function in functions.items()}
+    config = {name: reward_function(**function) for name, function in functions.items()}
     with build_composite_reward(RewardsConfig(functions=config, timeout_s=5.0)) as composite_reward:
         return composite_reward.score(items)
 
@@ -195,7 +195,7 @@ def test_auto_options_go_to_the_reward_they_name() -> None:
 
 def test_auto_checks_golds_by_task() -> None:
     items = [item("", "3", task="count"), item("", "many", task="count"), item("", 1)]
-    config = RewardsConfig(functions={"auto": RewardFunctionConfig()})
+    config = RewardsConfig(functions={"auto": reward_function()})
     with build_composite_reward(config) as composite_reward:
         problems = composite_reward.check_gold([i.sample for i in items])
     assert ["no finite number" in problems[0][1], "no task type" in problems[1][1]] == [True, True]

@@ -64,7 +64,7 @@ class Worker:
 
         from mmr1.rollout.vllm import parallel_settings
 
-        settings = parallel_settings(RolloutConfig(tensor_parallel_size=2))
+        settings = parallel_settings(RolloutConfig(engine={"tensor_parallel_size": 2}))
         own_choice = ParallelConfig(tensor_parallel_size=2)
         ours = ParallelConfig(**settings)
         return [own_choice.distributed_executor_backend, ours.distributed_executor_backend]

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from mmr1.config import Config
+from mmr1.config.file import config_from
 from mmr1.rollout import build_vllm
-from mmr1.rollout.engines import check_engine
 from mmr1.rollout.vllm import Transfer
 from mmr1.trainer.distributed.all_ranks import AllRanks
 from mmr1.trainer.distributed.cluster import of_workers
@@ -83,35 +83,30 @@ def test_engines_that_did_not_wake_up_are_not_taken_for_awake(what):
     assert recorder.taken() == ["take back"]  # the engines sleep, or are lost
 
 
-def colocated(rollout: dict[str, object] | None = None, **resources: object) -> Config:
-    return Config(
-        model={"path": "m"},
-        rollout={"engine": "vllm", **(rollout or {})},
-        resources={"ranks": 2, "engines": 2, "colocate": True, **resources},
-    )
+COLOCATED = {"rollout": {"engine": "vllm_colocate"}, "resources": {"ranks": 2}}
 
 
 @pytest.mark.parametrize(
-    ("rollout", "resources", "remedy"),
+    ("override", "refusal"),
     [
-        ({}, {"engines": 1}, "resources.ranks=2 engines=1: each rank shares its GPU"),
-        ({"tensor_parallel_size": 2}, {}, "rollout.tensor_parallel_size=2: an engine shares"),
-        ({"max_off_policy_steps": 1}, {}, "rollout.max_off_policy_steps=1: engines sleep"),
+        ("resources.engines=3", r"resources\.engines=3, .*ranks=2: each rank shares its GPU"),
+        (
+            "rollout.engine.tensor_parallel_size=2",
+            "type 'vllm_colocate' has no 'tensor_parallel_size'",
+        ),
+        ("rollout.max_off_policy_steps=1", "max_off_policy_steps=1: engines sleep while"),
     ],
 )
-def test_what_cannot_be_colocated_is_refused(rollout, resources, remedy):
-    with pytest.raises(ValueError, match=f"resources.colocate and {remedy}"):
-        colocated(rollout, **resources)
+def test_what_cannot_be_colocated_is_refused(override, refusal):
+    with pytest.raises(ValueError, match=refusal):
+        config_from({"model": {"path": "m"}, **COLOCATED}, [override])
 
 
-def test_an_engine_that_cannot_sleep_is_not_colocated():
-    with pytest.raises(ValueError, match=r"rollout[.]engine=hf: that engine cannot sleep"):
-        check_engine(colocated({"engine": "hf"}))
-
-
-def test_ranks_with_gpus_of_their_own_offload_nothing():
-    with pytest.raises(ValueError, match="only engines that share the ranks' GPUs"):
-        Config(model={"path": "m"}, resources={"offload_while_sampling": True})
+@pytest.mark.parametrize("engine", ["hf", "vllm"])
+def test_an_engine_with_gpus_of_its_own_is_not_told_how_to_share_them(engine):
+    tree = {"model": {"path": "m"}, "rollout": {"engine": {"type": engine}}}
+    with pytest.raises(ValueError, match=f"type '{engine}' has no 'offload_trainer'"):
+        config_from(tree, ["rollout.engine.offload_trainer=true"])
 
 
 @pytest.mark.parametrize("copy", [False, True])
@@ -131,8 +126,8 @@ def test_colocated_ranks_send_what_an_engine_that_keeps_its_frozen_tower_needs(c
         ({"freeze_vision_tower": True, "lora": {"rank": 2}}, ("model.visual.",)),
         ({}, ()),
         ({"lora": {"rank": 2}}, ()),
-        ({"freeze": ["visual.blocks"]}, ()),  # the merger learns, and all of it is sent
-        ({"freeze": ["visual"]}, ("model.visual.",)),
+        ({"lr_of_parts": {"visual.blocks": 0}}, ()),  # the merger learns, and all of it is sent
+        ({"lr_of_parts": {"visual": 0}}, ("model.visual.",)),
     ],
 )
 def test_a_colocated_engine_keeps_what_no_transfer_brings(
@@ -145,7 +140,8 @@ def test_a_colocated_engine_keeps_what_no_transfer_brings(
         return SimpleNamespace(load_weights=None, close=None)
 
     monkeypatch.setattr(build_vllm, "build_vllm_engine", build)
-    config = Config(model={"path": str(tiny_model), **model})
+    parts = {"lr_of_parts": model.pop("lr_of_parts", {})}
+    config = Config(model={"path": str(tiny_model), **model}, optimizer=parts)
     family = family_of(config)
     media = media_cache(family, config)
     for colocated in (True, False):
@@ -162,20 +158,16 @@ def test_beginnings_of_names_are_as_short_as_they_can_be():
 
 
 def test_a_colocated_run_is_one_on_ray_that_shares_memory():
-    alone = colocated(ranks=1, engines=1)
-    assert alone.resources.distributed
+    alone = Config(model={"path": "m"}, rollout={"engine": "vllm_colocate"})
+    assert alone.distributed
     assert alone.gpu_memory_utilization == 0.5
 
 
 def test_engines_of_an_evaluation_have_the_whole_memory_of_their_gpus():
     """No rank shares them, whatever the training run that the configuration is of did."""
-    shared = Config(
-        model={"path": "a"},
-        rollout={"engine": "vllm"},
-        resources={"ranks": 2, "engines": 2, "colocate": True},
-    )
+    shared = Config(model={"path": "a"}, **COLOCATED)
     assert of_workers(shared, 2, 2).gpu_memory_utilization == 0.5
     for ranks, engines in ((0, 2), (2, 0)):
         alone = of_workers(shared, ranks, engines)
         assert alone.gpu_memory_utilization == 0.9
-        assert not alone.resources.colocate
+        assert not alone.rollout.colocated

@@ -164,8 +164,7 @@ def config_with_server(case: str, tiny_model: Path, out: Path, url: str) -> Conf
     if case != SERVED:
         return config_of(case, tiny_model, out)
     config = config_of("conversations", tiny_model, out)
-    algorithm = config.algorithm.model_copy(update={"ref_model_path": url})
-    return config.model_copy(update={"algorithm": algorithm})
+    return config.changed({"algorithm.kl.reference": {"type": "server", "url": url}})
 
 
 def log_probs(body: dict[str, Any], placeholder: int) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class Linked:
 
 
 def test_weights_that_no_engine_takes_end_the_run_as_a_lost_worker_does(engine, link):
-    """So ``resources.max_restarts`` counts them."""
+    """So ``resources.ray.max_restarts`` counts them."""
     engines = RayEngines([engine], lambda i, lost: lost, timeout_s=60, restarts=0)
     with pytest.raises(WorkerLostError, match="no parameter is called strange"):
         engines.load_weights(Linked(link, weights("strange")), 1)

@@ -36,10 +36,10 @@ def config_of(kind: str, tiny_model: Path, out: Path) -> Config:
     return Config.model_validate(
         {
             "model": {"path": str(tiny_model), "dtype": "float32"},
-            "data": {"media_workers": 0},
-            "dpo": {"loss_type": "kto" if kind == "kto" else "sigmoid", "beta": 0.5},
-            "optimizer": {"lr": 1e-3, "warmup_steps": 0},
-            "trainer": {"max_steps": 3, "output_dir": str(out), "micro_batch_tokens": 60},
+            "data": {"num_workers": 0},
+            "dpo": {"loss": {"type": "kto" if kind == "kto" else "sigmoid", "beta": 0.5}},
+            "optimizer": {"lr": 1e-3, "scheduler": {"warmup_steps": 0}},
+            "trainer": {"max_steps": 3, "output_dir": str(out), "max_tokens_per_gpu": 60},
         }
     )
 

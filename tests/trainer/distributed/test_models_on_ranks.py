@@ -27,6 +27,7 @@ from mmr1.trainer.distributed.cpu_offload import CpuOffload, storages
 from mmr1.trainer.distributed.ray_policy import parts_of_update
 from mmr1.trainer.forward.scores import completion_scores
 from mmr1.trainer.models.critic import first_fit, of_critic
+from mmr1.trainer.models.loading import vision_token_cost
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.state import whole
 from mmr1.trainer.models.training_models import TrainingModels, build_training_models
@@ -38,24 +39,24 @@ from tests.trainer.distributed.gloo import on_two_ranks
 from tests.trainer.tiny_groups import group
 
 CASES: dict[str, dict[str, Any]] = {
-    "critic": {"algorithm": {"name": "ppo", "critic": {"lr": 1e-3}}},
-    "demonstrations": {"algorithm": {"kl_coef": 0.0, "ppo_mini_batch_size": 2}},
-    "KL over the vocabulary": {"algorithm": {"kl_coef": 0.1, "kl_estimator": "full"}},
+    "critic": {"algorithm": {"name": "ppo", "advantage": {"critic": {"lr": 1e-3}}}},
+    "demonstrations": {"algorithm": {"ppo_mini_batch_size": 2}},
+    "KL over the vocabulary": {"algorithm": {"kl": {"type": "full", "coef": 0.1}}},
     "KL to adapters off": {
-        "algorithm": {"kl_coef": 0.1, "kl_estimator": "full"},
+        "algorithm": {"kl": {"type": "full", "coef": 0.1}},
         "model": {"lora": {"rank": 4}, "freeze_vision_tower": True},
     },
     "4 bits": {
-        "algorithm": {"kl_coef": 0.1},
+        "algorithm": {"kl": {"coef": 0.1}},
         "model": {"lora": {"rank": 4, "load_in_4bit": True}},
     },
     "4 bits, a critic, a frozen tower": {
-        "algorithm": {"name": "ppo", "critic": {"lr": 1e-3}},
+        "algorithm": {"name": "ppo", "advantage": {"critic": {"lr": 1e-3}}},
         "model": {"lora": {"rank": 4, "load_in_4bit": True}, "freeze_vision_tower": True},
     },
-    "conversations": {"algorithm": {"kl_coef": 0.1, "ppo_mini_batch_size": 2}},
+    "conversations": {"algorithm": {"kl": {"coef": 0.1}, "ppo_mini_batch_size": 2}},
     "offloaded": {
-        "algorithm": {"kl_coef": 0.1, "offload_reference": True},
+        "algorithm": {"kl": {"coef": 0.1, "reference": {"offload": True}}},
         "optimizer": {"offload": True},
     },
 }
@@ -81,10 +82,10 @@ TURNS: dict[str, list[Any]] = {
 def config_of(case: str, tiny_model: Path, out: Path) -> Config:
     tree: dict[str, dict[str, Any]] = {
         "model": {"path": str(tiny_model), "dtype": "float32"},
-        "data": {"media_workers": 0},
-        "rollout": {"engine": "hf", "batch_size": 4, "n": 2},
-        "optimizer": {"lr": 1e-3, "warmup_steps": 0, "lr_scheduler_type": "constant"},
-        "trainer": {"max_steps": 3, "output_dir": str(out), "micro_batch_tokens": 60},
+        "data": {"num_workers": 0, "train_batch_size": 4},
+        "rollout": {"engine": "hf", "n": 2},
+        "optimizer": {"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
+        "trainer": {"max_steps": 3, "output_dir": str(out), "max_tokens_per_gpu": 60},
     }
     for name, keys in CASES[case].items():
         tree[name] = {**tree.get(name, {}), **keys}
@@ -190,7 +191,7 @@ def _learn(rank: int, mesh: Any, tiny_model: Path, mixed: Path, out: Path) -> No
 
 
 def _offload(models: TrainingModels, loaded: list[Any]) -> None:
-    """As ``resources.offload_while_sampling`` does: nothing is left here while engines sample."""
+    """As ``rollout.engine.offload_trainer`` does: nothing is left here while engines sample."""
     of_models = [[*model.parameters(), *model.buffers()] for model in loaded]
     of_optimizers = [t for own in models.optimizers for t in own.tensors().values()]
     every = storages([*chain(*of_models), *of_optimizers])
@@ -241,7 +242,7 @@ def test_a_tools_picture_costs_the_tower_once_for_a_group(tiny_model, tmp_path):
         group = conversations(family, cache, turns, asked, 0)
         tokens = sum(len(c.token_ids) for c in group.completions)
         of_tools = cost_of_group(of_prompt, group.prompt, group.completions) - tokens
-        vision = config.trainer.vision_token_cost * cache[ZOOMED].tokens
+        vision = vision_token_cost(config) * cache[ZOOMED].tokens
         assert of_tools == of_prompt(group.prompt) + encoded * vision
         assert vision > 0
 
@@ -249,7 +250,7 @@ def test_a_tools_picture_costs_the_tower_once_for_a_group(tiny_model, tmp_path):
 def _step_in_copies(rank: int, mesh: Any, path: Path, batch: Any) -> None:
     torch.manual_seed(rank)  # what dropout and sampling leave behind is not alike
     model, run = fsdp.load(ModelConfig(path=str(path), dtype="float32"), True, mesh=mesh)
-    settings = OptimizerConfig(lr=1e-3, warmup_steps=0, state_dtype="bfloat16")
+    settings = OptimizerConfig(lr=1e-3, scheduler={"warmup_steps": 0}, state_dtype="bfloat16")
     optimizer = Optimizer(model, settings, 10)
     for _ in range(3):
         run(completion_scores, model, batch, 1.0).logprobs.sum().backward()

@@ -80,7 +80,12 @@ def folder(tiny_model, tmp_path_factory) -> Path:
     config = Config(
         model={"path": str(tiny_model)},
         trainer={"output_dir": str(out)},
-        resources={"ranks": RANKS, "context": 2, "fsdp_size": 1, "collective_timeout_s": 5},
+        resources={
+            "ranks": RANKS,
+            "context_parallel_size": 2,
+            "fsdp_size": 1,
+            "collective_timeout_s": 5,
+        },
     )
     spawn(_rank, (config, address, out), nprocs=RANKS)
     return out

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -63,32 +64,34 @@ def reward(tmp_path_factory) -> Path:
 
 
 def config(
-    tiny_model: Path, mixed: Path, reward: Path, out: Path, steps: int = 3, **sections: dict
+    tiny_model: Path, mixed: Path, reward: Path, out: Path, steps: int = 3, **sections: Any
 ) -> Config:
-    tree: dict[str, dict] = {
+    tree: dict[str, Any] = {
         "model": {"path": str(tiny_model), "dtype": "float32"},
-        "data": {"train": str(mixed)},
+        "data": {"train": str(mixed), "train_batch_size": 4},
         "rollout": {
             "engine": "hf",
-            "batch_size": 4,
             "n": 3,
-            "max_model_len": 96,
-            "sampling": {"max_tokens": 8},
+            "max_prompt_length": 88,
+            "max_response_length": 8,
         },
-        "rewards": {"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
-        "algorithm": {"kl_coef": 0.02, "ref_model_sync_steps": 2, "entropy_coef": 0.01},
-        "optimizer": {"lr": 1e-3, "warmup_steps": 2},
+        "rewards": {"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+        "algorithm": {
+            "kl": {"coef": 0.02, "reference": {"type": "moving", "sync_steps": 2}},
+            "entropy": {"coef": 0.01},
+        },
+        "optimizer": {"lr": 1e-3, "scheduler": {"warmup_steps": 2}},
         "trainer": {
             "max_steps": steps,
             "output_dir": str(out),
             "log_completions_steps": 1,
             "threads": 1,
             "logging_steps": 100,
-            "micro_batch_tokens": 60,  # several micro-batches, not as many on every rank
+            "max_tokens_per_gpu": 60,  # several micro-batches, not as many on every rank
         },
     }
     for name, keys in sections.items():
-        tree[name] = {**tree.get(name, {}), **keys}
+        tree[name] = {**tree.get(name, {}), **keys} if isinstance(keys, dict) else keys
     return Config.model_validate(tree)
 
 
@@ -131,7 +134,7 @@ def assert_same_learning(folder: Path, first: MakeConfig, second: MakeConfig) ->
     for seed in range(3):
         runs = [folder / f"{name}_{seed}" for name in ("first", "second")]
         for run, make in zip(runs, (first, second), strict=True):
-            run_training(make(run).model_copy(update={"seed": seed}))
+            run_training(make(run).changed(seed=seed))
         if tokens(runs[0]) == tokens(runs[1]):
             return assert_close(*runs)
     assert tokens(runs[0]) == tokens(runs[1])
@@ -161,7 +164,7 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     # a kind, and they have different numbers of micro-batches.
     # Two mini-batches: the ranks take each step together, on their shares of its two prompts.
     # The tokens of each are compared with those on the other rank.
-    algorithm = {"ppo_mini_batch_size": 2, "top_entropy_quantile": 0.5}
+    algorithm = {"ppo_mini_batch_size": 2, "loss": {"top_entropy_quantile": 0.5}}
     trainer = {"profile_steps": [2]}
     run = partial(config, tiny_model, mixed, reward, algorithm=algorithm, trainer=trainer)
     assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
@@ -193,7 +196,7 @@ def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model
     brief, scans = brief_model(tiny_model, tmp_path / "brief"), write_scans(tmp_path)
 
     def run(out: Path, **sections: dict) -> Config:
-        return Config.model_validate({**tool_run(brief, scans, out).model_dump(), **sections})
+        return tool_run(brief, scans, out).changed(sections)
 
     assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
     assert metrics(tmp_path / "second_0")[0]["environment/pictures"] > 0
@@ -206,7 +209,10 @@ def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model
     [
         {"resources": {"ranks": 4}},
         {"resources": {"ranks": 4, "fsdp_size": 2}},
-        {"resources": {"ranks": 4, "context": 2}, "model": {"freeze_vision_tower": True}},
+        {
+            "resources": {"ranks": 4, "context_parallel_size": 2},
+            "model": {"freeze_vision_tower": True},
+        },
         {"resources": {"ranks": 3, "engines": 2}, "model": {"freeze_vision_tower": True}},
         {"resources": {"ranks": 2}, "model": {"lora": {"rank": 4}}},
         pytest.param(
@@ -220,7 +226,7 @@ def test_conversations_are_sampled_and_learned_from_as_in_one_process(tiny_model
         {"resources": {"ranks": 2}, "model": {"gradient_checkpointing": True}},
         {
             "resources": {"ranks": 2},
-            "algorithm": {"name": "kl_cov", "kl_cov_ratio": 0.1, "ppo_mini_batch_size": 2},
+            "algorithm": {"name": "kl_cov", "loss": {"ratio": 0.1}, "ppo_mini_batch_size": 2},
         },
     ],
     ids=[
@@ -241,9 +247,9 @@ def test_sequences_that_are_shared_in_copies_of_the_model_with_a_served_referenc
     family = load_family(str(tiny_model))
     placeholder = next(i for i, kind in family.placeholder_kinds.items() if kind == "image")
     with serving(partial(log_probs, placeholder=placeholder)) as url:
-        algorithm = {"ref_model_path": url, "ref_model_sync_steps": 0}
+        algorithm = {"kl": {"coef": 0.02, "reference": {"type": "server", "url": url}}}
         run = partial(config, tiny_model, digits / "rl.jsonl", reward, algorithm=algorithm)
-        many = {"ranks": 4, "context": 2, "fsdp_size": 2}
+        many = {"ranks": 4, "context_parallel_size": 2, "fsdp_size": 2}
         assert_same_learning(tmp_path, run, partial(run, resources=many))
 
 
@@ -251,8 +257,8 @@ def test_sequences_that_are_shared_in_copies_of_the_model_with_a_served_referenc
 def test_ppo_on_ranks_with_a_critic_that_is_saved_in_the_background(
     tiny_model, mixed, reward, tmp_path, monkeypatch
 ):
-    critic = {"name": "ppo", "critic": {"lr": 1e-3}}
-    saved = {"async_save": True, "save_steps": 1}
+    critic = {"name": "ppo", "advantage": {"critic": {"lr": 1e-3}}}
+    saved = {"checkpoints": {"async_save": True, "save_steps": 1}}
     run = partial(config, tiny_model, mixed, reward, steps=2, algorithm=critic, trainer=saved)
     run_training(run(tmp_path / "one"))
     read = set()
@@ -296,7 +302,7 @@ def test_other_families_learn_on_ranks_what_they_learn_in_one_process(
 ):
     new_model(name, tmp_path / name)
     data = records_for(name, mixed, tmp_path)
-    sections = {"data": {"media_root": str(mixed.parent)}, "rollout": {"max_model_len": 256}}
+    sections = {"data": {"media_root": str(mixed.parent)}, "rollout": {"max_prompt_length": 248}}
     run = partial(config, tmp_path / name, data, reward, **sections)
     assert_same_learning(tmp_path, run, partial(run, resources={"ranks": 2, "engines": 2}))
 
@@ -314,7 +320,7 @@ def test_other_families_send_their_weights_to_vllm(name, mixed, reward, tmp_path
     data = records_for(name, mixed, tmp_path)
     sections = {
         "data": {"media_root": str(mixed.parent)},
-        "optimizer": {"lr": 1e-2, "warmup_steps": 0},
+        "optimizer": {"lr": 1e-2, "scheduler": {"warmup_steps": 0}},
     }
     run_training(
         config(
@@ -323,7 +329,7 @@ def test_other_families_send_their_weights_to_vllm(name, mixed, reward, tmp_path
             reward,
             tmp_path / "run",
             **sections,
-            rollout={"engine": "vllm", "max_model_len": 256},
+            rollout={"engine": "vllm", "max_prompt_length": 248},
             resources={"ranks": 2},
         )
     )
@@ -387,20 +393,22 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
         tiny_model,
         mixed,
         reward,
-        rollout={"engine": "vllm"},
         model={"path": str(tiny_model), "freeze_vision_tower": True},
     )
-    pair = {"ranks": 2, "engines": 2}
-    run_training(run(tmp_path / "split", resources=pair))
+    split = {"rollout": {"engine": "vllm"}, "resources": {"ranks": 2, "engines": 2}}
+    run_training(run(tmp_path / "split", **split))
     assert calls == ["send"] * 3
     calls.clear()
     turns = [
         *("make_room False", "call wake_up weights", "send", "make_room True"),
         *("call wake_up kv_cache", "call sleep", "take_back"),
     ]
-    offloaded = {"offload_while_sampling": True}
-    for name, more in {"offloaded": offloaded, "sharing sequences": {"context": 2}}.items():
-        run_training(run(tmp_path / name, resources={**pair, "colocate": True, **more}))
+    for name, engine, more in (
+        ("offloaded", {"offload_trainer": True}, {}),
+        ("sharing sequences", {}, {"context_parallel_size": 2}),
+    ):
+        shared = {"engine": {"type": "vllm_colocate", **engine}}
+        run_training(run(tmp_path / name, rollout=shared, resources={"ranks": 2, **more}))
         # The parity check twice, then the steps.
         assert calls == turns * 5
         calls.clear()
@@ -411,11 +419,10 @@ def test_engines_that_share_the_ranks_gpus_change_no_number(
 @pytest.mark.slow
 def test_a_checkpoint_goes_on_with_another_number_of_ranks(tiny_model, mixed, reward, tmp_path):
     """And another context; the reference is a moving average."""
-    steady = {
-        "lr_scheduler_type": "constant",
-        "warmup_steps": 0,
-    }  # does not depend on the last step
-    moved = {"ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.6}
+    # The rate does not depend on the last step.
+    steady = {"scheduler": {"type": "constant", "warmup_steps": 0}}
+    moving = {"type": "moving", "sync_steps": 1, "mixup_alpha": 0.6}
+    moved = {"kl": {"coef": 0.02, "reference": moving}}
     for steps, ranks, context in ((1, 4, 2), (2, 2, 1), (3, 2, 2), (4, 1, 1)):
         run_config = config(
             tiny_model,
@@ -425,7 +432,7 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(tiny_model, mixed, re
             steps=steps,
             optimizer=steady,
             algorithm=moved,
-            resources={"ranks": ranks, "context": context},
+            resources={"ranks": ranks, "context_parallel_size": context},
         )
         run_training(run_config, resume=True)
     run_training(
@@ -499,7 +506,7 @@ def test_a_lost_rank_ends_the_run_typed_and_resuming_goes_on(tiny_model, mixed, 
         tmp_path / "run",
         steps=20,
         resources={"ranks": 2, "engines": 2},
-        trainer={"save_steps": 1},
+        trainer={"checkpoints": {"save_steps": 1}},
     )
     command = command_for(many, tmp_path)
     process = started(command, tmp_path / "run/checkpoints/step_000002")
@@ -516,8 +523,8 @@ def test_a_lost_rank_ends_the_run_typed_and_resuming_goes_on(tiny_model, mixed, 
 
 @pytest.mark.slow
 def test_a_run_goes_on_by_itself_after_a_lost_rank(tiny_model, mixed, reward, tmp_path):
-    resources = {"ranks": 2, "engines": 2, "max_restarts": 1}
-    trainer = {"save_steps": 1}
+    resources = {"ranks": 2, "engines": 2, "ray": {"max_restarts": 1}}
+    trainer = {"checkpoints": {"save_steps": 1}}
     run = partial(config, tiny_model, mixed, reward, steps=6, resources=resources, trainer=trainer)
     command = command_for(run(tmp_path / "run"), tmp_path)
     process = started(command, tmp_path / "run/checkpoints/step_000001")
@@ -537,7 +544,8 @@ def test_a_run_goes_on_by_itself_after_a_lost_rank(tiny_model, mixed, reward, tm
         pytest.param(
             {
                 "model": {"freeze_vision_tower": True, "lora": {"rank": 4, "merge": False}},
-                "rollout": {"engine": "vllm", "deterministic": True},
+                "rollout": {"engine": "vllm"},
+                "full_determinism": True,
             },
             marks=pytest.mark.vllm,
         ),
@@ -548,7 +556,7 @@ def test_a_lost_engine_costs_the_run_nothing(sections, tiny_model, mixed, reward
     sections = {**sections, "resources": {"ranks": 2, "engines": 2}}
     run = partial(config, tiny_model, mixed, reward, **sections)
     run_training(run(tmp_path / "whole"))
-    interrupted = run(tmp_path / "run", trainer={"save_steps": 1})
+    interrupted = run(tmp_path / "run", trainer={"checkpoints": {"save_steps": 1}})
     process = started(command_for(interrupted, tmp_path), tmp_path / "run/checkpoints/step_000001")
     os.kill(worker_of(process, "Engine").pid, signal.SIGKILL)
     _, errors = process.communicate(timeout=600)
@@ -562,8 +570,13 @@ def test_a_lost_engine_costs_the_run_nothing(sections, tiny_model, mixed, reward
 @pytest.mark.slow
 def test_a_rank_for_which_no_other_waits_is_found_stuck(tiny_model, mixed, reward, tmp_path):
     """No collective call tells. The run is started again, and goes on."""
-    resources = {"ranks": 1, "engines": 2, "collective_timeout_s": 15, "max_restarts": 1}
-    trainer = {"save_steps": 1}
+    resources = {
+        "ranks": 1,
+        "engines": 2,
+        "collective_timeout_s": 15,
+        "ray": {"max_restarts": 1},
+    }
+    trainer = {"checkpoints": {"save_steps": 1}}
     run = partial(config, tiny_model, mixed, reward, steps=8, resources=resources, trainer=trainer)
     command = command_for(run(tmp_path / "run"), tmp_path)
     process = started(command, tmp_path / "run/checkpoints/step_000001")
@@ -613,7 +626,7 @@ def test_an_engine_that_is_stuck_ends_the_run_with_its_checkpoint(
         steps=12,
         resources={"ranks": 2, "engines": 2, "collective_timeout_s": 60},
         rollout={"timeout_s": 20, "max_restarts": 0},
-        trainer={"save_steps": 1},
+        trainer={"checkpoints": {"save_steps": 1}},
     )
     command = command_for(many, tmp_path)
     process = started(command, tmp_path / "run/checkpoints/step_000001")
@@ -673,7 +686,7 @@ def test_a_cluster_without_room_is_named(tiny_model, mixed, reward, tmp_path):
         logging_level="ERROR",
     )
     try:
-        resources = {"ranks": 3, "start_timeout_s": 1}
+        resources = {"ranks": 3, "ray": {"start_timeout_s": 1}}
         with pytest.raises(WorkerLostError, match="no room for 4 ranks and engines"):
             run_training(config(tiny_model, mixed, reward, tmp_path / "run", resources=resources))
     finally:
@@ -699,10 +712,12 @@ def test_a_machine_that_is_taken_away_ends_the_run_and_another_lets_it_go_on(
             resources={
                 "ranks": 2,
                 "engines": 2,
-                "address": cluster.address,
-                "start_timeout_s": 20,  # for an engine in the place of a lost one
+                "ray": {
+                    "address": cluster.address,
+                    "start_timeout_s": 20,  # for an engine in the place of a lost one
+                },
             },
-            trainer={"save_steps": 1},
+            trainer={"checkpoints": {"save_steps": 1}},
         )
         path = tmp_path / "run.yaml"
         path.write_text(dump_yaml(many))

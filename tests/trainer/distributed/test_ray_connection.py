@@ -71,7 +71,7 @@ def test_a_local_cluster_listens_on_loopback_and_asks_for_its_token(
     config = Config.model_validate(
         {
             "model": {"path": str(tiny_model), "dtype": "float32"},
-            "rollout": {"engine": "hf", "max_model_len": 96},
+            "rollout": {"engine": "hf", "max_prompt_length": 64, "max_response_length": 32},
             "resources": {"ranks": 2},
             "trainer": {"output_dir": str(tmp_path), "threads": 1},
         }
@@ -113,8 +113,8 @@ def test_ranks_of_a_cluster_have_the_key_of_a_served_reference_and_nothing_write
     config = Config.model_validate(
         {
             "model": {"path": str(tiny_model), "dtype": "float32"},
-            "algorithm": {"kl_coef": 0.1, "ref_model_path": url},
-            "rollout": {"engine": "hf", "max_model_len": 96},
+            "algorithm": {"kl": {"coef": 0.1, "reference": {"type": "server", "url": url}}},
+            "rollout": {"engine": "hf", "max_prompt_length": 64, "max_response_length": 32},
             "trainer": {"output_dir": str(tmp_path), "threads": 1},
         }
     )
@@ -141,7 +141,7 @@ def test_a_cluster_that_is_not_there_is_one_line_with_the_remedy():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with pytest.raises(ValueError, match=r"resources\.address=.*RAY_AUTH_MODE=token"):
+        with pytest.raises(ValueError, match=r"resources\.ray\.address=.*RAY_AUTH_MODE=token"):
             join_cluster(f"127.0.0.1:{port}")
 
 

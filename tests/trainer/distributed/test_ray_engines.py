@@ -39,11 +39,11 @@ pytest.importorskip("ray", reason="Ray is not installed")
 def config(tiny_model: Path, tmp_path: Path, **rollout: object) -> Config:
     return Config(
         model={"path": str(tiny_model), "dtype": "float32"},
-        data={"media_workers": 0},
+        data={"num_workers": 0},
         rollout={
             "engine": "hf",
-            "max_model_len": 96,
-            "sampling": {"max_tokens": 8},
+            "max_prompt_length": 88,
+            "max_response_length": 8,
             "timeout_s": 120,
             "max_restarts": 2,
             **rollout,
@@ -169,17 +169,15 @@ def brief(tiny_model, tmp_path_factory) -> Path:
 
 
 def zooming(brief: Path, tmp_path: Path, **rollout: object) -> Config:
-    settings = config(
-        brief, tmp_path, max_model_len=256, sampling={"max_tokens": 160}, **rollout
-    ).model_dump()
-    settings["environment"] = {
+    settings = config(brief, tmp_path, max_prompt_length=96, max_response_length=160, **rollout)
+    environment = {
         "tools": ["zoom"],
         "parser": f"{PLUGINS}:always_zoom",
         "max_turns": 3,
         "max_tokens_per_turn": 30,
         "workers": 1,
     }
-    return Config.model_validate(settings)
+    return settings.changed(environment=environment)
 
 
 @pytest.mark.slow

@@ -58,23 +58,23 @@ def records(mixed) -> Path:
     return path
 
 
+ROUNDS = {"count": 2, "prompts": 4, "preferred_by": "reward"}
+
+
 def config_of(
     tiny_model: Path, records: Path, out: Path, steps: int, ranks: int, **sections: dict[str, Any]
 ) -> Config:
     tree: dict[str, dict[str, Any]] = {
         "model": {"path": str(tiny_model), "dtype": "float32"},
-        "data": {"train": str(records), "media_workers": 0},
-        "sft": {"batch_size": 5},
-        "dpo": {"batch_size": 3},
-        "rm": {"batch_size": 3},
-        "rollout": {"engine": "hf", "max_model_len": 96, "sampling": {"max_tokens": 8}, "n": 3},
-        "optimizer": {"lr": 1e-3, "warmup_steps": 0, "lr_scheduler_type": "constant"},
+        "data": {"train": str(records), "num_workers": 0, "train_batch_size": 3},
+        "rollout": {"engine": "hf", "max_prompt_length": 88, "max_response_length": 8, "n": 3},
+        "optimizer": {"lr": 1e-3, "scheduler": {"type": "constant", "warmup_steps": 0}},
         "trainer": {
             "max_steps": steps,
             "output_dir": str(out),
             "threads": 1,
             "logging_steps": 100,
-            "micro_batch_tokens": 60,
+            "max_tokens_per_gpu": 60,
         },
         "resources": {"ranks": ranks},
     }
@@ -101,11 +101,13 @@ def assert_same(first: Path, second: Path) -> None:
 
 @pytest.mark.slow
 def test_fine_tuning_goes_on_with_another_number_of_ranks(tiny_model, records, tmp_path):
-    saved = {"async_save": True, "save_steps": 1}
+    saved = {"checkpoints": {"async_save": True, "save_steps": 1}}
+    batches = {"train_batch_size": 5}
     for steps, ranks in ((2, 2), (4, 1)):
-        many = config_of(tiny_model, records, tmp_path / "run", steps, ranks, trainer=saved)
+        run = tmp_path / "run"
+        many = config_of(tiny_model, records, run, steps, ranks, data=batches, trainer=saved)
         run_sft(many, resume=True)
-    run_sft(config_of(tiny_model, records, tmp_path / "whole", 4, 1))
+    run_sft(config_of(tiny_model, records, tmp_path / "whole", 4, 1, data=batches))
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
@@ -118,8 +120,11 @@ def test_an_evaluation_uses_all_engines(tiny_model, records, tmp_path):
                 tmp_path,
                 1,
                 1,
-                data={"eval": str(records)},
-                eval={"n": 2, "output_dir": str(tmp_path / str(engines))},
+                eval={
+                    "data": str(records),
+                    "sampled": {"n": 2},
+                    "output_dir": str(tmp_path / str(engines)),
+                },
                 resources={"engines": engines},
             )
         )
@@ -134,15 +139,22 @@ def test_an_evaluation_uses_all_engines(tiny_model, records, tmp_path):
     [
         (run_dpo, {}),
         # Four steps see all records: KTO compares with answers to other prompts of the run.
-        (run_dpo, {"dpo": {"loss_type": "kto", "batch_size": 4}, "model": {"lora": {"rank": 4}}}),
+        (
+            run_dpo,
+            {
+                "dpo": {"loss": "kto"},
+                "data": {"train_batch_size": 4},
+                "model": {"lora": {"rank": 4}},
+            },
+        ),
         (run_reward_model, {}),
         (
             run_reward_model,
-            {"rm": {"supervision": "process"}, "model": {"lora": {"rank": 4}}},
+            {"rm": {"type": "process"}, "model": {"lora": {"rank": 4}}},
         ),
         (
             run_iterative_dpo,
-            {"dpo": {"rounds": 2, "prompts_per_round": 4, "preferred_by": "reward"}},
+            {"dpo": {"rounds": ROUNDS}},
         ),
     ],
     ids=["dpo", "kto", "rankings", "steps", "rounds"],
@@ -153,10 +165,10 @@ def test_ranks_learn_what_one_process_learns_and_go_on(
     reward = tmp_path / "length.py"
     reward.write_text(LENGTH_REWARD)
     (tmp_path / "accident").write_text("")
-    length = {"use": f"{reward}:reward", "isolated": False}
+    length = {"use": f"{reward}:reward", "sandbox": None}
     sections = {"rewards": {"functions": {"length": length}}, **sections}
     if run is run_iterative_dpo:
-        sections["data"] = {"eval": str(records)}
+        sections["trainer"] = {"validation": {"data": str(records)}}
     # The first of two rounds has two steps of four and of five.
     for steps in (4, 5):
         run(config_of(tiny_model, records, tmp_path / "run", steps, 2, **sections), resume=True)
@@ -179,7 +191,8 @@ def test_rounds_on_shared_gpus_are_those_on_gpus_of_their_own(
     reward = tmp_path / "length.py"
     reward.write_text(LENGTH_REWARD)
     (tmp_path / "accident").write_text("")
-    for name, colocate in (("split", False), ("shared", True)):
+    shared = {"type": "vllm_colocate", "offload_trainer": True}
+    for name, engine, colocate in (("split", "vllm", False), ("shared", shared, True)):
         run_iterative_dpo(
             config_of(
                 tiny_model,
@@ -187,15 +200,10 @@ def test_rounds_on_shared_gpus_are_those_on_gpus_of_their_own(
                 tmp_path / name,
                 2,
                 2,
-                rewards={"functions": {"length": {"use": f"{reward}:reward", "isolated": False}}},
-                dpo={"rounds": 2, "prompts_per_round": 4, "preferred_by": "reward"},
-                rollout={"engine": "vllm"},
-                resources={
-                    "ranks": 2,
-                    "engines": 2,
-                    "colocate": colocate,
-                    "offload_while_sampling": colocate,
-                },
+                rewards={"functions": {"length": {"use": f"{reward}:reward", "sandbox": None}}},
+                dpo={"rounds": ROUNDS},
+                rollout={"engine": engine},
+                resources={"ranks": 2} if colocate else {"ranks": 2, "engines": 2},
             )
         )
         said = capsys.readouterr().out
@@ -212,7 +220,7 @@ def test_rounds_with_a_reward_model_on_ranks_are_those_of_one_process(
     reward.write_text(LENGTH_REWARD)
     (tmp_path / "accident").write_text("")
     functions = {
-        "length": {"use": f"{reward}:reward", "isolated": False, "weight": 0},
+        "length": {"use": f"{reward}:reward", "sandbox": None, "weight": 0},
         "liked": {"use": "reward_model", "options": {"path": str(first)}},
     }
     sections = {

@@ -117,7 +117,7 @@ def _check_4_bits(rank: int, mesh: Any, path: Path, adapter: Path, out: Path) ->
     known = known_to_engines(model)
     assert "model.visual.patch_embed.proj.weight" in known
     assert "model.visual.blocks.0.mlp.up_proj.weight" not in known
-    optimizer = Optimizer(model, OptimizerConfig(warmup_steps=0), 10)
+    optimizer = Optimizer(model, OptimizerConfig(scheduler={"warmup_steps": 0}), 10)
     processor, ranks = AutoProcessor.from_pretrained(path), fsdp.DistributedProcessGroup(rank, 2)
     model_snapshot(model, processor, optimizer, process_group=ranks)(out)
     dist.barrier()
@@ -145,7 +145,7 @@ def _check_bfloat16(
 ) -> None:
     config = ModelConfig(path=str(path), dtype="bfloat16")
     model, run = fsdp.load(config, True, mesh=mesh)
-    optimizer = Optimizer(model, OptimizerConfig(lr=1e-4, warmup_steps=0), 10)
+    optimizer = Optimizer(model, OptimizerConfig(lr=1e-4, scheduler={"warmup_steps": 0}), 10)
 
     def gradients(of: list[Any]) -> dict[str, torch.Tensor]:
         for batch in of:

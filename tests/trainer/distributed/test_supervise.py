@@ -11,8 +11,9 @@ from mmr1.trainer.distributed.errors import HungError, WorkerLostError
 from mmr1.trainer.distributed.supervise import fitted, supervised
 
 
-def config(**resources: object) -> Config:
-    return Config(model={"path": "a"}, resources={"ranks": 2} | resources)
+def config(max_restarts: int = 0, **resources: object) -> Config:
+    ray = {"ray": {"max_restarts": max_restarts}}
+    return Config(model={"path": "a"}, resources={"ranks": 2} | ray | resources)
 
 
 def test_a_run_is_started_again_from_its_checkpoint_a_bounded_number_of_times(caplog):
@@ -54,29 +55,30 @@ def test_another_error_ends_the_run():
         ({"ranks": 8, "engines": 4, "fsdp_size": 4}, 1, 11, (8, 3)),
         ({"ranks": 8, "engines": 4, "fsdp_size": 4}, 1, 9, (4, 3)),
         ({"ranks": 4, "engines": 4, "fsdp_size": 4}, 1, 6, (4, 2)),
-        ({"ranks": 8, "engines": 4, "context": 4}, 1, 11, (8, 3)),
-        ({"ranks": 12, "engines": 4, "fsdp_size": 4, "context": 6}, 1, 15, (12, 3)),
+        ({"ranks": 8, "engines": 4, "context_parallel_size": 4}, 1, 11, (8, 3)),
+        ({"ranks": 12, "engines": 4, "fsdp_size": 4, "context_parallel_size": 6}, 1, 15, (12, 3)),
         ({"ranks": 2, "engines": 6}, 1, 7, (2, 5)),
         ({"ranks": 1, "engines": 4}, 1, 3, (1, 2)),
     ],
 )
 def test_ranks_and_engines_fit_what_is_left(resources, engine_size, room, left):
-    found = fitted(ResourcesConfig(**resources), engine_size, room, samples=True)
+    found = fitted(ResourcesConfig(**resources), engine_size, room, samples=True, colocated=False)
     assert (found.ranks, found.engines) == left
 
 
 def test_ranks_are_whole_contexts():
-    with pytest.raises(ValueError, match=r"context=3 does not divide resources\.ranks=4; set"):
-        ResourcesConfig(ranks=4, context=3)
-    with pytest.raises(ValueError, match=r"context=2 does not divide resources\.ranks=1"):
-        config(ranks=1, context=2)
+    with pytest.raises(ValueError, match="context_parallel_size=3 does not divide ranks=4; set"):
+        ResourcesConfig(ranks=4, context_parallel_size=3)
+    with pytest.raises(ValueError, match="context_parallel_size=2 does not divide ranks=1"):
+        config(ranks=1, context_parallel_size=2)
 
 
 @pytest.mark.parametrize(("room", "left"), [(8, 8), (16, 8), (5, 4), (2, 2)])
 def test_colocated_ranks_and_engines_become_fewer_together(room, left):
-    wanted = ResourcesConfig(ranks=8, engines=8, fsdp_size=2, colocate=True)
-    found = fitted(wanted, 1, room, samples=True)
-    assert (found.ranks, found.engines) == (left, left)
+    wanted = ResourcesConfig(ranks=8, fsdp_size=2)
+    found = fitted(wanted, 1, room, samples=True, colocated=True)
+    shared = Config(model={"path": "a"}, rollout={"engine": "vllm_colocate"}, resources=found)
+    assert (found.ranks, shared.engines) == (left, left)
 
 
 @pytest.mark.parametrize(
@@ -89,25 +91,30 @@ def test_colocated_ranks_and_engines_become_fewer_together(room, left):
     ],
 )
 def test_without_sampling_the_ranks_have_all_the_room(resources, room, left):
-    found = fitted(ResourcesConfig(**resources), 1, room, samples=False)
+    found = fitted(ResourcesConfig(**resources), 1, room, samples=False, colocated=False)
     assert (found.ranks, found.engines) == (left, resources.get("engines", 1))
 
 
+SPLIT = {"samples": True, "colocated": False}
+SHARED = {"samples": True, "colocated": True}
+OFFLINE = {"samples": False, "colocated": False}
+
+
 @pytest.mark.parametrize(
-    ("resources", "engine_size", "room", "samples"),
+    ("resources", "engine_size", "room", "runs"),
     [
-        ({"ranks": 8, "engines": 2, "fsdp_size": 4}, 1, 4, True),
-        ({"ranks": 8, "engines": 4}, 2, 3, True),  # one rank and one engine do not run on Ray
-        ({"ranks": 2, "engines": 2}, 1, 2, True),
-        ({"ranks": 2, "engines": 2}, 1, 0, True),
-        ({"ranks": 2, "engines": 2, "colocate": True}, 1, 0, True),
-        ({"ranks": 4}, 1, 1, False),
-        ({"ranks": 4, "fsdp_size": 4}, 1, 3, False),
+        ({"ranks": 8, "engines": 2, "fsdp_size": 4}, 1, 4, SPLIT),
+        ({"ranks": 8, "engines": 4}, 2, 3, SPLIT),  # one rank and one engine do not run on Ray
+        ({"ranks": 2, "engines": 2}, 1, 2, SPLIT),
+        ({"ranks": 2, "engines": 2}, 1, 0, SPLIT),
+        ({"ranks": 2}, 1, 0, SHARED),
+        ({"ranks": 4}, 1, 1, OFFLINE),
+        ({"ranks": 4, "fsdp_size": 4}, 1, 3, OFFLINE),
     ],
 )
-def test_too_little_left_is_named(resources, engine_size, room, samples):
+def test_too_little_left_is_named(resources, engine_size, room, runs):
     with pytest.raises(WorkerLostError, match=f"has {room} devices left, too few"):
-        fitted(ResourcesConfig(**resources), engine_size, room, samples=samples)
+        fitted(ResourcesConfig(**resources), engine_size, room, **runs)
 
 
 @pytest.mark.slow
@@ -115,7 +122,7 @@ def test_a_restart_begins_from_the_wanted_configuration():
     """A cluster that lost a node and got it back has all its ranks again."""
     ray = pytest.importorskip("ray")
     sizes: list[tuple[int, int]] = []
-    wanted = config(ranks=3, engines=2, address="auto", max_restarts=2)
+    wanted = config(ranks=3, engines=2, ray={"address": "auto", "max_restarts": 2})
 
     def cluster_of(cpus: int) -> None:
         ray.shutdown()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmr1.config import AlgorithmConfig, LoraConfig, OptimizerConfig
+from mmr1.config import AlgorithmConfig, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.kl_head import Distributions, token_kl
@@ -96,7 +96,7 @@ def test_in_an_update_it_is_the_mean_over_tokens(parts, budget):
 def test_adapters_are_measured_against_the_model_without_them(parts):
     family, model, media, scored = parts
     torch.manual_seed(0)
-    own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4, dropout=0.1), False)
+    own = add_adapters(copy.deepcopy(model), NewLoraConfig(rank=4, dropout=0.1), False)
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, 100)
     reference = AdapterReference(packed_model)
     config = AlgorithmConfig(kl={"type": "full", "coef": 0.1})
@@ -114,5 +114,5 @@ def test_adapters_are_measured_against_the_model_without_them(parts):
 
 def test_it_is_no_reward():
     keys = ["model.path=a", "algorithm.kl.type=full", "algorithm.kl.coef=0.1"]
-    with pytest.raises(ValueError, match="set use_kl_loss=true, or an estimator of sampled tokens"):
-        load_config(None, [*keys, "algorithm={}"])
+    with pytest.raises(ValueError, match="type 'full' has no 'estimator'"):
+        load_config(None, [*keys, "algorithm.kl.estimator=k1"])

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmr1.config import AlgorithmConfig, LoraConfig, ModelConfig, OptimizerConfig
+from mmr1.config import AlgorithmConfig, ModelConfig, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.padded import padded_hidden
@@ -33,7 +33,7 @@ from tests.trainer.test_train import lines, rl
 
 
 def new_scalar_model(
-    parts, read="before", budget: int = 10_000, lora: LoraConfig | None = None, std: float = 0.1
+    parts, read="before", budget: int = 10_000, lora: NewLoraConfig | None = None, std: float = 0.1
 ):
     """Over a copy of the tiny model, its head drawn at random."""
     family, model, media, _ = parts
@@ -80,8 +80,8 @@ def test_values_are_the_head_on_the_state_of_each_token(parts, read, budget):
         assert not row[len(wanted) :].any()
 
 
-def ppo(**settings):
-    config = AlgorithmConfig(name="ppo", critic=settings)
+def ppo(**advantage):
+    config = AlgorithmConfig(name="ppo", advantage=advantage)
     return config, build_algorithm(config)
 
 
@@ -137,7 +137,7 @@ def test_a_truncated_completion_goes_on_with_the_critics_value(parts):
     assert own.final_values([s.group for s in parts[3]]).tolist() == pytest.approx(ends, abs=1e-5)
     returns = []
     for bootstrap in (False, True):
-        config, algorithm = ppo(gamma=0.9, lam=1.0, bootstrap_truncated=bootstrap)
+        config, algorithm = ppo(gamma=0.9, lam=1.0, critic={"bootstrap_truncated": bootstrap})
         batch = build_experience(groups, algorithm, config, Models(Fixed(-6.0), critic=own))
         returns.append(batch.critic.returns)
     length = len(cut[1].token_ids)
@@ -192,7 +192,7 @@ def test_explained_variance():
     assert explained_variance(returns, torch.ones(4)) is None
 
 
-@pytest.mark.parametrize(("lora", "lr"), [(None, 1e-3), (LoraConfig(rank=4), 3e-3)])
+@pytest.mark.parametrize(("lora", "lr"), [(None, 1e-3), (NewLoraConfig(rank=4), 3e-3)])
 def test_the_critic_learns_returns_it_can_tell_apart(parts, lora, lr):
     """It comes near the best there is: only before the first token are all states the same."""
     group = parts[3][0].group
@@ -278,8 +278,8 @@ def test_a_policy_gives_a_critic_that_claims_nothing(tiny_model):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.name=ppo"], "leave algorithm.critic out"),
-        (["algorithm.advantage.critic.lr=1"], "grpo does not read critic"),
+        (["algorithm.name=ppo", "algorithm.advantage.critic=null"], "algorithm.advantage.critic"),
+        (["algorithm.advantage.critic.lr=1"], "type 'grpo' has no 'critic'"),
         (["algorithm.name=ppo", "algorithm.advantage.critic.warmup_steps=100"], "never learn"),
         (["algorithm.name=ppo", "algorithm.advantage.lam=1.5"], "less than or equal to 1"),
     ],
@@ -291,12 +291,13 @@ def test_critics_that_make_no_sense_are_refused(overrides, said):
 
 def test_a_whole_run_with_warm_up(tiny_model, digits, tmp_path):
     config = rl(tiny_model, digits, tmp_path / "run")
-    settings = {"warmup_steps": 1, "lr": 1e-3, "ppo_epochs": 2}
-    algorithm = AlgorithmConfig(name="ppo", critic=settings)
-    data = config.data.model_copy(update={"eval": None})
-    optimizer = OptimizerConfig(lr=0.0001, scheduler={"warmup_steps": 0})
-    changed = {"algorithm": algorithm, "data": data, "optimizer": optimizer}
-    checkpoint = run_training(config.model_copy(update=changed))
+    critic = {"warmup_steps": 1, "lr": 1e-3, "ppo_epochs": 2}
+    changed = {
+        "algorithm": AlgorithmConfig(name="ppo", advantage={"critic": critic}),
+        "trainer.validation": None,
+        "optimizer": OptimizerConfig(lr=0.0001, scheduler={"warmup_steps": 0}),
+    }
+    checkpoint = run_training(config.changed(changed))
     first, second, third = lines(tmp_path / "run/metrics.jsonl")
     assert "loss" not in first
     assert "critic/loss" in first

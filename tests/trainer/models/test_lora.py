@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from mmr1.config import AlgorithmConfig, Config, LoraConfig, OptimizerConfig
+from mmr1.config import AlgorithmConfig, Config, NewLoraConfig, OptimizerConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.algorithms import build_algorithm
 from mmr1.trainer.forward.sequences import ModelInputs
@@ -32,7 +32,7 @@ class Adapted:
     def __init__(self, parts, freeze_vision_tower: bool = False, **lora: object) -> None:
         family, model, media, self.scored = parts
         torch.manual_seed(0)
-        self.model = add_adapters(copy.deepcopy(model), LoraConfig(**lora), freeze_vision_tower)
+        self.model = add_adapters(copy.deepcopy(model), NewLoraConfig(**lora), freeze_vision_tower)
         cache = FeatureCache() if freeze_vision_tower else None
         self.packed_model = PackedModel(
             self.model, ModelInputs(family, media), 1.0, 100, features=cache
@@ -142,9 +142,9 @@ def test_bfloat16_weights_are_merged_in_the_adapters_precision(parts):
 
 def test_target_modules_that_do_not_exist_are_refused(parts):
     with pytest.raises(ValueError, match=r"'q_projj'.*down_proj.*q_proj"):
-        add_adapters(copy.deepcopy(parts[1]), LoraConfig(target_modules=["q_projj"]), False)
+        add_adapters(copy.deepcopy(parts[1]), NewLoraConfig(target_modules=["q_projj"]), False)
     with pytest.raises(ValueError, match="frozen vision tower"):
-        add_adapters(copy.deepcopy(parts[1]), LoraConfig(target_modules=["qkv"]), True)
+        add_adapters(copy.deepcopy(parts[1]), NewLoraConfig(target_modules=["qkv"]), True)
     with pytest.raises(ValueError, match=r"lm_head cannot have adapters.*leave it out"):
         load_config(None, ["model.path=a", "model.lora.target_modules=[q_proj, lm_head]"])
 
@@ -172,12 +172,12 @@ def demonstrated(tiny_model, digits, tmp_path_factory):
 def adapted_run(path, digits, out, **rollout):
     """An untrained model earns nothing: an entropy bonus moves the adapters instead."""
     config = rl(path, digits, out, **rollout)
-    return config.model_copy(
-        update={
-            "model": config.model.model_copy(update={"lora": LoraConfig(rank=4)}),
+    return config.changed(
+        {
+            "model.lora": {"rank": 4},
             "algorithm": AlgorithmConfig(kl={"coef": 0.01}, entropy={"coef": 0.1}),
             "optimizer": OptimizerConfig(lr=0.01, scheduler={"warmup_steps": 0}),
-            "data": config.data.model_copy(update={"eval": None}),
+            "trainer.validation": None,
         }
     )
 
@@ -200,27 +200,21 @@ def test_a_whole_run_of_adapters(demonstrated, digits, tmp_path):
 
 def test_adapters_their_reference_and_a_critic_resume(tiny_model, digits, tmp_path):
     def config(out: str, steps: int) -> Config:
-        base = adapted_run(
-            tiny_model, digits, tmp_path / out, sampling={"max_tokens": 6}, batch_size=2
-        ).model_dump()
-        return Config.model_validate(
+        base = adapted_run(tiny_model, digits, tmp_path / out, max_response_length=6)
+        return base.changed(
             {
-                **base,
-                "model": {**base["model"], "lora": {"rank": 4, "dropout": 0.1}},
+                "data.train_batch_size": 2,
+                "model.lora": {"rank": 4, "dropout": 0.1},
                 "algorithm": {
                     "name": "ppo",
-                    "kl_coef": 0.01,
-                    "entropy_coef": 0.1,
-                    "ref_model_sync_steps": 2,
-                    "critic": {"lr": 1e-3},
+                    "advantage": {"critic": {"lr": 1e-3}},
+                    "kl": {"coef": 0.01, "reference": {"type": "moving", "sync_steps": 2}},
+                    "entropy": {"coef": 0.1},
                 },
-                "optimizer": {"lr": 1e-2, "warmup_steps": 0, "lr_scheduler_type": "constant"},
-                "trainer": {
-                    **base["trainer"],
-                    "max_steps": steps,
-                    "log_completions_steps": 1,
-                    "async_save": True,
-                },
+                "optimizer": {"lr": 1e-2, "scheduler": {"type": "constant", "warmup_steps": 0}},
+                "trainer.max_steps": steps,
+                "trainer.log_completions_steps": 1,
+                "trainer.checkpoints.async_save": True,
             }
         )
 

@@ -123,7 +123,7 @@ def test_a_mini_batch_without_signal_still_has_something_to_log(parts):
     assert [max(g.abs().max() for g in of.values()) > 0 for of in gradients] == [True, False, True]
 
 
-def test_the_critic_has_mini_batches_of_its_own(parts):
+def test_the_critic_has_mini_batches_too(parts):
     own = test_critic.critic(parts, updates=2)
     own._mini_batch_size = 2
     batch = test_critic.experience(parts, own)
@@ -164,17 +164,13 @@ def test_every_rank_gets_a_share_of_every_mini_batch(parts, ranks):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["algorithm.ppo_mini_batch_size=5"], "=5 does not divide data.train_batch_size=16"),
-        (
-            ["algorithm.name=ppo"],
-            r"critic\.ppo_mini_batch_size=3 does not divide",
-        ),
+        (["algorithm.ppo_mini_batch_size=5"], "=5, data.train_batch_size=16: the first does not"),
         (
             [
                 *("algorithm.ptx.data=x", "algorithm.ptx.batch_size=3"),
                 "algorithm.ppo_mini_batch_size=4",
             ],
-            "4 mini-batches per rollout: each takes its share",
+            "each mini-batch of a rollout takes its share",
         ),
     ],
 )
@@ -183,10 +179,10 @@ def test_sizes_that_do_not_fit_are_refused(overrides, said):
         load_config(None, ["model.path=a", *overrides])
 
 
-def test_a_policy_gradient_is_clipped_once_there_are_ratios():
-    """RLOO at ratio 2 and advantage 1: no gradient beyond the clip, as with further passes."""
+def test_the_preset_of_a_policy_gradient_is_clipped_where_the_plain_loss_is_not():
+    """RLOO at ratio 2 and advantage 1: no gradient beyond the clip; ``-A log p`` has no clip."""
     old, one = torch.zeros(1, 1), torch.ones(1, 1)
-    for keys, expected in (({}, -1.0), (TWO_AND_ONE, 0.0)):
+    for keys, expected in (({"loss": "reinforce"}, -1.0), ({}, 0.0)):
         new = torch.full((1, 1), math.log(2), requires_grad=True)
         inputs = LossInputs(new, old, one, one, one.bool())
         build_algorithm(AlgorithmConfig(name="rloo", **keys)).token_loss(inputs).sum().backward()

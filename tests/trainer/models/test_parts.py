@@ -22,8 +22,9 @@ from mmr1.types import Message, Reward, Sample, ScoredGroup, TextPart
 PARTS = ("language_model", "vision_tower", "multi_modal_projector")
 
 
-def model_of(tiny_model, **keys):
-    return load_trainable(ModelConfig(path=str(tiny_model), dtype="float32", **keys))
+def model_of(tiny_model, frozen=(), **keys):
+    config = ModelConfig(path=str(tiny_model), dtype="float32", **keys)
+    return load_trainable(config, lr_of_parts=dict.fromkeys(frozen, 0.0))
 
 
 def test_the_parts_are_the_whole_model(tiny_model):
@@ -44,15 +45,22 @@ def test_the_parts_are_the_whole_model(tiny_model):
     ],
 )
 def test_frozen_parts_are_not_trained(tiny_model, freeze, trained):
-    model = model_of(tiny_model, freeze=freeze)
+    model = model_of(tiny_model, freeze)
     wanted = {name for part in trained for name in parameters_of(model, part, "key")}
     assert {name for name, p in model.named_parameters() if p.requires_grad} == wanted
     assert len(Optimizer(model, OptimizerConfig(), 1).tensors()) == 4 * len(wanted)
 
 
+def test_the_last_part_that_fits_counts(tiny_model):
+    config = ModelConfig(path=str(tiny_model), dtype="float32", freeze_vision_tower=True)
+    rates = {"language_model": 0.0, r"lm_head": 1e-3, "visual": 1e-3}
+    model = load_trainable(config, lr_of_parts=rates)
+    assert {n for n, p in model.named_parameters() if p.requires_grad} == {"lm_head.weight"}
+
+
 def test_a_text_teaches_the_projector_nothing(tiny_model, parts):
     family, _, media, _ = parts
-    model = model_of(tiny_model, freeze=("language_model",))
+    model = model_of(tiny_model, ("language_model",))
     sample = Sample("text", (Message("user", (TextPart("1 + 1"),)),))
     answered = group_of_responses(family, family.render_prompt(sample), ("2", "3"))
     packed = PackedModel(model, ModelInputs(family, media), 1.0, 10_000)
@@ -100,6 +108,17 @@ def test_a_schedule_ends_at_the_lowest_rate(schedule):
     assert rates[8] == pytest.approx(1e-4)
 
 
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_schedule_can_end_after_steps_of_its_own(schedule):
+    """A run of 4 steps of a schedule over 8, which another run may go on with."""
+    keys = {"type": schedule, "warmup_steps": 2}
+    own = OptimizerConfig(scheduler={**keys, "steps": 8})
+    whole = OptimizerConfig(scheduler=keys)
+    rates = [[schedule_factor(s, n, c) for s in range(9)] for n, c in ((4, own), (8, whole))]
+    assert rates[0] == rates[1]
+    assert rates[0][8] == pytest.approx(0.0, abs=1e-9)
+
+
 def test_a_warm_up_can_be_a_share_of_the_steps():
     config = OptimizerConfig(scheduler={"type": "constant", "warmup_steps": 0.25})
     assert [schedule_factor(s, 10, config) for s in range(4)] == [0.5, 1.0, 1.0, 1.0]
@@ -111,12 +130,12 @@ def test_a_warm_up_can_be_a_share_of_the_steps():
     ("overrides", "said"),
     [
         (["optimizer.lr_of_parts.vision_tower=0.0"], "frozen by model.freeze_vision_tower"),
-        (["optimizer.lr_of_parts.(=0.0"], "is no regular expression"),
+        (["optimizer.lr_of_parts.(=0.0"], "is not a regular expression"),
         (
             ["model.lora={}", "optimizer.lr_of_parts.lm_head=0.0"],
             "adapters are trained and no other",
         ),
-        (["optimizer.lr_of_parts={(: 1e-3}"], "is no regular expression"),
+        (["optimizer.lr_of_parts={(: 1e-3}"], "is not a regular expression"),
         (["optimizer.lr=1e-4", "optimizer.scheduler.min_lr=1e-3"], "no schedule rises"),
     ],
 )
@@ -126,10 +145,10 @@ def test_what_makes_no_sense_is_refused(overrides, said):
 
 
 def test_what_the_model_lacks_is_refused(tiny_model):
-    with pytest.raises(ValueError, match=r"model\.freeze: 'lmhead' is no part .* names such as"):
-        model_of(tiny_model, freeze=("lmhead",))
+    with pytest.raises(ValueError, match=r"lr_of_parts: 'lmhead' is no part .* names such as"):
+        model_of(tiny_model, ("lmhead",))
     model = model_of(tiny_model)
     with pytest.raises(ValueError, match=r"optimizer\.lr_of_parts: 'merge_r' is no part"):
         Optimizer(model, OptimizerConfig(lr_of_parts={"merge_r": 1e-3}), 1)
     with pytest.raises(ValueError, match="nothing is left to train"):
-        model_of(tiny_model, freeze=("language_model",), freeze_vision_tower=True)
+        model_of(tiny_model, ("language_model",), freeze_vision_tower=True)

@@ -88,7 +88,7 @@ def test_rloo_on_policy_is_the_leave_one_out_policy_gradient(parts):
     assert_close(actual, naive_gradient(parts, "token-mean", advantages))
 
 
-@pytest.mark.parametrize("config", [{}, {"kl_coef": 0.1}, {"entropy_coef": 0.01}])
+@pytest.mark.parametrize("config", [{}, {"kl": {"coef": 0.1}}, {"entropy": {"coef": 0.01}}])
 @pytest.mark.parametrize("budget", [1, 100])
 def test_micro_batches_do_not_change_the_gradient(parts, config, budget):
     settings = AlgorithmConfig(**config)
@@ -98,12 +98,12 @@ def test_micro_batches_do_not_change_the_gradient(parts, config, budget):
     with torch.no_grad():
         frozen.lm_head.weight += 0.05 * torch.randn_like(frozen.lm_head.weight)
     inputs = ModelInputs(family, media)
-    reference = PackedModel(frozen, inputs, 1.0, 100) if config.get("kl_coef") else None
+    reference = PackedModel(frozen, inputs, 1.0, 100) if "kl" in config else None
     whole, stats = gradients_of_update(parts, settings, 10_000, reference)
     cut, other = gradients_of_update(parts, settings, budget, reference)
     assert_close(cut, whole, 1e-6)
     assert other == pytest.approx(stats, abs=1e-5)
-    assert (stats["kl"] > 0) == ("kl_coef" in config)
+    assert (stats["kl"] > 0) == ("kl" in config)
 
 
 def test_a_group_without_signal_is_left_out(parts, monkeypatch):

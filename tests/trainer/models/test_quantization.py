@@ -35,8 +35,8 @@ def config(base: Path, **model: object) -> Config:
     return Config(
         model={"path": str(base), "dtype": "float32", "lora": lora, **model},
         rollout={"engine": "hf"},
-        algorithm={"kl_coef": 0.1},
-        optimizer={"lr": 1e-2, "warmup_steps": 0},
+        algorithm={"kl": {"coef": 0.1}},
+        optimizer={"lr": 1e-2, "scheduler": {"warmup_steps": 0}},
     )
 
 

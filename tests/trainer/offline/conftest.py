@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mmr1.config import Config
+from mmr1.config.commands import Command
 from mmr1.config.file import load_config
 from mmr1.trainer.offline.reward_model import run_reward_model
 
@@ -28,7 +29,10 @@ def pair_file(digits, tmp_path_factory) -> Path:
     return path
 
 
-def config_of(model: Path, data: Path, digits: Path, out: Path, *overrides: str) -> Config:
+def config_of(
+    model: Path, data: Path, digits: Path, out: Path, *overrides: str, command: Command = "train"
+) -> Config:
+    samples = command in ("train", "iterate") or any("dpo.rounds" in key for key in overrides)
     return load_config(
         None,
         [
@@ -40,15 +44,24 @@ def config_of(model: Path, data: Path, digits: Path, out: Path, *overrides: str)
             "trainer.logging_steps=1000",
             "trainer.threads=1",
             "optimizer.lr=0.001",
-            "optimizer.warmup_steps=0",
-            "rollout.engine=hf",
+            "optimizer.scheduler.warmup_steps=0",
+            *(["rollout.engine=hf"] if samples else []),
             *overrides,
         ],
+        command,
     )
+
+
+def first_rows(path: Path, folder: Path) -> Path:
+    """A file of twenty of its rows, to validate on."""
+    rows = path.read_text().splitlines(keepends=True)[:20]
+    (folder / "held_out.jsonl").write_text("".join(rows))
+    return folder / "held_out.jsonl"
 
 
 @pytest.fixture(scope="module")
 def reward_model(tiny_model, digits, pair_file, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("rm") / "run"
-    keys = (f"data.eval={pair_file}", "rm.batch_size=16", "trainer.max_steps=12", "eval.limit=20")
-    return run_reward_model(config_of(tiny_model, pair_file, digits, out, *keys))
+    held_out = f"trainer.validation.data={first_rows(pair_file, out.parent)}"
+    keys = ("data.train_batch_size=16", "trainer.max_steps=12", held_out)
+    return run_reward_model(config_of(tiny_model, pair_file, digits, out, *keys, command="rm"))

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mmr1.config import Config, LoraConfig, ModelConfig
-from mmr1.config.file import load_config
+from mmr1.config import Config, ModelConfig, NewLoraConfig
+from mmr1.config.file import read_written
 from mmr1.data.preferences import ranking_of
 from mmr1.data.rankings import ranked, write_rankings
 from mmr1.data.record import read_records
@@ -67,17 +67,18 @@ def config(reward_model, pair_file, tiny_model, digits, tmp_path) -> Config:
     own = tmp_path / "own.py"
     own.write_text(SECOND_LETTER)
     functions = (
-        f"{{own: {{use: '{own}:reward', isolated: false, weight: 0}}, "
+        f"{{own: {{use: '{own}:reward', sandbox: null, weight: 0}}, "
         f"liked: {{use: reward_model, options: {{path: '{reward_model}'}}}}}}"
     )
     return config_of(
         *(tiny_model, digits / "rl.jsonl", digits, tmp_path / "run"),
         f"rewards.functions={functions}",
-        *("rollout.batch_size=4", "rollout.n=4", "rollout.max_model_len=96"),
-        *("rollout.sampling.max_tokens=8", "trainer.max_steps=2", "rewards.timeout_s=20"),
-        *("iterate.rounds=3", "iterate.rm_steps=2", "rm.batch_size=4"),
+        *("data.train_batch_size=4", "rollout.n=4", "rollout.max_prompt_length=88"),
+        *("rollout.max_response_length=8", "trainer.max_steps=2", "rewards.timeout_s=20"),
+        *("iterate.rounds=3", "iterate.rm_steps=2"),
         *(f"iterate.history={pair_file}", "iterate.rm_lr=0.0001", "iterate.ranked_by=own"),
-        *("algorithm.kl_coef=0.1", "eval.accuracy_function=own"),
+        *("algorithm.kl.coef=0.1", "eval.accuracy_function=own"),
+        command="iterate",
     )
 
 
@@ -87,7 +88,7 @@ def test_each_round_begins_where_the_last_one_ended(config, reward_model, tmp_pa
     assert last == run / "round_3/policy/checkpoints/step_000002"
 
     def written(part: str) -> Config:
-        return load_config(run / part / "config.yaml")
+        return read_written(run / part / "config.yaml")
 
     assert written("round_1/policy").model.path == config.model.path
     for n in (1, 2):
@@ -124,19 +125,19 @@ def test_what_is_done_is_not_done_again(config, tmp_path):
 def test_stored_adapters_are_of_the_first_policy_alone(config, tiny_model, reward_model, tmp_path):
     """With a learning rate of almost 0 nothing else may change the weights."""
     plain = load_trainable(ModelConfig(path=str(tiny_model), dtype="float32"))
-    stored = add_adapters(plain, LoraConfig(rank=4), False)
+    stored = add_adapters(plain, NewLoraConfig(rank=4), False)
     for name, parameter in stored.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
     stored.save_pretrained(tmp_path / "adapter")
-    still = {"lr": 1e-12}
     changes = {
-        "model": {"lora": LoraConfig(path=str(tmp_path / "adapter"))},
-        "iterate": {"rounds": 2, "rm_steps": 1, "rm_lr": still["lr"]},
-        "optimizer": still,
+        "model.lora": {"path": str(tmp_path / "adapter")},
+        "iterate.rounds": 2,
+        "iterate.rm_steps": 1,
+        "iterate.rm_lr": 1e-12,
+        "optimizer.lr": 1e-12,
     }
-    sections = {n: getattr(config, n).model_copy(update=keys) for n, keys in changes.items()}
-    run_iterative_grpo(config.model_copy(update=sections))
+    run_iterative_grpo(config.changed(changes))
 
     def weights(checkpoint) -> dict[str, torch.Tensor]:
         return load_file(checkpoint / "model.safetensors")

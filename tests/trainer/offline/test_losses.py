@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import DpoConfig
-from mmr1.config.dpo import PREFERENCE_LOSSES, load_preference_loss
-from mmr1.trainer.offline.preference_losses import PairScores, balanced, kto, reference_point
+from mmr1.config import DpoConfig, KtoLoss
+from mmr1.config.file import load_config
+from mmr1.trainer.offline.preference_losses import (
+    _ON_PAIRS,
+    PairScores,
+    balanced,
+    kto,
+    loss_on_pairs,
+    reference_point,
+)
 
 # Chosen gained 2 nats over the reference in 4 tokens, rejected lost 1 in 2.
 PAIR = PairScores(
@@ -23,8 +30,8 @@ def log_sigmoid(x: float) -> float:
     return -math.log1p(math.exp(-x))
 
 
-def loss_of(loss_type: str, pairs: PairScores = PAIR, **keys: float) -> torch.Tensor:
-    return load_preference_loss(loss_type)(pairs, DpoConfig(loss_type=loss_type, **keys)).loss
+def loss_of(loss_type: str, pairs: PairScores = PAIR, **keys: object) -> torch.Tensor:
+    return loss_on_pairs(DpoConfig(loss={"type": loss_type, **keys}).loss)(pairs).loss
 
 
 @pytest.mark.parametrize(
@@ -44,7 +51,7 @@ def loss_of(loss_type: str, pairs: PairScores = PAIR, **keys: float) -> torch.Te
         ("sigmoid_norm", {"beta": 0.1}, -log_sigmoid(0.1 * (2 / 4 + 1 / 2))),
         ("ipo", {"beta": 0.5}, (2 / 4 + 1 / 2 - 1) ** 2),
         ("ipo", {"beta": 0.1}, (2 / 4 + 1 / 2 - 5) ** 2),
-        ("simpo", {"beta": 2, "simpo_gamma": 0.5}, -log_sigmoid(2 * -0.75 + 2 * 3 - 0.5)),
+        ("simpo", {"beta": 2, "gamma": 0.5}, -log_sigmoid(2 * -0.75 + 2 * 3 - 0.5)),
     ],
 )
 def test_losses_by_hand(loss_type, keys, expected):
@@ -111,11 +118,11 @@ def trl_reading(
     raise AssertionError(loss_type)
 
 
-@pytest.mark.parametrize("loss_type", sorted(set(PREFERENCE_LOSSES) - {"kto"}))
+@pytest.mark.parametrize("loss_type", sorted(_ON_PAIRS))
 def test_losses_are_those_of_trl(loss_type):
     rng = random.Random(1)
-    reads = PREFERENCE_LOSSES[loss_type].reads
-    keys = {"label_smoothing": 0.1} if "label_smoothing" in reads else {}
+    smooths = hasattr(DpoConfig(loss=loss_type).loss, "label_smoothing")
+    keys = {"label_smoothing": 0.1} if smooths else {}
     for _ in range(200):
         win, lose, rw, rl = (rng.uniform(-30, -0.5) for _ in range(4))
         n = [rng.randint(1, 40), rng.randint(1, 40)]
@@ -131,7 +138,7 @@ def test_losses_are_those_of_trl(loss_type):
 
 
 def test_kto_by_hand():
-    config = DpoConfig(loss_type="kto", beta=0.5, desirable_weight=2, undesirable_weight=3)
+    config = KtoLoss(beta=0.5, desirable_weight=2, undesirable_weight=3)
     ratios, desirable = torch.tensor([2.0, -1.0]), torch.tensor([True, False])
     kl = reference_point(torch.tensor([3.0, -1.0]).mean())
     assert kl == 1
@@ -151,15 +158,15 @@ def test_kto_by_hand():
 )
 def test_both_kinds_of_a_rounds_labels_weigh_the_same(labels, weights):
     assert balanced(labels) == [pytest.approx(row) for row in weights]
-    assert DpoConfig(loss_type="kto").balances_labels
-    assert not DpoConfig(loss_type="kto", undesirable_weight=0.3).balances_labels
-    assert not DpoConfig(loss_type="ipo").balances_labels
+    assert DpoConfig(loss="kto").balances_labels
+    assert not DpoConfig(loss=KtoLoss(undesirable_weight=0.3)).balances_labels
+    assert not DpoConfig(loss="ipo").balances_labels
 
 
 def test_no_gradient_flows_through_the_reference_point():
     kl = torch.tensor(1.0, requires_grad=True)
     ratios = torch.tensor([2.0], requires_grad=True)
-    kto(ratios, torch.tensor([True]), kl, DpoConfig(loss_type="kto")).sum().backward()
+    kto(ratios, torch.tensor([True]), kl, KtoLoss()).sum().backward()
     assert kl.grad is None
     assert ratios.grad.item() < 0
 
@@ -168,19 +175,19 @@ def test_no_gradient_flows_through_the_reference_point():
     ("keys", "message"),
     [
         (
-            {"loss_type": "ipo", "label_smoothing": 0.1},
-            "ipo does not read label_smoothing .*robust",
+            ["type=ipo", "label_smoothing=0.1"],
+            "type 'ipo' has no 'label_smoothing'; type sigmoid, robust have it",
         ),
-        ({"simpo_gamma": 1.0}, "sigmoid does not read simpo_gamma .*choose one of simpo"),
-        ({"loss_type": "orpo", "nll_coef": 1.0}, "orpo does not read nll_coef"),
-        ({"desirable_weight": 2.0}, "sigmoid does not read desirable_weight .*choose one of kto"),
-        ({"loss_type": "simpoo"}, r"unknown preference loss 'simpoo' \(did you mean 'simpo'\?\)"),
-        ({"label_smoothing": 0.5}, "less than 0.5"),
+        (["gamma=1.0"], "type 'sigmoid' has no 'gamma'; type simpo has it"),
+        (["type=orpo", "nll_coef=1.0"], "type 'orpo' has no 'nll_coef'; type sigmoid,"),
+        (["desirable_weight=2.0"], "type 'sigmoid' has no 'desirable_weight'; type kto has it"),
+        (["type=simpoo"], r"simpoo.*did you mean 'simpo'"),
+        (["label_smoothing=0.5"], "less than 0.5"),
     ],
 )
 def test_what_a_loss_does_not_read_is_refused(keys, message):
     with pytest.raises(ValueError, match=message):
-        DpoConfig(**keys)
+        load_config(None, ["model.path=a", *(f"dpo.loss.{key}" for key in keys)], "dpo")
 
 
 def test_a_loss_of_ones_own_is_a_function_in_a_file(tmp_path: Path):
@@ -191,4 +198,4 @@ def test_a_loss_of_ones_own_is_a_function_in_a_file(tmp_path: Path):
         "    rewards = config.beta * pairs.log_ratios\n"
         "    return PairLoss((1 - rewards[:, 0] + rewards[:, 1]).relu(), rewards)\n"
     )
-    assert loss_of(f"{file}:hinge", beta=0.1).item() == pytest.approx(0.7)
+    assert loss_of("custom", use=f"{file}:hinge", beta=0.1).item() == pytest.approx(0.7)

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmr1.config import Config, DpoConfig, LoraConfig, ModelConfig, OptimizerConfig
+from mmr1.config import (
+    Config,
+    DpoConfig,
+    KtoLoss,
+    ModelConfig,
+    NewLoraConfig,
+    OptimizerConfig,
+    RoundsConfig,
+)
 from mmr1.config.file import load_config
 from mmr1.data.loader import MediaCheck
 from mmr1.data.preferences import ranking_of
@@ -135,9 +143,10 @@ def test_the_gradient_of_a_loss_on_pairs_is_that_of_the_paper(parts, budget, los
     optimizer = Optimizer(own, OptimizerConfig(), 10)
     caught = caught_gradient(own, optimizer)
     pairs = [Preference(g, PAIR, r) for g, r in zip(groups, reference, strict=True)]
-    config = DpoConfig(loss_type=loss_type, beta=0.2, nll_coef=nll_coef)
+    nll = {} if loss_type == "orpo" else {"nll_coef": nll_coef}
+    config = DpoConfig(loss={"type": loss_type, "beta": 0.2, **nll}).loss
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
-    stats = preference_step(packed_model, optimizer, pairs, config)
+    stats = preference_step(config)(packed_model, optimizer, pairs)
 
     naive = copy.deepcopy(model)
     inputs = [group_input(family, media, g) for g in groups]
@@ -173,9 +182,9 @@ def test_ktos_gradient_is_that_of_the_paper(parts, budget):
     caught = caught_gradient(own, optimizer)
     weights = [(), (0.5, 0.25), (1.0, 0.125)]
     batch = [Preference(*row) for row in zip(examples, desirable, reference, weights, strict=True)]
-    config = DpoConfig(loss_type="kto", beta=0.05, desirable_weight=1.5, undesirable_weight=0.75)
+    config = KtoLoss(beta=0.05, desirable_weight=1.5, undesirable_weight=0.75)
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, budget)
-    stats = preference_step(packed_model, optimizer, batch, config)
+    stats = preference_step(config)(packed_model, optimizer, batch)
 
     naive = copy.deepcopy(model)
     inputs = [group_input(family, media, g) for g in examples]
@@ -210,20 +219,20 @@ def test_kto_needs_two_prompts(parts):
 def test_the_reference_is_the_model_before_the_first_step(parts, loss_type):
     family, model, media, _ = parts
     torch.manual_seed(0)
-    own = add_adapters(copy.deepcopy(model), LoraConfig(rank=4), False)
+    own = add_adapters(copy.deepcopy(model), NewLoraConfig(rank=4), False)
     packed_model = PackedModel(own, ModelInputs(family, media), 1.0, 100)
-    config = DpoConfig(loss_type=loss_type)
+    config = DpoConfig(loss=loss_type).loss
     groups = pair_groups(parts)
     if loss_type == "kto":
         groups = with_unrelated(groups)
     pairs = preferences_of(groups, [PAIR] * len(groups), packed_model.logprobs, config)
-    optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, warmup_steps=0), 10)
-    first = preference_step(packed_model, optimizer, pairs, config)
+    optimizer = Optimizer(own, OptimizerConfig(lr=3e-3, scheduler={"warmup_steps": 0}), 10)
+    first = preference_step(config)(packed_model, optimizer, pairs)
     at_rest = math.log(2) if loss_type == "sigmoid" else 0.5
     assert first["loss"] == pytest.approx(at_rest, abs=1e-5)
     assert first["dpo/chosen"] == pytest.approx(0, abs=1e-5)
     for _ in range(9):
-        last = preference_step(packed_model, optimizer, pairs, config)
+        last = preference_step(config)(packed_model, optimizer, pairs)
     assert last["loss"] < at_rest - 0.05
     assert last["dpo/chosen"] > 0 > last["dpo/rejected"]
 
@@ -298,8 +307,8 @@ def rated(*verdicts: tuple[int, float | None, float | None]) -> ScoredGroup:
 
 def found(scored: ScoredGroup, **keys: object) -> list[list[int]]:
     """The lengths of what each preference compares."""
-    config = DpoConfig(**{"pairs_per_prompt": 10, **keys})
-    labelled = judged([scored], config, "math", random.Random(0))
+    rounds = RoundsConfig(**{"count": 1, "pairs_per_prompt": 10, **keys})
+    labelled = judged([scored], rounds, True, "math", random.Random(0))
     return sorted([len(c.token_ids) for c in group.completions] for group, _ in labelled)
 
 
@@ -322,10 +331,10 @@ def test_pairs_by_reward_are_the_best_with_the_worst():
 
 def test_kto_takes_every_completion_with_its_label():
     scored = rated((1, 1.5, 1.0), (2, 0.5, 0.0), (3, 1.0, 1.0), (4, None, None))
-    by_accuracy = judged([scored], DpoConfig(loss_type="kto"), "math", random.Random(0))
+    by_accuracy = judged([scored], RoundsConfig(count=1), False, "math", random.Random(0))
     assert [wanted for _, wanted in by_accuracy] == [(True, False, True)]
-    config = DpoConfig(loss_type="kto", preferred_by="reward")
-    ((group, wanted),) = judged([scored], config, "math", random.Random(0))
+    rounds = RoundsConfig(count=1, preferred_by="reward")
+    ((group, wanted),) = judged([scored], rounds, False, "math", random.Random(0))
     assert [len(c.token_ids) for c in group.completions] == [1, 2]  # 1.0 is the mean
     assert wanted == (True, False)
 
@@ -333,11 +342,11 @@ def test_kto_takes_every_completion_with_its_label():
 def test_a_dpo_run_prefers_what_was_chosen_and_resumes(tiny_model, digits, pair_file, tmp_path):
     def config(out: str, steps: int) -> Config:
         keys = (
-            "dpo.batch_size=8",
+            "data.train_batch_size=8",
             f"trainer.max_steps={steps}",
-            "optimizer.lr_scheduler_type=constant",
+            "optimizer.scheduler.type=constant",
         )
-        return config_of(tiny_model, pair_file, digits, tmp_path / out, *keys)
+        return config_of(tiny_model, pair_file, digits, tmp_path / out, *keys, command="dpo")
 
     run_dpo(config("whole", 6))
     logged = lines(tmp_path / "whole/metrics.jsonl")
@@ -389,19 +398,18 @@ def rm_config(path: Path, digits: Path, out: Path) -> Config:
         digits,
         out,
         f"rewards.functions={{rm: {{use: reward_model, options: {{path: '{path}'}}}}}}",
-        "rollout.batch_size=2",
+        "data.train_batch_size=2",
         "rollout.n=3",
-        "rollout.max_model_len=64",
-        "rollout.sampling.max_tokens=8",
+        "rollout.max_prompt_length=56",
+        "rollout.max_response_length=8",
         "trainer.max_steps=2",
     )
 
 
 def test_a_reward_model_is_a_reward_and_a_critics_beginning(reward_model, digits, tmp_path):
     config = rm_config(reward_model, digits, tmp_path / "run")
-    ppo = {"name": "ppo", "critic": {"path": str(reward_model)}}
-    config = Config.model_validate({**config.model_dump(), "algorithm": ppo})
-    run_training(config)
+    ppo = {"name": "ppo", "advantage": {"critic": {"path": str(reward_model)}}}
+    run_training(config.changed(algorithm=ppo))
     first, second = lines(tmp_path / "run/metrics.jsonl")
     assert first["reward/rm"] == first["reward/mean"] != 0
     assert first["grad_norm"] > 0
@@ -431,8 +439,8 @@ def test_a_kto_run_learns_from_labelled_answers(tiny_model, digits, pair_file, t
         row["meta"] = {"completion": text, "label": wanted}
     data = tmp_path / "labelled.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    keys = ("dpo.loss_type=kto", "dpo.beta=0.5", "dpo.batch_size=16", "trainer.max_steps=8")
-    run_dpo(config_of(tiny_model, data, digits, tmp_path / "run", *keys))
+    keys = ("dpo.loss={type: kto, beta: 0.5}", "data.train_batch_size=16", "trainer.max_steps=8")
+    run_dpo(config_of(tiny_model, data, digits, tmp_path / "run", *keys, command="dpo"))
     logged = lines(tmp_path / "run/metrics.jsonl")
     assert logged[0]["loss"] == pytest.approx(0.5, abs=1e-5)
     assert logged[-1]["loss"] < 0.3
@@ -444,7 +452,7 @@ def test_a_kto_run_learns_from_labelled_answers(tiny_model, digits, pair_file, t
     yaml.write_text(
         f"model: {{path: {tiny_model}, dtype: float32}}\n"
         f"data: {{train: {data}, media_root: {digits}}}\n"
-        f"dpo: {{loss_type: kto}}\ntrainer: {{output_dir: {tmp_path}/bad}}\n"
+        f"dpo: {{loss: kto}}\ntrainer: {{output_dir: {tmp_path}/bad}}\n"
     )
     code, _, message = mmr1("dpo", yaml)
     assert code == 2
@@ -461,20 +469,25 @@ def test_rounds_resume_in_their_middle_and_between_them(loss, tiny_model, digits
     (tmp_path / "own.py").write_text(LENGTH_PARITY)
 
     def config(out: str, steps: int, *keys: str) -> Config:
-        own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}"
+        own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}"
         return config_of(
             *(tiny_model, digits / "rl.jsonl", digits, tmp_path / out, own),
-            *(f"dpo.loss_type={loss}", "dpo.rounds=2", "dpo.prompts_per_round=4"),
-            *("dpo.batch_size=6", f"trainer.max_steps={steps}", "rollout.n=4"),
-            *("rollout.max_model_len=96", "rollout.sampling.max_tokens=8", "rewards.timeout_s=20"),
-            *("optimizer.lr_scheduler_type=constant", "optimizer.lr=0.0003"),
+            *(f"dpo.loss={loss}", "dpo.rounds={count: 2, prompts: 4}"),
+            *("data.train_batch_size=6", f"trainer.max_steps={steps}", "rollout.n=4"),
+            *(
+                "rollout.max_prompt_length=88",
+                "rollout.max_response_length=8",
+                "rewards.timeout_s=20",
+            ),
+            *("optimizer.scheduler.type=constant", "optimizer.lr=0.0003"),
             *keys,
+            command="dpo",
         )
 
     run_iterative_dpo(config("whole", 6))
     for stop in (2, 3):  # in the middle of the first round, and at its end
         out = f"stopped_{stop}"
-        run = config(out, 6, "trainer.save_steps=1", "trainer.save_total_limit=9")
+        run = config(out, 6, "trainer.checkpoints={save_steps: 1, save_total_limit: 9}")
         run_iterative_dpo(run)
         for step in range(stop + 1, 7):
             shutil.rmtree(tmp_path / out / f"checkpoints/step_{step:06d}")
@@ -485,14 +498,14 @@ def test_rounds_resume_in_their_middle_and_between_them(loss, tiny_model, digits
 def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_path):
     # An untrained model is never right: a verdict that tells its completions apart all the same.
     (tmp_path / "own.py").write_text(LENGTH_PARITY)
-    own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}"
+    own = f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}"
     keys = (
-        *("dpo.rounds=2", "dpo.prompts_per_round=8", "dpo.batch_size=40"),
-        *("trainer.max_steps=4", "rollout.n=6", "rollout.max_model_len=96"),
-        *("rollout.sampling.max_tokens=8", "rewards.timeout_s=20", "optimizer.lr=0.0003"),
+        *("dpo.rounds={count: 2, prompts: 8}", "data.train_batch_size=40"),
+        *("trainer.max_steps=4", "rollout.n=6", "rollout.max_prompt_length=88"),
+        *("rollout.max_response_length=8", "rewards.timeout_s=20", "optimizer.lr=0.0003"),
     )
     data = digits / "rl.jsonl"
-    config = config_of(tiny_model, data, digits, tmp_path / "run", *keys, own)
+    config = config_of(tiny_model, data, digits, tmp_path / "run", *keys, own, command="dpo")
     run_iterative_dpo(config)
     logged = lines(tmp_path / "run/metrics.jsonl")
     assert [row["dpo/round"] for row in logged] == [1, 1, 2, 2]
@@ -508,14 +521,16 @@ def test_iterative_dpo_samples_judges_pairs_and_learns(tiny_model, digits, tmp_p
     }
     assert versions == {1}
     with pytest.raises(NoPreferencesError, match=r"no prompt of 8 has both.*supervised training"):
-        run_iterative_dpo(config_of(tiny_model, data, digits, tmp_path / "none", *keys))
+        run_iterative_dpo(
+            config_of(tiny_model, data, digits, tmp_path / "none", *keys, command="dpo")
+        )
     assert_loss_is_untempered(config)
 
 
 def test_the_first_round_samples_with_stored_adapters(tiny_model, digits, tmp_path, monkeypatch):
     """Also where the engine reads the model's folder, which knows nothing of them."""
     (tmp_path / "own.py").write_text(LENGTH_PARITY)
-    settings = LoraConfig(rank=4)
+    settings = NewLoraConfig(rank=4)
     adapted = add_adapters(load_trainable(ModelConfig(path=str(tiny_model))), settings, False)
     torch.manual_seed(0)
     for name, parameter in adapted.named_parameters():
@@ -526,17 +541,18 @@ def test_the_first_round_samples_with_stored_adapters(tiny_model, digits, tmp_pa
     def sampled(out: str, *keys: str) -> list[list[str]]:
         config = config_of(
             *(tiny_model, digits / "rl.jsonl", digits, tmp_path / out, *keys),
-            f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', isolated: false}}}}",
-            *("dpo.rounds=1", "dpo.prompts_per_round=4", "dpo.batch_size=4", "rollout.n=4"),
-            *("trainer.max_steps=1", "rollout.max_model_len=96", "rewards.timeout_s=20"),
-            "rollout.sampling.max_tokens=8",
+            f"rewards.functions={{own: {{use: '{tmp_path}/own.py:reward', sandbox: null}}}}",
+            *("dpo.rounds={count: 1, prompts: 4}", "data.train_batch_size=4", "rollout.n=4"),
+            *("trainer.max_steps=1", "rollout.max_prompt_length=88", "rewards.timeout_s=20"),
+            "rollout.max_response_length=8",
+            command="dpo",
         )
         run_iterative_dpo(config)
         rows = lines(tmp_path / out / "rollouts/step_000001.jsonl")
         return [[c["text"] for c in row["completions"]] for row in rows]
 
     def engine_of_the_folder(config, family, media, *_) -> HfEngine:
-        plain = config.model.model_copy(update={"lora": None})
+        plain = config.model.changed(lora=None)
         return HfEngine(load_trainable(plain), family, media)
 
     stored = f"model.lora.path={tmp_path / 'adapter'}"
@@ -548,9 +564,7 @@ def test_the_first_round_samples_with_stored_adapters(tiny_model, digits, tmp_pa
 
 def assert_loss_is_untempered(config: Config) -> None:
     """Sampled at 0.7 the gradient would be larger by 1.43."""
-    sampling = config.rollout.sampling.model_copy(update={"temperature": 0.7})
-    rollout = config.rollout.model_copy(update={"sampling": sampling})
-    config = config.model_copy(update={"rollout": rollout})
+    config = config.changed({"rollout.temperature": 0.7})
     temperatures: list[float] = []
 
     def run(compute, model, groups, temperature, *rest, **options):
@@ -560,7 +574,9 @@ def assert_loss_is_untempered(config: Config) -> None:
     with build_composite_reward(config.rewards) as rewards:
         inputs = check_inputs(config, rewards, train=True)
         model = load_trainable(config.model)
-        learner = build_dpo(config, inputs.family, inputs.media, None, lambda *_: (model, run))
+        learner = build_dpo(
+            config, inputs.family, inputs.media, None, lambda *_, **__: (model, run)
+        )
         engine = HfEngine(model, inputs.family, inputs.media)
         manager = RewardManager(rewards, inputs.media, 0.2)
         next(Rounds(config, inputs, engine, manager, learner).steps(0))
@@ -571,13 +587,13 @@ def assert_loss_is_untempered(config: Config) -> None:
 def test_rounds_that_make_no_sense_are_refused():
     for keys, message in (
         (
-            ["dpo.rounds=1", "algorithm.name=reinforce", "rollout.n=1"],
+            ["dpo.rounds.count=1", "rollout.n=1"],
             "a pair needs two completions",
         ),
-        (["dpo.rounds=5", "trainer.max_steps=4"], "a round would have no step"),
+        (["dpo.rounds.count=5", "trainer.max_steps=4"], "a round would have none"),
     ):
         with pytest.raises(ValueError, match=message):
-            load_config(None, ["model.path=a", *keys])
+            load_config(None, ["model.path=a", *keys], "dpo")
 
 
 def test_two_sources_may_share_ids():

@@ -28,7 +28,7 @@ from mmr1.trainer.train import run_training
 from mmr1.types import Sample, Status
 from tests.jsonl import read_jsonl
 from tests.trainer.models.test_critic import new_scalar_model, padded_values
-from tests.trainer.offline.conftest import config_of
+from tests.trainer.offline.conftest import config_of, first_rows
 from tests.trainer.offline.test_preferences import assert_gradient, caught_gradient
 
 
@@ -131,14 +131,14 @@ def step_file(digits, tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def step_model(tiny_model, digits, step_file, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("prm") / "run"
-    keys = (f"data.eval={step_file}", "rm.batch_size=16", "trainer.max_steps=40", "eval.limit=20")
-    process = "rm.supervision=process"
-    return run_reward_model(config_of(tiny_model, step_file, digits, out, process, *keys))
+    held_out = f"trainer.validation.data={first_rows(step_file, out.parent)}"
+    keys = ("rm.type=process", "data.train_batch_size=16", "trainer.max_steps=40", held_out)
+    return run_reward_model(config_of(tiny_model, step_file, digits, out, *keys, command="rm"))
 
 
 def test_it_takes_so_many_epochs(tiny_model, digits, step_file, tmp_path):
-    keys = ("rm.supervision=process", "rm.batch_size=30", "trainer.max_epochs=1")
-    config = config_of(tiny_model, step_file, digits, tmp_path / "run", *keys)
+    keys = ("rm.type=process", "data.train_batch_size=30", "trainer.total_epochs=1")
+    config = config_of(tiny_model, step_file, digits, tmp_path / "run", *keys, command="rm")
     assert run_reward_model(config).name == "step_000002"
 
 
@@ -151,9 +151,10 @@ def test_held_out_answers_whose_picture_is_cut_are_left_out(
     lines[2] = lines[2].replace(f"images/{picture.name}", f"{tmp_path}/cut.png")
     (tmp_path / "eval.jsonl").write_text("".join(lines))
     config = config_of(
-        *(tiny_model, step_file, digits, tmp_path / "run", "rm.supervision=process"),
-        *("trainer.max_steps=1", "rm.batch_size=2"),
-        *(f"data.eval={tmp_path / 'eval.jsonl'}", "data.max_bad_fraction=0.3"),
+        *(tiny_model, step_file, digits, tmp_path / "run", "rm.type=process"),
+        *("trainer.max_steps=1", "data.train_batch_size=2"),
+        *(f"trainer.validation.data={tmp_path / 'eval.jsonl'}", "data.max_bad_fraction=0.3"),
+        command="rm",
     )
     run_reward_model(config)
     result = json.loads((tmp_path / "run/eval/result.json").read_text())
@@ -203,19 +204,19 @@ def test_its_options_are_checked(step_model, reward_model, digits):
 
 
 RL = (
-    *("rollout.batch_size=2", "rollout.n=3", "rollout.max_model_len=64"),
-    *("rollout.sampling.max_tokens=8", "trainer.max_steps=2", "rewards.timeout_s=20"),
+    *("data.train_batch_size=2", "rollout.n=3", "rollout.max_prompt_length=56"),
+    *("rollout.max_response_length=8", "trainer.max_steps=2", "rewards.timeout_s=20"),
     *("algorithm.name=process_grpo",),
 )
 
 
 def test_it_rewards_the_steps_of_a_run(step_model, reward_model, tiny_model, digits, tmp_path):
     def config(model: Path) -> Config:
-        keys = (*RL, f"algorithm.step_rewards={model}")
+        keys = (*RL, f"algorithm.advantage.step_rewards={model}")
         return config_of(tiny_model, digits / "rl.jsonl", digits, tmp_path / "run", *keys)
 
     with pytest.raises(
-        ValueError, match=r"algorithm.step_rewards '.*' is no reward model of steps"
+        ValueError, match=r"algorithm.advantage.step_rewards '.*' is no reward model of steps"
     ):
         run_training(config(reward_model))
     run_training(config(step_model))
@@ -224,9 +225,9 @@ def test_it_rewards_the_steps_of_a_run(step_model, reward_model, tiny_model, dig
 
 def test_it_picks_the_best_of_n(step_model, digits, tmp_path):
     keys = (
-        *("trainer.max_steps=1", "eval.n=3", "eval.limit=4", "eval.best_of=prm"),
-        *(f"data.eval={digits / 'eval.jsonl'}", "rollout.batch_size=2", "rollout.n=3"),
-        *("rollout.max_model_len=64", "rollout.sampling.max_tokens=8"),
+        *("trainer.max_steps=1", "eval.sampled={n: 3, best_of: prm}", "eval.limit=4"),
+        *(f"trainer.validation.data={digits / 'eval.jsonl'}", "data.train_batch_size=2"),
+        *("rollout.n=3", "rollout.max_prompt_length=56", "rollout.max_response_length=8"),
         "eval.accuracy_thresholds=[]",
     )
     run_training(with_reward_model(step_model, digits, tmp_path / "run", *keys))
@@ -238,5 +239,7 @@ def test_it_picks_the_best_of_n(step_model, digits, tmp_path):
     assert result["sampled"]["best_of"] == pytest.approx(sum(best) / len(best))
     assert result["sampled"]["best_of"] > result["sampled"]["accuracy"]
     assert result["greedy"]["best_of"] is None
-    with pytest.raises(ValueError, match=r"eval.best_of=liked is not in rewards.functions"):
-        load_config(None, ["model.path=a", "eval.best_of=liked"])
+    with pytest.raises(
+        ValueError, match=r"eval\.sampled\.best_of=liked.*is not in rewards.functions"
+    ):
+        load_config(None, ["model.path=a", "eval.sampled.best_of=liked"])

@@ -23,9 +23,8 @@ from mmr1.trainer.runs.export import export
 def checkpoint(tiny_model, digits, tmp_path_factory) -> Path:
     config = Config(
         model={"path": str(tiny_model), "dtype": "float32", "lora": {"rank": 2}},
-        data={"train": str(digits / "sft.jsonl")},
-        optimizer={"lr": 1e-2, "warmup_steps": 0},
-        sft={"batch_size": 4},
+        data={"train": str(digits / "sft.jsonl"), "train_batch_size": 4},
+        optimizer={"lr": 1e-2, "scheduler": {"warmup_steps": 0}},
         trainer={"max_steps": 2, "output_dir": str(tmp_path_factory.mktemp("sft") / "run")},
     )
     return run_sft(config)

@@ -48,7 +48,7 @@ def write_64_kib(step: int, folder: Path) -> Digests:
 
 
 def run(disk: Path, record, background: bool) -> Path:
-    config = TrainerConfig(max_steps=4, save_steps=1)
+    config = TrainerConfig(max_steps=4, checkpoints={"save_steps": 1})
     checkpoints = Checkpoints(disk / "checkpoints", 2, None, background)
 
     def record_alone(step: Step) -> None:

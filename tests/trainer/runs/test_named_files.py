@@ -105,7 +105,7 @@ def test_a_real_run_is_refused_and_goes_on_with_accept_changes(tiny_model, digit
         trainer={"max_steps": 1, "output_dir": str(tmp_path / "run"), "threads": 1},
     )
     file = tmp_path / "run.yaml"
-    file.write_text(dump_yaml(config))
+    file.write_text(dump_yaml(config.for_command("sft")))
     assert mmr1("sft", file)[0] == 0
     assert json.loads((tmp_path / "run/inputs.json").read_text()).keys() == {str(rows)}
     rows.write_text(rows.read_text().replace("digit is", "number is"))

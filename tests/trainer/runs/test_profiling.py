@@ -50,9 +50,9 @@ def test_a_checkpoint_of_the_model_alone(run, tiny_model, digits, tmp_path):
     sft = [f"model.path={tiny_model}", f"data.train={digits}/sft.jsonl"]
     keys = ["trainer.save_only_model=true", f"trainer.output_dir={tmp_path}/sft"]
     with pytest.raises(ValueError, match=r"only mmr1 train writes checkpoints of the model alone"):
-        run_sft(load_config(None, [*sft, *keys]))
+        run_sft(load_config(None, [*sft, *keys], "sft"))
     with pytest.raises(ValueError, match=r"only mmr1 train writes traces of steps"):
-        run_sft(load_config(None, [*sft, keys[1], "trainer.profile_steps=[1]"]))
+        run_sft(load_config(None, [*sft, keys[1], "trainer.profile_steps=[1]"], "sft"))
 
 
 def test_ranks_are_told_of_the_step_and_write_beside_it(tmp_path):

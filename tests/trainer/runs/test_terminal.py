@@ -31,11 +31,11 @@ def config(tiny_model: Path, digits: Path, tmp_path: Path) -> Config:
         trainer={
             "max_steps": 8,
             "output_dir": str(tmp_path / "run"),
-            "save_steps": 100,
+            "checkpoints": {"save_steps": 100},
             "threads": 1,
             "logging_steps": 1,
         },
-    )
+    ).for_command("sft")
 
 
 def sft(config: Config, tmp_path: Path, redirection: str = "") -> subprocess.CompletedProcess[str]:
@@ -86,9 +86,9 @@ def test_what_is_muted_before_the_log_is_open_is_in_the_log(tmp_path, monkeypatc
 
 def test_a_closed_terminal_saves_and_ends_as_sigterm_does(config, tmp_path):
     """The terminal's end closes, and the kernel sends SIGHUP to the session."""
-    trainer = config.trainer.model_copy(update={"max_steps": 10_000})
+    config = config.changed({"trainer.max_steps": 10_000})
     file = tmp_path / "sft.yaml"
-    file.write_text(dump_yaml(config.model_copy(update={"trainer": trainer})))
+    file.write_text(dump_yaml(config))
     child, terminal = pty.fork()
     if child == 0:
         os.execv(sys.executable, [sys.executable, "-m", "mmr1", "sft", str(file)])

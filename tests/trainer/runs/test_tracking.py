@@ -35,7 +35,7 @@ STEPS = [
 
 def config(*trackers: str) -> Config:
     return Config(
-        model={"path": "x"}, trainer={"trackers": list(trackers), "project_name": "tests"}
+        model={"path": "x"}, trainer={"tracking": {"report_to": trackers, "project_name": "tests"}}
     )
 
 
@@ -115,10 +115,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything(monkeypatch,
     find = importlib.util.find_spec
     absent = lambda name, *rest: None if name == "wandb" else find(name, *rest)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", absent)
-    run = config("wandb")
-    run = run.model_copy(
-        update={"trainer": run.trainer.model_copy(update={"output_dir": str(tmp_path / "o")})}
-    )
+    run = config("wandb").changed({"trainer.output_dir": str(tmp_path / "o")})
     with pytest.raises(ValueError, match=r"pip install 'mmr1\[wandb\]'"):
         run_training(run)
     assert not (tmp_path / "o").exists()
@@ -212,14 +209,14 @@ def tracked(tiny_model, digits, tmp_path_factory) -> Path:
         run_training(
             Config(
                 model={"path": str(tiny_model), "dtype": "float32"},
-                data={"train": str(digits / "rl.jsonl")},
+                data={"train": str(digits / "rl.jsonl"), "train_batch_size": 2},
                 rollout={
-                    "engine": "hf", "batch_size": 2, "n": 2, "max_model_len": 128,
-                    "sampling": {"max_tokens": 8},
+                    "engine": "hf", "n": 2, "max_prompt_length": 120,
+                    "max_response_length": 8,
                 },
                 trainer={
                     "max_steps": 3, "output_dir": str(out), "log_completions_steps": 2,
-                    "threads": 1, "trackers": names, "project_name": "tests",
+                    "threads": 1, "tracking": {"report_to": names, "project_name": "tests"},
                 },
             )
         )  # fmt: skip
@@ -258,7 +255,9 @@ def test_a_run_has_the_name_and_the_tags_that_are_set(monkeypatch, tmp_path):
     starts = []
     plug(monkeypatch, lambda start: starts.append(start) or Recorder())
     for keys in ({}, {"run_name": "dapo 3b", "tags": ["dapo", "geometry"]}):
-        run = Config(model={"path": "x"}, trainer={"trackers": ["tensorboard"], **keys})
+        run = Config(
+            model={"path": "x"}, trainer={"tracking": {"report_to": ["tensorboard"], **keys}}
+        )
         with Trackers(run, tmp_path / "folder"):
             pass
     assert [(s.name, s.tags) for s in starts] == [
@@ -266,14 +265,16 @@ def test_a_run_has_the_name_and_the_tags_that_are_set(monkeypatch, tmp_path):
         ("dapo 3b", ("dapo", "geometry")),
     ]
     with pytest.raises(ValueError, match="tags"):
-        Config(model={"path": "x"}, trainer={"tags": [""]})
+        Config(
+            model={"path": "x"}, trainer={"tracking": {"report_to": ["tensorboard"], "tags": [""]}}
+        )
 
 
 def test_tensorboard_has_name_and_tags_as_a_text(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    keys = {"trackers": ["tensorboard"], "run_name": "dapo 3b", "tags": ["geometry"]}
-    with Trackers(Config(model={"path": "x"}, trainer=keys), tmp_path):
+    keys = {"report_to": ["tensorboard"], "run_name": "dapo 3b", "tags": ["geometry"]}
+    with Trackers(Config(model={"path": "x"}, trainer={"tracking": keys}), tmp_path):
         pass
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -290,8 +291,8 @@ def test_the_pictures_of_tools_stand_beside_the_prompts(tiny_model, tmp_path):
     asked = picture(1)
     shown = [(), (), (picture(2),), (picture(3), picture(4, width=28))]
     group = conversations(family, media, [[3, [2, *refs], 3] for refs in shown], [asked], 1)
-    keys = {"trackers": ["tensorboard"]}
-    with Trackers(Config(model={"path": "x"}, trainer=keys), tmp_path) as trackers:
+    keys = {"report_to": ["tensorboard"]}
+    with Trackers(Config(model={"path": "x"}, trainer={"tracking": keys}), tmp_path) as trackers:
         trackers.log_rollouts(1, [ScoredGroup(group, (Reward(1.0),) * 4)])
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -318,7 +319,7 @@ def test_a_tracker_is_given_no_credentials(monkeypatch, tmp_path):
     run = Config(
         model={"path": "x"},
         rewards={"functions": {"judge": judge}},
-        trainer={"trackers": ["tensorboard"]},
+        trainer={"tracking": {"report_to": ["tensorboard"]}},
     )
     with Trackers(run, tmp_path):
         pass

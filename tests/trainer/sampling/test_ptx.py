@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mmr1.config import AlgorithmConfig, Config
+from mmr1.config import AlgorithmConfig
 from mmr1.config.file import load_config
 from mmr1.data.loader import MediaCheck, SampleLoader
 from mmr1.data.quarantine import Quarantine
@@ -98,26 +98,22 @@ def test_a_resumed_run_is_shown_what_would_have_come(parts, digit_samples):
 
 
 def test_a_whole_run(tiny_model, digits, tmp_path):
-    base = rl(tiny_model, digits, tmp_path / "run").model_dump()
-    data = {**base["data"], "eval": None, "ptx": str(digits / "sft.jsonl")}
-    config = Config.model_validate(
-        {**base, "data": data, "algorithm": {"ptx_coef": 1.0, "ptx_batch_size": 4}}
+    ptx = {"data": str(digits / "sft.jsonl"), "batch_size": 4}
+    config = rl(tiny_model, digits, tmp_path / "run").changed(
+        {"trainer.validation": None, "algorithm": {"ptx": ptx}}
     )
     run_training(config)
     logged = [row["ptx_loss"] for row in lines(tmp_path / "run/metrics.jsonl")]
     assert logged[2] < logged[0]  # nothing else teaches an untrained model here
-    data["ptx"] = str(digits / "rl.jsonl")
-    config = Config.model_validate({**config.model_dump(), "data": data})
-    trainer = config.trainer.model_copy(update={"output_dir": str(tmp_path / "other")})
+    other = {"algorithm.ptx.data": str(digits / "rl.jsonl")}
     with pytest.raises(ValueError, match=r"algorithm.ptx.data: sample .* has no assistant message"):
-        run_training(config.model_copy(update={"trainer": trainer}))
+        run_training(config.changed({**other, "trainer.output_dir": str(tmp_path / "other")}))
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("override", ["algorithm.ptx.data=rows.jsonl", "algorithm.ptx.coef=0.1"])
-def test_half_of_a_ptx_term_is_refused(override):
-    with pytest.raises(ValueError, match="set both, or neither"):
-        load_config(None, ["model.path=a", override])
+def test_a_ptx_term_without_data_is_refused():
+    with pytest.raises(ValueError, match=r"algorithm\.ptx\.data' is missing"):
+        load_config(None, ["model.path=a", "algorithm.ptx.coef=0.1"])
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.3])

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mmr1.config import AlgorithmConfig, ReplayConfig
+from mmr1.config import ReplayConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.sampling.dynamic_sampling import SampledGroups, rewards_differ
 from mmr1.trainer.sampling.replay import Replay, mean_advantage, prompt_finder
@@ -74,16 +74,15 @@ def test_groups_without_a_signal_make_room_for_earlier_ones():
 
 
 def test_a_group_comes_back_by_its_advantages():
-    """``|A|^alpha``: of rewards 1, 0, 0, 0 the mean |A| is 0.75, of 1, 1, 0, 0 it is 0.866."""
+    """``|A|``: of rewards 1, 0, 0, 0 the mean |A| is 0.75, of 1, 1, 0, 0 it is 0.866."""
     rows = [(1, 0, 0, 0), (1, 1, 0, 0), (1, 0, 0, 0)]
     worth = [(1.5 + 3 * 0.5) / 4, 0.5 / math.sqrt(1 / 3), (1.5 + 3 * 0.5) / 4]
     assert [mean_advantage(group(0, *row)) for row in rows] == pytest.approx(worth, abs=1e-5)
-    own = replay(alpha=4.0)
+    own = replay()
     fill(own, 0, *(group(i, *row) for i, row in enumerate(rows)))
     drawn = Counter(names(fill(own, step, group(7, 1, 1)).groups)[0] for step in range(1, 2001))
-    weights = [w**4 for w in worth]
-    for number, weight in enumerate(weights):
-        share = weight / sum(weights)
+    for number, weight in enumerate(worth):
+        share = weight / sum(worth)
         error = math.sqrt(share * (1 - share) / 2000)
         assert abs(drawn[f"s{number}"] / 2000 - share) < 5 * error
 
@@ -126,7 +125,7 @@ def test_a_conversation_cannot_be_replayed():
     talk = replace(
         talk, group=replace(talk.group, completions=(replace(first, spans=spans), second))
     )
-    with pytest.raises(ValueError, match=r"leave algorithm\.replay out"):
+    with pytest.raises(ValueError, match=r"filter_groups\.type=replay keeps .* leave it out"):
         fill(replay(), 1, talk)
 
 
@@ -138,10 +137,9 @@ def test_replayed_completions_are_corrected_for_the_policy_that_sampled_them():
         == "token"
     )
     for own, said in (
-        ({"rollout_is": "none"}, "leave rollout_is out"),
-        ({"dynamic_sampling": True}, "leave one of them out"),
+        (["algorithm.rollout_correction.importance_sampling=null"], "leave importance_sampling"),
+        (["algorithm.advantage.normalize_rewards=true"], "leave one of them out"),
+        (["algorithm.name=ppo", "rollout.n=1"], "no signal; set rollout.n to 2 or more"),
     ):
         with pytest.raises(ValueError, match=said):
-            AlgorithmConfig(filter_groups={"type": "replay"}, **own)
-    with pytest.raises(ValueError, match=r"a group of one has no signal"):
-        load_config(None, ["model.path=a", "algorithm={name: ppo, replay: {}}", "rollout.n=1"])
+            load_config(None, [*keys, "algorithm.filter_groups=replay", *own])

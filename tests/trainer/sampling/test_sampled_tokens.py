@@ -55,7 +55,7 @@ def test_the_end_of_a_conversation_is_behind_its_observations(learning):
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean"])
 def test_the_gradient_is_that_of_the_sampled_tokens(learning, mode, budget):
     model, media, scored = learning
-    config = AlgorithmConfig(name="rloo", loss={"agg_mode": mode})
+    config = AlgorithmConfig(name="rloo", loss={"type": "reinforce", "agg_mode": mode})
     own = copy.deepcopy(model)
     policy = policy_of(own, media, config, budget)
     caught = {}
@@ -129,15 +129,15 @@ def test_what_is_logged_is_of_the_sampled_tokens_and_of_those_after_a_picture(le
     [
         {"name": "grpo"},
         {"name": "reinforce_pp_baseline"},
-        {"name": "reinforce_pp", "gamma": 0.9, "kl_coef": 0.1},
-        {"name": "ppo", "critic": {"gamma": 0.9, "lam": 0.8}},
+        {"name": "reinforce_pp", "advantage": {"gamma": 0.9}, "kl": {"coef": 0.1}},
+        {"name": "ppo", "advantage": {"gamma": 0.9, "lam": 0.8}},
     ],
     ids=lambda options: options["name"],
 )
 def test_advantages_and_returns_are_those_without_the_environments_tokens(options):
     """The same numbers, with gaps and without: discounts and values skip what is between."""
     generator = torch.Generator().manual_seed(0)
-    algorithm = build_algorithm(AlgorithmConfig(**options))
+    advantage = build_algorithm(AlgorithmConfig(**options)).advantage
     lengths, width = [5, 3, 4, 6], 6
     without = AdvantageInputs(
         rewards=torch.tensor([[1.0, 0.0], [0.5, 2.0]]),
@@ -162,7 +162,7 @@ def test_advantages_and_returns_are_those_without_the_environments_tokens(option
         values=spread(without.values, 9.0),
     )
     tokens = SampledTokens(sampled)
-    for compute in filter(None, (algorithm.advantages, algorithm.returns)):
+    for compute in filter(None, (advantage.of_tokens, advantage.returns)):
         expected = (compute(without) * without.mask)[without.mask]
         got = tokens.spread(compute(tokens.of(with_gaps)))
         torch.testing.assert_close(got[sampled], expected, atol=1e-6, rtol=0)

@@ -144,13 +144,14 @@ def test_the_estimate_counts_a_prompt_for_each_completion(general):
     config = Config.model_validate(
         {
             "model": {"path": str(general.folder), "dtype": "float32"},
-            "rollout": {"n": 8, "batch_size": 1},
-            "trainer": {"micro_batch_tokens": 1_000_000},
+            "data": {"train_batch_size": 1},
+            "rollout": {"n": 8},
+            "trainer": {"max_tokens_per_gpu": 1_000_000},
         }
     )
 
     def activations(n: int) -> float:
-        with_n = config.changed({"rollout": config.rollout.changed({"n": n})})
+        with_n = config.changed({"rollout.n": n})
         items = {item.name: item.bytes for item in estimate(with_n, Load(100, 60, 10)).items}
         return items["activations of a micro-batch"]
 
@@ -212,13 +213,15 @@ def test_ranks_that_share_sequences_are_refused(tmp_path, digits):
         {
             "model": {"path": str(GENERAL["idefics3"].folder), "dtype": "float32"},
             "data": {"train": str(digits / "rl.jsonl")},
-            "resources": {"ranks": 2, "context": 2},
+            "resources": {"ranks": 2, "context_parallel_size": 2},
             "trainer": {"output_dir": str(tmp_path / "run")},
         }
     )
     with (
         build_composite_reward(config.rewards) as rewards,
-        pytest.raises(ValueError, match=r"needs each sequence whole; set resources\.context=1"),
+        pytest.raises(
+            ValueError, match=r"needs each sequence whole; set resources\.context_parallel_size=1"
+        ),
     ):
         check_inputs(config, rewards, train=True)
 
