@@ -241,7 +241,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "message"), REFUSED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("keys", "message"), REFUSED, ids=[why[:30] for _, why in REFUSED])
 def test_what_is_wrong_is_refused(keys, message, tiny_model, digits, tmp_path):
     given = {"model": str(tiny_model), "data": digits / "rl.jsonl", **keys}
     config = given.pop("config", {})
