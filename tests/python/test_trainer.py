@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -16,6 +17,8 @@ import mmr1
 from mmr1 import Trainer, evaluate
 from mmr1.config.file import read_written
 from mmr1.data.record import read_records
+from mmr1.data.sources import load_samples
+from mmr1.python.given import data_path
 
 SMALL: dict[str, Any] = {
     "rollout": {
@@ -51,6 +54,16 @@ def rows_of(digits: Path, name: str, count: int) -> list[dict[str, Any]]:
         }
         for sample in read_records(digits / name)[:count]
     ]
+
+
+def picture(shade: int) -> Image.Image:
+    return Image.new("RGB", (56, 56), (shade, 0, 0))
+
+
+def png(shade: int) -> bytes:
+    buffer = io.BytesIO()
+    picture(shade).save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 def written(rows: list[dict[str, Any]], folder: Path) -> Path:
@@ -110,6 +123,22 @@ def test_the_same_run_as_on_the_command_line(tiny_model, digits, tmp_path, mmr1)
     config = small(memory, **{"model.path": str(tiny_model)})
     Trainer(data=rows, rewards=rewards, config=config).train()
     assert metrics(memory) == metrics(cli)
+
+
+def test_pictures_in_messages_and_as_bytes(tmp_path):
+    content = [{"type": "image", "image": picture(7)}, {"type": "text", "text": "Which?"}]
+    rows = [
+        {"messages": [{"role": "user", "content": content}], "answer": "7"},
+        {"problem": "<image>Which?", "images": [{"bytes": png(7)}], "answer": np.int64(7)},
+        {"problem": "<image>Which?", "images": png(7), "answer": "7"},
+        {"problem": "<image>Which?", "images": [picture(7)], "answer": "7"},
+    ]
+    samples = load_samples(data_path(rows, tmp_path, "train"))
+    assert [sample.answer for sample in samples] == ["7", 7, "7", "7"]
+    assert {sample.media[0].read() for sample in samples} == {png(7)}
+    again = data_path(rows, tmp_path, "train")
+    assert again == data_path(iter(rows), tmp_path, "train")
+    assert again != data_path(rows[1:], tmp_path, "train")
 
 
 def test_a_break_saves_the_step_and_a_resumed_run_continues(tiny_model, digits, tmp_path):
@@ -212,7 +241,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "message"), REFUSED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("keys", "message"), REFUSED, ids=[why[:30] for _, why in REFUSED])
 def test_what_is_wrong_is_refused(keys, message, tiny_model, digits, tmp_path):
     given = {"model": str(tiny_model), "data": digits / "rl.jsonl", **keys}
     config = given.pop("config", {})
