@@ -39,7 +39,7 @@ class Choice:
         keys = " ".join(
             f"{key}={str(value).lower() if isinstance(value, bool) else value}"
             for key, value in self.values.items()
-            if value is not None
+            if value not in (None, {})
         )
         return f"{keys}, because {self.why}"
 
