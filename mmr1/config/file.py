@@ -112,6 +112,8 @@ def load_layers(layers: Iterable[Path | Mapping[str, Any]], command: Command = "
 
 
 def _nested(values: Mapping[str, Any]) -> Any:
+    wholes = [key for key, value in values.items() if not isinstance(value, Mapping)]
+    _refuse_contradictions(wholes, values)
     tree = OmegaConf.create()
     try:
         for key, value in values.items():
@@ -211,14 +213,18 @@ def _command_line(overrides: Sequence[str]) -> dict[str, str]:
         for long, written in _long(key, value):
             given.pop(long, None)
             given[long] = written
-    for key in given:
-        for other in given:
+    _refuse_contradictions(given, given)
+    return given
+
+
+def _refuse_contradictions(wholes: Iterable[str], keys: Iterable[str]) -> None:
+    for key in wholes:
+        for other in keys:
             if other.startswith(f"{key}."):
                 raise ValueError(
                     f"{key} and {other} contradict each other: one gives the whole, and one a part "
                     "of it; leave one of them out"
                 )
-    return given
 
 
 def _long(key: str, value: str) -> Iterator[tuple[str, str]]:

@@ -258,3 +258,22 @@ def test_rollouts_ahead_are_refused_with_a_function(tiny_model, digits, tmp_path
     rewards = {"mine": lambda completion, answer: 1.0}
     with pytest.raises(ValueError, match="mine would be called by another thread"):
         Trainer(str(tiny_model), digits / "rl.jsonl", rewards, ahead)
+
+
+def test_what_is_given_goes_before_the_configuration(tmp_path):
+    """Nested and dotted keys; the rewards are those that are given, and no others."""
+    yaml = tmp_path / "run.yaml"
+    yaml.write_text(
+        "model: {path: other}\nrollout: {n: 4, engine: hf}\nseed: 3\n"
+        "rewards: {functions: {math: 1.0, format: 0.5}, timeout_s: 7}\n"
+    )
+    config = Trainer("m", "d.jsonl", {"exact": 1.0, "format": 0.2}, yaml).config
+    assert (config.model.path, config.data.train, config.seed) == ("m", "d.jsonl", 3)
+    assert config.rewards.weights == {"exact": 1.0, "format": 0.2}
+    assert config.rewards.timeout_s == 7
+    assert Trainer(config=yaml).config.rewards.weights == {"math": 1.0, "format": 0.5}
+    values = {"algorithm.name": "dapo", "rollout": {"n": 4}, "rollout.engine.type": "hf"}
+    config = Trainer("m", config=values).config
+    assert (config.algorithm.name, config.rollout.n, config.rollout.uses_vllm) == ("dapo", 4, False)
+    with pytest.raises(ValueError, match=r"algorithm and algorithm\.loss contradict each other"):
+        Trainer("m", config={"algorithm.loss": "gspo", "algorithm": "dapo"})
