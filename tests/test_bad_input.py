@@ -333,7 +333,7 @@ def test_unknown_reward(refusal):
 
 def test_prompt_longer_than_the_window(refusal):
     message = refusal("rollout.max_prompt_length=14")
-    assert "error: a: its prompt has" in message
+    assert "rows.jsonl:1 ('a'): its prompt has" in message
     assert "rollout.max_prompt_length" in message
 
 

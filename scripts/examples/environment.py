@@ -1,7 +1,4 @@
-"""An environment of one's own.
-
-``environment: {type: custom, use: scripts/examples/environment.py:Guess}`` in the YAML.
-"""
+"""An environment: ``environment: {type: custom, use: scripts/examples/environment.py:Guess}``."""
 
 from __future__ import annotations
 

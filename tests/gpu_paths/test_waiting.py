@@ -51,7 +51,7 @@ def policy_of(small, config: AlgorithmConfig) -> LocalPolicy:
     )
 
 
-@pytest.mark.parametrize("config", [{}, {"entropy_coef": 0.01}])
+@pytest.mark.parametrize("config", [{}, {"entropy": {"coef": 0.01}}])
 def test_an_update_reads_no_number_before_its_last_micro_batch(small, stand_in, config):
     settings = AlgorithmConfig(**config)
     policy, scored = policy_of(small, settings), small[2]

@@ -67,7 +67,7 @@ def demonstration(number: int) -> str:
     return f"<think>It is {number}.</think><answer>{number}</answer>"
 
 
-def config_of(path: Path, data: Path, out: Path, file: str, **sections: object) -> Config:
+def config_of(path: Path, data: Path, out: Path, file: str, /, **sections: object) -> Config:
     sections = {name: dict(keys) for name, keys in sections.items()}  # type: ignore[call-overload]
     return Config.model_validate(
         {

@@ -44,7 +44,8 @@ _SYSTEM = (
 # Of a folder that Python is installed in. A virtual environment may lie in a project's own folder.
 _OF_PREFIX = ("bin", "lib", "lib64", "include", "share", "ssl", "pyvenv.cfg")
 _PACKAGES = ("site-packages", "dist-packages")
-_MODULES = (".py", ".pyc", ".so", ".pth", ".zip", ".egg")
+# Also what an installed package says of itself: its entry points name reward functions and tools.
+_MODULES = (".py", ".pyc", ".so", ".pth", ".zip", ".egg", ".dist-info", ".egg-info")
 
 
 def python_paths() -> list[str]:

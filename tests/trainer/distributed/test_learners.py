@@ -38,6 +38,7 @@ def config_of(kind: str, tiny_model: Path, out: Path) -> Config:
             "model": {"path": str(tiny_model), "dtype": "float32"},
             "data": {"num_workers": 0},
             "dpo": {"loss": {"type": "kto" if kind == "kto" else "sigmoid", "beta": 0.5}},
+            "rm": {"type": "process" if kind == "process" else "outcome"},
             "optimizer": {"lr": 1e-3, "scheduler": {"warmup_steps": 0}},
             "trainer": {"max_steps": 3, "output_dir": str(out), "max_tokens_per_gpu": 60},
         }
