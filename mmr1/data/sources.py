@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -60,11 +62,12 @@ def load_samples(
     unread: dict[str, None] = {}
     places: dict[str, str] = {}
     total = 0
-    for where, sample, row in _located(spec, config):
-        total += 1
-        if isinstance(sample, ValueError):
-            quarantine.drop(str(spec), where, str(sample))
-        else:
+    with _uncollected():
+        for where, sample, row in _located(spec, config):
+            total += 1
+            if isinstance(sample, ValueError):
+                quarantine.drop(str(spec), where, str(sample))
+                continue
             samples.append(apply_template(sample, template) if template else sample)
             places[sample.id] = where
             if say is not None:
@@ -77,6 +80,18 @@ def load_samples(
     if say is not None:
         say(contents(str(spec), kinds_of(samples), unread))
     return samples
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Rows make no cycles: the collector would only walk over all that were read, ever again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _open_large(
@@ -94,7 +109,7 @@ def _open_large(
 
     name = config.prompt_template
     facts = {
-        "format": config.format,
+        "format": config.format_name,
         "columns": config.columns,
         "media_root": str(root.resolve()),
         "source": source_name(spec),

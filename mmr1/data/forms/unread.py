@@ -129,8 +129,8 @@ def _reason(row: Row, name: str, kind: str, leaf: Leaf, refs: Sequence[MediaRef]
     drop = ", or remove it" if refs else ""
     return (
         f"the column '{name}' holds {article} ({shown}) that is not read{loss}. Name the column: "
-        f"data.{kind}_key={name} (with prompt_key and answer_key), or mmr1-data convert rows --map "
-        f"{mapped},{kind}={name}; or rename it to '{kind}s'{drop}"
+        f"data.format.{kind}_key={name} (with prompt_key and answer_key), or mmr1-data convert "
+        f"rows --map {mapped},{kind}={name}; or rename it to '{kind}s'{drop}"
     )
 
 
@@ -139,5 +139,5 @@ def _reason_of_id(name: str, kind: str, value: Any) -> str:
         f"the column '{name}' names {'an image' if kind == 'image' else 'a video'} "
         f"({value!r:.40}), and the row holds no file of it; the question would be text alone. Add "
         f"a column '{kind}' with the path of the file, or name the one that has it "
-        f"(data.{kind}_key, --map {kind}=…); remove '{name}' if the question needs none"
+        f"(data.format.{kind}_key, --map {kind}=…); remove '{name}' if the question needs none"
     )
