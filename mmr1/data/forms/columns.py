@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from mmr1.data.forms.form import Row
-from mmr1.data.forms.media_kinds import kind_of_path, media_in
+from mmr1.data.forms.media_kinds import kind_of_path, may_hold_media, media_in
 
 IMAGES = ("decoded_image", "images", "image", "image_path", "image_urls", "image_url")
 VIDEOS = ("videos", "video", "video_path")
@@ -86,7 +86,7 @@ def without_media(row: Row, kinds: Sequence[str]) -> Row:
         name: value
         for name, value in row.items()
         if kind_of_column(name) not in kinds
-        and not any(kind in kinds for kind, _ in media_in(value))
+        and not (may_hold_media(value) and any(kind in kinds for kind, _ in media_in(value)))
     }
 
 
