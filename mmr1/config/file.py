@@ -135,7 +135,7 @@ def _load(files: list[Any], overrides: Sequence[str], command: Command, source: 
         values = _container(merged, resolve=True)
         references = find_references(_container(merged, resolve=False), values)
     except OmegaConfBaseException as error:
-        raise ValueError(f"{source}: {error}") from error
+        raise ValueError(f"{source}: {' '.join(str(error).split())}") from error
     values = {k: v for k, v in values.items() if v is not None or k not in SECTIONS}
     refuse_unread(values, command, source)
     config = _validate(values, source).for_command(command)

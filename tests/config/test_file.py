@@ -371,3 +371,12 @@ def test_yaml_has_the_type_first_and_every_key_of_open_sections():
     assert list(written) == [
         key for key in Config.model_fields if key not in ("dpo", "rm", "iterate")
     ]
+
+
+def test_a_variable_that_is_not_set_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.delenv("MMR1_NOT_SET", raising=False)
+    path = tmp_path / "run.yaml"
+    path.write_text("model: {path: a}\ndata: {train: '${oc.env:MMR1_NOT_SET}'}\n")
+    with pytest.raises(ValueError, match=r"run\.yaml: .*MMR1_NOT_SET.*data\.train") as refused:
+        load_config(path)
+    assert "\n" not in str(refused.value)
