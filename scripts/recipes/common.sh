@@ -35,6 +35,7 @@ if [[ -n "$smoke" ]]; then
         trainer.max_steps=2 trainer.threads=1 trainer.logging_steps=1 trainer.log_completions_steps=1
         trainer.vision_token_cost=1.0 resources.ranks=1
         algorithm.filter_groups=null  # a random model gives no signal
+        algorithm.ppo_mini_batch_size=1
     )
 fi
 
