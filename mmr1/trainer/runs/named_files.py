@@ -101,14 +101,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _named(config: Config) -> Iterator[tuple[str, Path]]:
     """Each file once, by its path as it is named."""
-    seen: dict[str, Path] = {}
-    for section, tree in published(config).items():
-        if section in FREE_SECTIONS:
-            continue
-        for text in _texts(tree):
-            for path in _files(section, text):
-                seen.setdefault(str(path), path)
-    yield from seen.items()
+    tree = {key: v for key, v in published(config).items() if key not in FREE_SECTIONS}
+    texts = [(section, text) for section, part in tree.items() for text in _texts(part)]
+    texts += [("data", config.eval_records)] if config.eval_records else []
+    files = (path for section, text in texts for path in _files(section, text))
+    yield from dict.fromkeys((str(path), path) for path in files)
 
 
 def _texts(tree: Any) -> Iterator[str]:

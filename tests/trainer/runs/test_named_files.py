@@ -20,6 +20,7 @@ def config(tmp_path: Path) -> Config:
     data = tmp_path / "data"
     (data / "pictures").mkdir(parents=True)
     (data / "a.jsonl").write_text('{"id": "1", "question": "2+2?", "answer": "4"}\n')
+    (data / "held_out.jsonl").write_text('{"id": "3", "question": "4+4?", "answer": "8"}\n')
     (data / "folder").mkdir()
     (data / "folder/b.jsonl").write_text('{"id": "2", "question": "3+3?", "answer": "6"}\n')
     (tmp_path / "my.py").write_text("import json\nfrom beside import rule\ndef reward(): ...\n")
@@ -36,7 +37,10 @@ def config(tmp_path: Path) -> Config:
             "prompt_template": str(tmp_path / "prompt.jinja"),
         },
         rewards={"functions": {"mine": {"use": f"{tmp_path / 'my.py'}:reward"}}},
-        trainer={"output_dir": str(tmp_path / "run")},
+        trainer={
+            "output_dir": str(tmp_path / "run"),
+            "validation": {"data": str(data / "held_out.jsonl")},
+        },
     )
     started(config)
     return config
@@ -52,6 +56,7 @@ def started(config: Config) -> None:
 CHANGED = (
     "data/a.jsonl",
     "data/folder/b.jsonl",
+    "data/held_out.jsonl",
     "my.py",
     "beside.py",
     "package/deep.py",
