@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from operator import itemgetter
 from types import TracebackType
 from typing import Any
 
@@ -282,6 +283,7 @@ class PluginReward:
                 rewards.update(zip(indices, answer, strict=True))
             else:
                 failed += [(index, answer[0]) for index in indices]
+        failed = _in_turn_by_prompt(items, failed)
         probes = [index for index, _ in failed[:_PROBES]]
         rewards.update(self._one_by_one(items, probes))
         rest = failed[_PROBES:]
@@ -330,6 +332,19 @@ def calls_of(items: Sequence[RewardItem], takes: str) -> list[list[int]]:
     for index, item in enumerate(items):
         groups[item.group if takes == "group" else 0].append(index)
     return list(groups.values())
+
+
+def _in_turn_by_prompt(
+    items: Sequence[RewardItem], failed: Sequence[tuple[int, Reward]]
+) -> list[tuple[int, Reward]]:
+    """The first of each prompt, then the second of each: one bad row has all of its completions."""
+    seen: Counter[int] = Counter()
+    turns = []
+    for index, reward in failed:
+        group = items[index].group
+        turns.append((seen[group], index, reward))
+        seen[group] += 1
+    return [(index, reward) for _, index, reward in sorted(turns, key=itemgetter(0))]
 
 
 def _started(pool: Pool, spec: str, isolated: bool) -> dict[str, Any]:

@@ -500,3 +500,19 @@ def test_the_path_that_an_import_could_not_open_is_named(tmp_path: Path) -> None
     )
     with pytest.raises(ValueError, match=r"own\.pem.*NAME\.sandbox\.readable.*sandbox: null"):
         score({"f": {"use": f"{folder}/tls.py:reward"}}, [])
+
+
+def test_a_bad_row_costs_the_other_rows_of_a_batch_nothing(tmp_path: Path, media: Path) -> None:
+    """However many completions its prompt has."""
+    (tmp_path / "batch.py").write_text(
+        "REWARD_TYPE = 'batch'\n"
+        "def reward(completions, solution, **columns):\n"
+        "    return [float(s.strip() in c) for c, s in zip(completions, solution)]\n"
+    )
+    number = {**COUNT, "solution": "<answer> 5 </answer>"}
+    items = items_of([(number, ["5"] * 6), (COUNT, ["<answer> 3 </answer>", "4"])], media)
+    bad = {**items[0].sample.meta, "row": {**number, "solution": 5}}
+    items = [replace(i, sample=replace(i.sample, meta=bad)) if i.group == 0 else i for i in items]
+    rewards = score({"f": {"use": f"{tmp_path}/batch.py:reward"}}, items)
+    assert [r.status for r in rewards] == [Status.ERROR] * 6 + [Status.OK] * 2
+    assert [r.value for r in rewards[6:]] == [1.0, 0.0]
