@@ -91,6 +91,7 @@ def test_a_closed_terminal_saves_and_ends_as_sigterm_does(config, tmp_path):
     file.write_text(dump_yaml(config))
     child, terminal = pty.fork()
     if child == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         os.execv(sys.executable, [sys.executable, "-m", "mmr1", "sft", str(file)])
     while not (tmp_path / "run/metrics.jsonl").exists():
         os.read(terminal, 4096)
