@@ -68,6 +68,11 @@ class VllmArguments(Section):
             raise ValueError(f"{', '.join(own)}: mmr1 sets this itself; leave it out")
         return arguments
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What vLLM takes wherever it runs."""
+        return {key: getattr(self, key) for key in VllmArguments.model_fields}
+
 
 class VllmConfig(VllmArguments):
     """vLLM, on GPUs of its own or beside one trainer process."""

@@ -225,7 +225,7 @@ def colocated(config: Config, ranks: int) -> dict[str, Any]:
     """The keys of so many ranks with vLLM on their GPUs, with the arguments that it has."""
     engine = config.rollout.engine
     assert isinstance(engine, VllmArguments), "it sleeps"
-    kept = {f"rollout.engine.{key}": getattr(engine, key) for key in VllmArguments.model_fields}
+    kept = {f"rollout.engine.{key}": value for key, value in engine.arguments.items()}
     return {"resources.ranks": ranks, "rollout.engine.type": "vllm_colocate", **kept}
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmr1.config import ColocatedVllmConfig, Config, VllmArguments, VllmConfig
+from mmr1.config import ColocatedVllmConfig, Config, VllmConfig
 from mmr1.rollout.engines import samples_at_once
 from mmr1.trainer.distributed.all_ranks import AllRanks, OnRanks, PromptCost
 from mmr1.trainer.distributed.colocation import Colocation
@@ -197,8 +197,7 @@ def of_workers(config: Config, ranks: int, engines: int) -> Config:
     engine = config.rollout.engine
     if (ranks and engines) or not isinstance(engine, ColocatedVllmConfig):
         return config
-    kept = {key: getattr(engine, key) for key in VllmArguments.model_fields}
-    return config.changed({"rollout.engine": VllmConfig(**kept)})
+    return config.changed({"rollout.engine": VllmConfig(**engine.arguments)})
 
 
 def _environment_of_ranks() -> dict[str, str]:
