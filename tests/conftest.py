@@ -16,8 +16,15 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import pytest
 import torch
+from hypothesis import settings
 
 from mmr1.types import Sample
+
+# The examples are the same in every run, so that a pull request fails by what it changes.
+# HYPOTHESIS_PROFILE=fresh draws others; what they find becomes an @example.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("fresh", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(scope="session", autouse=True)

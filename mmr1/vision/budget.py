@@ -163,11 +163,14 @@ def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
         ValueError: The longer side exceeds :data:`MAX_ASPECT_RATIO` times the shorter one, or no
             size within the budget has nearly this aspect ratio.
     """
-    fitted = _smart_resize(width, height, budget)
+    fitted = _smart_resize(width, height, budget, budget.max_pixels)
     if fitted[0] * fitted[1] > budget.max_pixels:  # a strip whose short side had to be raised
         longest = budget.max_pixels // budget.factor**2 * budget.factor
         fitted = (min(fitted[0], longest), min(fitted[1], longest))
-    if fitted[0] * fitted[1] > budget.max_pixels or _smart_resize(*fitted, budget) != fitted:
+    if (
+        fitted[0] * fitted[1] > budget.max_pixels
+        or _smart_resize(*fitted, budget, budget.max_pixels) != fitted
+    ):
         raise ValueError(
             f"{width}x{height} pixels cannot be brought to {budget.min_pixels}-{budget.max_pixels} "
             "pixels in whole patches; widen the budget or crop the image"
@@ -175,7 +178,9 @@ def fit_size(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
     return fitted
 
 
-def _smart_resize(width: int, height: int, budget: PixelBudget) -> tuple[int, int]:
+def _smart_resize(
+    width: int, height: int, budget: PixelBudget, max_pixels: float
+) -> tuple[int, int]:
     """``(width, height)`` as ``smart_resize`` of transformers has it."""
     if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
         raise ValueError(
@@ -185,8 +190,8 @@ def _smart_resize(width: int, height: int, budget: PixelBudget) -> tuple[int, in
     factor = budget.factor
     columns, rows = round(width / factor), round(height / factor)
     area = columns * rows * factor**2
-    if area > budget.max_pixels:
-        shrink = math.sqrt(width * height / budget.max_pixels)
+    if area > max_pixels:
+        shrink = math.sqrt(width * height / max_pixels)
         columns = max(1, math.floor(width / shrink / factor))
         rows = max(1, math.floor(height / shrink / factor))
     elif area < budget.min_pixels:
@@ -266,10 +271,7 @@ def fit_frame(width: int, height: int, count: int, budget: VideoBudget) -> tuple
     """``(width, height)`` of each of ``count`` frames as the model will see them."""
     share = budget.total_pixels / count * budget.temporal
     largest = max(min(budget.frame.max_pixels, share), int(budget.frame.min_pixels * 1.05))
-    frame = PixelBudget(
-        budget.frame.min_pixels, math.floor(largest), budget.frame.patch, budget.frame.merge
-    )
-    return _smart_resize(width, height, frame)
+    return _smart_resize(width, height, budget.frame, largest)
 
 
 def video_grid(width: int, height: int, count: int, budget: VideoBudget) -> tuple[int, int, int]:
