@@ -86,7 +86,9 @@ def load_training_records(
     check_directory(config, resume=resume)
     refuse_keys_of_train(config.trainer)
     check_trackers(config.trainer.trackers)
-    set_up_torch(config.seed, config.trainer.threads, config.full_determinism)
+    set_up_torch(
+        config.seed, config.trainer.threads, config.full_determinism, expandable_segments=True
+    )
     warn_of_emulated_bfloat16({"model.dtype": config.model.dtype})
     quarantine = Quarantine(config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)
