@@ -92,7 +92,7 @@ class TrainerConfig(Section):
         None, description="Experiment trackers; null: metrics.jsonl alone"
     )
     logging_steps: Positive = Field(
-        10, description="Steps between progress lines when the output is not a terminal"
+        10, description="Steps between lines of metrics; after 30 s there is one in any case"
     )
     log_completions_steps: Positive = Field(
         10, description="Steps between logged completions (rollouts/ and trackers)"

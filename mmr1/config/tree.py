@@ -140,7 +140,7 @@ class Config(Section):
         engine = self.rollout.engine
         written = engine.gpu_memory_utilization if isinstance(engine, VllmArguments) else None
         own_gpus = self.distributed and not self.rollout.colocated
-        return written or (0.9 if own_gpus else 0.5)
+        return written or (0.9 if own_gpus or self.command == "eval" else 0.5)
 
     @property
     def policy_steps(self) -> int:

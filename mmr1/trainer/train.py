@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config
+from mmr1.progress import WAIT_S
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
@@ -81,11 +82,11 @@ def training_steps(
     """
     if last := already_finished(config, resume=resume):
         return last
-    timer = PhaseTimer("start")
+    timer = PhaseTimer("start", WAIT_S)
     with ExitStack() as stack:
         own = {**reward_models(config), **functions}
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
-        with timer("data"):
+        with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
         samples = sum(map(len, inputs.sources.values()))
         config = with_epochs(config, samples, config.data.train_batch_size)
@@ -93,7 +94,7 @@ def training_steps(
         if config.rewards.uses("temporal_contrast"):
             refuse_without_videos(inputs.sources.values())
         steps = build_step_reward_manager(config, inputs.family, inputs.media)
-        with timer("models"):
+        with timer("loading the model"):
             workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
         with start as sampling:
@@ -149,7 +150,7 @@ class SamplingRun:
         timer: PhaseTimer,
     ) -> None:
         """Check that the engine, which has the policy's weights, agrees with it, and begin."""
-        with timer("parity check"):
+        with timer("comparing log-probs of engine and trainer"):
             check_agreement(config, inputs, self.engine, policy, self.run.display.say)
         self.run.begin()
 
@@ -174,9 +175,8 @@ def started(
     every = log_completions_steps or config.trainer.log_completions_steps
     with RunDirectory(config) as directory:
         display = Display(config.trainer, directory, functions)
-        display.say("starting the rollout engine")
         composite_reward.begin()
-        with timer("engine"):
+        with timer("starting the rollout engine"):
             own = engine(directory.path / "engine.log")
         with closing(own), Trackers(config, directory.path) as trackers:
             run = Run(config, directory, trackers, display, inputs.media, inputs, every)
@@ -229,7 +229,7 @@ def _train(
         checkpoint = yield from run.take(steps_of_run, partial(snapshot, config, components))
     if validation:
         if validation.last is None or validation.last[0] != config.trainer.steps:
-            with PhaseTimer("end")("evaluation"):
+            with PhaseTimer("end", WAIT_S)("evaluating the last weights"):
                 result = validation.evaluate(lambda mode, groups: None)
         else:
             _, result = validation.last
@@ -317,6 +317,6 @@ def parity_summary(
         config.uses_bf16,
     )
     return (
-        f"engine and trainer agree on {parity.prompts} kinds of prompt "
+        f"engine and trainer agree on {parity.prompts} kind{'s'[: parity.prompts != 1]} of prompt "
         f"(log-prob gap {parity.mean_gap:.1e} on average, {parity.max_gap:.1e} at most)"
     )
