@@ -32,7 +32,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from mmr1.adapters import unwrapped
-from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
+from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.models.digests import Digests, sync_and_digest
 from mmr1.trainer.models.lora import adapter_state, plain_weights, save_pretrained
 from mmr1.trainer.models.optimizer import Optimizer

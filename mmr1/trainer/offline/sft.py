@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mmr1.config import Config
 from mmr1.data.responses import assistant_text, demonstration
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here
