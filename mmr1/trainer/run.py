@@ -346,6 +346,6 @@ def _of_updates(components: TrainerComponents) -> dict[str, HasState]:
 def _of_rollouts(components: TrainerComponents) -> dict[str, HasState]:
     """What rollouts move on, which may be ahead of the update; see ``sampler.Batch.state``."""
     carried: dict[str, HasState] = {"sampler": components.loader}
-    if components.replay:
-        carried["replay"] = components.replay
+    if components.kept:
+        carried["kept"] = components.kept
     return carried
