@@ -15,6 +15,8 @@ import torch
 from torch.profiler import profile
 
 from mmr1.config import Config
+from mmr1.parallel import cores
+from mmr1.rollout.engines import hands_over_gpu_memory
 from mmr1.runtime import set_up_torch
 from mmr1.trainer.distributed import fsdp
 from mmr1.trainer.distributed.cpu_offload import CpuOffload
@@ -127,7 +129,12 @@ class Rank:
         size = resources.ranks
         # Rank 0 makes what begins at random. The others draw dropout alone, each its own.
         seed = config.seed + self._rank
-        set_up_torch(seed, config.trainer.threads, config.full_determinism)
+        set_up_torch(
+            seed,
+            threads_of_rank(config, self._on_machine),
+            config.full_determinism,
+            expandable_segments=not hands_over_gpu_memory(config),
+        )
         mesh = fsdp.join(
             self._rank,
             size,
@@ -272,6 +279,16 @@ class Rank:
             read = method.of(self._built)
             self._sources[method.name] = RankSource(read, layout_for(self.config))
         return self._sources[method.name]
+
+
+def threads_of_rank(config: Config, on_machine: int) -> int | None:
+    """CPU threads of a rank: its part of the cores where AdamW runs on them, else torch's choice.
+
+    Ray leaves an actor one thread for each CPU that it reserves, and ranks reserve one.
+    """
+    if config.trainer.threads is not None or not config.optimizer.offload:
+        return config.trainer.threads
+    return max(1, cores() // on_machine)
 
 
 def _loaded(models: list[Any], *args: Any, **options: Any) -> Any:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.profiler import record_function
 
 from mmr1.trainer.forward.context_packing import frame_parts
@@ -16,9 +15,8 @@ from mmr1.trainer.forward.micro_batches import MicroBatch, micro_batches
 from mmr1.trainer.forward.process_group import ProcessGroup, Run, SingleProcess, run_whole
 from mmr1.trainer.forward.scores import completion_distributions, completion_scores
 from mmr1.trainer.forward.sequences import GroupInput, ModelInputs, TokenScores, completion_mask
-from mmr1.trainer.models.lora import adapter_state
 from mmr1.trainer.models.parts import known_to_engines
-from mmr1.trainer.models.state import WholeWeights, copy_into, model_weights
+from mmr1.trainer.models.weights import copy_into, model_adapters, model_weights
 from mmr1.types import Message, RolloutGroup, Sample, TextPart
 from mmr1.vision.families.family import ModelFamily
 from mmr1.vision.features import FeatureCache
@@ -179,14 +177,12 @@ class PackedModel:
         copy_into(self.model.state_dict(), weights)
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """By the names of the plain transformers model; see :func:`state.model_weights`."""
+        """By the names of the plain transformers model; see :func:`weights.model_weights`."""
         return model_weights(self.model)
 
     def adapters(self) -> Mapping[str, torch.Tensor]:
-        """Those of the policy alone, as peft saves them; sharded ones are put together."""
-        adapters = adapter_state(self.model)
-        sharded = any(isinstance(tensor, DTensor) for tensor in adapters.values())
-        return WholeWeights(adapters) if sharded else adapters
+        """See :func:`weights.model_adapters`."""
+        return model_adapters(self.model)
 
     def engine_weights(self) -> Mapping[str, torch.Tensor]:
         """Those of :meth:`weights` that an engine which read the model's files needs."""

@@ -28,7 +28,8 @@ from mmr1.trainer.models.digests import Digests
 from mmr1.trainer.models.loading import load_trainable
 from mmr1.trainer.models.optimizer import Optimizer
 from mmr1.trainer.models.packed_model import PackedModel
-from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot, whole
+from mmr1.trainer.models.state import WriteCheckpoint, model_snapshot
+from mmr1.trainer.models.weights import whole
 from mmr1.types import RolloutGroup
 from mmr1.vision.families.loading import model_parts
 from mmr1.vision.features import FeatureCache

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from mmr1.config import Config
+from mmr1.progress import doing
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.rank_actor import Build
 from mmr1.trainer.forward.process_group import ProcessGroup
@@ -86,7 +87,9 @@ def learning(
         group_of: The prompt and completions of an example.
     """
     if config.resources.ranks == 1:
-        yield build(config, family, media)
+        with doing("loading the model"):
+            learner = build(config, family, media)
+        yield learner
         return
     with learner_on_ray(config, build, group_of) as (learner, _):
         yield learner

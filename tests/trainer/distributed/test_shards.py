@@ -29,9 +29,9 @@ from mmr1.trainer.models.quantization import quantized_weights
 from mmr1.trainer.models.state import (
     load_snapshot,
     model_snapshot,
-    model_weights,
     save_progress,
 )
+from mmr1.trainer.models.weights import model_weights
 from mmr1.trainer.runs.checkpoint import (
     latest_valid_checkpoint,
     verify_checkpoint,
