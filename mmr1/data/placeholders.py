@@ -46,7 +46,7 @@ def split_tags(text: str) -> Iterator[str | Tag]:
     ['<image>', 'Which ', '<video1>', '?']
     """
     end = 0
-    for match in TAG.finditer(text):
+    for match in TAG.finditer(text) if "<" in text else ():
         if text[end : match.start()]:
             yield text[end : match.start()]
         yield Tag(match[1], int(match[2]) if match[2] else None)
@@ -149,7 +149,7 @@ def prepend(
 
     For datasets that write no tags because the media always come first.
     """
-    if any(TAG.search(text) for _, text in turns):
+    if any("<" in text and TAG.search(text) for _, text in turns):
         return list(turns)
     first = next((i for i, (role, _) in enumerate(turns) if role == "user"), None)
     if first is None:
