@@ -236,7 +236,8 @@ UNNEEDED = {
     "data.filter_overlong_prompts": "prompts that are too long are always left out, and listed",
     "data.filter_overlong_prompts_workers": "prompts are measured without worker processes",
     "data.val_batch_size": "prompts are evaluated in parts, which does not change the result",
-    "data.mini_rollout_batch_size": "algorithm.filter_groups.oversample sets the prompts per draw",
+    "data.mini_rollout_batch_size": "algorithm.filter_groups.gen_batch_size sets the prompts of a "
+    "draw",
     "worker.actor.padding_free": "sequences are always packed",
     "worker.actor.dynamic_batching": "micro-batches are always cut by tokens",
     "worker.actor.use_torch_compile": "nothing is compiled",

@@ -1,4 +1,4 @@
-"""The ``trainer``, ``resources``, ``rm`` and ``iterate`` sections."""
+"""The ``trainer``, ``resources``, ``sft``, ``rm`` and ``iterate`` sections."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TrainerConfig(Section):
         None, description="Experiment trackers; null: metrics.jsonl alone"
     )
     logging_steps: Positive = Field(
-        10, description="Steps between progress lines when the output is not a terminal"
+        10, description="Steps between lines of metrics; after 30 s there is one in any case"
     )
     log_completions_steps: Positive = Field(
         10, description="Steps between logged completions (rollouts/ and trackers)"
@@ -282,9 +282,26 @@ class ProcessConfig(RewardModelConfig):
     step_separator: str = Field(
         "\n\n", min_length=1, description="What stands between two steps of an answer"
     )
+    hard_labels_above: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="A step is right if its label is above this, else wrong: 0 for VisualPRM's and "
+        "Math-Shepherd's hard labels; null: labels are learned as they are",
+    )
 
 
 RewardModel = Annotated[OutcomeConfig | ProcessConfig, Field(discriminator="type")]
+
+
+class SftConfig(Section):
+    """Supervised fine-tuning (``mmr1 sft``)."""
+
+    completion_only_loss: bool = Field(
+        True,
+        description="The loss is on the assistant's tokens; false: on the prompt's text too (TRL; "
+        "LLaMA-Factory: train_on_prompt). Vision placeholders are never learned",
+    )
 
 
 class IterateConfig(Section):

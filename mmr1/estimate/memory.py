@@ -23,6 +23,7 @@ from mmr1.trainer.forward.logprob_head import GPU_CHUNK_ELEMENTS
 from mmr1.trainer.models.critic import critic_model
 from mmr1.trainer.models.loading import vision_token_cost
 from mmr1.trainer.models.scalar_model import is_scalar_model
+from mmr1.trainer.models.streaming import PIECE_BYTES
 from mmr1.trainer.sampling.reward_models import named_reward_models, of_reward_model
 from mmr1.vision.families.family import ModelShape, StackShape
 from mmr1.vision.features import MAX_BYTES
@@ -216,17 +217,21 @@ def _reference(config: Config, shapes: Shapes) -> float | None:
 
 
 def saving_bytes(config: Config) -> float:
-    """Main memory that a rank takes more while it saves a checkpoint.
+    """Main memory that rank 0 takes more while it saves a checkpoint.
 
-    The model's own files are written from a copy there. The state for ``--resume`` is written piece
-    by piece, but in the background from a copy of it all.
+    It is written piece by piece, but in the background from a copy of it all. A weight that ranks
+    put together, or that adapters are merged into, is there too on a CPU; on a GPU it is on that.
     """
-    shapes = read_shapes(config)
-    weights = WIDTHS[config.model.dtype] * shapes.weights
-    if not config.trainer.async_save or config.trainer.save_only_model:
-        return weights
+    shapes, width = read_shapes(config), WIDTHS[config.model.dtype]
+    made = config.resources.ranks > 1 or config.model.lora is not None
+    taken = PIECE_BYTES + (width * shapes.largest if made else 0)
+    if not config.trainer.async_save:
+        return taken
+    taken += width * shapes.weights
+    if config.trainer.save_only_model:
+        return taken
     moments = 8 if config.optimizer.state_dtype == "float32" else 4
-    return weights + (4 + moments) * shapes.trained / _shards(config)
+    return taken + (4 + moments) * shapes.trained / _shards(config)
 
 
 def _kept_features(config: Config, shapes: Shapes) -> float:

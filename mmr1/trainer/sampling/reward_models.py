@@ -22,7 +22,7 @@ from mmr1.config import Config, ProcessAdvantage, RewardFunctionConfig
 from mmr1.rewards import RewardFunction, RewardItem
 from mmr1.rewards.builtin import REWARD_MODEL
 from mmr1.rewards.item import no_answer
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import ModelInputs
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.loading import build_packed_model
@@ -110,12 +110,10 @@ def build_reward_models(
     built = {}
     for path, key in reward_model_paths(config).items():
         own = of_reward_model(config, path)
-        model, run = load(own.model, False, key, head=True)
+        model = load(own.model, False, key, head=True)
         of_path = family_of(own)
         inputs = ModelInputs(of_path, media_cache(of_path, own))
-        packed = build_packed_model(
-            own, model.backbone, inputs, 1.0, FeatureCache(), process_group, run
-        )
+        packed = build_packed_model(own, model.backbone, inputs, 1.0, FeatureCache(), process_group)
         built[path] = PackedScalarModel(model, packed, read="at")
     return built
 

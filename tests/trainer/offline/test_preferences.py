@@ -30,6 +30,7 @@ from mmr1.data.responses import group_of_responses
 from mmr1.rewards import build_composite_reward
 from mmr1.rollout.hf import HfEngine
 from mmr1.trainer.distributed.reward_ranks import reward_model_values
+from mmr1.trainer.forward.micro_batches import SingleProcess
 from mmr1.trainer.forward.padded import padded_scores
 from mmr1.trainer.forward.sequences import ModelInputs, group_input
 from mmr1.trainer.inputs import check_inputs
@@ -570,16 +571,15 @@ def assert_loss_is_untempered(config: Config) -> None:
     config = config.changed({"rollout.temperature": 0.7})
     temperatures: list[float] = []
 
-    def run(compute, model, groups, temperature, *rest, **options):
-        temperatures.append(temperature)
-        return compute(model, groups, temperature, *rest, **options)
+    class Watched(SingleProcess):
+        def run(self, compute, model, groups, temperature, *rest, **options):
+            temperatures.append(temperature)
+            return compute(model, groups, temperature, *rest, **options)
 
     with build_composite_reward(config.rewards) as rewards:
         inputs = check_inputs(config, rewards, train=True)
         model = load_trainable(config.model)
-        learner = build_dpo(
-            config, inputs.family, inputs.media, None, lambda *_, **__: (model, run)
-        )
+        learner = build_dpo(config, inputs.family, inputs.media, Watched(), lambda *_, **__: model)
         engine = HfEngine(model, inputs.family, inputs.media)
         manager = RewardManager(rewards, inputs.media, 0.2)
         next(Rounds(config, inputs, engine, manager, learner).steps(0))

@@ -143,6 +143,26 @@ def test_it_takes_so_many_epochs(tiny_model, digits, step_file, tmp_path):
     assert run_reward_model(config).name == "step_000002"
 
 
+def test_hard_labels_are_learned_in_place_of_shares(tiny_model, digits, step_file, tmp_path):
+    """VisualPRM's rule: a step from which any continuation ends right is right."""
+    first = json.loads(step_file.read_text().splitlines()[0])
+
+    def losses(name: str, labels: list[float], *keys: str) -> list[float]:
+        row = {**first, "meta": {"completions": [RIGHT, WRONG, RIGHT], "labels": labels}}
+        data = tmp_path / f"{name}.jsonl"
+        data.write_text(json.dumps(row) + "\n")
+        every = ("rm.type=process", "data.train_batch_size=1", "trainer.max_steps=2", *keys)
+        out = tmp_path / name
+        run_reward_model(config_of(tiny_model, data, digits, out, *every, command="rm"))
+        return [line["loss"] for line in read_jsonl(out / "metrics.jsonl")]
+
+    soft = [0.125, 0.0, 0.9]
+    hard = losses("hard", soft, "rm.hard_labels_above=0")
+    assert hard == losses("written", [1.0, 0.0, 1.0])
+    assert hard != losses("soft", soft)
+    assert losses("higher", soft, "rm.hard_labels_above=0.5") == losses("less", [0.0, 0.0, 1.0])
+
+
 def test_held_out_answers_whose_picture_is_cut_are_left_out(
     tiny_model, digits, digit_samples, step_file, tmp_path, capsys
 ):
