@@ -28,7 +28,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.api import CheckpointException
 
-from mmr1.trainer.forward.process_group import ProcessGroup, SingleProcess
+from mmr1.trainer.forward.micro_batches import ProcessGroup, SingleProcess
 from mmr1.trainer.models.digests import Digests, sync_and_digest
 from mmr1.trainer.models.hub_files import save_pretrained
 from mmr1.trainer.models.optimizer import Optimizer
