@@ -112,6 +112,12 @@ class ModelConfig(Section):
         False,
         description="Recompute activations in the backward pass: less memory, 4/3 of the work",
     )
+    sharing: Literal["auto", "packed", "padded"] = Field(
+        "auto",
+        description="Do completions share their prompt in the forward of a model that has no "
+        "family here? auto: where a probe at the start finds the packed forward equal to "
+        "transformers' own. packed: an error where it does not. padded: never",
+    )
     lora: Lora | None = Field(
         None, description="Train LoRA adapters instead of the weights; {} takes the defaults"
     )

@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from mmr1.attention.block import merge
-from mmr1.attention.variants import refuse_variants
+from mmr1.attention.variants import DROPPED_BY_SDPA, refuse_variants
 from mmr1.attention.varlen import Blocks, attend, attend_backward
 
 NAME = "mmr1"
@@ -84,6 +84,7 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """transformers' attention signature: ``[1, H, T, D]`` in, ``[1, T, H, D]`` out."""
     if layout is None:
+        refuse_variants(kwargs, DROPPED_BY_SDPA)
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )

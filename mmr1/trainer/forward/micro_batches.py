@@ -51,8 +51,10 @@ class _GroupSlice:
     @property
     def vision_tokens(self) -> dict[str, int]:
         """By the digest of what goes through the tower once."""
-        if self.shares_prompt:
+        if self.shares_prompt and not self.group.arguments:
             return {m.digest: m.tokens for m in self.group.all_media}
+        if self.shares_prompt:  # the model's own forward sees each prompt's
+            return {f"{self.rows[0]} {m.digest}": m.tokens for m in self.group.all_media}
         return {f"{row} {m.digest}": m.tokens for row in self.rows for m in self.group.media}
 
 
@@ -184,6 +186,8 @@ def _first_fit_decreasing(
     bins: list[_Bin] = []
     for group_slice in sorted(slices, key=lambda s: -s.tokens):
         for bin_ in bins:
+            if bin_.slices[0].group.kind != group_slice.group.kind:
+                continue
             if bin_.cost + bin_.added_cost(group_slice, vision_token_cost) <= budget:
                 bin_.add(group_slice, vision_token_cost)
                 break
