@@ -14,11 +14,12 @@ from typing import Annotated
 
 import typer
 
-from mmr1 import start
+from mmr1 import __version__, start
 from mmr1.config import Config
 from mmr1.config.commands import Command
 from mmr1.config.file import command_in, dump_yaml, load, load_config, refuse_masked
 from mmr1.logs import LogLevel, log_to_terminal
+from mmr1.progress import telling_waits
 from mmr1.rewards.reward_cli import app as reward_app
 from mmr1.rewards.sandbox.shared_zygotes import kept_zygotes
 from mmr1.rollout.engines import check_capabilities
@@ -30,7 +31,6 @@ from mmr1.vision.families.registry import DEFAULT_FAMILY
 
 logger = logging.getLogger("mmr1.cli")  # also as __main__
 app = typer.Typer(
-    help="R1-style reinforcement learning for vision-language models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -58,6 +58,24 @@ AcceptChanges = Annotated[
         "--accept-changes", help="With --resume: go on with data and plugins that have changed"
     ),
 ]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"mmr1 {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit"
+        ),
+    ] = False,
+) -> None:
+    """R1-style reinforcement learning for vision-language models."""
 
 
 @app.command()
@@ -141,10 +159,13 @@ def evaluate(
     if (resolved := _resolve(config, overrides, "eval", dry_run)) is not None:
         check_evaluation(resolved)
         preload_engine(resolved)
-        from mmr1.evaluation.benchmarks import run_evaluations
-        from mmr1.evaluation.table import print_results
+        with telling_waits():
+            start.load_libraries()
+            from mmr1.evaluation.benchmarks import run_evaluations
+            from mmr1.evaluation.table import print_results
 
-        print_results(*run_evaluations(resolved), resolved.eval.output_dir)
+            results, comparisons = run_evaluations(resolved)
+        print_results(results, comparisons, resolved.eval.output_dir)
 
 
 @app.command()
@@ -314,7 +335,7 @@ def _run(config: Config, resume: bool) -> None:
     start.check_run(config, resume=resume)
     from mmr1.trainer.distributed.supervise import supervised
 
-    with failing_output_muted():
+    with failing_output_muted(), telling_waits():
         supervised(start.run, config, resume=resume, samples=start.samples(config))
 
 

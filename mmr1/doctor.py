@@ -38,30 +38,36 @@ OPTIONAL_EXTRA = "ray"
 
 
 def run_doctor() -> bool:
-    """Print every check; True if none has a remedy."""
-    console = Console()
-    fit = True
+    """Print every check and a summary; True if none has a remedy."""
+    console = Console(highlight=False)
+    done = []
     for check in checks():
         mark = "[green]ok[/]" if check.remedy is None else "[red]!![/]"
         line = f"{mark}  {check.subject:<16} {escape(check.state)}"
         remedy = "" if check.remedy is None else f" -> {escape(check.remedy)}"
         console.print(line + remedy, soft_wrap=True)
-        fit &= check.remedy is None
-    return fit
+        done.append(check)
+    amiss = [check.subject for check in done if check.remedy is not None]
+    if amiss:
+        count = "1 of them needs" if len(amiss) == 1 else f"{len(amiss)} of them need"
+        console.print(f"{len(done)} checks; {count} a remedy: {', '.join(amiss)}", soft_wrap=True)
+    else:
+        console.print(f"{len(done)} checks, all ok: this machine can train", soft_wrap=True)
+    return not amiss
 
 
 def checks() -> Iterator[Check]:
-    """All checks, the cheapest first."""
+    """All checks; the packages, which are many, come last."""
     version = ".".join(map(str, sys.version_info[:3]))
     yield Check("python", version, None if sys.version_info >= (3, 11) else "use Python 3.11+")
+    yield from map(_guarded, (_torchvision, _decoders, _device, _bfloat16, _memory, _disk))
+    yield from sandbox_checks()
+    yield _guarded(_training)
+    yield _vllm()
     try:
         yield from packages(importlib.metadata.requires("mmr1") or [])
     except importlib.metadata.PackageNotFoundError:
         yield Check("mmr1", "its metadata are missing", "pip install -e . in its checkout")
-    yield _vllm()
-    yield from map(_guarded, (_torchvision, _decoders, _device, _bfloat16, _memory, _disk))
-    yield from sandbox_checks()
-    yield _guarded(_training)
 
 
 def packages(declared: Iterable[str]) -> Iterator[Check]:
@@ -157,7 +163,7 @@ def _bfloat16() -> Check:
     """Whether the device has instructions for it, and what ``auto`` chooses for a data type."""
     import torch
 
-    from mmr1.cpu_flags import auto_dtype, native_bfloat16
+    from mmr1.machine import auto_dtype, native_bfloat16
     from mmr1.runtime import bfloat16_cost
 
     choice = f"auto means {auto_dtype()}"

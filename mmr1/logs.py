@@ -7,6 +7,7 @@ are printed.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -30,9 +31,9 @@ class LogLevel(StrEnum):
 def log_to_terminal(level: LogLevel) -> None:
     """Send mmr1's records of ``level`` and above to stderr, in place of an earlier call's."""
     root = logging.getLogger(ROOT)
-    for handler in [h for h in root.handlers if type(h) is logging.StreamHandler]:
+    for handler in [h for h in root.handlers if isinstance(h, _TerminalLog)]:
         root.removeHandler(handler)
-    handler = logging.StreamHandler()
+    handler = _TerminalLog()
     handler.setLevel(level.upper())
     handler.setFormatter(_Printable(FORMAT))
     root.addHandler(handler)
@@ -70,6 +71,13 @@ class _Printable(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
+
+
+class _TerminalLog(logging.Handler):
+    """Prints to what stderr is at the time: a live line takes it over while it is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
 
 
 class _FileLog(logging.Handler):

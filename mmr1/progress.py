@@ -1,19 +1,116 @@
-"""Progress of long work: a bar on a terminal, a line every 10 s elsewhere."""
+"""Progress of long work: what is being done now, told when it takes long, and bars."""
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from mmr1.terminal import printable
+
+logger = logging.getLogger(__name__)
+
 EVERY_S = 10.0
+WAIT_S = 2.0
+"""Seconds after which it is told what a person waits for."""
+LONG_S = 30.0
+"""Seconds after which a phase of a step is told, and a long wait is told again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What is being done: ``what`` within ``label``, such as the rollout of step 3."""
+
+    what: str
+    label: str
+    begun: float
+    told_after_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self.begun
+
+
+_activities: dict[int, Activity] = {}
+_numbers = count()
+_longest: dict[str, float] = {}  # seconds, of what has been done before
+
+
+@contextmanager
+def doing(what: str, label: str = "", told_after_s: float = WAIT_S) -> Iterator[None]:
+    """Inside, displays know that the process does this.
+
+    Args:
+        what: Such as ``reading the data``.
+        label: What it belongs to, such as ``step 3``; may be empty.
+        told_after_s: Inside :func:`telling_waits` it is said after so many seconds.
+    """
+    number, activity = next(_numbers), Activity(what, label, time.monotonic(), told_after_s)
+    _activities[number] = activity
+    try:
+        yield
+    finally:
+        del _activities[number]
+        _longest[what] = max(_longest.get(what, 0.0), activity.seconds)
+
+
+def oldest_activity() -> Activity | None:
+    """What has been going on for the longest; None while nothing is known to be."""
+    return next(iter(list(_activities.values())), None)
+
+
+@contextmanager
+def telling_waits() -> Iterator[None]:
+    """Inside, what takes long is said: on stderr, and in the log.
+
+    An activity is told when it has taken three times as long as it ever did, and ``told_after_s``
+    at least; then again each time that twice as long has passed.
+    """
+    ended = threading.Event()
+    thread = threading.Thread(target=_tell_waits, args=[ended], name="waits", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tell_waits(ended: threading.Event) -> None:
+    told: dict[int, float] = {}  # how long each activity had taken when it was told
+    while not ended.wait(0.5):
+        going_on = dict(_activities)
+        told = {number: seconds for number, seconds in told.items() if number in going_on}
+        for number, activity in going_on.items():
+            if activity.seconds >= _due(activity, told.get(number)):
+                told[number] = activity.seconds
+                _tell(activity)
+
+
+def _due(activity: Activity, told: float | None) -> float:
+    usual = 3 * _longest.get(activity.what, 0.0)
+    return max(usual, activity.told_after_s if told is None else max(LONG_S, 2 * told))
+
+
+def _tell(activity: Activity) -> None:
+    line = f"{activity.label}: {activity.what}" if activity.label else activity.what
+    line += f", {activity.seconds:.0f} s so far" if activity.seconds >= LONG_S else " ..."
+    logger.info("%s", line)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 class Progress:
-    """A counter of finished work, on stderr.
+    """A counter of finished work, on stderr: a bar on a terminal, a line every 10 s elsewhere.
 
     Args:
         what: Printed before the count.
@@ -29,14 +126,14 @@ class Progress:
     def __enter__(self) -> Progress:
         if sys.stderr.isatty():
             columns = (
-                TextColumn(self._what),
-                BarColumn(),
+                TextColumn(self._what, markup=False),
+                BarColumn(bar_width=24),
                 MofNCompleteColumn(),
                 TextColumn(self._unit),
                 TimeRemainingColumn(elapsed_when_finished=True),
             )
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(self._what, total=self._total)
+            self._task = self._bar.add_task("", total=self._total)
             self._bar.start()
         return self
 

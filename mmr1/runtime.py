@@ -22,25 +22,41 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from mmr1.cpu_flags import native_bfloat16
+from mmr1.machine import native_bfloat16
 
 logger = logging.getLogger(__name__)
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc, malloc.h
+_ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-def set_up_torch(seed: int, threads: int | None = None, deterministic: bool = False) -> None:
+def set_up_torch(
+    seed: int,
+    threads: int | None = None,
+    deterministic: bool = False,
+    expandable_segments: bool = False,
+) -> None:
     """Seed torch, bound its CPU threads, keep transformers' progress bars out of ours.
 
-    Called before the first use of a GPU. With ``deterministic`` operations give the same bits in
-    every run, and those that have no such form on a GPU warn.
+    Called before the first use of a GPU. Float32 convolutions are not rounded to TF32, which cuDNN
+    would do by default, and products are not.
+
+    Args:
+        deterministic: Operations give the same bits in every run, and those that have no such form
+            on a GPU warn.
+        expandable_segments: Where nothing else is set, the CUDA allocator grows its segments, and
+            loses less to fragments. Not in a process that hands its GPU memory to another one.
     """
     disable_progress_bar()
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it as it starts
         torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.allow_tf32 = False
     if not torch.cuda.is_available():
         keep_freed_memory()
+    elif expandable_segments and not any(name in os.environ for name in _ALLOCATOR_SETTINGS):
+        # Not by the environment, which engines in processes of their own would inherit.
+        torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
     torch.manual_seed(seed)
     if threads is not None:
         torch.set_num_threads(threads)

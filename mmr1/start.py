@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mmr1.config import Config
 from mmr1.estimate.gpus import gpus_of_this_machine
+from mmr1.progress import doing
 from mmr1.rollout.forking import preload_engine
 from mmr1.trainer.preflight import check_training
 
@@ -51,6 +52,7 @@ def check_run(config: Config, *, resume: bool) -> None:
 
 def run(config: Config, *, resume: bool = False) -> Path:
     """Run the command of a configuration; returns the directory of the last checkpoint."""
+    load_libraries()
     if config.command == "iterate":
         from mmr1.trainer.offline.iterative_grpo import run_iterative_grpo
 
@@ -72,6 +74,7 @@ def steps_of(
         functions: Reward functions of this process, in place of those of their names in
             ``rewards.functions``.
     """
+    load_libraries()
     if config.command == "sft":
         from mmr1.trainer.offline.sft import sft_steps
 
@@ -92,3 +95,9 @@ def steps_of(
     from mmr1.trainer.train import training_steps
 
     return training_steps(config, resume=resume, functions=functions)
+
+
+def load_libraries() -> None:
+    """Load what takes long and every command needs, and say so."""
+    with doing("loading torch and transformers"):
+        import mmr1.trainer.inputs  # noqa: F401  what all commands build on

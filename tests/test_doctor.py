@@ -11,8 +11,11 @@ from mmr1 import doctor
 
 def test_this_environment_is_fit(mmr1):
     code, out, _ = mmr1("doctor")
-    lines = {line.split()[1]: line for line in out.splitlines()}
+    *found, summary = out.splitlines()
+    lines = {line.split()[1]: line for line in found}
     assert code == 0, out
+    assert summary == f"{len(found)} checks, all ok: this machine can train"
+    assert found[-1].split()[1] in ("ray", "uvicorn"), "the packages come last"
     assert {
         "python",
         "torch",
@@ -40,6 +43,7 @@ def test_what_is_amiss_has_a_remedy_and_a_bad_exit_code(mmr1, monkeypatch):
     assert "not installed -> pip install 'no-such-thing>=1'" in out
     assert "broken" in out
     assert "failed -> OSError: libcudart.so.13: cannot open" in out
+    assert out.splitlines()[-1].endswith("3 of them need a remedy: broken, torch, no-such-thing")
 
 
 def test_packages_are_those_that_the_project_asks_for():

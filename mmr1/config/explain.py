@@ -134,7 +134,7 @@ def _unknown(place: _Place) -> tuple[str, str]:
         shown = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
         return f"{why}; type {shown} {'has' if len(others) == 1 else 'have'} it", ""
     if close := difflib.get_close_matches(leaf, valid, 1, 0.6):
-        return f"{why}; did you mean '{close[0]}'?", f"{prefix}{close[0]}"
+        return f"{why}; did you mean '{prefix}{close[0]}'?", f"{prefix}{close[0]}"
     if meant := _elsewhere(leaf, prefix):
         return f"{why}; did you mean '{meant}'?", meant
     return f"{why}; valid keys here: {', '.join(valid)}", ""
@@ -158,7 +158,8 @@ def _elsewhere(leaf: str, prefix: str) -> str | None:
     }
     if close := difflib.get_close_matches(leaf, list(flat), 1, 0.75):
         return flat[close[0]]
-    return next((path for path in every if path.rpartition(".")[2] == leaf), None)
+    same = [path for path in every if path.rpartition(".")[2] == leaf]
+    return min(same, key=lambda path: path.count("."), default=None)
 
 
 def _kinds_with(path: str) -> list[str]:

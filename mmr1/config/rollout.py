@@ -49,8 +49,8 @@ class VllmArguments(Section):
 
     gpu_memory_utilization: Fraction | None = Field(
         None,
-        description="Share of the GPU memory that vLLM may use; null: 0.9 on GPUs of its own, 0.5 "
-        "where it shares the trainer's",
+        description="Share of the GPU memory that vLLM may use; null: 0.9 on GPUs of its own and "
+        "in mmr1 eval, 0.5 where it shares the trainer's",
     )
     dtype: AutoDtype | None = Field(
         None,

@@ -6,29 +6,26 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress
-
 from mmr1.config import Config
 from mmr1.data.loader import MediaCheck
 from mmr1.evaluation.presets import with_preset
 from mmr1.evaluation.store import Store
+from mmr1.progress import Progress, doing
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.rollout.engines import engine_type
 from mmr1.trainer.distributed.cluster import engines_on_ray
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.loading import load_model
-from mmr1.trainer.sampling.reward_models import reward_models
+from mmr1.trainer.sampling.reward_models import GroupValues, reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.validation.evaluate import Evaluation, decodings, evaluate, prompt_scores
 from mmr1.trainer.validation.statistics import Paired, paired
@@ -78,14 +75,12 @@ def run_evaluations(
     """
     results: Results = {}
     with ExitStack() as stack:
-        tasks = [_task(stack, functions, *pair) for pair in _pairs(config)]
+        values = stack.enter_context(reward_model_values(config.for_command("eval")))
+        tasks = [_task(stack, functions, values, *pair) for pair in _pairs(config)]
         scratch = Path(stack.enter_context(TemporaryDirectory()))
-        progress = stack.enter_context(Progress(disable=not Console().is_terminal))
         for model in dict.fromkeys(task.model for task in tasks):
             tasks_of_model = [task for task in tasks if task.model == model]
-            _evaluate_model(
-                tasks_of_model, results, progress, Path(config.eval.output_dir or scratch)
-            )
+            _evaluate_model(tasks_of_model, results, Path(config.eval.output_dir or scratch))
     comparisons = compare(results)
     if config.eval.output_dir and len(results) > 1:
         _write(Path(config.eval.output_dir), results, comparisons)
@@ -117,15 +112,17 @@ def _config_of_pair(config: Config, model: str, records: str) -> Config:
     return config.changed({"model.path": model, "eval.data": records})
 
 
+@doing("reading the data")
 def _task(
     stack: ExitStack,
     functions: Mapping[str, RewardFunction],
+    values: Mapping[str, GroupValues],
     model: str,
     data: str,
     config: Config,
     folder: Path | None,
 ) -> Task:
-    own = {**reward_models(config), **functions}
+    own = {**reward_models(config, values), **functions}
     composite_reward = stack.enter_context(build_composite_reward(config.rewards, own))
     inputs = check_inputs(config, composite_reward, train=False)
     store = Store(folder, config, inputs.held_out) if folder else None
@@ -141,35 +138,38 @@ def _engine(config: Config, inputs: Inputs, log: Path) -> Iterator[RolloutEngine
             with closing(own) as engine:
                 yield engine
         return
-    model = load_model(config.model) if engine_type(config).samples_from_policy else None
-    with closing(build_engine(config, inputs.family, inputs.media, log, model)) as engine:
+    with doing("starting the rollout engine"):
+        model = load_model(config.model) if engine_type(config).samples_from_policy else None
+        started = build_engine(config, inputs.family, inputs.media, log, model)
+    with closing(started) as engine:
         yield engine
 
 
-def _evaluate_model(tasks: list[Task], results: Results, progress: Progress, folder: Path) -> None:
+def _evaluate_model(tasks: list[Task], results: Results, folder: Path) -> None:
     """Evaluate one model on all its datasets with the same engines."""
     config, inputs = tasks[0].config, tasks[0].inputs
     with _engine(config, inputs, folder / tasks[0].model / "engine.log") as engine:
         for task in tasks:
-            name = " ".join(filter(None, (task.model, task.data))) or "eval"
-            total = len(decodings(task.config)) * len(task.inputs.held_out)
-            bar = progress.add_task(escape(name), total=total)
+            name = " ".join(filter(None, (task.model, task.data)))
+            name = f"evaluating {name}" if name else "evaluating"
+            total = len(decodings(task.config)) * len(task.inputs.held_out[: config.eval.limit])
             # The media cache of the engine, so that each image is prepared once.
             reward_manager = RewardManager(
                 task.composite_reward, inputs.media, task.config.rewards.max_invalid_fraction
             )
             store = task.store
-            result = evaluate(
-                task.config,
-                engine,
-                task.inputs.render,
-                reward_manager,
-                task.inputs.held_out,
-                MediaCheck(inputs.media, task.inputs.quarantines["eval"]),
-                partial(progress.advance, bar),
-                earlier_rows=store.rows() if store else (),
-                save_rows=store.save if store else lambda rows: None,
-            )
+            with doing(name), Progress(name, "prompts", total) as progress:
+                result = evaluate(
+                    task.config,
+                    engine,
+                    task.inputs.render,
+                    reward_manager,
+                    task.inputs.held_out,
+                    MediaCheck(inputs.media, task.inputs.quarantines["eval"]),
+                    progress.advance,
+                    earlier_rows=store.rows() if store else (),
+                    save_rows=store.save if store else lambda rows: None,
+                )
             if store:
                 store.finish(result, task.inputs.dropped)
             results[task.model, task.data] = result

@@ -1,16 +1,22 @@
-"""Results as tables for the terminal."""
+"""Results as tables for the terminal: numbers neither wrap nor vanish at 80 columns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from mmr1.evaluation.benchmarks import Comparison, Results
-from mmr1.trainer.validation.evaluate import Mode
+from mmr1.trainer.validation.evaluate import Mode, Share
 
 FILE_WIDTH = 200  # of tables that are written to a file
+NAME_WIDTH = 10
+"""Characters of a name that a narrow table leaves to it; a longer one is folded."""
+
+Row = tuple[dict[str, str], dict[str, str]]
+"""The names of a row, and its numbers, by column."""
 
 
 def print_results(results: Results, comparisons: Sequence[Comparison], folder: str | None) -> None:
@@ -19,82 +25,111 @@ def print_results(results: Results, comparisons: Sequence[Comparison], folder: s
     ``folder`` has the completions; None if they were not saved.
     """
     width = None if Console().is_terminal else FILE_WIDTH
-    console = Console(width=width, markup=False, emoji=False)
-    console.print(_scores(results))
-    if any(mode.by for result in results.values() for mode in result.modes.values()):
-        console.print(_kinds(results))
-    if comparisons:
-        console.print(_comparisons(comparisons))
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    for rows in (_scores(results), _kinds(results), _comparisons(comparisons)):
+        for table in tables(list(rows), console.width):
+            console.print(table)
+            console.print()
     if folder:
         line = f"completions and results: {folder}"
     else:
         line = "completions were not saved; eval.output_dir=DIR saves them, and can be continued"
-    console.print(line, highlight=False, soft_wrap=True)
+    console.print(line, soft_wrap=True)
 
 
-def _scores(results: Results) -> Table:
-    modes = [m for r in results.values() for m in r.modes.values()]
-    components = list(dict.fromkeys(name for mode in modes for name in mode.components))
-    ks = sorted({int(k) for mode in modes for k in mode.pass_at})
-    extra = [f"pass@{k}" for k in ks if k > 1] + (["majority"] if ks else [])
-    picked = any(mode.best_of is not None for mode in modes)
-    extra += ["best of n"] if picked else []
-    columns = (
-        "decoding",
-        "accuracy",
-        "95%",
-        *extra,
-        *components,
-        "length",
-        "completions",
-        "invalid",
-    )
-    table = Table("model", "data", *columns)
+def tables(rows: Sequence[Row], width: int) -> Iterator[Table]:
+    """The rows as one table, or as several that have the same names and other numbers.
+
+    A name that is empty in all rows has no column.
+    """
+    names = [n for n in _columns(r[0] for r in rows) if any(r[0].get(n) for r in rows)]
+    numbers = _columns(r[1] for r in rows)
+    name_widths = [min(NAME_WIDTH, _width(n, (r[0] for r in rows))) for n in names]
+    left = width - sum(w + 2 for w in name_widths)
+    chunks: list[list[str]] = []
+    room = 0
+    for column in numbers:
+        needed = _width(column, (r[1] for r in rows)) + 2
+        if needed > room:
+            chunks.append([])
+            room = left
+        chunks[-1].append(column)
+        room -= needed
+    for chunk in chunks:
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+        for name in names:
+            table.add_column(name, overflow="fold")
+        for column in chunk:
+            table.add_column(column, justify="right", no_wrap=True, min_width=len(column))
+        for of_row, values in rows:
+            cells = [of_row.get(name, "") for name in names]
+            table.add_row(*cells, *(values.get(column, "") for column in chunk))
+        yield table
+
+
+def _columns(cells: Iterable[Mapping[str, str]]) -> list[str]:
+    return list(dict.fromkeys(column for of_row in cells for column in of_row))
+
+
+def _width(column: str, cells: Iterable[Mapping[str, str]]) -> int:
+    return max(len(column), *(len(of_row.get(column, "")) for of_row in cells))
+
+
+def _scores(results: Results) -> Iterator[Row]:
     for (model, data), result in results.items():
         for name, mode in result.modes.items():
-            cells = [f"{mode.accuracy:.3f}", _interval(mode.interval)]
-            cells += [_optional(mode.pass_at.get(str(k))) for k in ks if k > 1]
-            cells += [_optional(mode.majority)] if ks else []
-            cells += [_optional(mode.best_of)] if picked else []
-            cells += [_optional(mode.components.get(component)) for component in components]
-            table.add_row(model, data, name, *cells, *_counts(mode))
-    return table
+            yield {"model": model, "data": data, "decoding": name}, _numbers(mode)
 
 
-def _counts(mode: Mode) -> tuple[str, str, str]:
-    return f"{mode.length_mean:.1f}", str(mode.completions), str(mode.invalid)
+def _numbers(mode: Mode) -> dict[str, str]:
+    """In the order of importance: a narrow terminal has the last ones in a second table."""
+    numbers = {
+        "accuracy": f"{mode.accuracy:.3f}",
+        "95%": _interval(mode.interval),
+        "truncated": str(mode.truncated),
+        "invalid": str(mode.invalid),
+        "length": f"{mode.length_mean:.1f}",
+        "completions": str(mode.completions),
+    }
+    several = {int(k): value for k, value in mode.pass_at.items() if int(k) > 1}
+    numbers |= {f"pass@{k}": f"{several[k]:.3f}" for k in sorted(several)}
+    for name, value in (("majority", mode.majority), ("best of n", mode.best_of)):
+        if value is not None:
+            numbers[name] = f"{value:.3f}"
+    return numbers | {name: f"{value:.3f}" for name, value in mode.components.items()}
 
 
-def _kinds(results: Results) -> Table:
-    table = Table("model", "data", "decoding", "kind", "prompts", "accuracy", "95%")
+def _kinds(results: Results) -> Iterator[Row]:
     for (model, data), result in results.items():
         for name, mode in result.modes.items():
             for kind, share in mode.by.items():
-                numbers = (f"{share.accuracy:.3f}", _interval(share.interval))
-                table.add_row(model, data, name, kind, str(share.prompts), *numbers)
-    return table
+                names = {"model": model, "data": data, "decoding": name, "kind": kind}
+                yield names, _share(share)
 
 
-def _comparisons(comparisons: Sequence[Comparison]) -> Table:
-    table = Table("data", "decoding", "models", "difference", "95%", "better", "worse", "p")
+def _share(share: Share) -> dict[str, str]:
+    return {
+        "accuracy": f"{share.accuracy:.3f}",
+        "95%": _interval(share.interval),
+        "prompts": str(share.prompts),
+    }
+
+
+def _comparisons(comparisons: Sequence[Comparison]) -> Iterator[Row]:
     for c in comparisons:
         result = c.result
-        table.add_row(
-            c.data,
-            c.mode,
-            f"{c.first} → {c.second}",
-            f"{result.difference:+.3f}",
-            _interval(result.interval),
-            str(result.better),
-            str(result.worse),
-            f"{result.p_value:.2g}",
+        names = {"data": c.data, "decoding": c.mode, "models": f"{c.first} → {c.second}"}
+        yield (
+            names,
+            {
+                "difference": f"{result.difference:+.3f}",
+                "95%": _interval(result.interval),
+                "p": f"{result.p_value:.2g}",
+                "better": str(result.better),
+                "worse": str(result.worse),
+            },
         )
-    return table
 
 
 def _interval(bounds: tuple[float, float]) -> str:
     return f"{bounds[0]:.3f} to {bounds[1]:.3f}"
-
-
-def _optional(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"

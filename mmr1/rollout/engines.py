@@ -104,6 +104,13 @@ def engine_type(config: Config) -> EngineType:
     return kind
 
 
+def hands_over_gpu_memory(config: Config) -> bool:
+    """Does the trainer hand an engine on its GPU the memory that its weights lie in (CUDA IPC)?"""
+    if not engine_type(config).receives_on_gpus or config.model.sync_adapters_only:
+        return False
+    return config.rollout.colocated or not config.distributed
+
+
 def samples_at_once(config: Config) -> bool:
     """Are the turns of conversations sampled together, and all waited for?"""
     return config.full_determinism or not engine_type(config).holds_conversations

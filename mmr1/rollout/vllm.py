@@ -90,7 +90,7 @@ class VllmEngine:
     ) -> None:
         self._names = names or {}
         self._in_files = find_architecture(model_path).in_files
-        self._on_cpu = _prepare_environment(deterministic)
+        self._on_cpu = _prepare_environment(deterministic, dtype)
         try:
             from vllm import LLM
         except ImportError as error:
@@ -387,10 +387,10 @@ def further_arguments(config: RolloutConfig, settings: Mapping[str, Any]) -> dic
     return given
 
 
-def _prepare_environment(deterministic: bool) -> bool:
+def _prepare_environment(deterministic: bool, dtype: str) -> bool:
     """Settings that vLLM reads from the environment; True when this is the CPU backend."""
     on_cpu = not torch.cuda.is_available()
-    set_vllm_defaults(on_cpu)
+    set_vllm_defaults(on_cpu, dtype)
     if deterministic and not on_cpu:  # its kernels are Triton's
         os.environ["VLLM_BATCH_INVARIANT"] = "1"
     if on_cpu:

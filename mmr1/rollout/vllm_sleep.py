@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from transformers import AutoConfig
 
 from mmr1.vision.families.model_path import from_pretrained
@@ -41,10 +42,19 @@ def preserved_parameters(path: str, beginnings: Sequence[str]) -> list[str]:
     return [f"{name}*" if name.endswith(".") else name for name in names]
 
 
-def blank_scratch(model: Any) -> None:
-    """Zeros where Qwen3-VL adds the inner features of images, in steps without any too.
+def blank_scratch(runner: Any) -> None:
+    """Zeros in the plain tensors among the weights, which after sleep have whatever was there.
 
-    They are plain tensors among the weights, and after sleep have whatever was there.
+    Qwen3-VL adds the inner features of images from them, in steps without any too. The second model
+    runner, which vLLM takes on GPUs, has positions (M-RoPE) and input embeddings, of which CUDA
+    graphs also read the rows that pad a step.
     """
-    for scratch in getattr(model, "deepstack_input_embeds", None) or ():
-        scratch.zero_()
+    scratch = [*(getattr(runner.model, "deepstack_input_embeds", None) or ())]
+    state = getattr(runner, "model_state", None)
+    for owner in (state, *(getattr(state, name, None) for name in _STATES)):
+        scratch += [t for t in vars(owner).values() if isinstance(t, torch.Tensor)] if owner else []
+    for tensor in scratch:
+        tensor.zero_()
+
+
+_STATES = ("rope_state", "encoder_runner")  # of the second runner's model state

@@ -110,7 +110,7 @@ class WorkerExtension:
 
     def blank_scratch(self: Any) -> None:
         """After sleep; see ``vllm_sleep.py``."""
-        blank_scratch(self.get_model())
+        blank_scratch(self.model_runner)
 
 
 def nccl_sender(client: SyncClient, source: WeightSource, host: str, workers: int) -> WeightSender:

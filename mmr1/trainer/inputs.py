@@ -15,7 +15,7 @@ from mmr1.data.sources import keep_fitting, load_held_out, load_mixture
 from mmr1.environments.schemas import described, tool_schemas
 from mmr1.rewards import CompositeReward
 from mmr1.rollout.build import check_gpus
-from mmr1.rollout.engines import check_engine
+from mmr1.rollout.engines import check_engine, hands_over_gpu_memory
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.kept import gold_facts, length_facts
 from mmr1.trainer.sampling.ptx import Demonstrations, build_demonstrations
@@ -78,7 +78,12 @@ def check_inputs(config: Config, composite_reward: CompositeReward, *, train: bo
     """
     check_engine(config)
     check_gpus(config)
-    set_up_torch(config.seed, config.trainer.threads, config.full_determinism)
+    set_up_torch(
+        config.seed,
+        config.trainer.threads,
+        config.full_determinism,
+        expandable_segments=not hands_over_gpu_memory(config),
+    )
     warn_of_emulated_bfloat16(config.dtypes)
     rows = {key: Quarantine(config.data.max_bad_fraction) for key in ("train", "eval", "ptx")}
     sources, weights = load_mixture(config.data, rows["train"]) if train else ({}, {})

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config
+from mmr1.progress import WAIT_S
 from mmr1.rewards import CompositeReward, RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine, with_conversations
 from mmr1.rollout.conversations import ConversationEngine
@@ -20,6 +21,7 @@ from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import Critic
@@ -43,7 +45,7 @@ from mmr1.trainer.runs.tracking import Trackers
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
-from mmr1.trainer.sampling.replay import Replay, prompt_finder
+from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
@@ -81,19 +83,20 @@ def training_steps(
     """
     if last := already_finished(config, resume=resume):
         return last
-    timer = PhaseTimer("start")
+    timer = PhaseTimer("start", WAIT_S)
     with ExitStack() as stack:
-        own = {**reward_models(config), **functions}
+        values = stack.enter_context(reward_model_values(config))
+        own = {**reward_models(config, values), **functions}
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
-        with timer("data"):
+        with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
         samples = sum(map(len, inputs.sources.values()))
         config = with_epochs(config, samples, config.data.train_batch_size)
         build_algorithm(config.algorithm)  # one's own may be wrong
         if config.rewards.uses("temporal_contrast"):
             refuse_without_videos(inputs.sources.values())
-        steps = build_step_reward_manager(config, inputs.family, inputs.media)
-        with timer("models"):
+        steps = build_step_reward_manager(config, inputs.family, values)
+        with timer("loading the model"):
             workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
         with start as sampling:
@@ -149,7 +152,7 @@ class SamplingRun:
         timer: PhaseTimer,
     ) -> None:
         """Check that the engine, which has the policy's weights, agrees with it, and begin."""
-        with timer("parity check"):
+        with timer("comparing log-probs of engine and trainer"):
             check_agreement(config, inputs, self.engine, policy, self.run.display.say)
         self.run.begin()
 
@@ -174,9 +177,8 @@ def started(
     every = log_completions_steps or config.trainer.log_completions_steps
     with RunDirectory(config) as directory:
         display = Display(config.trainer, directory, functions)
-        display.say("starting the rollout engine")
         composite_reward.begin()
-        with timer("engine"):
+        with timer("starting the rollout engine"):
             own = engine(directory.path / "engine.log")
         with closing(own), Trackers(config, directory.path) as trackers:
             run = Run(config, directory, trackers, display, inputs.media, inputs, every)
@@ -195,6 +197,7 @@ def _train(
     run, policy = sampling.run, workers.policy
     algorithm = build_algorithm(config.algorithm)
     validation = _validation(config, inputs, sampling)
+    kept = _kept(config, inputs)
     components = TrainerComponents(
         loader=inputs.loader(config.seed, config.data.curriculum),
         render=inputs.render,
@@ -209,7 +212,8 @@ def _train(
         critic=workers.critic,
         demonstrations=inputs.demonstrations,
         validation=validation,
-        replay=_replay(config, inputs, algorithm),
+        kept=kept,
+        replay=_replay(config, algorithm, kept),
         ranks=workers.ranks,
     )
     before = run.directory.last_checkpoint(warn=run.display.say)
@@ -227,7 +231,7 @@ def _train(
         checkpoint = yield from run.take(steps_of_run, partial(snapshot, config, components))
     if validation:
         if validation.last is None or validation.last[0] != config.trainer.steps:
-            with PhaseTimer("end")("evaluation"):
+            with PhaseTimer("end", WAIT_S)("evaluating the last weights"):
                 result = validation.evaluate(lambda mode, groups: None)
         else:
             _, result = validation.last
@@ -241,14 +245,23 @@ def differs_from_model_path(config: Config) -> bool:
     return config.model.lora is not None and config.model.lora.differs_from_model_path
 
 
-def _replay(config: Config, inputs: Inputs, algorithm: Algorithm) -> Replay | None:
-    """The earlier groups that ``algorithm.filter_groups=replay`` keeps; None without it."""
+def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:
+    """Groups that later steps learn from; None where ``algorithm.filter_groups`` keeps none."""
+    if not config.algorithm.learns_from_earlier:
+        return None
+    key = "type=replay" if config.algorithm.replay else "keep_surplus"
+    find = prompt_finder(inputs.sources, inputs.render)
+    return KeptGroups(f"algorithm.filter_groups.{key}", find)
+
+
+def _replay(config: Config, algorithm: Algorithm, kept: KeptGroups | None) -> Replay | None:
+    """What brings earlier groups back; None without ``algorithm.filter_groups=replay``."""
     if config.algorithm.replay is None:
         return None
+    assert kept is not None, "replay learns from earlier groups"
     functions = list(config.rewards.weights)
     has_signal = group_filter(config.algorithm, algorithm.advantage.step_supervision, functions)
-    find = prompt_finder(inputs.sources, inputs.render)
-    return Replay(config.algorithm.replay, config.seed, has_signal, find)
+    return Replay(config.algorithm.replay, config.seed, has_signal, kept)
 
 
 def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Validation | None:
@@ -306,6 +319,6 @@ def parity_summary(
         config.uses_bf16,
     )
     return (
-        f"engine and trainer agree on {parity.prompts} kinds of prompt "
+        f"engine and trainer agree on {parity.prompts} kind{'s'[: parity.prompts != 1]} of prompt "
         f"(log-prob gap {parity.mean_gap:.1e} on average, {parity.max_gap:.1e} at most)"
     )

@@ -250,10 +250,10 @@ def test_a_command_has_its_sections():
     ("override", "message"),
     [
         ("algorithm.kl.coeff=0.01", "unknown key 'algorithm.kl.coeff': type 'loss' has no 'coeff'"),
-        ("algorithm.kl.coeff=0.01", "did you mean 'coef'?"),
+        ("algorithm.kl.coeff=0.01", "did you mean 'algorithm.kl.coef'?"),
         ("algorithm.n=4", "unknown key 'algorithm.n'; did you mean 'rollout.n'?"),
         ("algorithm.kl_coef=0.1", "did you mean 'algorithm.kl.coef'?"),
-        ("algorithm.klx.coef=0.01", "unknown key 'algorithm.klx'; did you mean 'kl'?"),
+        ("algorithm.klx.coef=0.01", "unknown key 'algorithm.klx'; did you mean 'algorithm.kl'?"),
         ("algorithm.loss.type=gsop", "'algorithm.loss.type': there is no 'gsop'; did you mean 'gs"),
         ("algorithm.loss=gsop", "did you mean 'gspo'?"),
         ("algorithm.name=dappo", "there is no such preset (did you mean 'dapo'?)"),
@@ -261,13 +261,18 @@ def test_a_command_has_its_sections():
         ("algorithm.kl.coef=0", "'algorithm.kl.coef': Input should be greater than 0 (it is 0)"),
         ("algorithm.kl.estimator=k2", "'algorithm.kl.coef' is missing; set it in the file or as"),
         ("rollot.n=4", "unknown key 'rollot'; did you mean 'rollout'?"),
-        ("trainer.max_step=3", "did you mean 'max_steps'?"),
+        ("trainer.max_step=3", "did you mean 'trainer.max_steps'?"),
+        ("rollout.nn=4", "did you mean 'rollout.n'?"),
+        ("lr=1e-6", "did you mean 'optimizer.lr'?"),
         ("rewards.functions.math.wieght=3", "'rewards.functions.math.wieght': type 'builtin' has"),
-        ("rewards.functions.math.wieght=3", "did you mean 'weight'?"),
+        ("rewards.functions.math.wieght=3", "did you mean 'rewards.functions.math.weight'?"),
         ("rewards.functions.math.sandbox=null", "type plugin has it"),
         ("rollout.n=many", "'rollout.n': Input should be a valid integer"),
         ("rollout.engine=sglang", "'rollout.engine.type': there is no 'sglang'; it may be vllm, "),
-        ("data.format.promt_key=q", "unknown key 'data.format.promt_key'; did you mean 'prompt_k"),
+        (
+            "data.format.promt_key=q",
+            "did you mean 'data.format.prompt_key'?",
+        ),
         ("data.train={a: x}", "'data.train.a': Input should be a valid number"),
         ("optimizer.scheduler.warmup_steps=-1", "'optimizer.scheduler.warmup_steps': Input should"),
         ("rollout.n", "override 'rollout.n' is not of the form key.path=value"),
@@ -369,7 +374,7 @@ def test_yaml_has_the_type_first_and_every_key_of_open_sections():
     assert next(iter(written["algorithm"]["advantage"])) == "type"
     assert written["algorithm"]["kl"] is None
     assert list(written) == [
-        key for key in Config.model_fields if key not in ("dpo", "rm", "iterate")
+        key for key in Config.model_fields if key not in ("sft", "dpo", "rm", "iterate")
     ]
 
 

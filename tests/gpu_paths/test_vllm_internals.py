@@ -162,5 +162,27 @@ def test_what_a_sleeping_engine_has_of_its_memory():
     assert "fully_awake = not self.model_executor.is_sleeping" in core
 
 
+def test_where_the_second_runner_keeps_what_level_2_forgets():
+    """``blank_scratch`` finds its tensors there. They lie among the weights, and are no buffers."""
+    assert "self.positions = torch.zeros(" in (VLLM / "v1/worker/gpu/mm/rope.py").read_text()
+    encoder = (VLLM / "v1/worker/gpu/mm/encoder_runner.py").read_text()
+    assert "self.inputs_embeds = torch.zeros(" in encoder
+    state = (VLLM / "v1/worker/gpu/model_states/default.py").read_text()
+    assert "self.rope_state = get_rope_state(" in state
+    interface = (VLLM / "v1/worker/gpu/model_states/interface.py").read_text()
+    assert "self.encoder_runner = EncoderRunner(" in interface
+    runner = (VLLM / "v1/worker/gpu/model_runner.py").read_text()
+    load = runner[runner.index("def load_model(") : runner.index("def get_model(")]
+    assert "self.model_state = init_model_state(" in load
+
+
+def test_float32_goes_to_triton_whose_products_have_the_precision_of_its_default():
+    flash = (VLLM / "v1/attention/backends/flash_attn.py").read_text()
+    assert "[torch.float16, torch.bfloat16]" in flash
+    assert "torch.float32," in (VLLM / "v1/attention/backends/triton_attn.py").read_text()
+    kernel = (VLLM / "v1/attention/ops/triton_unified_attention.py").read_text()
+    assert "tl.dot(Q, K)" in kernel, "no precision of its own"
+
+
 def methods(file: str, name: str) -> set[str]:
     return {n.name for n in of_class(file, name) if isinstance(n, ast.FunctionDef)}

@@ -10,12 +10,17 @@ import json
 import shutil
 from fnmatch import filter as matching
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from vllm.v1.worker.gpu.mm.encoder_runner import EncoderRunner
+from vllm.v1.worker.gpu.mm.rope import RopeState
+from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 
 from mmr1.config import Config
 from mmr1.data.record import read_records
@@ -188,6 +193,23 @@ def test_a_model_that_vllm_does_not_know_is_refused(tiny_model, tmp_path):
         preserved_parameters(str(tmp_path), ["visual."])
 
 
+def test_the_second_runner_wakes_up_with_zeros_in_its_state():
+    """Rows that pad a step of a CUDA graph are read, and have what the memory had."""
+    # Their constructors take pinned memory, or a whole configuration; these are the tensors.
+    rope, encoder = RopeState.__new__(RopeState), EncoderRunner.__new__(EncoderRunner)
+    state = DefaultModelState.__new__(DefaultModelState)
+    rope.positions, encoder.inputs_embeds = torch.full((3, 9), 1 << 40), torch.full((8, 4), 1e30)
+    state.rope_state, state.encoder_runner, state.device = rope, encoder, torch.device("cpu")
+    model = torch.nn.Linear(2, 2)
+    weight = model.weight.detach().clone()
+    blank_scratch(SimpleNamespace(model=model, model_state=state))
+    assert not rope.positions.any()
+    assert not encoder.inputs_embeds.any()
+    assert torch.equal(model.weight, weight)
+    state.rope_state = None  # of a text model
+    blank_scratch(SimpleNamespace(model=model, model_state=state))
+
+
 def test_scratch_of_a_model_without_any_is_none():
-    blank_scratch(torch.nn.Linear(1, 1))
+    blank_scratch(SimpleNamespace(model=torch.nn.Linear(1, 1)))
     assert left_out(config_of(FAMILIES["qwen3"].folder)) == ()

@@ -131,7 +131,11 @@ def test_the_log_has_a_line_for_each_phase(run):
         for phase in ("rollout", "reward", "experience", "update", "sync", "checkpoint")
         if phase != "checkpoint" or step != 1  # saved every second step, and at the end
     ]
-    assert took == ["start: engine", "start: parity check", *steps, "end: evaluation"]
+    start = [
+        f"start: {p}"
+        for p in ("starting the rollout engine", "comparing log-probs of engine and trainer")
+    ]
+    assert took == [*start, *steps, "end: evaluating the last weights"]
     assert all(re.match(r"\d{4}-\d\d-\d\d \S+ INFO mmr1\.", line) for line in lines)
 
 

@@ -12,6 +12,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
+from mmr1.trainer.models.main_memory import local
+
 MOMENTS = ("exp_avg", "exp_avg_sq")
 _LOWER_BITS = 16  # of float32, those that bfloat16 has not
 
@@ -50,17 +52,12 @@ def step(optimizer: torch.optim.AdamW, number: int) -> None:
                 maximize=False,
             )
             for name, moment in zip(MOMENTS, moments, strict=True):
-                own, shard = _local(moment), _shard_index(moment)
+                own, shard = local(moment), _shard_index(moment)
                 generator = generators.setdefault(
                     (own.device, shard),
                     torch.Generator(own.device).manual_seed(number << 20 | shard),
                 )
-                _local(state[name]).copy_(stochastic_round(own, generator))
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of it."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+                local(state[name]).copy_(stochastic_round(own, generator))
 
 
 def _shard_index(tensor: torch.Tensor) -> int:

@@ -13,6 +13,7 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 from mmr1.config import OptimizerConfig
 from mmr1.runtime import return_freed_memory
 from mmr1.trainer.models import bf16_adamw as bf16_adamw
+from mmr1.trainer.models import main_memory
 from mmr1.trainer.models.parts import parameters_of
 
 
@@ -49,6 +50,7 @@ class Optimizer:
         for parameter in self._parameters:
             parameter.grad_dtype = torch.float32
         self._masters = [_master(p, config.offload) for p in self._parameters]
+        self._buffers: list[torch.Tensor] = []  # of the masters, with optimizer.offload
         self._config = config
         self._steps = steps
         self.steps_taken = 0
@@ -57,7 +59,7 @@ class Optimizer:
             lr=config.lr,
             betas=config.betas,
             weight_decay=config.weight_decay,
-            fused=has_fused_adamw(self._masters),
+            fused=has_fused_adamw(self._parameters, self._masters),
         )
 
     @property
@@ -105,17 +107,34 @@ class Optimizer:
         for parameter in (*self._masters, *self._parameters):
             parameter.grad = None
 
+    @torch.no_grad()
     def _gradients_to_masters(self) -> None:
-        for parameter, master in zip(self._parameters, self._masters, strict=True):
-            if master is not parameter and parameter.grad is not None:
-                master.grad = parameter.grad.to(master.device, torch.float32)
-                parameter.grad = None
+        pairs = zip(self._parameters, self._masters, strict=True)
+        moved = [i for i, (p, m) in enumerate(pairs) if m is not p and p.grad is not None]
+        gradients = [_gradient(self._parameters[i]) for i in moved]
+        if self._config.offload:
+            buffers = [self._in_main_memory()[i] for i in moved]
+            main_memory.bring(buffers, gradients)
+            gradients = buffers
+        for i, gradient in zip(moved, gradients, strict=True):
+            self._masters[i].grad = gradient
+            self._parameters[i].grad = None
 
     @torch.no_grad()
     def _masters_to_parameters(self) -> None:
+        if self._config.offload:
+            main_memory.send(self._masters, self._parameters, self._in_main_memory())
+            return
         for parameter, master in zip(self._parameters, self._masters, strict=True):
             if master is not parameter:
                 parameter.copy_(master)
+
+    def _in_main_memory(self) -> list[torch.Tensor]:
+        """Buffers for gradients on their way to the masters, and for weights on their way back."""
+        if not self._buffers:
+            on_gpu = any(main_memory.local(p).is_cuda for p in self._parameters)
+            self._buffers = main_memory.buffers_for(self._masters, pinned=on_gpu)
+        return self._buffers
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """All that later steps depend on but ``steps_taken``: the trained weights in float32,
@@ -175,13 +194,21 @@ def _master(parameter: torch.Tensor, offload: bool) -> torch.Tensor:
     return parameter if parameter.dtype == torch.float32 else parameter.detach().float()
 
 
-def has_fused_adamw(parameters: Sequence[torch.Tensor]) -> bool:
-    """One kernel for all parameters: without it a GPU holds another copy of a moment for a while.
+def has_fused_adamw(parameters: Sequence[torch.Tensor], masters: Sequence[torch.Tensor]) -> bool:
+    """One kernel for all of a parameter. Without it a GPU holds another copy of a moment for a
+    while, and a CPU, to which masters are offloaded, takes ten times as long.
 
-    Not on a CPU, where there is nothing to gain and the results have other last bits.
+    Not where the parameters are on a CPU: there the results would have other last bits.
     """
-    devices = set(_get_fused_kernels_supported_devices()) - {"cpu"}
-    return all(parameter.device.type in devices for parameter in parameters)
+    devices = set(_get_fused_kernels_supported_devices())
+    on_cpu = any(parameter.device.type == "cpu" for parameter in parameters)
+    return not on_cpu and all(master.device.type in devices for master in masters)
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """In float32, in which it was added up."""
+    assert parameter.grad is not None
+    return parameter.grad.to(torch.float32)
 
 
 def _whole(norm: torch.Tensor) -> float:
@@ -193,7 +220,7 @@ def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     """Share of the full learning rate at ``step`` (from 0): linear warm-up, then the schedule.
 
     Linear and cosine end at ``min_lr``, after ``scheduler.steps`` if that is set. A share of
-    warm-up steps is of all ``steps``, rounded down as in verl and EasyR1.
+    warm-up steps is of these, or of all ``steps``, rounded down as in verl and EasyR1.
 
     >>> config = OptimizerConfig(scheduler={"warmup_steps": 2, "type": "linear"})
     >>> [schedule_factor(s, 6, config) for s in range(6)]

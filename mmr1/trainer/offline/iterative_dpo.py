@@ -16,11 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from mmr1.config import Config
+from mmr1.progress import WAIT_S
 from mmr1.rewards import RewardFunction, build_composite_reward
 from mmr1.rollout.build import build_engine
 from mmr1.rollout.engine import RolloutEngine
 from mmr1.trainer.distributed.cluster import learner_on_ray
 from mmr1.trainer.distributed.ray_policy import RayLearner
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.state import WriteCheckpoint, load_progress, progress
@@ -59,12 +61,15 @@ def iterative_dpo_steps(
     if last := already_finished(config, resume=resume):
         return last
     check_loss(config.dpo)
-    timer = PhaseTimer("start")
+    timer = PhaseTimer("start", WAIT_S)
     with ExitStack() as stack:
-        own = {**reward_models(config), **functions}
+        values = stack.enter_context(reward_model_values(config))
+        own = {**reward_models(config, values), **functions}
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
-        inputs = check_inputs(config, rewards, train=True)
-        workers = stack.enter_context(_workers(config, inputs))
+        with timer("reading the data"):
+            inputs = check_inputs(config, rewards, train=True)
+        with timer("loading the model"):
+            workers = stack.enter_context(_workers(config, inputs))
         # A round's completions are logged with its first step, whichever that is.
         start = started(config, inputs, rewards, workers.engine, timer, log_completions_steps=1)
         with start as sampling:

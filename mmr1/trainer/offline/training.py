@@ -14,6 +14,7 @@ from mmr1.data.rendering import renderer
 from mmr1.data.sampler import Sampler
 from mmr1.data.sources import load_mixture
 from mmr1.environments.schemas import tool_schemas
+from mmr1.progress import doing
 from mmr1.runtime import set_up_torch, warn_of_emulated_bfloat16
 from mmr1.trainer.models.learner import Learner
 from mmr1.trainer.models.state import HasState, WriteCheckpoint, load_progress, progress
@@ -73,6 +74,7 @@ class OfflineTask:
     snapshot: Callable[[int], WriteCheckpoint]
 
 
+@doing("reading the data")
 def load_training_records(
     config: Config, check: Callable[[Sample], object], *, resume: bool
 ) -> Records:
@@ -84,7 +86,9 @@ def load_training_records(
     check_directory(config, resume=resume)
     refuse_keys_of_train(config.trainer)
     check_trackers(config.trainer.trackers)
-    set_up_torch(config.seed, config.trainer.threads, config.full_determinism)
+    set_up_torch(
+        config.seed, config.trainer.threads, config.full_determinism, expandable_segments=True
+    )
     warn_of_emulated_bfloat16({"model.dtype": config.model.dtype})
     quarantine = Quarantine(config.data.max_bad_fraction)
     sources, shares = load_mixture(config.data, quarantine)

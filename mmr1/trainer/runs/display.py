@@ -1,92 +1,156 @@
-"""Progress of a run: a live bar on a terminal or in a notebook, plain lines elsewhere."""
+"""Progress of a run: a live line and lines of metrics on a terminal, a cell in a notebook."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.live import Live
+from rich.text import Text
 
 from mmr1.config import TrainerConfig
+from mmr1.progress import oldest_activity
 from mmr1.terminal import printable
 from mmr1.trainer.runs.notebook import NotebookCell
 from mmr1.trainer.runs.output import RunDirectory
 from mmr1.trainer.runs.step import Step
+from mmr1.types import StepStats
 
 logger = logging.getLogger(__name__)
 
-# Metric names and how the bar calls them, in the order of importance; the reward's components come
-# after its mean. Those of WHEN_MET are left out while they are 0.
-WHEN_MET = {"reward/invalid"}
-SHOWN = {
-    "eval/greedy": "held out",
-    "eval/sampled": "held out, sampled",
-    "reward/invalid": "invalid",
-    "reward/no_signal": "no signal",
-    "loss": "loss",
-    "entropy": "entropy",
-    "completion/length_mean": "length",
-    "rollout/logprob_gap": "gap",
-    "grad_norm": "grad",
-    "time/step": "s/step",
-}
+# Metrics, their names in a line and their formats, in the order of importance. The reward's
+# components come after FIRST. Those of WHEN_MET are left out while they are 0.
+FIRST = [
+    ("reward/mean", "reward", ""),
+    ("eval/greedy", "held out", ""),
+    ("eval/sampled", "held out, sampled", ""),
+    ("reward/invalid", "invalid", "{:.0f}"),
+    ("completion/truncated", "truncated", "{:.0%}"),
+]
+THEN = [
+    ("reward/no_signal", "no signal", "{:.0%}"),
+    ("loss", "loss", ""),
+    ("entropy", "entropy", ""),
+    ("completion/length_mean", "length", ""),
+    ("rollout/logprob_gap", "gap", ""),
+    ("grad_norm", "grad", ""),
+    ("time/step", "s/step", ""),
+]
+WHEN_MET = {"reward/invalid", "completion/truncated"}
+LINE_S = 30.0
+"""Seconds after which a step has a line of its metrics whatever its number."""
+PHASE_S = 3.0
+"""Seconds after which the live line names the phase that is going on."""
+BAR_WIDTH = 20
 
 
 class Display:
-    """Shows the steps of one run."""
+    """Shows the steps of one run.
+
+    Every ``trainer.logging_steps`` steps, or every 30 s, a line of metrics is printed and logged.
+    On a terminal it has what fits, and a live line below it has the step, the time that is left and
+    the phase that is going on.
+    """
 
     def __init__(
         self, config: TrainerConfig, directory: RunDirectory, functions: Iterable[str] = ()
     ) -> None:
         """``functions``: the names of the reward functions."""
-        self._console = Console(markup=False, emoji=False)
-        self._config = config
-        rewards = {f"reward/{name}": name for name in functions}
-        self._shown = {"reward/mean": "reward", **rewards, **SHOWN}
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[numbers]}", markup=False),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
+        self._console = Console(markup=False, emoji=False, highlight=False)
+        self._config, self._folder = config, directory.path
+        self._shown = [*FIRST, *((f"reward/{name}", name, "") for name in functions), *THEN]
         self._cell = NotebookCell(config.steps) if self._console.is_jupyter else None
-        self._task = self._progress.add_task(
-            printable(directory.path.name), total=config.max_steps, numbers=""
-        )
+        self._done, self._last = 0, dict[str, float]()
+        self._ended: deque[float] = deque([time.monotonic()], maxlen=21)  # the ends of steps
+        self._last_line = time.monotonic()
+        live = self._console.is_terminal and self._cell is None
+        live_line = Live(get_renderable=self._live_line, console=self._console, transient=True)
+        self._live = live_line if live else None
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self.say(f"training up to step {self._config.steps}, in {self._folder}")
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def say(self, line: str) -> None:
         """One plain line as it is, also in the log."""
         logger.info("%s", line)
-        self._console.print(printable(line), highlight=False, soft_wrap=True)
+        self._console.print(printable(line), soft_wrap=True)
 
     def show(self, step: Step) -> None:
-        """One step: moves the bar, or prints a line every ``trainer.logging_steps`` steps."""
-        stats, number = step.metrics, step.number
-        numbers = "  ".join(
-            f"{name} {_short(stats[key])}"
-            for key, name in self._shown.items()
-            if key in stats and (stats[key] or key not in WHEN_MET)
-        )
+        """Show a step that is done."""
+        self._done, self._last = step.number, step.metrics
+        self._ended.append(time.monotonic())
+        parts = list(_parts(step.metrics, self._shown))
+        if self._is_due(step.number):
+            self._last_line = time.monotonic()
+            head = f"step {step.number:>5}/{self._config.max_steps}"
+            logger.info("%s", "  ".join((head, *parts)))
+            if self._cell is None:
+                width = self._console.width if self._console.is_terminal else None
+                self._console.print(printable(joined([head, *parts], width)), soft_wrap=True)
         if self._cell is not None:
-            self._cell.show(step, numbers)
-            return
-        self._progress.update(self._task, completed=number, numbers=numbers)
-        is_due = number % self._config.logging_steps == 0 or number in (1, self._config.max_steps)
-        if not self._console.is_terminal and is_due:
-            self.say(f"step {number:>5}/{self._config.max_steps}  {numbers}")
+            self._cell.show(step, "  ".join(parts))
+
+    def _is_due(self, number: int) -> bool:
+        by_number = number % self._config.logging_steps == 0
+        by_time = time.monotonic() - self._last_line >= LINE_S
+        return by_number or by_time or number in (1, self._config.max_steps)
+
+    def _live_line(self) -> Text:
+        """``12/300 ━━━━╺───── 0:12:40 left  reward 0.512  4.1 s/step  rollout 12 s``."""
+        steps, done = self._config.steps, self._done
+        filled = BAR_WIDTH * done // steps
+        bar = "━" * filled + "─" * (BAR_WIDTH - filled)
+        parts = [f"{done}/{steps} {bar}"]
+        if len(self._ended) > 1 and done < steps:
+            per_step = (self._ended[-1] - self._ended[0]) / (len(self._ended) - 1)
+            left = timedelta(seconds=round(per_step * (steps - done)))
+            parts += [f"{left} left", f"{_short(per_step)} s/step"]
+        activity = oldest_activity()
+        if activity is not None and activity.seconds >= PHASE_S:
+            parts.insert(1, f"{activity.what} {activity.seconds:.0f} s")
+        parts += _parts(self._last, FIRST)
+        return Text(printable(joined(parts, self._console.width)), no_wrap=True)
+
+
+def joined(parts: Sequence[str], width: int | None) -> str:
+    """The parts, two spaces between them: all of them, or the first that fit the width.
+
+    >>> joined(["step 1", "reward 0.5", "loss 0.1"], 20)
+    'step 1  reward 0.5'
+    """
+    line = parts[0]
+    for part in parts[1:]:
+        if width is not None and len(line) + 2 + len(part) > width:
+            break
+        line += f"  {part}"
+    return line
+
+
+def _parts(stats: StepStats, shown: Iterable[tuple[str, str, str]]) -> Iterable[str]:
+    for key, name, form in shown:
+        if key in stats and (stats[key] or key not in WHEN_MET):
+            yield f"{name} {form.format(stats[key]) if form else _short(stats[key])}"
 
 
 def _short(value: float) -> str:
-    return f"{value:.1e}" if 0 < abs(value) < 1e-3 else f"{value:.3f}"
+    """Three digits after the point, fewer of a large number.
+
+    >>> _short(0.25), _short(12.345), _short(1234.5), _short(0.0001)
+    ('0.250', '12.3', '1234', '1.0e-04')
+    """
+    size = abs(value)
+    if 0 < size < 1e-3:
+        return f"{value:.1e}"
+    return f"{value:.3f}" if size < 10 else f"{value:.1f}" if size < 1000 else f"{value:.0f}"

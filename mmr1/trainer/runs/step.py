@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.profiler import record_function
 
+from mmr1.progress import LONG_S, doing
 from mmr1.trainer.models.optimizer import NonFiniteError
 from mmr1.types import ScoredGroup, StepStats
 
@@ -51,20 +52,21 @@ class PhaseTimer:
 
     Args:
         label: What the log says the phases belong to, such as ``step 3``.
+        told_after_s: A phase that takes longer is told; see :func:`mmr1.progress.doing`.
 
     Attributes:
         phases: Seconds of each phase; a phase that runs twice is added up.
     """
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, told_after_s: float = LONG_S) -> None:
         self.phases: dict[str, float] = {}
-        self._label = label
+        self._label, self._told_after_s = label, told_after_s
         self._start = time.perf_counter()
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
-        with record_function(f"mmr1/{phase}"):
+        with record_function(f"mmr1/{phase}"), doing(phase, self._label, self._told_after_s):
             yield
         seconds = time.perf_counter() - start
         self.phases[phase] = self.phases.get(phase, 0.0) + seconds

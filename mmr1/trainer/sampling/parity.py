@@ -24,6 +24,14 @@ from mmr1.types import Prompt, RolloutGroup, Sample
 from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.prepare import MediaCache
 
+_KERNELS = {
+    False: "float32 products there are IEEE's with TRITON_F32_DEFAULT=ieee and "
+    "NVIDIA_TF32_OVERRIDE=0, which mmr1 sets where you have not set others",
+    True: "engine.log names the attention backend, and another one is "
+    "rollout.engine.engine_kwargs.attention_backend",
+}
+"""What to look at, by whether one side computes in half precision."""
+
 
 class ProbedEngine(Protocol):
     """What the check asks of a rollout engine."""
@@ -126,7 +134,8 @@ def check_parity(
             f"differ {measure} {compared[worst]:.2e} nats (allowed: {tolerance:.0e}, "
             "rollout.parity_tolerance). They must run the same weights, positions and pixels: "
             "check that model.path is the checkpoint both loaded, model.dtype and "
-            "rollout.engine.dtype"
+            "rollout.engine.dtype. On a GPU the engine's kernels may be the cause: "
+            f"{_KERNELS[rounded]}"
         )
     return Parity(len(prompts), float(largest.max()), float(means.max()))
 

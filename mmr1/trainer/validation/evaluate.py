@@ -43,6 +43,7 @@ class Mode:
         accuracy: Mean over prompts of the mean score of the prompt's completions (mean@k).
             Completions without a valid reward are left out.
         interval: 95% bootstrap interval of ``accuracy``; prompts are resampled.
+        truncated: Completions that were cut off.
         invalid: Completions without a valid reward.
         components: Mean of every component of the reward.
         at: Share of completions whose accuracy is at least each of ``eval.accuracy_thresholds``.
@@ -57,6 +58,7 @@ class Mode:
     accuracy: float
     interval: tuple[float, float]
     completions: int
+    truncated: int
     invalid: int
     length_mean: float
     components: dict[str, float]
@@ -138,7 +140,9 @@ def decodings(config: Config) -> dict[str, tuple[int, SamplingConfig]]:
     """Completions per prompt and sampling of each way of decoding."""
     modes = {"greedy": (1, config.rollout.sampling.greedy())}
     if (sampled := config.eval.sampled) is not None:
-        sampling = config.rollout.sampling.changed(temperature=sampled.temperature)
+        sampling = config.rollout.sampling.changed(
+            temperature=sampled.temperature, top_p=sampled.top_p, top_k=sampled.top_k, min_p=0.0
+        )
         modes["sampled"] = (sampled.n, sampling)
     return modes
 
@@ -195,6 +199,7 @@ def _mode(rows: Sequence[Row], config: EvalConfig, accuracy_name: str) -> Mode:
         accuracy=total.accuracy,
         interval=total.interval,
         completions=len(rows),
+        truncated=sum(row["truncated"] for row in rows),
         invalid=len(rows) - len(valid),
         length_mean=fmean(row["tokens"] for row in rows),
         components=_component_means(rows),

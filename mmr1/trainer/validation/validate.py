@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mmr1.progress import LONG_S, WAIT_S
 from mmr1.trainer.runs.step import PhaseTimer
 from mmr1.trainer.validation.evaluate import Evaluation
 from mmr1.types import ScoredGroup, StepStats
@@ -32,7 +33,7 @@ class Validation:
 
         The accuracy of each way of decoding, the means of its rewards' components, and the time.
         """
-        timer = PhaseTimer(f"step {step}")
+        timer = PhaseTimer(f"step {step}", LONG_S if step else WAIT_S)
         scored: Scored = {}
 
         def keep(mode: str, groups: list[ScoredGroup]) -> None:

@@ -8,10 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmr1.config import OptimizerConfig
+from mmr1.trainer.models import main_memory
 from mmr1.trainer.models.bf16_adamw import stochastic_round
-from mmr1.trainer.models.optimizer import Optimizer, schedule_factor
+from mmr1.trainer.models.optimizer import Optimizer, has_fused_adamw, schedule_factor
 
 
 def steps_of_one(dtype: torch.dtype, count: int) -> torch.Tensor:
@@ -109,6 +111,48 @@ def test_an_offloaded_parameter_is_not_the_one_that_is_stepped(dtype):
     assert torch.equal(layer.weight, optimizer.tensors()["weight.weight"].to(dtype))
 
 
+def test_gradients_and_weights_pass_through_the_same_buffers_in_every_step(monkeypatch):
+    """Pinned memory is taken once, in blocks that hold several tensors, not for each copy."""
+    monkeypatch.setattr(main_memory, "BLOCK", 100)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Linear(12, 3)).bfloat16()
+    optimizer = Optimizer(model, OptimizerConfig(offload=True, lr=0.01), 3)
+    of_steps = []
+    stepped = optimizer.adamw.step
+    masters = [p for group in optimizer.adamw.param_groups for p in group["params"]]
+
+    def watched_step() -> None:
+        of_steps.append([m.grad.data_ptr() for m in masters])
+        wanted = [float(g.norm()) for g in gradients]
+        assert [float(m.grad.norm()) for m in masters] == pytest.approx(wanted, rel=1e-5)
+        stepped()
+
+    optimizer.adamw.step = watched_step
+    for _ in range(3):
+        (0.01 * model(torch.randn(4, 8).bfloat16()).square().mean()).backward()
+        gradients = [p.grad.clone() for p in model.parameters()]
+        optimizer.step()
+    assert of_steps[0] == of_steps[1] == of_steps[2]
+    assert len({m.untyped_storage().data_ptr() for m in optimizer._buffers}) == 2
+    for parameter, master in zip(model.parameters(), masters, strict=True):
+        assert torch.equal(parameter, master.bfloat16())
+
+
+def on(device: str) -> list[torch.Tensor]:
+    return [torch.empty(2, device=device)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "masters", "fused"),
+    [("cpu", "cpu", False), ("cuda", "cuda", True), ("cuda", "cpu", True)],
+    ids=["on a CPU", "on a GPU", "offloaded from a GPU"],
+)
+def test_where_adamw_is_one_kernel(parameters, masters, fused):
+    """Offloaded from a GPU it would take ten times the CPU time without it."""
+    with FakeTensorMode():
+        assert has_fused_adamw(on(parameters), on(masters)) == fused
+
+
 def test_what_is_written_into_parameters_is_where_an_offloaded_step_begins():
     layer = torch.nn.Linear(1, 1, bias=False)
     optimizer = Optimizer(
@@ -201,7 +245,7 @@ def test_the_fused_kernel_steps_as_the_plain_one(monkeypatch, dtype, state_dtype
     """Where there is one: on GPUs, and torch has it for CPUs."""
     torch.manual_seed(2)
     plain = trained(20, dtype, state_dtype=state_dtype)
-    monkeypatch.setattr("mmr1.trainer.models.optimizer.has_fused_adamw", lambda parameters: True)
+    monkeypatch.setattr("mmr1.trainer.models.optimizer.has_fused_adamw", lambda *_: True)
     torch.manual_seed(2)
     for here, there in zip(trained(20, dtype, state_dtype=state_dtype), plain, strict=True):
         torch.testing.assert_close(

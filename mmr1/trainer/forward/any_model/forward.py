@@ -22,8 +22,13 @@ from mmr1.trainer.forward.any_model.layout import NotSharedError, SharedLayout
 from mmr1.trainer.forward.any_model.masks import packing
 from mmr1.trainer.forward.any_model.recurrent import has_states, share_states
 from mmr1.trainer.forward.packing import Packed, pack
-from mmr1.trainer.forward.sequences import GroupInput, completion_batch
-from mmr1.trainer.forward.states import CompletionStates, PaddedRows, Read
+from mmr1.trainer.forward.sequences import (
+    CompletionStates,
+    GroupInput,
+    PaddedRows,
+    Read,
+    completion_batch,
+)
 from mmr1.trainer.forward.unshared import vision_in_graph
 from mmr1.vision.families.rows import of_tokens
 

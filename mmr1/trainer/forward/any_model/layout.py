@@ -95,7 +95,7 @@ class SharedLayout:
 
 def _groups(plain: AttentionLayout, device: torch.device) -> Iterator[GroupRows]:
     remaining = iter([length for length in plain.suffixes.q_lengths if length])
-    prompt, suffix = 0, plain.prefix_tokens
+    prompt, suffix = 0, sum(plain.prefixes.q_lengths)
     for length, total in zip(plain.prefixes.q_lengths, plain.shared.q_lengths, strict=True):
         lengths: list[int] = []
         while sum(lengths) < total:
