@@ -248,6 +248,8 @@ def test_nothing_is_wider_than_the_window(page, tmp_path, mixed, width, scheme):
     page.set_viewport_size({"width": width, "height": 844})
     show(page, write(tmp_path, mixed, other))
     page.locator(".picture img").last.wait_for()
+    assert page.locator("#configuration details[open]").count() == 1
+    assert overflow(page) <= 0
     page.locator("#configuration summary").click()
     assert overflow(page) <= 0
 
