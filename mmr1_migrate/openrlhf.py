@@ -230,8 +230,7 @@ def _filter(flat: Tree, migration: Migration) -> None:
                 "rollout.vllm_generate_batch_size", drawn, "prompts are drawn as they are needed"
             )
         return
-    share = None if drawn is None else drawn / flat["rollout.batch_size"]
-    set_resampling(migration, 0, (low, high), share)
+    set_resampling(migration, 0, (low, high), drawn)
 
 
 def _batches(flat: Tree, migration: Migration) -> None:

@@ -302,8 +302,7 @@ COMPOSED = {
     "reward.overlong_penalty_factor": "the reward function overlong: its weight",
     "reward.stop_properly_penalty_coef": "`algorithm.mask_truncated_completions` is nearest",
     "rollout.max_new_tokens": "`rollout.max_response_length`",
-    "rollout.vllm_generate_batch_size": "`algorithm.filter_groups.oversample`: divided by "
-    "rollout.batch_size",
+    "rollout.vllm_generate_batch_size": "`algorithm.filter_groups.gen_batch_size`",
     "train.batch_size": "`algorithm.ppo_mini_batch_size`: divided by n_samples_per_prompt",
     "train.num_episodes": "`trainer.total_epochs`",
     "max_global_steps": "`trainer.max_steps`",

@@ -150,14 +150,14 @@ def set_resampling(
     migration: Migration,
     draws: int,
     between: tuple[float, float] | None = None,
-    oversample: float | None = None,
+    gen_batch_size: int | None = None,
 ) -> None:
     """Groups without a signal are replaced, at most ``draws`` times; 0 for no limit."""
     groups: dict[str, Any] = {"type": "resample"}
     if between is not None:
         groups["range"] = {"metric": "overall", "between": list(between)}
-    if oversample is not None:
-        groups["oversample"] = max(1.0, oversample)
+    if gen_batch_size is not None:
+        groups["gen_batch_size"] = gen_batch_size
     groups["max_num_gen_batches"] = draws if draws > 0 else NO_LIMIT
     migration.set("algorithm.filter_groups", groups)
 

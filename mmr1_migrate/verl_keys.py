@@ -134,8 +134,10 @@ OLDER = {
     "reward_model.model.path": "reward.reward_model.model_path",
     "reward_model.reward_kwargs.max_resp_len": "reward.reward_kwargs.max_resp_len",
     **{
-        f"reward_model.reward_kwargs.overlong_buffer_cfg.{name}": (
-            f"reward.reward_kwargs.overlong_buffer_cfg.{name}"
+        f"{section}.{name}": f"reward.reward_kwargs.overlong_buffer_cfg.{name}"
+        for section in (
+            "reward_model.reward_kwargs.overlong_buffer_cfg",
+            "reward_model.overlong_buffer",  # recipe/dapo of 0.6
         )
         for name in ("enable", "len", "penalty_factor", "log")
     },
@@ -207,7 +209,7 @@ COMPOSED = {
     "data.max_response_length": "`rollout.max_response_length`",
     "data.apply_chat_template_kwargs": "`data.chat_template_kwargs`",
     "data.train_batch_size": "`data.train_batch_size`",
-    "data.gen_batch_size": "`algorithm.filter_groups.oversample`: divided by train_batch_size",
+    "data.gen_batch_size": "`algorithm.filter_groups.gen_batch_size`",
     "data.shuffle": "none: the data are always shuffled, by seed",
     "data.truncation": "none: prompts that are too long are left out, and listed",
     f"{MODEL}.custom_chat_template": "`data.chat_template`, a file with that text",
@@ -441,7 +443,7 @@ UNNEEDED = {
     f"{ROLLOUT}.log_prob_max_token_len_per_gpu": "see trainer.max_tokens_per_gpu",
     f"{ROLLOUT}.disable_log_stats": "a matter of display alone",
     f"{ROLLOUT}.do_sample": "training always samples",
-    f"{ROLLOUT}.over_sample_rate": "algorithm.filter_groups.oversample",
+    f"{ROLLOUT}.over_sample_rate": "algorithm.filter_groups.gen_batch_size",
     f"{ROLLOUT}.multi_stage_wake_up": _SPEED,
     f"{ROLLOUT}.engine_kwargs": "rollout.engine.engine_kwargs has further arguments of vLLM, by "
     "vLLM's own names",

@@ -334,8 +334,7 @@ def carry_filter(flat: Tree, migration: Migration) -> None:
     drawn = flat.pop("data.gen_batch_size", None)
     if not flat.pop(f"{prefix}.enable"):
         return
-    share = None if drawn is None else drawn / flat["data.train_batch_size"]
-    set_resampling(migration, most, oversample=share)
+    set_resampling(migration, most, gen_batch_size=drawn)
     if metric not in REWARDS_OF_ALL:
         migration.note(
             f"{prefix}.metric", metric, "groups stay whose whole rewards differ; give that score a "

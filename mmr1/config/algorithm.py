@@ -62,8 +62,15 @@ class ResampleConfig(Section):
     range: RangeConfig | None = Field(
         None, description="Which groups are kept; null: those whose rewards differ"
     )
-    oversample: float = Field(
-        1.0, ge=1, description="Prompts per draw, as a multiple of the groups that are missing"
+    gen_batch_size: Positive | None = Field(
+        None,
+        description="Prompts per draw (verl: data.gen_batch_size; EasyR1: "
+        "mini_rollout_batch_size); null: as many as groups are missing",
+    )
+    keep_surplus: bool = Field(
+        False,
+        description="What a step has beyond its groups is learned from in the next step (as in "
+        "MM-Eureka); false: it is dropped, as in DAPO",
     )
     max_num_gen_batches: Positive = Field(
         10,
@@ -224,6 +231,12 @@ class AlgorithmConfig(Section):
     def replay(self) -> ReplayConfig | None:
         """The replay; None where it is off."""
         return self.filter_groups if isinstance(self.filter_groups, ReplayConfig) else None
+
+    @property
+    def learns_from_earlier(self) -> bool:
+        """Do steps learn from completions that an earlier step sampled?"""
+        resamples = self.resamples
+        return self.replay is not None or (resamples is not None and resamples.keep_surplus)
 
     @property
     def importance_sampling(self) -> ImportanceSamplingConfig | None:

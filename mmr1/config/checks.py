@@ -22,6 +22,8 @@ POLICY: tuple[Command, ...] = ("train", "iterate")
 OFFLINE: tuple[Command, ...] = ("sft", "rm", "dpo")
 TRAINING: tuple[Command, ...] = (*POLICY, *OFFLINE)
 DPO: tuple[Command, ...] = ("dpo",)
+REWARD_MODEL = "reward_model"  # as mmr1.rewards.builtin has it
+VISION = {"vision_tower", "multi_modal_projector"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,11 @@ def _few_demonstrations(c: Config) -> bool:
 
 def _engines_without_rank(c: Config) -> bool:
     return c.rollout.colocated and c.resources.engines not in (1, c.resources.ranks)
+
+
+def _nothing_for_reward_ranks(c: Config) -> bool:
+    holds = c.rewards.uses(REWARD_MODEL) or isinstance(c.algorithm.advantage, ProcessAdvantage)
+    return c.resources.reward_ranks > 1 and not (holds and c.distributed)
 
 
 def _only_warm_up(c: Config) -> bool:
@@ -189,8 +196,13 @@ def _replayed_normalisation(c: Config) -> bool:
     return c.algorithm.replay is not None and c.algorithm.normalize_rewards
 
 
-def _uncorrected_replay(c: Config) -> bool:
-    return c.algorithm.replay is not None and c.algorithm.importance_sampling is None
+def _uncorrected(c: Config) -> bool:
+    return c.algorithm.learns_from_earlier and c.algorithm.importance_sampling is None
+
+
+def _no_surplus(c: Config) -> bool:
+    resamples = c.algorithm.resamples
+    return resamples is not None and resamples.keep_surplus and resamples.gen_batch_size is None
 
 
 # Engine and LoRA -------------------------------------------------------------------------------
@@ -246,6 +258,13 @@ REFUSED: tuple[Row, ...] = (
         ("rollout.engine.type", "resources.engines", "resources.ranks"),
         _engines_without_rank,
         "each rank shares its GPU with one engine; leave resources.engines out",
+    ),
+    Row(
+        ("resources.reward_ranks",),
+        _nothing_for_reward_ranks,
+        "a run in one process holds its reward models itself, and one without reward models has "
+        "none to hold; leave it out",
+        (*POLICY, "dpo", "eval"),
     ),
     Row(
         ("algorithm.advantage.critic.warmup_steps", "trainer.max_steps"),
@@ -349,8 +368,14 @@ REFUSED: tuple[Row, ...] = (
     ),
     Row(
         ("algorithm.filter_groups.type", "algorithm.rollout_correction.importance_sampling"),
-        _uncorrected_replay,
+        _uncorrected,
         "completions of earlier policies need the correction; leave importance_sampling out",
+    ),
+    Row(
+        ("algorithm.filter_groups.keep_surplus", "algorithm.filter_groups.gen_batch_size"),
+        _no_surplus,
+        "as many prompts are drawn as groups are missing, so there is no surplus; set "
+        "gen_batch_size, e.g. to data.train_batch_size",
     ),
     Row(
         ("rollout.engine.type", "rollout.max_off_policy_steps"),
@@ -377,6 +402,13 @@ REFUSED: tuple[Row, ...] = (
         TRAINING,
     ),
     Row(
+        ("model.freeze_vision_tower", "optimizer.lr_of_parts"),
+        lambda c: c.model.freeze_vision_tower and bool(VISION & c.optimizer.lr_of_parts.keys()),
+        "the first freezes the tower and its projector; leave one of them out. lr_of_parts="
+        "{vision_tower: 0} freezes the tower alone, {multi_modal_projector: 0} the projector",
+        TRAINING,
+    ),
+    Row(
         ("model.lora.merge", "rollout.engine.type", "model.freeze_vision_tower"),
         _adapters_alone,
         "only vLLM adds adapters itself, not to a vision tower, and not to weights in 4 bits; "
@@ -396,8 +428,9 @@ REFUSED: tuple[Row, ...] = (
     ),
     Row(
         ("environment", "algorithm.filter_groups.type"),
-        lambda c: c.environment is not None and c.algorithm.replay is not None,
-        "replay keeps completions without what tools showed in them; leave one of them out",
+        lambda c: c.environment is not None and c.algorithm.learns_from_earlier,
+        "replay and keep_surplus keep completions without what tools showed in them; leave one of "
+        "them out",
     ),
     Row(
         ("environment", "rewards.functions.temporal_contrast"),

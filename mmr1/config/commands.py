@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 Command = Literal["train", "iterate", "sft", "dpo", "rm", "eval"]
-SECTIONS = ("rollout", "environment", "rewards", "algorithm", "dpo", "rm", "iterate", "eval")
+SECTIONS = ("rollout", "environment", "rewards", "algorithm", "sft", "dpo", "rm", "iterate", "eval")
 """The sections that not every command reads."""
 
 
@@ -37,7 +37,7 @@ READS: Mapping[Command, Reads] = MappingProxyType(
     {
         "train": Reads(("rollout", "rewards", "algorithm", "eval"), ("environment",)),
         "iterate": Reads(("rollout", "rewards", "algorithm", "iterate", "eval"), ("environment",)),
-        "sft": Reads((), ("environment",)),
+        "sft": Reads(("sft",), ("environment",)),
         "dpo": Reads(("dpo",), in_rounds=("rollout", "rewards", "eval")),
         "rm": Reads(("rm",)),
         "eval": Reads(("rollout", "rewards", "eval"), ("environment",), any_file=True),
@@ -72,7 +72,7 @@ def refuse_unread(tree: Mapping[str, Any], command: Command, source: str) -> Non
 
 def command_of(tree: Mapping[str, Any]) -> Command:
     """The command that a file is for, by its sections; of a run, the command that wrote it."""
-    named: tuple[Command, ...] = ("iterate", "dpo", "rm")
+    named: tuple[Command, ...] = ("iterate", "dpo", "rm", "sft")
     for command in named:
         if tree.get(command) is not None:
             return command

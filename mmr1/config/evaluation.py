@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from mmr1.config.section import Coefficient, Positive, Section
+from mmr1.config.section import Coefficient, Count, Positive, Section, Share
 
 
 class SampledConfig(Section):
@@ -14,6 +14,11 @@ class SampledConfig(Section):
 
     n: Positive = Field(1, description="Completions per prompt")
     temperature: Coefficient = Field(1.0, description="Their sampling temperature")
+    top_p: Share = Field(1.0, description="Their nucleus sampling, whatever rollout.top_p; 1: off")
+    top_k: Count = Field(
+        0,
+        description="They are sampled from the k most probable tokens; 0: off",
+    )
     best_of: str | None = Field(
         None, description="Reward function that picks one of the n completions: best-of-n"
     )

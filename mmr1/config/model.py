@@ -107,7 +107,11 @@ class ModelConfig(Section):
         description="Data type of the weights; with bfloat16 the optimizer keeps a float32 copy. "
         "auto: bfloat16 on a GPU, and on a CPU that has instructions for it",
     )
-    freeze_vision_tower: bool = Field(False, description="Do not train the vision tower")
+    freeze_vision_tower: bool = Field(
+        False,
+        description="Do not train the vision tower and its projector; their features are kept. One "
+        "of the two alone: optimizer.lr_of_parts",
+    )
     gradient_checkpointing: bool = Field(
         False,
         description="Recompute activations in the backward pass: less memory, 4/3 of the work",
@@ -189,11 +193,6 @@ class OptimizerConfig(Section):
     @field_validator("lr_of_parts")
     @classmethod
     def _are_patterns(cls, rates: dict[str, float]) -> dict[str, float]:
-        if rates.get("vision_tower") == 0:
-            raise ValueError(
-                "the tower, its projector included, is frozen by model.freeze_vision_tower, which "
-                "also keeps its features; leave vision_tower out"
-            )
         check_patterns(rates)
         return rates
 
@@ -217,6 +216,10 @@ class OptimizerConfig(Section):
         return tuple(part for part, rate in self.lr_of_parts.items() if rate == 0)
 
     def warmup_steps(self, total: int) -> int:
-        """Optimizer steps of warm-up in a run of ``total``; a share is rounded down, as in verl."""
+        """Optimizer steps of warm-up in a run of ``total``; a share is rounded down, as in verl.
+
+        It is a share of the schedule's own ``steps`` where that is set.
+        """
         steps = self.scheduler.warmup_steps
-        return int(steps * total) if isinstance(steps, float) else steps
+        whole = getattr(self.scheduler, "steps", None) or total
+        return int(steps * whole) if isinstance(steps, float) else steps

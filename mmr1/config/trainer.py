@@ -1,4 +1,4 @@
-"""The ``trainer``, ``resources``, ``rm`` and ``iterate`` sections."""
+"""The ``trainer``, ``resources``, ``sft``, ``rm`` and ``iterate`` sections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmr1.registry import TRACKERS
 
 Name = Annotated[str, Field(min_length=1)]
 DEFAULT_STEPS = 100
-SPLIT = ("ranks", "engines", "fsdp_size")
+SPLIT = ("ranks", "engines", "fsdp_size", "reward_ranks")
 """The keys that ``resources: auto`` decides."""
 
 
@@ -216,6 +216,11 @@ class ResourcesConfig(Section):
         description="Ranks that share each sequence, cut by tokens: for sequences whose "
         "activations one rank has no memory for",
     )
+    reward_ranks: Positive = Field(
+        1,
+        description="Processes that hold the reward models of a run on Ray, sharded over them and "
+        "on GPUs of their own. A run in one process holds them itself",
+    )
     collective_timeout_s: Coefficient = Field(
         1800, description="Seconds after which a collective operation counts as hung"
     )
@@ -243,8 +248,8 @@ class ResourcesConfig(Section):
         fields = type(self).model_fields
         if self.auto and any(getattr(self, key) != fields[key].default for key in SPLIT):
             raise ValueError(
-                "auto chooses ranks, engines and fsdp_size by the GPUs of this machine; leave them "
-                "out, or auto"
+                "auto chooses ranks, engines, fsdp_size and reward_ranks by the GPUs of this "
+                "machine; leave them out, or auto"
             )
         for key in ("fsdp_size", "context_parallel_size"):
             size = getattr(self, key)
@@ -277,9 +282,26 @@ class ProcessConfig(RewardModelConfig):
     step_separator: str = Field(
         "\n\n", min_length=1, description="What stands between two steps of an answer"
     )
+    hard_labels_above: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="A step is right if its label is above this, else wrong: 0 for VisualPRM's and "
+        "Math-Shepherd's hard labels; null: labels are learned as they are",
+    )
 
 
 RewardModel = Annotated[OutcomeConfig | ProcessConfig, Field(discriminator="type")]
+
+
+class SftConfig(Section):
+    """Supervised fine-tuning (``mmr1 sft``)."""
+
+    completion_only_loss: bool = Field(
+        True,
+        description="The loss is on the assistant's tokens; false: on the prompt's text too (TRL; "
+        "LLaMA-Factory: train_on_prompt). Vision placeholders are never learned",
+    )
 
 
 class IterateConfig(Section):

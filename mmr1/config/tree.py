@@ -23,6 +23,7 @@ from mmr1.config.trainer import (
     OutcomeConfig,
     ResourcesConfig,
     RewardModel,
+    SftConfig,
     TrainerConfig,
 )
 
@@ -49,6 +50,7 @@ class Config(Section):
     )
     rewards: RewardsConfig = Field(default_factory=RewardsConfig)
     algorithm: AlgorithmConfig = Field(default_factory=AlgorithmConfig)
+    sft: SftConfig = SftConfig()
     dpo: DpoConfig = Field(default_factory=DpoConfig)
     rm: RewardModel = Field(
         default_factory=OutcomeConfig, description="Training of a reward model (mmr1 rm)"
@@ -167,7 +169,7 @@ class Config(Section):
         is_off_policy = (
             self.rollout.max_off_policy_steps > 0
             or self.rollout_dtype != self.model.dtype
-            or self.algorithm.replay is not None
+            or self.algorithm.learns_from_earlier
         )
         return "token" if is_off_policy else "none"
 

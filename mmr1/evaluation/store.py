@@ -16,10 +16,7 @@ from mmr1.types import Sample
 
 # Keys that affect a completion or its score. Others may change when an evaluation is continued.
 DECIDING = ("seed", "model", "data", "rewards")
-DECIDING_ROLLOUT = (
-    *("max_prompt_length", "max_response_length", "temperature"),
-    *("top_p", "top_k", "min_p", "stop"),
-)
+DECIDING_ROLLOUT = ("max_prompt_length", "max_response_length", "stop")
 DECIDING_EVAL = ("accuracy_function", "accuracy_thresholds", "group_by")
 
 
@@ -80,12 +77,9 @@ def settings(config: Config, samples: Sequence[Sample]) -> dict[str, object]:
     values = {key: tree[key] for key in DECIDING}
     del values["data"]["train_batch_size"]
     values |= {f"rollout.{key}": tree["rollout"][key] for key in DECIDING_ROLLOUT}
-    sampled = config.eval.sampled
-    values |= {
-        "rollout.engine.dtype": config.rollout_dtype,
-        "eval.sampled.n": config.eval.n,
-        "eval.sampled.temperature": sampled.temperature if sampled else None,
-    }
+    sampled = tree["eval"]["sampled"] or {"n": 0}
+    values |= {f"eval.sampled.{key}": v for key, v in sampled.items() if key != "best_of"}
+    values["rollout.engine.dtype"] = config.rollout_dtype
     values |= {f"eval.{key}": tree["eval"][key] for key in DECIDING_EVAL}
     records = [(s.id, s.question, str(s.answer)) for s in samples]
     return values | {"records": _digest(records), "weights": _digest(_weights(config.model.path))}

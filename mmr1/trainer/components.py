@@ -14,7 +14,7 @@ from mmr1.trainer.models.policy import Policy
 from mmr1.trainer.models.reference import Reference
 from mmr1.trainer.runs.profiling import Traceable
 from mmr1.trainer.sampling.ptx import Demonstrations
-from mmr1.trainer.sampling.replay import Replay
+from mmr1.trainer.sampling.replay import KeptGroups, Replay
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.step_rewards import StepRewards
 from mmr1.trainer.validation.validate import Validation
@@ -27,6 +27,8 @@ class TrainerComponents:
     """What a run is put together from; ``train.py`` builds it from the configuration.
 
     Attributes:
+        kept: Groups that later steps learn from: those of ``replay``, or what dynamic sampling had
+            beyond a step's groups.
         ranks: Where other processes than this one learn.
     """
 
@@ -42,6 +44,7 @@ class TrainerComponents:
     steps: StepRewards | None = None
     critic: Critic | None = None
     demonstrations: Demonstrations | None = None
+    kept: KeptGroups | None = None
     replay: Replay | None = None
     validation: Validation | None = None
     ranks: Traceable | None = None

@@ -29,13 +29,13 @@ from mmr1.trainer.models.state import (
     TRAINING,
     HasState,
     WriteCheckpoint,
-    copy_to_cpu,
     load_progress,
     load_tensors,
     progress,
     save_progress,
     save_tensors,
 )
+from mmr1.trainer.models.weights import copy_to_cpu
 from mmr1.trainer.runs.checkpoint import Checkpoints, next_due, step_of, told_last
 from mmr1.trainer.runs.display import Display
 from mmr1.trainer.runs.existing import check_directory
@@ -346,6 +346,6 @@ def _of_updates(components: TrainerComponents) -> dict[str, HasState]:
 def _of_rollouts(components: TrainerComponents) -> dict[str, HasState]:
     """What rollouts move on, which may be ahead of the update; see ``sampler.Batch.state``."""
     carried: dict[str, HasState] = {"sampler": components.loader}
-    if components.replay:
-        carried["replay"] = components.replay
+    if components.kept:
+        carried["kept"] = components.kept
     return carried

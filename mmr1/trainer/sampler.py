@@ -126,10 +126,14 @@ class Sampler:
         config, components = self._config, self._components
         timer = PhaseTimer(f"step {number}")
         resamples, size = config.algorithm.resamples, config.data.train_batch_size
-        selection = Selection(size, resamples, self._has_signal)
+        keeps_surplus = resamples is not None and resamples.keep_surplus
+        earlier = components.kept.groups if components.kept and keeps_surplus else []
+        selection = Selection(size, resamples, self._has_signal, earlier)
         while prompts := selection.prompts_needed():
             selection.add(self._sample_and_score(number, prompts, selection.batches, timer))
         sampled = selection.sampled()
+        if components.kept and keeps_surplus:
+            components.kept.keep(selection.surplus)
         if components.replay is not None:
             sampled = components.replay.fill(number, sampled)
         stats = sampled.stats
@@ -170,7 +174,7 @@ class Sampler:
     def _state(self) -> Callable[[], Mapping[str, Any]]:
         """A function that gives the state of what sampling moves on, as it is now."""
         sampler = self._components.loader.state_dict()
-        if self._components.replay is None:
+        if self._components.kept is None:
             return lambda: {"sampler": sampler}
-        replay = self._components.replay.state_now()
-        return lambda: {"sampler": sampler, "replay": replay()}
+        kept = self._components.kept.state_now()
+        return lambda: {"sampler": sampler, "kept": kept()}

@@ -21,6 +21,7 @@ from mmr1.trainer.algorithms import Algorithm, build_algorithm
 from mmr1.trainer.algorithms.coefficients import Coefficients
 from mmr1.trainer.components import TrainerComponents
 from mmr1.trainer.distributed.cluster import on_ray
+from mmr1.trainer.distributed.reward_ranks import reward_model_values
 from mmr1.trainer.inputs import Inputs, check_inputs
 from mmr1.trainer.loop import train
 from mmr1.trainer.models.critic import Critic
@@ -44,7 +45,7 @@ from mmr1.trainer.runs.tracking import Trackers
 from mmr1.trainer.sampling.dynamic_sampling import group_filter
 from mmr1.trainer.sampling.experience import SupportsLogprobs
 from mmr1.trainer.sampling.parity import ProbedEngine, check_parity, first_of_each_kind
-from mmr1.trainer.sampling.replay import Replay, prompt_finder
+from mmr1.trainer.sampling.replay import KeptGroups, Replay, prompt_finder
 from mmr1.trainer.sampling.reward_models import reward_models
 from mmr1.trainer.sampling.scoring import RewardManager
 from mmr1.trainer.sampling.shuffled_frames import refuse_without_videos
@@ -84,7 +85,8 @@ def training_steps(
         return last
     timer = PhaseTimer("start", WAIT_S)
     with ExitStack() as stack:
-        own = {**reward_models(config), **functions}
+        values = stack.enter_context(reward_model_values(config))
+        own = {**reward_models(config, values), **functions}
         rewards = stack.enter_context(build_composite_reward(config.rewards, own))
         with timer("reading the data"):
             inputs = check_inputs(config, rewards, train=True)
@@ -93,7 +95,7 @@ def training_steps(
         build_algorithm(config.algorithm)  # one's own may be wrong
         if config.rewards.uses("temporal_contrast"):
             refuse_without_videos(inputs.sources.values())
-        steps = build_step_reward_manager(config, inputs.family, inputs.media)
+        steps = build_step_reward_manager(config, inputs.family, values)
         with timer("loading the model"):
             workers = stack.enter_context(_workers(config, inputs))
         start = started(config, inputs, rewards, workers.engine, timer, config.rewards.functions)
@@ -195,6 +197,7 @@ def _train(
     run, policy = sampling.run, workers.policy
     algorithm = build_algorithm(config.algorithm)
     validation = _validation(config, inputs, sampling)
+    kept = _kept(config, inputs)
     components = TrainerComponents(
         loader=inputs.loader(config.seed, config.data.curriculum),
         render=inputs.render,
@@ -209,7 +212,8 @@ def _train(
         critic=workers.critic,
         demonstrations=inputs.demonstrations,
         validation=validation,
-        replay=_replay(config, inputs, algorithm),
+        kept=kept,
+        replay=_replay(config, algorithm, kept),
         ranks=workers.ranks,
     )
     before = run.directory.last_checkpoint(warn=run.display.say)
@@ -240,14 +244,23 @@ def differs_from_model_path(config: Config) -> bool:
     return config.model.lora is not None and config.model.lora.differs_from_model_path
 
 
-def _replay(config: Config, inputs: Inputs, algorithm: Algorithm) -> Replay | None:
-    """The earlier groups that ``algorithm.filter_groups=replay`` keeps; None without it."""
+def _kept(config: Config, inputs: Inputs) -> KeptGroups | None:
+    """Groups that later steps learn from; None where ``algorithm.filter_groups`` keeps none."""
+    if not config.algorithm.learns_from_earlier:
+        return None
+    key = "type=replay" if config.algorithm.replay else "keep_surplus"
+    find = prompt_finder(inputs.sources, inputs.render)
+    return KeptGroups(f"algorithm.filter_groups.{key}", find)
+
+
+def _replay(config: Config, algorithm: Algorithm, kept: KeptGroups | None) -> Replay | None:
+    """What brings earlier groups back; None without ``algorithm.filter_groups=replay``."""
     if config.algorithm.replay is None:
         return None
+    assert kept is not None, "replay learns from earlier groups"
     functions = list(config.rewards.weights)
     has_signal = group_filter(config.algorithm, algorithm.advantage.step_supervision, functions)
-    find = prompt_finder(inputs.sources, inputs.render)
-    return Replay(config.algorithm.replay, config.seed, has_signal, find)
+    return Replay(config.algorithm.replay, config.seed, has_signal, kept)
 
 
 def _validation(config: Config, inputs: Inputs, sampling: SamplingRun) -> Validation | None:

@@ -62,6 +62,7 @@ FIRES = [
     ([*SERVER, "rollout.temperature=0.7"], "train"),
     ([REPLAY, "algorithm.advantage.normalize_rewards=true"], "train"),
     ([REPLAY, "algorithm.rollout_correction.importance_sampling=null"], "train"),
+    (["algorithm=dapo", "algorithm.filter_groups.keep_surplus=true"], "train"),
     (["rollout.engine=hf", "rollout.max_off_policy_steps=1"], "train"),
     (["rollout.engine=vllm_colocate", "rollout.max_off_policy_steps=1"], "train"),
     (
@@ -74,6 +75,7 @@ FIRES = [
         "train",
     ),
     (["model.lora.rank=4", "optimizer.lr_of_parts.language_model=0"], "sft"),
+    (["model.freeze_vision_tower=true", "optimizer.lr_of_parts.vision_tower=0"], "rm"),
     (["model.lora.merge=false", "rollout.engine=hf"], "train"),
     (["model.lora.merge=false", "dpo.rounds.count=2"], "dpo"),
     ([TOOLS, *PROCESS], "train"),

@@ -171,7 +171,7 @@ CASES = [
     ),
     (
         "replay with dynamic sampling",
-        ["algorithm.filter_groups.type=replay", "algorithm.filter_groups.oversample=2"],
+        ["algorithm.filter_groups.type=replay", "algorithm.filter_groups.gen_batch_size=2"],
         "train",
     ),
     (

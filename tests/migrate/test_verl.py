@@ -161,7 +161,7 @@ def test_what_the_scripts_set():
     rejection = corrected.rollout_correction.rejection_sampling
     assert (rejection.level, rejection.threshold) == ("geometric", 2.0)
     filtered = section("algorithm.filter_groups.enable=True", "data.gen_batch_size=3072")
-    assert filtered.algorithm.resamples.oversample == 3.0
+    assert filtered.algorithm.resamples.gen_batch_size == 3072
     assert section(f"{ROLLOUT}.val_kwargs.do_sample=True").eval.n == 0  # at temperature 0
     named = section(example="grpo_trainer/run_qwen2_5_vl_7b_fsdp.sh").trainer
     assert named.tracking.run_name == "qwen2_5_vl_7b_vllm_fsdp"

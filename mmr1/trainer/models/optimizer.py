@@ -220,7 +220,7 @@ def schedule_factor(step: int, steps: int, config: OptimizerConfig) -> float:
     """Share of the full learning rate at ``step`` (from 0): linear warm-up, then the schedule.
 
     Linear and cosine end at ``min_lr``, after ``scheduler.steps`` if that is set. A share of
-    warm-up steps is of all ``steps``, rounded down as in verl and EasyR1.
+    warm-up steps is of these, or of all ``steps``, rounded down as in verl and EasyR1.
 
     >>> config = OptimizerConfig(scheduler={"warmup_steps": 2, "type": "linear"})
     >>> [schedule_factor(s, 6, config) for s in range(6)]

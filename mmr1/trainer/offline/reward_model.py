@@ -24,7 +24,7 @@ from mmr1.data.responses import group_of_responses
 from mmr1.data.sources import load_held_out
 from mmr1.data.steps import labelled_steps
 from mmr1.trainer.distributed.rank_actor import Build
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.models.learner import Learner, ScalarLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here
 from mmr1.trainer.models.optimizer import Optimizer, check_finite
@@ -88,9 +88,7 @@ def run_reward_model(config: Config, *, resume: bool = False) -> Path:
 
 def reward_model_steps(config: Config, *, resume: bool = False) -> Steps:
     """The run of :func:`run_reward_model`, step by step."""
-    task: RewardTask[Any] = (
-        _steps(config.rm.step_separator) if isinstance(config.rm, ProcessConfig) else _RANKINGS
-    )
+    task: RewardTask[Any] = _steps(config.rm) if isinstance(config.rm, ProcessConfig) else _RANKINGS
     records = load_training_records(config, task.check, resume=resume)
     config = with_epochs(config, records.count, config.data.train_batch_size)
     eval_rows = Quarantine(config.data.max_bad_fraction)
@@ -253,8 +251,8 @@ def build_process_reward_model(
     return scalar_learner(config, family, media, process_group, load, process_step, supervision)
 
 
-def _example(separator: str, records: Records, sample: Sample) -> LabelledSteps:
-    steps = labelled_steps(sample)
+def _example(config: ProcessConfig, records: Records, sample: Sample) -> LabelledSteps:
+    steps, separator = labelled_steps(sample), config.step_separator
     text = separator.join(step for step, _ in steps)
     group = group_of_responses(records.family, records.render(sample), [text])
     decode = partial(records.family.tokenizer.decode, skip_special_tokens=True)
@@ -265,7 +263,10 @@ def _example(separator: str, records: Records, sample: Sample) -> LabelledSteps:
             "a separator that stands in no step"
         )
     tokens = tuple(token_at(group.completions[0], end, decode) for end in ends)
-    return LabelledSteps(group, tokens, tuple(label for _, label in steps))
+    labels = tuple(label for _, label in steps)
+    if (least := config.hard_labels_above) is not None:
+        labels = tuple(float(label > least) for label in labels)
+    return LabelledSteps(group, tokens, labels)
 
 
 def process_step(
@@ -340,12 +341,12 @@ def _steps_line(result: dict[str, Any], answers: int) -> str:
     )
 
 
-def _steps(separator: str) -> RewardTask[LabelledSteps]:
+def _steps(config: ProcessConfig) -> RewardTask[LabelledSteps]:
     return RewardTask(
         labelled_steps,
         build_process_reward_model,
         attrgetter("group"),
-        partial(_example, separator),
+        partial(_example, config),
         False,
         step_accuracy,
         _steps_line,

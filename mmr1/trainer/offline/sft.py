@@ -1,13 +1,19 @@
-"""``mmr1 sft``: supervised fine-tuning, loss on the assistant's tokens only."""
+"""``mmr1 sft``: supervised fine-tuning. The loss is on the assistant's tokens, and with
+``sft.completion_only_loss: false`` on the prompt's text too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
+
+import numpy as np
 
 from mmr1.config import Config
 from mmr1.data.responses import assistant_text, demonstration
-from mmr1.trainer.forward.process_group import ProcessGroup
+from mmr1.trainer.forward.micro_batches import ProcessGroup
 from mmr1.trainer.forward.sequences import completion_mask
 from mmr1.trainer.models.learner import PolicyLearner
 from mmr1.trainer.models.load_model import LoadModel, load_here
@@ -18,8 +24,8 @@ from mmr1.trainer.models.state import WriteCheckpoint
 from mmr1.trainer.offline.learner import itself, learning, policy_learner
 from mmr1.trainer.offline.training import OfflineTask, load_training_records, run_offline
 from mmr1.trainer.run import Steps, to_the_end, with_epochs
-from mmr1.types import RolloutGroup, Sample, StepStats
-from mmr1.vision.families.family import ModelFamily
+from mmr1.types import MediaRef, Prompt, RolloutGroup, Sample, Span, StepStats
+from mmr1.vision.families.family import ModelFamily, is_packed
 from mmr1.vision.prepare import MediaCache
 
 
@@ -40,15 +46,80 @@ def sft_steps(config: Config, *, resume: bool = False) -> Steps:
     family = records.family
     with learning(config, family, records.media, build_sft, itself) as learner:
 
+        def example(sample: Sample) -> RolloutGroup:
+            group = demonstration(family, records.render(sample), records.media)
+            if config.sft.completion_only_loss:
+                return group
+            return with_prompt_learned(family, group, records.media)
+
         def step(batch: Sequence[Sample]) -> StepStats:
-            media = records.media
-            return learner.step([demonstration(family, records.render(s), media) for s in batch])
+            return learner.step([example(sample) for sample in batch])
 
         def snapshot(number: int) -> WriteCheckpoint:
             return learner.snapshot(config.trainer.async_save)
 
         task = OfflineTask(learner, config.data.train_batch_size, step, snapshot)
         return (yield from run_offline(config, records, task))
+
+
+def with_prompt_learned(
+    family: ModelFamily, group: RolloutGroup, media: MediaCache
+) -> RolloutGroup:
+    """The demonstration with all but the first token of its prompt in the completion.
+
+    So the loss is on the prompt's text. Placeholders and other tokens that a policy never writes
+    are read and not learned, as what an environment shows.
+
+    Raises:
+        ValueError: The prompt has media, and the model's processor reads them as a whole.
+    """
+    prompt, (answer,) = group.prompt, group.completions
+    spans: list[Span] = []
+    ids: list[int] = []
+    for learned, pieces in groupby(_pieces(family, prompt, media), key=lambda piece: piece.learned):
+        of_run = list(pieces)
+        run = [token for piece in of_run for token in piece.ids]
+        shown = tuple(piece.medium for piece in of_run if piece.medium is not None)
+        spans.append(Span("assistant" if learned else "tool", len(run), "", shown))
+        ids += run
+    of_answer = answer.spans or (Span("assistant", len(answer.token_ids), answer.text),)
+    tokens = np.array([*ids, *answer.token_ids.tolist()], dtype=np.int64)
+    whole = replace(
+        answer,
+        token_ids=tokens,
+        logprobs=np.zeros(len(tokens), dtype=np.float32),
+        spans=(*spans, *of_answer),
+    )
+    first = replace(
+        prompt, sample=replace(prompt.sample, messages=()), token_ids=prompt.token_ids[:1]
+    )
+    return RolloutGroup(first, (whole,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    ids: list[int]
+    learned: bool
+    medium: MediaRef | None = None
+
+
+def _pieces(family: ModelFamily, prompt: Prompt, media: MediaCache) -> Iterator[_Piece]:
+    """What each token of the prompt becomes, from the second on."""
+    never = {*family.forbidden_ids}
+    kinds = family.placeholder_kinds if is_packed(family) else {}
+    if prompt.media and not kinds:
+        raise ValueError(
+            f"sft.completion_only_loss=false: sample '{prompt.sample.id}' has media, and this "
+            "model's processor reads them in whole prompts only; take a family of docs/models.md "
+            "that shares prompts, or leave it out"
+        )
+    remaining = iter(prompt.media)
+    for token in prompt.token_ids[1:]:
+        if token in kinds and is_packed(family):
+            medium = next(remaining)
+            yield _Piece(family.expand_placeholders([token], [media[medium]]), False, medium)
+        else:
+            yield _Piece([token], token not in never)
 
 
 def build_sft(

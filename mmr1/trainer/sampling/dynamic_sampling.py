@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -37,20 +36,24 @@ class Selection:
 
     Without ``algorithm.filter_groups.type: resample`` they are those of ``count`` prompts. With it
     (arXiv 2503.14476, section 3.2) each of them has a signal: prompts are needed until there are
-    ``count`` such groups, each time ``oversample`` times as many as groups are missing. After
+    ``count`` such groups, each time ``gen_batch_size``, or as many as groups are missing. After
     ``max_num_gen_batches`` the step uses the groups it has.
 
     Attributes:
         has_signal: See :func:`group_filter`.
+        earlier: The surplus of the step before, with which ``groups`` begin.
         batches: Generation batches so far.
     """
 
     count: int
     resamples: ResampleConfig | None
     has_signal: Callable[[ScoredGroup], bool]
-    groups: list[ScoredGroup] = field(default_factory=list)
+    earlier: Sequence[ScoredGroup] = ()
     all_groups: list[ScoredGroup] = field(default_factory=list)
     batches: int = 0
+
+    def __post_init__(self) -> None:
+        self.groups = list(self.earlier)
 
     def prompts_needed(self) -> int:
         """The number of prompts to sample next; 0 when the step has its groups."""
@@ -59,7 +62,7 @@ class Selection:
         missing = self.count - len(self.groups)
         if missing <= 0 or self.batches == self.resamples.max_num_gen_batches:
             return 0
-        return math.ceil(missing * self.resamples.oversample)
+        return self.resamples.gen_batch_size or missing
 
     def add(self, scored: Sequence[ScoredGroup]) -> None:
         """Take one generation batch."""
@@ -67,6 +70,11 @@ class Selection:
         self.all_groups += scored
         self.groups += [group for group in scored if not filtering or self.has_signal(group)]
         self.batches += 1
+
+    @property
+    def surplus(self) -> list[ScoredGroup]:
+        """The groups with a signal beyond those of the step."""
+        return self.groups[self.count :]
 
     def sampled(self) -> SampledGroups:
         """What the step has sampled.
@@ -79,14 +87,20 @@ class Selection:
         if not self.groups:
             raise NoSignalError(_no_signal(self.all_groups, self.batches, self.resamples.range))
         groups = self.groups[: self.count]
-        sampled, learned = (sum(len(s.rewards) for s in gs) for gs in (self.all_groups, groups))
+        kept = self.surplus if self.resamples.keep_surplus else []
+        drawn, earlier, learned, later = (
+            sum(len(s.rewards) for s in gs) for gs in (self.all_groups, self.earlier, groups, kept)
+        )
         stats = {
             "sampling/gen_batches": float(self.batches),
-            "sampling/no_signal": float(len(self.all_groups) - len(self.groups)),
-            "sampling/surplus": float(len(self.groups) - len(groups)),
-            "sampling/extra_rollouts": float(sampled - learned),
+            "sampling/no_signal": float(
+                len(self.all_groups) + len(self.earlier) - len(self.groups)
+            ),
+            "sampling/surplus": float(len(self.surplus)),
+            "sampling/extra_rollouts": float(drawn + earlier - learned - later),
         }
-        return SampledGroups(groups, self.all_groups, stats)
+        # Where the surplus of the step before was enough, nothing was drawn to take means of.
+        return SampledGroups(groups, self.all_groups or groups, stats)
 
 
 def group_filter(

@@ -23,12 +23,56 @@ from mmr1.trainer.sampling.dynamic_sampling import SampledGroups
 from mmr1.types import Completion, Prompt, Reward, RolloutGroup, Sample, ScoredGroup, Status
 
 
+class KeptGroups:
+    """Groups that later steps learn from, with their state for a resume.
+
+    Args:
+        key: The value of the configuration that keeps them.
+        find: Source and id of a sample to its prompt, to resume.
+    """
+
+    def __init__(self, key: str, find: Callable[[str | None, str], Prompt]) -> None:
+        self._key, self._find = key, find
+        self._groups: list[ScoredGroup] = []
+
+    @property
+    def groups(self) -> list[ScoredGroup]:
+        """A list of its own: what changes it leaves these as they are."""
+        return list(self._groups)
+
+    def keep(self, groups: Sequence[ScoredGroup]) -> None:
+        """These in the place of those before.
+
+        Raises:
+            ValueError: One holds a conversation.
+        """
+        for group in groups:
+            if any(c.spans for c in group.group.completions):
+                raise ValueError(
+                    f"{self._key} keeps completions of one turn, and a conversation with an "
+                    "environment was sampled; leave it out"
+                )
+        self._groups = list(groups)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state_now()()
+
+    def state_now(self) -> Callable[[], dict[str, Any]]:
+        """A function that gives the state as it is now; to write it down takes a while."""
+        groups = self._groups  # the list is replaced, never changed
+        return lambda: {"groups": [_as_json(group) for group in groups]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises ValueError if the data have not the sample of a kept group any more."""
+        self._groups = [_from_json(entry, self._find) for entry in state["groups"]]
+
+
 class Replay:
     """The last ``capacity`` groups that had a signal.
 
     Args:
         has_signal: Is a group one to learn from?
-        find: Source and id of a sample to its prompt, to resume.
+        kept: Holds the groups.
     """
 
     def __init__(
@@ -36,13 +80,12 @@ class Replay:
         config: ReplayConfig,
         seed: int,
         has_signal: Callable[[ScoredGroup], bool],
-        find: Callable[[str | None, str], Prompt],
+        kept: KeptGroups,
     ) -> None:
         self._config = config
         self._seed = seed
         self._has_signal = has_signal
-        self._find = find
-        self._groups: list[ScoredGroup] = []
+        self.kept = kept
 
     def fill(self, step: int, sampled: SampledGroups) -> SampledGroups:
         """A step's groups, earlier ones in the places of those without a signal.
@@ -58,40 +101,22 @@ class Replay:
         groups = list(sampled.groups)
         for place, group in zip(places, earlier, strict=False):
             groups[place] = group
-        self._keep([g for g in sampled.groups if self._has_signal(g)])
-        stats = {"replay/replayed": float(len(earlier)), "replay/size": float(len(self._groups))}
+        own = [g for g in sampled.groups if self._has_signal(g)]
+        self.kept.keep([*self.kept.groups, *own][-self._config.capacity :])
+        size = len(self.kept.groups)
+        stats = {"replay/replayed": float(len(earlier)), "replay/size": float(size)}
         return replace(sampled, groups=groups, stats={**sampled.stats, **stats})
 
     def _draw(self, step: int, count: int) -> list[ScoredGroup]:
-        count = min(count, len(self._groups))
+        groups = self.kept.groups
+        count = min(count, len(groups))
         if count == 0:
             return []
         digest = hashlib.sha256(f"{self._seed}/{step}".encode()).digest()
-        weights = np.array([mean_advantage(g) for g in self._groups])
+        weights = np.array([mean_advantage(g) for g in groups])
         rng = np.random.default_rng(int.from_bytes(digest))
         drawn = rng.choice(len(weights), count, replace=False, p=weights / weights.sum())
-        return [self._groups[index] for index in drawn]
-
-    def _keep(self, groups: Sequence[ScoredGroup]) -> None:
-        for group in groups:
-            if any(c.spans for c in group.group.completions):
-                raise ValueError(
-                    "algorithm.filter_groups.type=replay keeps completions of one turn, and a "
-                    "conversation with an environment was sampled; leave it out"
-                )
-        self._groups = [*self._groups, *groups][-self._config.capacity :]
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.state_now()()
-
-    def state_now(self) -> Callable[[], dict[str, Any]]:
-        """A function that gives the state as it is now; to write it down takes a while."""
-        groups = self._groups  # the list is replaced, never changed
-        return lambda: {"groups": [_as_json(group) for group in groups]}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises ValueError if the data have not the sample of a kept group any more."""
-        self._groups = [_from_json(entry, self._find) for entry in state["groups"]]
+        return [groups[index] for index in drawn]
 
 
 def mean_advantage(scored: ScoredGroup) -> float:

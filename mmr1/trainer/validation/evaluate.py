@@ -140,7 +140,9 @@ def decodings(config: Config) -> dict[str, tuple[int, SamplingConfig]]:
     """Completions per prompt and sampling of each way of decoding."""
     modes = {"greedy": (1, config.rollout.sampling.greedy())}
     if (sampled := config.eval.sampled) is not None:
-        sampling = config.rollout.sampling.changed(temperature=sampled.temperature)
+        sampling = config.rollout.sampling.changed(
+            temperature=sampled.temperature, top_p=sampled.top_p, top_k=sampled.top_k, min_p=0.0
+        )
         modes["sampled"] = (sampled.n, sampling)
     return modes
 

@@ -25,6 +25,7 @@ from mmr1.trainer.sampling.dynamic_sampling import (
     SampledGroups,
     Selection,
     group_filter,
+    rewards_differ,
 )
 from mmr1.trainer.sampling.experience import Models, build_experience
 from mmr1.trainer.sampling.step_rewards import StepRewardManager
@@ -462,7 +463,9 @@ def test_dynamic_sampling_replaces_groups_without_signal():
 
 def test_over_provision_and_bound():
     draw, asked = drawing(MIXED, MIXED, MIXED, MIXED)
-    sampled = sample_groups(draw, 2, AlgorithmConfig(name="dapo", filter_groups={"oversample": 2}))
+    sampled = sample_groups(
+        draw, 2, AlgorithmConfig(name="dapo", filter_groups={"gen_batch_size": 4})
+    )
     assert asked == [4]
     assert len(sampled.groups) == 2
     assert sampled.stats["sampling/surplus"] == 2
@@ -472,6 +475,34 @@ def test_over_provision_and_bound():
     )
     assert asked == [2, 1, 1]
     assert len(sampled.groups) == 1  # the step makes do with what has a signal
+
+
+def test_the_surplus_of_a_step_is_the_beginning_of_the_next():
+    first, second, third = (scored([1, 1], MIXED) for _ in range(3))
+    resamples = AlgorithmConfig(
+        name="dapo", filter_groups={"gen_batch_size": 3, "keep_surplus": True}
+    ).resamples
+    before = Selection(2, resamples, rewards_differ)
+    before.add([first, second, third])
+    assert before.sampled().groups == [first, second]
+    assert before.surplus == [third]
+    assert before.sampled().stats["sampling/extra_rollouts"] == 0  # the next step learns from it
+    after = Selection(2, resamples, rewards_differ, before.surplus)
+    assert after.prompts_needed() == 3
+    fourth, equal = scored([1, 1], MIXED), scored([1, 1], EQUAL)
+    after.add([equal, fourth, equal])
+    sampled = after.sampled()
+    assert sampled.groups == [third, fourth]
+    assert sampled.all_groups == [equal, fourth, equal]
+    assert sampled.stats == {
+        "sampling/gen_batches": 1,
+        "sampling/no_signal": 2,
+        "sampling/surplus": 0,
+        "sampling/extra_rollouts": 4,
+    }
+    enough = Selection(1, resamples, rewards_differ, [first])
+    assert enough.prompts_needed() == 0
+    assert enough.sampled().all_groups == [first]
 
 
 def test_no_signal_at_all_stops_with_a_message():

@@ -42,6 +42,8 @@ def test_the_parts_are_the_whole_model(tiny_model):
     [
         (("language_model",), {"vision_tower", "multi_modal_projector"}),
         (("multi_modal_projector", r"lm_head|language_model\."), {"vision_tower"}),
+        (("vision_tower",), {"language_model", "multi_modal_projector"}),
+        (("multi_modal_projector",), {"language_model", "vision_tower"}),
     ],
 )
 def test_frozen_parts_are_not_trained(tiny_model, freeze, trained):
@@ -122,6 +124,8 @@ def test_a_schedule_can_end_after_steps_of_its_own(schedule):
 def test_a_warm_up_can_be_a_share_of_the_steps():
     config = OptimizerConfig(scheduler={"type": "constant", "warmup_steps": 0.25})
     assert [schedule_factor(s, 10, config) for s in range(4)] == [0.5, 1.0, 1.0, 1.0]
+    longer = OptimizerConfig(scheduler={"type": "cosine", "warmup_steps": 0.25, "steps": 16})
+    assert [schedule_factor(s, 10, longer) for s in range(4)] == [0.25, 0.5, 0.75, 1.0]
     none = OptimizerConfig(scheduler={"type": "constant", "warmup_steps": 0.0})
     assert schedule_factor(0, 10, none) == 1.0
 
@@ -129,7 +133,10 @@ def test_a_warm_up_can_be_a_share_of_the_steps():
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["optimizer.lr_of_parts.vision_tower=0.0"], "frozen by model.freeze_vision_tower"),
+        (
+            ["optimizer.lr_of_parts.vision_tower=0.0", "model.freeze_vision_tower=true"],
+            "the first freezes the tower and its projector",
+        ),
         (["optimizer.lr_of_parts.(=0.0"], "is not a regular expression"),
         (
             ["model.lora={}", "optimizer.lr_of_parts.lm_head=0.0"],

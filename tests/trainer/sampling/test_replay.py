@@ -13,7 +13,7 @@ import pytest
 from mmr1.config import ReplayConfig
 from mmr1.config.file import load_config
 from mmr1.trainer.sampling.dynamic_sampling import SampledGroups, rewards_differ
-from mmr1.trainer.sampling.replay import Replay, mean_advantage, prompt_finder
+from mmr1.trainer.sampling.replay import KeptGroups, Replay, mean_advantage, prompt_finder
 from mmr1.types import (
     Completion,
     Prompt,
@@ -47,8 +47,12 @@ def group(number: int, *rewards: float | None) -> ScoredGroup:
 
 
 def replay(**keys: float) -> Replay:
-    find = prompt_finder({"data": SAMPLES}, render)
-    return Replay(ReplayConfig(**keys), 0, rewards_differ, find)
+    return Replay(ReplayConfig(**keys), 0, rewards_differ, kept(SAMPLES))
+
+
+def kept(samples: list[Sample]) -> KeptGroups:
+    find = prompt_finder({"data": samples}, render)
+    return KeptGroups("algorithm.filter_groups.type=replay", find)
 
 
 def fill(own: Replay, step: int, *groups: ScoredGroup) -> SampledGroups:
@@ -94,8 +98,8 @@ def test_what_is_kept_survives_a_checkpoint():
     )
     fill(own, 1, group(0, 1, 0), with_steps)
     other = replay()
-    other.load_state_dict(json.loads(json.dumps(own.state_dict())))
-    for mine, theirs in zip(own._groups, other._groups, strict=True):
+    other.kept.load_state_dict(json.loads(json.dumps(own.kept.state_dict())))
+    for mine, theirs in zip(own.kept.groups, other.kept.groups, strict=True):
         assert (mine.rewards, mine.greedy, mine.steps) == (
             theirs.rewards,
             theirs.greedy,
@@ -113,9 +117,9 @@ def test_what_is_kept_survives_a_checkpoint():
     assert names(fill(other, 9, group(3, 1, 1)).groups) == names(
         fill(own, 9, group(3, 1, 1)).groups
     )
-    gone = Replay(ReplayConfig(), 0, rewards_differ, prompt_finder({"data": SAMPLES[1:]}, render))
+    gone = kept(SAMPLES[1:])
     with pytest.raises(ValueError, match=r"sample 's0' of a, which the data do not have"):
-        gone.load_state_dict(own.state_dict())
+        gone.load_state_dict(own.kept.state_dict())
 
 
 def test_a_conversation_cannot_be_replayed():
